@@ -1,6 +1,7 @@
 //! The client of tests: so many exchanges at the same time, until there were enough.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +11,7 @@ use lnet_messaging::{
 
 use crate::options::{Kind, Test};
 use crate::place::{Place, Station};
-use crate::report::{Counts, Report};
+use crate::report::Counts;
 use crate::wire::{self, Exchange, HEADER_BYTES, Message};
 
 /// How often the client looks for exchanges that are lost.
@@ -18,20 +19,46 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Room for the descriptors of an exchange.
 const BULK_MESSAGE_BYTES: u64 = 1 << 10;
 
-/// Runs a test, and returns what came of it. Once a second `tell` gets the number of exchanges that have ended.
-pub(crate) fn run(place: &Place, server: &str, test: &Test, tell: impl FnMut(u64)) -> Result<Report> {
-    let mut station = Station::start(place)?;
-    let report =
-        exchange(&mut station, server, test, tell).map(|counts| counts.report(test, &place.address, server));
-    // Whatever came of it, the address is free for the next test.
-    let stopped = station.stop();
-    let report = report?;
-    stopped.map(|()| report)
+/// What others may see of a test while it goes on, and that it is to end.
+#[derive(Default)]
+pub(crate) struct Watch {
+    ended: AtomicU64,
+    stops: AtomicBool,
 }
 
-fn exchange(station: &mut Station, server: &str, test: &Test, mut tell: impl FnMut(u64)) -> Result<Counts> {
+impl Watch {
+    /// Exchanges that have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// No more exchanges begin.
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Tests these servers, one behind the other, and returns what came of it.
+pub(crate) fn run(place: &Place, servers: &[String], test: &Test, watch: &Watch) -> Result<Counts> {
+    let mut counts = Counts::new()?;
+    for server in servers {
+        if test.kind == Kind::Stub || watch.stops.load(Ordering::Relaxed) {
+            break;
+        }
+        let mut station = Station::start(place)?;
+        let of_this = exchange(&mut station, server, test, watch);
+        // Whatever came of it, the address is free for the next test.
+        let stopped = station.stop();
+        counts.merge(&of_this?)?;
+        stopped?;
+    }
+    Ok(counts)
+}
+
+fn exchange(station: &mut Station, server: &str, test: &Test, watch: &Watch) -> Result<Counts> {
     let to = station.tm.create_end_point(server)?;
-    let mut client = Client::new(station, to, test)?;
+    let before = watch.ended();
+    let mut client = Client::new(station, to, test, watch)?;
     client.prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     client.begin_more()?;
@@ -46,9 +73,8 @@ fn exchange(station: &mut Station, server: &str, test: &Test, mut tell: impl FnM
             }
             Ok(Some(Event::Tm(_))) => {}
         }
-        if client.look() {
-            tell(client.counts.ended());
-        }
+        client.look();
+        watch.ended.store(before + client.counts.ended(), Ordering::Relaxed);
         client.begin_more()?;
     }
     Ok(client.counts)
@@ -74,6 +100,7 @@ struct Client<'a> {
     station: &'a mut Station,
     to: EndPoint,
     test: &'a Test,
+    watch: &'a Watch,
     counts: Counts,
     /// Exchanges begin until then.
     end: Option<Instant>,
@@ -88,17 +115,17 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(station: &'a mut Station, to: EndPoint, test: &'a Test) -> Result<Self> {
+    fn new(station: &'a mut Station, to: EndPoint, test: &'a Test, watch: &'a Watch) -> Result<Self> {
         let end = test.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let (messages, bulk, halves) = Default::default();
         let (underway, counts) = (HashMap::new(), Counts::new()?);
-        Ok(Self { station, to, test, counts, end, begun: 0, underway, messages, bulk, halves })
+        Ok(Self { station, to, test, watch, counts, end, begun: 0, underway, messages, bulk, halves })
     }
 
     fn prepare(&mut self) -> Result<()> {
         let size = self.test.size;
         let (message, what) = match self.test.kind {
-            Kind::Ping => (size, "message"),
+            Kind::Ping | Kind::Stub => (size, "message"),
             Kind::Bulk => (BULK_MESSAGE_BYTES, "bulk buffer"),
         };
         let refused = || format!("no {what} of {size} bytes");
@@ -111,6 +138,7 @@ impl<'a> Client<'a> {
                         self.station.receive(self.station.allocate(size)?)?;
                     }
                 }
+                Kind::Stub => {}
                 Kind::Bulk => {
                     let pair = [self.station.allocate(size), self.station.allocate(size)];
                     let [first, second] = pair;
@@ -122,7 +150,9 @@ impl<'a> Client<'a> {
     }
 
     fn wants_more(&self) -> bool {
-        self.begun < self.test.count() && self.end.is_none_or(|end| Instant::now() < end)
+        self.begun < self.test.count()
+            && self.end.is_none_or(|end| Instant::now() < end)
+            && !self.watch.stops.load(Ordering::Relaxed)
     }
 
     fn is_over(&self) -> bool {
@@ -138,7 +168,7 @@ impl<'a> Client<'a> {
             }
             self.begun += 1;
             match self.test.kind {
-                Kind::Ping => self.begin_ping(message),
+                Kind::Ping | Kind::Stub => self.begin_ping(message),
                 Kind::Bulk => self.begin_bulk(message)?,
             }
         }
@@ -274,9 +304,9 @@ impl<'a> Client<'a> {
         self.underway.remove(&sequence);
     }
 
-    /// Gives up pings that did not come back. Bulk buffers have their deadlines. Whether a second is over.
-    fn look(&mut self) -> bool {
-        let is_next_second = self.counts.look();
+    /// Gives up pings that did not come back. Bulk buffers have their deadlines.
+    fn look(&mut self) {
+        self.counts.look();
         if self.test.kind == Kind::Ping {
             let timeout = self.test.timeout();
             let before = self.underway.len();
@@ -285,6 +315,5 @@ impl<'a> Client<'a> {
             self.counts.lost += (before - self.underway.len()) as u64;
         }
         debug_assert_eq!(self.counts.ended() + self.underway.len() as u64, self.begun);
-        is_next_second
     }
 }

@@ -1,480 +1,469 @@
-//! Nodes that are servers and clients as a console says, by messages of JSON.
+//! The console: has nodes be servers and clients of a test, and adds up what they say.
+//!
+//! Invariants: each step goes to the nodes that have obeyed so far; a node that says nothing for too long is left out, and named; what
+//! nodes were told to be ends with the run, whatever came of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use lnet_messaging::{Event, Operation, QueueType};
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, bail};
 use tokio::runtime::Runtime;
 
-use crate::client;
-use crate::options::{PlaceOptions, Service, Test};
-use crate::place::{Place, Station};
-use crate::report::{Distribution, Report};
-use crate::server::{self, Server};
+use crate::options::{ConsoleOptions, PlaceOptions, Test};
+use crate::orders::{Answer, Command, Desk, Heard, Order, Outcome, Plan, Role, Said};
+use crate::place::Place;
+use crate::report::{Counts, Part, Report};
 
-/// Longest order or answer.
-const MESSAGE_BYTES: u64 = 1 << 14;
-/// Orders that a node has room for, and answers that a console has besides those of its clients.
+/// Answers that a console has room for, besides two of each node.
 const DEPTH: usize = 16;
-/// Answers of each client that a console has room for.
-const ANSWERS: usize = 4;
-/// How long a node may say nothing. One that works tells of it once a second.
+/// How long a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a console looks for clients that say nothing.
+/// How often clients are asked how far they are.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a console looks for nodes that do not answer.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a console asks of a node: be a client of this server.
-#[derive(Serialize, Deserialize)]
-struct Order {
-    number: u64,
-    server: String,
-    test: Test,
-}
-
-/// What a node says of an order.
-#[derive(Serialize, Deserialize)]
-struct Answer {
-    number: u64,
-    state: State,
-}
-
-#[derive(Serialize, Deserialize)]
-enum State {
-    /// So many exchanges have ended.
-    Working(u64),
-    Ended(Result<Box<Report>, String>),
-}
-
-/// A transfer machine for orders and answers.
-struct Desk(Station);
-
-impl Desk {
-    /// With room for so many messages.
-    fn new(place: &Place, depth: usize) -> Result<Self> {
-        let station = Station::start(place)?;
-        for _ in 0..depth {
-            station.receive(station.allocate(MESSAGE_BYTES)?)?;
-        }
-        Ok(Self(station))
-    }
-
-    fn send(&self, to: &str, message: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_vec(message)?;
-        if text.len() as u64 > MESSAGE_BYTES {
-            bail!("a message of {} bytes: {MESSAGE_BYTES} at most are expected", text.len());
-        }
-        let mut buffer = self.0.allocate(text.len() as u64)?;
-        buffer.fill(&text);
-        let to = self.0.tm.create_end_point(to)?;
-        self.0.tm.add(buffer, Operation::Send { to, length_bytes: text.len() as u64 })?;
-        Ok(())
-    }
-
-    /// The next message and its sender. What is no such message is passed over; a message that was not sent is an error.
-    async fn next<M: for<'a> Deserialize<'a>>(&mut self) -> Result<(String, M)> {
-        loop {
-            let event = match self.0.events.next().await.context("the transfer machine is gone")? {
-                Event::Buffer(event) => event,
-                Event::Tm(_) => continue,
-            };
-            if event.queue() == QueueType::Send {
-                event.status.map_err(|errno| anyhow::anyhow!("a message was not sent: {errno}"))?;
-                continue;
-            }
-            let message = serde_json::from_slice(&event.payload_bytes());
-            let sender = event.end_point.as_ref().map(|sender| sender.address().to_owned());
-            if let Some(buffer) = event.into_buffer() {
-                self.0.receive(buffer)?;
-            }
-            if let (Ok(message), Some(sender)) = (message, sender) {
-                return Ok((sender, message));
-            }
-        }
-    }
-}
-
-/// A server that is a client as consoles say.
-struct Node {
-    place: Place,
-    data: String,
-    server: Server,
-    desk: Desk,
-}
-
-impl Node {
-    fn start(place: Place, data: &str, service: &Service) -> Result<Self> {
-        let server = server::start(&place.at(data), service)?;
-        Ok(Self { desk: Desk::new(&place, DEPTH)?, place, data: data.to_owned(), server })
-    }
-
-    /// Does what a console says, and tells it of that.
-    fn serve_one(&mut self, runtime: &Runtime) -> Result<()> {
-        let (console, Order { number, server, test }) = runtime.block_on(self.desk.next())?;
-        let desk = &self.desk;
-        let tell = |state| desk.send(&console, &Answer { number, state });
-        tell(State::Working(0))?;
-        // What cannot be told now is told a second later.
-        let working = |ended| drop(tell(State::Working(ended)));
-        let place = self.place.at(&client_address(&self.data)?);
-        let outcome = test.check().and_then(|()| client::run(&place, &server, &test, working));
-        tell(State::Ended(outcome.map(Box::new).map_err(|error| format!("{error:#}"))))
-    }
-}
-
-/// Serves, and does what consoles say, one order behind the other.
-pub(crate) fn node(place: &PlaceOptions, data: &str, service: &Service) -> Result<()> {
-    client_address(data)?;
-    let mut node = Node::start(Place::new(place)?, data, service)?;
-    eprintln!("serving at {}, for consoles at {}", node.server.address(), node.place.address);
-    let runtime = runtime()?;
-    loop {
-        // A console that has gone meanwhile is no reason to end.
-        if let Err(error) = node.serve_one(&runtime) {
-            eprintln!("lnet-nettest: {error:#}");
-        }
-    }
-}
-
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_time().build()?)
 }
 
-/// The address of a node's client: the last number of its data address, and one.
-fn client_address(data: &str) -> Result<String> {
-    let (before, last) = data.rsplit_once(':').context("an address has parts")?;
-    let next = last.parse::<u32>().ok().and_then(|last| last.checked_add(1));
-    let next = next.with_context(|| format!("address `{data}`: a number at the end is expected"))?;
-    Ok(format!("{before}:{next}"))
+/// A node: where it takes orders, and where test messages go.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Member {
+    address: String,
+    data: String,
+}
+
+/// The nodes of one kind, by both lists of addresses.
+fn members(kind: &str, addresses: &[String], data: &[String]) -> Result<Vec<Member>> {
+    if addresses.len() != data.len() {
+        let (nodes, given) = (addresses.len(), data.len());
+        bail!("--{kind} has {nodes} addresses, --{kind}-data {given}: the same number is expected");
+    }
+    for (option, addresses) in [(kind.to_owned(), addresses), (format!("{kind}-data"), data)] {
+        check_distinct(&option, addresses)?;
+    }
+    let pairs = addresses.iter().cloned().zip(data.iter().cloned());
+    Ok(pairs.map(|(address, data)| Member { address, data }).collect())
 }
 
 /// Refuses an address that is given twice.
 fn check_distinct(option: &str, addresses: &[String]) -> Result<()> {
     let mut seen = HashSet::new();
     match addresses.iter().find(|address| !seen.insert(address.as_str())) {
-        Some(address) => bail!("{option} has `{address}` twice: each address once is expected"),
+        Some(address) => bail!("--{option} has `{address}` twice: each address once is expected"),
         None => Ok(()),
     }
 }
 
 /// Has each client test each server, and adds up what they report.
-pub(crate) fn run(
-    place: &PlaceOptions,
-    clients: &[String],
-    servers: &[String],
-    test: &Test,
-) -> Result<Report> {
-    check_distinct("--clients", clients)?;
-    check_distinct("--servers", servers)?;
-    Console::new(&Place::new(place)?, clients.len(), PATIENCE)?.run(clients, servers, test)
-}
-
-/// What is not over of an order.
-struct Pending<'a> {
-    client: &'a str,
-    told_at: Instant,
+pub(crate) fn run(place: &PlaceOptions, options: &ConsoleOptions, test: &Test) -> Result<Report> {
+    let servers = members("servers", &options.servers, &options.server_data)?;
+    let clients = members("clients", &options.clients, &options.client_data)?;
+    let (limit, depth) = (options.limit.map(Duration::from_secs), options.depth);
+    let room = DEPTH + 2 * (servers.len() + clients.len());
+    let console = Console::new(&Place::new(place, room as u32)?, room, PATIENCE)?;
+    console.run(&servers, &clients, test, depth, limit)
 }
 
 struct Console {
     desk: Desk,
     runtime: Runtime,
-    /// How long clients may say nothing.
+    /// How long nodes may take to answer.
     patience: Duration,
-    parts: Vec<Report>,
+    number: u64,
+    /// Nodes that have been told to be something, and not to end.
+    busy: BTreeSet<Member>,
     silent: BTreeSet<String>,
 }
 
 impl Console {
-    fn new(place: &Place, clients: usize, patience: Duration) -> Result<Self> {
-        let (parts, silent) = Default::default();
-        let desk = Desk::new(place, DEPTH + ANSWERS * clients)?;
-        Ok(Self { desk, runtime: runtime()?, patience, parts, silent })
+    fn new(place: &Place, room: usize, patience: Duration) -> Result<Self> {
+        let (busy, silent) = Default::default();
+        Ok(Self { desk: Desk::new(place, room)?, runtime: runtime()?, patience, number: 0, busy, silent })
     }
 
-    fn run(mut self, clients: &[String], servers: &[String], test: &Test) -> Result<Report> {
-        let begun = Instant::now();
-        // Clients work side by side, each on one server at a time, and not all on the same.
-        for turn in 0..servers.len() {
-            let mut pending = BTreeMap::new();
-            for (index, client) in clients.iter().enumerate().filter(|(_, name)| !self.silent.contains(*name))
-            {
-                let number = (turn * clients.len() + index) as u64;
-                let server = servers[(turn + index) % servers.len()].clone();
-                self.desk.send(client, &Order { number, server, test: test.clone() })?;
-                pending.insert(number, Pending { client, told_at: Instant::now() });
-            }
-            while !pending.is_empty() {
-                self.take(&mut pending)?;
-            }
-        }
-        if self.parts.is_empty() {
-            bail!("no client answers: {}", Vec::from_iter(self.silent).join(", "));
+    fn run(
+        mut self,
+        servers: &[Member],
+        clients: &[Member],
+        test: &Test,
+        depth: Option<u32>,
+        limit: Option<Duration>,
+    ) -> Result<Report> {
+        let result = self.steps(servers, clients, test, depth, limit);
+        // What is left of a run that has failed.
+        let busy: Vec<_> = std::mem::take(&mut self.busy).into_iter().collect();
+        if !busy.is_empty() {
+            let _ = self.step(&busy, "STOP", |_| Command::Stop);
         }
         self.desk.0.stop()?;
-        let silent = self.silent.into_iter().collect();
-        Ok(Report { silent, ..total(test, self.parts, begun.elapsed()) })
+        Ok(Report { silent: self.silent.into_iter().collect(), ..result? })
     }
 
-    /// Takes an answer, or gives up clients that have said nothing for too long.
-    fn take(&mut self, pending: &mut BTreeMap<u64, Pending>) -> Result<()> {
-        let next = self.desk.next::<Answer>();
-        let answer = self.runtime.block_on(async { tokio::time::timeout(LOOK, next).await });
-        if let Ok(answer) = answer {
-            let (sender, Answer { number, state }) = answer?;
-            match (state, pending.get_mut(&number)) {
-                (State::Working(ended), Some(order)) => {
-                    order.told_at = Instant::now();
-                    eprintln!("{sender}: {ended} exchanges so far");
+    fn steps(
+        &mut self,
+        servers: &[Member],
+        clients: &[Member],
+        test: &Test,
+        depth: Option<u32>,
+        limit: Option<Duration>,
+    ) -> Result<Report> {
+        let service = test.service_for(clients.len(), depth);
+        let init = |member: &Member, role| Command::Init(Box::new(Plan { data: member.data.clone(), role }));
+        let servers = self.begin(servers, "INIT", |member| init(member, Role::Server(service)))?;
+        let data: Vec<_> = servers.iter().map(|server| server.data.clone()).collect();
+        let mut turn = 0;
+        let clients = self.begin(clients, "INIT", |member| {
+            // Not all on the same server at the beginning.
+            let mut servers = data.clone();
+            servers.rotate_left(turn % data.len());
+            turn += 1;
+            init(member, Role::Client { servers, test: test.clone() })
+        })?;
+        let servers = self.begin(&servers, "START", |_| Command::Start)?;
+        let begun = Instant::now();
+        let clients = self.begin(&clients, "START", |_| Command::Start)?;
+        self.watch(&clients, begun, limit)?;
+        let elapsed = begun.elapsed();
+        let parts = self.stop(&clients)?;
+        let served = self.stop(&servers)?;
+        total(test, parts, served, elapsed)
+    }
+
+    /// A step towards the start: who answers is busy from then on.
+    fn begin(
+        &mut self,
+        members: &[Member],
+        what: &str,
+        command: impl FnMut(&Member) -> Command,
+    ) -> Result<Vec<Member>> {
+        let answered = self.step(members, what, command)?;
+        let members: Vec<_> = answered.into_iter().map(|(member, _)| member).collect();
+        self.busy.extend(members.iter().cloned());
+        Ok(members)
+    }
+
+    /// Asks clients how far they are until all are over, none answers, or the time is.
+    fn watch(&mut self, clients: &[Member], begun: Instant, limit: Option<Duration>) -> Result<()> {
+        let mut working = clients.to_vec();
+        while !working.is_empty() && limit.is_none_or(|limit| begun.elapsed() < limit) {
+            let next = Instant::now() + STATUS_INTERVAL;
+            let told = self.step(&working, "STATUS", |_| Command::Status)?;
+            let (mut ended, mut over) = (0, 0);
+            working.clear();
+            for (member, said) in told {
+                let Said::Status(status) = said else { bail!("{} answers STATUS wrongly", member.address) };
+                ended += status.ended;
+                if status.is_over {
+                    over += 1;
+                } else {
+                    working.push(member);
                 }
-                (State::Ended(outcome), Some(_)) => {
-                    pending.remove(&number);
-                    let report = outcome.map_err(anyhow::Error::msg);
-                    let report = report.with_context(|| format!("client {sender}"))?;
-                    eprintln!("{} and {}: {} exchanges", report.client, report.server, report.done);
-                    self.parts.push(*report);
-                }
-                // Of an order that was given up.
-                (_, None) => {}
             }
-            return Ok(());
+            eprintln!("{ended} exchanges; {} clients at work, {over} have ended", working.len());
+            let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(begun.elapsed()));
+            // The first rounds come soon, so that a short test is over soon.
+            let pause = next.saturating_duration_since(Instant::now()).min(begun.elapsed() / 4).min(left);
+            std::thread::sleep(if working.is_empty() { Duration::ZERO } else { pause });
         }
-        pending.retain(|_, order| {
-            let is_silent = order.told_at.elapsed() > self.patience;
-            if is_silent {
-                eprintln!("lnet-nettest: {} does not answer", order.client);
-                self.silent.insert(order.client.to_owned());
-            }
-            !is_silent
-        });
         Ok(())
+    }
+
+    /// Ends nodes. What came of their work.
+    fn stop(&mut self, members: &[Member]) -> Result<Vec<(Member, Outcome)>> {
+        let members: Vec<_> = members.iter().filter(|member| self.busy.contains(member)).cloned().collect();
+        self.busy.retain(|member| !members.contains(member));
+        let stopped = self.step(&members, "STOP", |_| Command::Stop)?.into_iter();
+        let outcome = |(member, said): (Member, Said)| match said {
+            Said::Stopped(outcome) => Ok((member, outcome)),
+            _ => bail!("{} answers STOP wrongly", member.address),
+        };
+        stopped.map(outcome).collect()
+    }
+
+    /// Sends an order to each of these nodes, and waits for what they say.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` where none answers; what one says that does not obey.
+    fn step(
+        &mut self,
+        members: &[Member],
+        what: &str,
+        mut command: impl FnMut(&Member) -> Command,
+    ) -> Result<Vec<(Member, Said)>> {
+        let (mut waiting, mut sends) = (BTreeMap::new(), BTreeMap::new());
+        for member in members {
+            self.number += 1;
+            let order = Order { number: self.number, command: command(member) };
+            sends.insert(self.desk.send(&member.address, &order)?, self.number);
+            waiting.insert(self.number, member.clone());
+        }
+        let (mut answered, mut refusals) = (Vec::new(), Vec::new());
+        let deadline = Instant::now() + self.patience;
+        while !waiting.is_empty() && Instant::now() < deadline {
+            match self.runtime.block_on(self.desk.next::<Answer>(LOOK))? {
+                // Others are answers to orders that were given up.
+                Some(Heard::Message(_, Answer { number, said })) => {
+                    let Some(member) = waiting.remove(&number) else { continue };
+                    match said {
+                        Ok(said) => answered.push((member, said)),
+                        Err(why) => refusals.push(format!("{}: {what}: {why}", member.address)),
+                    }
+                }
+                Some(Heard::NotSent(id, errno)) => {
+                    let Some(member) = sends.get(&id).and_then(|number| waiting.remove(number)) else {
+                        continue;
+                    };
+                    self.leave_out(&member, &format!("{what} was not sent: {errno}"));
+                }
+                None => {}
+            }
+        }
+        for member in waiting.values() {
+            self.leave_out(member, &format!("no answer to {what} in {:?}", self.patience));
+        }
+        if !refusals.is_empty() {
+            bail!("{}", refusals.join("; "));
+        }
+        if answered.is_empty() && !members.is_empty() {
+            let names: Vec<_> = members.iter().map(|member| member.address.as_str()).collect();
+            bail!("ENETUNREACH: no node answers {what}: {}", names.join(", "));
+        }
+        Ok(answered)
+    }
+
+    fn leave_out(&mut self, member: &Member, why: &str) {
+        eprintln!("lnet-nettest: {} is left out: {why}", member.address);
+        self.busy.remove(member);
+        self.silent.insert(member.address.clone());
     }
 }
 
-fn total(test: &Test, parts: Vec<Report>, elapsed: Duration) -> Report {
-    let sum = |count: fn(&Report) -> u64| parts.iter().map(count).sum::<u64>();
-    let done = sum(|part| part.done);
-    let exchanges_per_s = done as f64 / elapsed.as_secs_f64();
-    let round_trips = parts.iter().map(|part| &part.round_trip_ns).filter(|part| part.count > 0);
-    let weighted: f64 = round_trips.clone().map(|part| part.mean * part.count as f64).sum();
-    // Quantiles cannot be added up: they stand in the parts.
-    let round_trip_ns = Distribution {
-        count: done,
-        min: round_trips.clone().map(|part| part.min).min().unwrap_or(0),
-        max: round_trips.clone().map(|part| part.max).max().unwrap_or(0),
-        mean: if done > 0 { weighted / done as f64 } else { 0.0 },
-        ..Distribution::default()
-    };
-    Report {
-        test: test.clone(),
-        client: "all".to_owned(),
-        server: "all".to_owned(),
-        elapsed_s: elapsed.as_secs_f64(),
-        done,
-        failed: sum(|part| part.failed),
-        bad: sum(|part| part.bad),
-        lost: sum(|part| part.lost),
-        bytes_per_s: exchanges_per_s * test.size as f64,
-        exchanges_per_s,
-        round_trip_ns,
-        exchanges_in_a_second: Distribution::default(),
-        parts,
-        silent: Vec::new(),
+/// The report of the whole.
+fn total(
+    test: &Test,
+    clients: Vec<(Member, Outcome)>,
+    servers: Vec<(Member, Outcome)>,
+    elapsed: Duration,
+) -> Result<Report> {
+    let (mut counts, mut parts) = (Counts::new()?, Vec::new());
+    for (member, outcome) in clients {
+        let Outcome::Client { report, round_trips } = outcome else { bail!("{member:?} was no client") };
+        counts.add(&report, &round_trips)?;
+        parts.push(Part::Client(report));
     }
+    for (member, outcome) in servers {
+        let Outcome::Server(served) = outcome else { bail!("{member:?} was no server") };
+        parts.push(Part::Server { address: member.data, served });
+    }
+    let report = counts.report_of(test, "all", "all", elapsed);
+    Ok(Report { parts, ..report })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc::{Sender, channel};
+pub(crate) mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
 
     use super::*;
+    use crate::node::Node;
     use crate::options::{Kind, TransportName};
+    use crate::report::{RoundTrips, Served};
 
-    /// As many messages as there are clients at most.
-    const SERVICE: Service = Service { message_max: 4096, bulk_max: 4096, depth: 64 };
-
-    fn place(address: &str) -> Place {
+    pub(crate) fn place(address: &str) -> Place {
         let (transport, address) = (TransportName::Mem, address.to_owned());
-        Place::new(&PlaceOptions { transport, address, interface: None, workers: 1 }).unwrap()
+        Place::new(&PlaceOptions::of(transport, address), 64).unwrap()
     }
 
-    fn test(count: u64) -> Test {
+    pub(crate) fn test(count: u64) -> Test {
         Test { kind: Kind::Ping, size: 64, concurrency: 1, count: Some(count), duration: None, timeout: 60 }
     }
 
     /// A node on a thread of its own.
     struct Running {
-        /// The node ends when this goes.
-        ends: Sender<()>,
+        ends: Arc<AtomicBool>,
         thread: JoinHandle<()>,
     }
 
-    impl Running {
-        fn end(self) {
-            drop(self.ends);
-            self.thread.join().unwrap();
-        }
+    fn end(nodes: impl IntoIterator<Item = Vec<Running>>) {
+        let nodes: Vec<_> = nodes.into_iter().flatten().collect();
+        nodes.iter().for_each(|node| node.ends.store(true, Ordering::Relaxed));
+        nodes.into_iter().for_each(|node| node.thread.join().unwrap());
     }
 
-    /// A node that does so many orders, and serves until it is ended. Addresses are those of one test.
-    fn node(net: u8, number: usize, orders: usize) -> Running {
-        let data = format!("127.{net}.2.{number}:1");
-        let mut node = Node::start(place(&format!("127.{net}.1.{number}:1")), &data, &SERVICE).unwrap();
-        let (ends, ended) = channel::<()>();
+    fn node(address: &str) -> Running {
+        let mut node = Node::start(place(address)).unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
-            let runtime = runtime().unwrap();
-            (0..orders).for_each(|_| node.serve_one(&runtime).unwrap());
-            let _ = ended.recv();
-            let Node { server, desk, .. } = node;
-            server.stop().unwrap();
-            desk.0.stop().unwrap();
+            node.serve(|| !ended.load(Ordering::Relaxed)).unwrap();
+            node.desk.0.stop().unwrap();
         });
         Running { ends, thread }
     }
 
-    fn names(net: u8, kind: u8, numbers: impl Iterator<Item = usize>) -> Vec<String> {
-        numbers.map(|number| format!("127.{net}.{kind}.{number}:1")).collect()
+    /// Nodes of one kind: addresses are those of one test.
+    fn some(net: u8, kind: u8, count: usize) -> Vec<Member> {
+        let name = |what: u8, number: usize| format!("127.{net}.{}.{number}:1", kind + what);
+        (1..=count).map(|number| Member { address: name(0, number), data: name(1, number) }).collect()
     }
 
-    /// How long a client that lives may say nothing, on a machine that has other things to do.
+    fn start(members: &[Member]) -> Vec<Running> {
+        members.iter().map(|member| node(&member.address)).collect()
+    }
+
+    const SERVERS: u8 = 1;
+    const CLIENTS: u8 = 3;
+    /// How long a node that lives may say nothing, on a machine that has other things to do.
     const TEST_PATIENCE: Duration = Duration::from_secs(5);
 
-    /// Has these clients test these servers; what came of it.
-    fn console(net: u8, clients: &[String], servers: &[String], test: &Test) -> Result<Report> {
-        let place = place(&format!("127.{net}.3.1:1"));
-        Console::new(&place, clients.len(), TEST_PATIENCE).unwrap().run(clients, servers, test)
+    fn console(net: u8, patience: Duration) -> Console {
+        Console::new(&place(&format!("127.{net}.9.1:1")), 300, patience).unwrap()
+    }
+
+    fn go(net: u8, servers: &[Member], clients: &[Member], test: &Test) -> Result<Report> {
+        console(net, TEST_PATIENCE).run(servers, clients, test, None, None)
+    }
+
+    fn served(report: &Report) -> Served {
+        report.parts.iter().fold(Served::default(), |sum, part| match part {
+            Part::Server { served, .. } => sum.plus(served),
+            Part::Client(_) => sum,
+        })
     }
 
     #[test]
-    fn nt_02_orders_and_answers_are_what_they_were_made_from() {
-        for number in [0, 1, u64::from(u8::MAX), u64::from(u16::MAX), u64::from(u32::MAX), u64::MAX] {
-            let order = Order { number, server: "a:1".to_owned(), test: test(number) };
-            let text = serde_json::to_vec(&order).unwrap();
-            let again: Order = serde_json::from_slice(&text).unwrap();
-            assert_eq!((again.number, again.test.count), (number, Some(number)));
-            for end in 0..text.len() {
-                assert!(serde_json::from_slice::<Order>(&text[..end]).is_err());
-            }
-            let answer = serde_json::to_vec(&Answer { number, state: State::Working(number) }).unwrap();
-            let again = serde_json::from_slice::<Answer>(&answer).unwrap();
-            assert!(again.number == number && matches!(again.state, State::Working(done) if done == number));
-        }
-        // What is too long for a message is not sent.
-        let desk = Desk::new(&place("127.40.3.1:1"), 1).unwrap();
-        let server = "x".repeat(MESSAGE_BYTES as usize);
-        let refused = desk.send("127.40.3.2:1", &Order { number: 1, server, test: test(1) }).unwrap_err();
-        assert!(refused.to_string().contains("16384 at most"), "{refused}");
-        desk.0.stop().unwrap();
-    }
-
-    #[test]
-    fn nt_03_addresses_are_given_once() {
+    fn nt_03_addresses_are_given_once_and_in_pairs() {
         for count in [0, 1, 2, 64] {
-            let mut addresses = names(41, 1, 0..count);
-            check_distinct("--clients", &addresses).unwrap();
-            if let Some(last) = addresses.last().cloned() {
-                addresses.insert(0, last.clone());
-                let refused = check_distinct("--clients", &addresses).unwrap_err().to_string();
+            let mut names: Vec<_> =
+                some(41, SERVERS, count).into_iter().map(|member| member.address).collect();
+            assert_eq!(members("servers", &names, &names).unwrap().len(), count);
+            if let Some(last) = names.last().cloned() {
+                let refused = members("servers", &names, &names[1..]).unwrap_err().to_string();
+                assert!(refused.contains("the same number"), "{refused}");
+                names.insert(0, last.clone());
+                let refused = members("clients", &names, &names).unwrap_err().to_string();
                 assert!(refused.contains(&last) && refused.contains("twice"), "{refused}");
             }
         }
-        assert_eq!(client_address("1.2.3.4:5:6").unwrap(), "1.2.3.4:5:7");
-        for wrong in ["", "1.2.3.4", "1.2.3.4:x", "1.2.3.4:4294967295"] {
-            client_address(wrong).unwrap_err();
-        }
-    }
-
-    /// Sends orders, and takes what is said of them until each has ended.
-    fn obey(net: u8, orders: &[Order]) -> Vec<(u64, Result<Box<Report>, String>)> {
-        let mut desk = Desk::new(&place(&format!("127.{net}.3.9:1")), DEPTH).unwrap();
-        for order in orders {
-            desk.send(&format!("127.{net}.1.1:1"), order).unwrap();
-        }
-        let (runtime, mut ended, mut begun) = (runtime().unwrap(), Vec::new(), Vec::new());
-        while ended.len() < orders.len() {
-            let (_, Answer { number, state }) = runtime.block_on(desk.next()).unwrap();
-            match state {
-                State::Working(0) => begun.push(number),
-                State::Working(_) => {}
-                // One begins when the one before it has ended.
-                State::Ended(outcome) => {
-                    ended.push((number, outcome));
-                    assert_eq!(begun.len(), ended.len());
-                }
-            }
-        }
-        desk.0.stop().unwrap();
-        ended
-    }
-
-    #[test]
-    fn nt_06_a_node_tells_how_each_order_ended() {
-        let node = node(42, 1, 4);
-        let order = |number, server: &str, test| Order { number, server: server.to_owned(), test };
-        let own = "127.42.2.1:1";
-        let ended = obey(
-            42,
-            &[
-                order(1, own, test(3)),
-                order(2, own, test(0)),
-                order(3, "nonsense", test(3)),
-                // There is no such server.
-                order(4, "127.42.9.9:1", test(3)),
-            ],
-        );
-        assert_eq!(ended.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        let [good, nothing, nonsense, nowhere] = ended.try_into().ok().unwrap();
-        assert_eq!(good.1.unwrap().done, 3);
-        let [nothing, nonsense] = [nothing, nonsense].map(|(_, outcome)| outcome.unwrap_err());
-        assert!(nothing.contains("1 at least") && nonsense.contains("a.b.c.d:port"), "{nothing} {nonsense}");
-        let nowhere = nowhere.1.unwrap();
-        assert_eq!((nowhere.done, nowhere.failed), (0, 3));
-        node.end();
-    }
-
-    #[test]
-    fn a_server_that_goes_does_not_hold_its_client_up() {
-        let server = server::start(&place("127.47.2.1:1"), &SERVICE).unwrap();
-        let address = server.address().to_owned();
-        let endless = Test { concurrency: 4, timeout: 1, ..test(u64::MAX) };
-        let endless = Test { count: None, duration: Some(3), ..endless };
-        let client =
-            std::thread::spawn(move || client::run(&place("127.47.2.2:1"), &address, &endless, drop));
-        std::thread::sleep(Duration::from_millis(500));
-        server.stop().unwrap();
-        let report = client.join().unwrap().unwrap();
-        assert!(report.done > 0 && report.failed > 0 && report.bad == 0, "{report:?}");
     }
 
     #[test]
     fn nt_09_one_node_in_many_rounds_and_many_nodes() {
-        const ROUNDS: usize = 32;
-        let one = node(43, 1, ROUNDS);
-        let [clients, servers] = [1, 2].map(|kind| names(43, kind, 1..2));
-        for _ in 0..ROUNDS {
-            assert_eq!(console(43, &clients, &servers, &test(2)).unwrap().done, 2);
+        let (servers, clients) = (some(43, SERVERS, 1), some(43, CLIENTS, 1));
+        let nodes = [start(&servers), start(&clients)];
+        for _ in 0..32 {
+            assert_eq!(go(43, &servers, &clients, &test(2)).unwrap().done, 2);
         }
-        one.end();
+        end(nodes);
 
-        const NODES: usize = 64;
-        let nodes: Vec<_> = (0..NODES).map(|number| node(44, number, 1)).collect();
-        let report = console(44, &names(44, 1, 0..NODES), &names(44, 2, 0..1), &test(1)).unwrap();
-        assert_eq!((report.done, report.parts.len()), (64, NODES));
-        nodes.into_iter().for_each(Running::end);
+        let (servers, clients) = (some(44, SERVERS, 1), some(44, CLIENTS, 64));
+        let nodes = [start(&servers), start(&clients)];
+        let report = go(44, &servers, &clients, &test(1)).unwrap();
+        assert_eq!((report.done, report.parts.len()), (64, 65));
+        end(nodes);
     }
 
     #[test]
-    fn nt_09_clients_that_do_not_answer_are_given_up() {
-        let live: Vec<_> = (0..2).map(|number| node(46, number, 2)).collect();
+    fn nt_09_nodes_that_do_not_answer_are_left_out() {
+        let (servers, clients) = (some(46, SERVERS, 4), some(46, CLIENTS, 4));
+        let nodes = [start(&servers[..2]), start(&clients[..2])];
+        // These have room for orders, and nothing that does them; others are not there at all.
+        let deaf: Vec<_> = [&servers[2], &clients[2]].map(|member| place(&member.address)).into();
+        let deaf: Vec<_> = deaf.iter().map(|place| Desk::new(place, DEPTH).unwrap()).collect();
+        let report =
+            console(46, Duration::from_secs(1)).run(&servers, &clients, &test(5), None, None).unwrap();
+        assert_eq!((report.done, report.parts.len()), (20, 4), "{report:?}");
         let silent: Vec<_> =
-            (2..4).map(|number| Desk::new(&place(&format!("127.46.1.{number}:1")), DEPTH).unwrap()).collect();
-        let report = console(46, &names(46, 1, 0..4), &names(46, 2, 0..2), &test(5)).unwrap();
-        assert_eq!((report.done, report.parts.len()), (20, 4));
-        assert_eq!(report.silent, names(46, 1, 2..4));
-        live.into_iter().for_each(Running::end);
-        let refused = console(46, &names(46, 1, 2..4), &names(46, 2, 0..1), &test(5)).unwrap_err();
-        assert!(refused.to_string().contains("no client answers"), "{refused}");
-        silent.into_iter().for_each(|desk| desk.0.stop().unwrap());
+            [&servers[2..], &clients[2..]].concat().into_iter().map(|member| member.address).collect();
+        assert_eq!(report.silent, silent);
+        let refused = console(46, Duration::from_secs(1)).run(&servers[2..], &clients, &test(5), None, None);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("ENETUNREACH") && refused.contains("INIT"), "{refused}");
+        // Nodes of a run that has failed are free for the next one.
+        assert_eq!(go(46, &servers[..2], &clients[..2], &test(1)).unwrap().done, 4);
+        end(nodes);
+        deaf.into_iter().for_each(|desk| desk.0.stop().unwrap());
+    }
+
+    #[test]
+    fn nt_09_a_node_that_refuses_ends_the_run_and_the_others() {
+        let (servers, clients) = (some(47, SERVERS, 1), some(47, CLIENTS, 1));
+        let nodes = [start(&servers), start(&clients)];
+        let refused = go(47, &servers, &clients, &test(0)).unwrap_err().to_string();
+        assert!(refused.contains(&clients[0].address) && refused.contains("1 at least"), "{refused}");
+        assert_eq!(go(47, &servers, &clients, &test(1)).unwrap().done, 1);
+        end(nodes);
+    }
+
+    #[test]
+    fn a_run_ends_at_its_limit() {
+        let (servers, clients) = (some(48, SERVERS, 1), some(48, CLIENTS, 2));
+        let nodes = [start(&servers), start(&clients)];
+        let limit = Some(Duration::from_secs(1));
+        let begun = Instant::now();
+        let report =
+            console(48, TEST_PATIENCE).run(&servers, &clients, &test(u64::MAX), None, limit).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert!(report.done > 0 && report.lost + report.failed + report.bad == 0, "{report:?}");
+        end(nodes);
+    }
+
+    /// What both sides count is the same, where nothing is lost.
+    fn check_totals(net: u8, count: usize, test: &Test) {
+        let (servers, clients) = (some(net, SERVERS, count), some(net, CLIENTS, count));
+        let nodes = [start(&servers), start(&clients)];
+        let report = go(net, &servers, &clients, test).unwrap();
+        end(nodes);
+        let exchanges = test.count() * (count * count) as u64;
+        assert_eq!((report.done + report.lost, report.failed, report.bad), (exchanges, 0, 0), "{report:?}");
+        let served = served(&report);
+        assert!(report.done * 5 >= exchanges * 4, "a fifth at most is lost: {report:?}");
+        assert!(served.received >= report.done && served.received <= exchanges, "{served:?}");
+        if test.kind == Kind::Bulk {
+            assert!(served.written >= report.done && served.read >= served.written, "{served:?}");
+        } else {
+            assert!(served.sent >= report.done, "{served:?}");
+        }
+        let round_trips = &report.round_trip_ns;
+        assert_eq!(round_trips.count, report.done);
+        assert!(round_trips.p50.unwrap() > 0 && round_trips.p50 <= round_trips.p99, "{round_trips:?}");
+    }
+
+    #[test]
+    fn nt_10_a_stub_one_by_one() {
+        let (servers, clients) = (some(49, SERVERS, 1), some(49, CLIENTS, 1));
+        let nodes = [start(&servers), start(&clients)];
+        let report = go(49, &servers, &clients, &Test { kind: Kind::Stub, ..test(1) }).unwrap();
+        assert_eq!((report.done, report.parts.len(), served(&report).received), (0, 2, 0));
+        end(nodes);
+    }
+
+    #[test]
+    fn nt_10_pings_eight_by_eight() {
+        // 4096 messages of each client and server make 262,144.
+        check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(512) });
+    }
+
+    #[test]
+    fn nt_10_bulk_two_by_two() {
+        check_totals(51, 2, &Test { kind: Kind::Bulk, size: 1 << 20, concurrency: 2, ..test(16) });
+    }
+
+    #[test]
+    fn totals_are_those_of_all_parts() {
+        let round_trips = RoundTrips::of_values(&[100, 300]);
+        let mut counts = Counts::new().unwrap();
+        let report = Report { done: 2, lost: 1, ..Report::empty(&test(3), "a", "b") };
+        for _ in 0..2 {
+            counts.add(&report, &round_trips).unwrap();
+        }
+        let whole = counts.report_of(&test(3), "all", "all", Duration::from_secs(2));
+        assert_eq!((whole.done, whole.lost, whole.exchanges_per_s), (4, 2, 2.0));
+        let round_trips = whole.round_trip_ns;
+        assert_eq!((round_trips.count, round_trips.min, round_trips.max), (4, 100, 300));
+        assert_eq!(round_trips.mean, 200.0);
     }
 }

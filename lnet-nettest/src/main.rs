@@ -13,7 +13,9 @@
 
 mod client;
 mod console;
+mod node;
 mod options;
+mod orders;
 mod place;
 mod report;
 mod server;
@@ -24,7 +26,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Parser;
 
-use options::{Command, Options};
+use client::Watch;
+use options::{Command, Kind, Options, Test};
 use place::Place;
 use report::Report;
 
@@ -41,44 +44,50 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Server { place, service } => {
-            let place = Place::new(&place)?;
+            let place = Place::new(&place, service.depth)?;
             let server = server::start(&place, &service)?;
             eprintln!("serving at {}", server.address());
             server.join()
         }
         Command::Client { place, server, test } => {
             test.check()?;
-            conclude(&client::run(&Place::new(&place)?, &server, &test, drop)?)
+            conclude(&measure(&Place::new(&place, test.concurrency)?, &server, &test)?)
         }
         Command::Local { transport, test, workers } => {
             test.check()?;
-            let [client, place] = Place::both(transport, workers)?;
+            let [client, place] = Place::both(transport, workers, test.service().depth)?;
             let server = server::start(&place, &test.service())?;
-            let report = client::run(&client, server.address(), &test, drop)?;
+            let report = measure(&client, server.address(), &test)?;
             server.stop()?;
             conclude(&report)
         }
-        Command::Node { place, service, data } => console::node(&place, &data, &service),
-        Command::Console { place, clients, servers, test } => {
+        Command::Node { place } => node::node(&place),
+        Command::Console { place, console, test } => {
             test.check()?;
-            conclude(&console::run(&place, &clients, &servers, &test)?)
+            conclude(&console::run(&place, &console, &test)?)
         }
         Command::Man { directory } => options::write_man_page(&directory),
         Command::Completions { shell } => options::print_completions(shell),
     }
 }
 
+/// Tests a server from here.
+fn measure(place: &Place, server: &str, test: &Test) -> Result<Report> {
+    let counts = client::run(place, &[server.to_owned()], test, &Watch::default())?;
+    Ok(counts.report(test, &place.address, server))
+}
+
 /// Prints a report. What was not right is a failure.
 fn conclude(report: &Report) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(report)?);
-    let Report { done, failed, bad, lost, silent, .. } = report;
-    if failed + bad + lost > 0 || *done == 0 {
+    let Report { test, done, failed, bad, lost, silent, .. } = report;
+    if failed + bad + lost > 0 || *done == 0 && test.kind != Kind::Stub {
         bail!(
             "{done} exchanges went well, {failed} failed, {bad} came back changed, {lost} did not come back"
         );
     }
     if !silent.is_empty() {
-        bail!("clients that do not answer: {}", silent.join(", "));
+        bail!("nodes that do not answer: {}", silent.join(", "));
     }
     Ok(())
 }

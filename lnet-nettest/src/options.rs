@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
+use lnet_user::XdpMode;
 use serde::{Deserialize, Serialize};
 
 const EXAMPLES: &str = "\
@@ -18,10 +19,11 @@ Examples:
   lnet-nettest server --transport lnet --interface eth0 --address 10.0.0.1@tcp:12345:34:1
   lnet-nettest client --transport lnet --interface eth0 --address 10.0.0.2@tcp:12345:34:1 \\
       --server 10.0.0.1@tcp:12345:34:1 --test ping --size 4k --concurrency 32
-  lnet-nettest node --transport rpc --address 10.0.0.1:9000:1 --data 10.0.0.1:9000:2
-  lnet-nettest node --transport rpc --address 10.0.0.2:9000:1 --data 10.0.0.2:9000:2
+  lnet-nettest node --transport rpc --address 10.0.0.1:9000:1
+  lnet-nettest node --transport rpc --address 10.0.0.2:9000:1
   lnet-nettest console --transport rpc --address 10.0.0.3:9000:1 \\
-      --clients 10.0.0.2:9000:1 --servers 10.0.0.1:9000:2 --test ping --count 10000
+      --servers 10.0.0.1:9000:1 --server-data 10.0.0.1:9000:2 \\
+      --clients 10.0.0.2:9000:1 --client-data 10.0.0.2:9000:2 --test ping --count 10000
 
 Addresses: mem a.b.c.d:port, rpc a.b.c.d:port:service, lnet nid:12345:portal:tmid.";
 
@@ -62,26 +64,17 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1)]
         workers: u16,
     },
-    /// Answer the clients of tests, and be a client when a console says so, until it is killed
+    /// Be a server or a client of tests, as consoles say, until it is killed
     Node {
         #[command(flatten)]
         place: PlaceOptions,
-        #[command(flatten)]
-        service: Service,
-        /// The address that it serves under; `--address` is that for the console
-        #[arg(long)]
-        data: String,
     },
-    /// Have nodes test servers, and print what they report together
+    /// Have nodes be servers and clients, and print what all of them report
     Console {
         #[command(flatten)]
         place: PlaceOptions,
-        /// Addresses that client nodes have for the console
-        #[arg(long, value_delimiter = ',', required = true)]
-        clients: Vec<String>,
-        /// Addresses of servers, and data addresses of nodes
-        #[arg(long, value_delimiter = ',', required = true)]
-        servers: Vec<String>,
+        #[command(flatten)]
+        console: ConsoleOptions,
         #[command(flatten)]
         test: Test,
     },
@@ -116,6 +109,29 @@ pub(crate) enum TransportName {
     Lnet,
 }
 
+/// Which nodes a console has.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConsoleOptions {
+    /// Addresses of the nodes that are to be servers
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) servers: Vec<String>,
+    /// Their addresses for test messages, in the same order
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) server_data: Vec<String>,
+    /// Addresses of the nodes that are to be clients
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) clients: Vec<String>,
+    /// Their addresses for test messages, in the same order
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) client_data: Vec<String>,
+    /// Messages, and bulk exchanges, that a server takes at once [default: what all clients may send]
+    #[arg(long)]
+    pub(crate) depth: Option<u32>,
+    /// Seconds after which the run ends, be all clients over or not
+    #[arg(long, value_name = "S")]
+    pub(crate) limit: Option<u64>,
+}
+
 /// Where a transfer machine is.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlaceOptions {
@@ -130,10 +146,38 @@ pub(crate) struct PlaceOptions {
     /// Threads of each transfer machine (mem, rpc)
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: u16,
+    /// How frames reach the node (lnet): auto, native, generic or socket
+    #[arg(long, default_value = "auto")]
+    pub(crate) mode: XdpMode,
+    /// UDP port of the node and its peers (lnet, nets of type xdp)
+    #[arg(long, default_value_t = 988)]
+    pub(crate) port: u16,
+    /// Shards of the node (lnet)
+    #[arg(long, default_value_t = 1)]
+    pub(crate) shards: u32,
+    /// Bytes of buffers that the node sends without a copy (lnet, over rings)
+    #[arg(long, value_parser = size, value_name = "BYTES")]
+    pub(crate) registered: Option<u64>,
+}
+
+impl PlaceOptions {
+    /// An address with the defaults of everything else.
+    pub(crate) fn of(transport: TransportName, address: String) -> Self {
+        Self {
+            transport,
+            address,
+            interface: None,
+            workers: 1,
+            mode: XdpMode::Auto,
+            port: 988,
+            shards: 1,
+            registered: None,
+        }
+    }
 }
 
 /// What a server is ready for.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Service {
     /// Longest message
     #[arg(long, value_parser = size, default_value = "64k")]
@@ -153,6 +197,8 @@ pub(crate) enum Kind {
     Ping,
     /// Buffers that the server reads, and writes back
     Bulk,
+    /// Nothing: what a console's orders take by themselves
+    Stub,
 }
 
 /// What a client does.
@@ -209,9 +255,17 @@ impl Test {
         let (message, bulk) = match self.kind {
             Kind::Ping => (self.size, 1),
             Kind::Bulk => (1 << 10, self.size),
+            Kind::Stub => (1, 1),
         };
         let depth = self.concurrency.saturating_mul(2);
         Service { message_max: message, bulk_max: bulk, depth }
+    }
+
+    /// The same for a server of so many clients; `depth` says otherwise.
+    pub(crate) fn service_for(&self, clients: usize, depth: Option<u32>) -> Service {
+        let service = self.service();
+        let all = service.depth.saturating_mul(u32::try_from(clients).unwrap_or(u32::MAX));
+        Service { depth: depth.unwrap_or(all), ..service }
     }
 }
 

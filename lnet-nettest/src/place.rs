@@ -9,7 +9,7 @@ use lnet_messaging::{
     Buffer, Domain, Event, Events, LnetTransport, MemTransport, Operation, RpcTransport, StopMode, TmEvent,
     TmState, TransferMachine,
 };
-use lnet_user::{Lnet, NiConfig, NodeConfig};
+use lnet_user::{Limits, Lnet, NiConfig, NodeConfig};
 
 use crate::options::{PlaceOptions, TransportName};
 
@@ -21,16 +21,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(options: &PlaceOptions) -> Result<Self> {
-        let PlaceOptions { transport, address, interface, workers } = options;
+    /// With room for so many buffers on each queue of a transfer machine.
+    pub(crate) fn new(options: &PlaceOptions, depth: u32) -> Result<Self> {
+        let PlaceOptions { transport, address, workers, .. } = options;
         let workers = usize::from(*workers);
         let transport = match transport {
             TransportName::Mem => MemTransport::with_workers(workers).shared(),
             TransportName::Rpc => RpcTransport::default().workers(workers).shared(),
-            TransportName::Lnet => {
-                let interface = interface.as_deref().context("lnet wants --interface")?;
-                lnet(interface, address)?
-            }
+            TransportName::Lnet => lnet(options, depth)?,
         };
         Ok(Self { transport, address: address.clone() })
     }
@@ -41,7 +39,7 @@ impl Place {
     }
 
     /// Two that reach each other in this process.
-    pub(crate) fn both(transport: TransportName, workers: u16) -> Result<[Self; 2]> {
+    pub(crate) fn both(transport: TransportName, workers: u16, depth: u32) -> Result<[Self; 2]> {
         let port = match transport {
             // One that is free at the moment.
             TransportName::Rpc => TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
@@ -54,24 +52,45 @@ impl Place {
                 TransportName::Lnet => format!("10.0.0.{number}@xdp:12345:34:1"),
             };
             let interface = Some("in-process:nettest".to_owned());
-            Self::new(&PlaceOptions { transport, address, interface, workers })
+            let options = PlaceOptions::of(transport, address);
+            Self::new(&PlaceOptions { interface, workers, ..options }, depth)
         };
         Ok([place(1)?, place(2)?])
     }
 }
 
-/// A node with one NI, whose NID stands in the address, on this interface.
-fn lnet(interface: &str, address: &str) -> Result<Arc<dyn Transport>> {
+/// Event slots of a transfer machine for each buffer of a queue: it has four queues at once, and a buffer takes two.
+const EVENTS_EACH: u32 = 8;
+/// Transfer machines that a node has at once: one for orders, one for tests, and one that is just ending.
+const TMS: u32 = 3;
+
+/// A node with one NI, whose NID stands in the address.
+fn lnet(options: &PlaceOptions, depth: u32) -> Result<Arc<dyn Transport>> {
+    let PlaceOptions { address, interface, mode, port, shards, registered, .. } = options;
+    let interface = interface.as_deref().context("lnet wants --interface")?;
     let wrong = || anyhow!("address `{address}`: nid:12345:portal:tmid is expected");
     let mut parts = address.rsplitn(4, ':');
     let (_, portal, _, nid) = (parts.next(), parts.next(), parts.next(), parts.next().ok_or_else(wrong)?);
     let portal: u8 = portal.and_then(|portal| portal.parse().ok()).ok_or_else(wrong)?;
     let nid = nid.parse().map_err(|_| wrong())?;
+    let slots = depth.saturating_mul(EVENTS_EACH).max(1 << 11);
+    let tables = depth.saturating_mul(EVENTS_EACH);
+    let limits = Limits {
+        events: Limits::DEFAULT.events.max(slots.saturating_mul(TMS).next_power_of_two()),
+        match_entries: Limits::DEFAULT.match_entries.max(tables.next_power_of_two()),
+        memory_descs: Limits::DEFAULT.memory_descs.max(tables.next_power_of_two()),
+        ..Limits::DEFAULT
+    };
     let config = NodeConfig::new(vec![NiConfig::new(nid, interface)])
-        .policies(vec![(portal, lnet_messaging::lnet::portal_policy())]);
+        .policies(vec![(portal, lnet_messaging::lnet::portal_policy())])
+        .mode(*mode)
+        .udp_port(*port)
+        .shards(*shards)
+        .registered_bytes(registered.unwrap_or(0))
+        .limits(limits);
     let node = Lnet::start(&config).with_context(|| format!("no node on {interface}"))?;
     node.open()?;
-    Ok(LnetTransport::new(&node).shared())
+    Ok(LnetTransport::with_event_slots(&node, slots).shared())
 }
 
 /// A started transfer machine of a domain of its own.

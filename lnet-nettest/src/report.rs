@@ -63,12 +63,116 @@ pub(crate) struct Report {
     pub(crate) round_trip_ns: Distribution,
     /// Of each whole second.
     pub(crate) exchanges_in_a_second: Distribution,
-    /// Of a console: those of its clients.
+    /// Of a console: what its clients and servers say.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub(crate) parts: Vec<Report>,
-    /// Of a console: clients of which nothing came any more.
+    pub(crate) parts: Vec<Part>,
+    /// Of a console: nodes of which nothing came, or nothing any more.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) silent: Vec<String>,
+}
+
+/// What a node of a console says.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Part {
+    Client(Box<Report>),
+    Server {
+        address: String,
+        #[serde(flatten)]
+        served: Served,
+    },
+}
+
+/// What a server counts.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Served {
+    /// Messages of tests, and those that were sent back.
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// Bulk buffers, from clients and to them.
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    /// Operations that were refused, or ended with an error.
+    pub(crate) failed: u64,
+    /// Messages that are none of a test, or ask for what the server is not ready for.
+    pub(crate) bad: u64,
+}
+
+impl Served {
+    #[cfg(test)]
+    pub(crate) fn plus(self, other: &Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            sent: self.sent + other.sent,
+            read: self.read + other.read,
+            written: self.written + other.written,
+            failed: self.failed + other.failed,
+            bad: self.bad + other.bad,
+        }
+    }
+}
+
+impl Report {
+    /// Of a test of which nothing was done.
+    #[cfg(test)]
+    pub(crate) fn empty(test: &Test, client: &str, server: &str) -> Self {
+        let counts = Counts::new().expect("bounds that a histogram takes");
+        counts.report(test, client, server)
+    }
+}
+
+/// Round trips as they go to a console: values in ns that stand for those around them, and how many of each.
+#[derive(Serialize, Deserialize, Clone, Default, Debug)]
+pub(crate) struct RoundTrips(Vec<(u64, u64)>);
+
+impl RoundTrips {
+    /// Values that there may be at most, so that an answer with them fits a message.
+    const COUNT_MAX: usize = 512;
+
+    /// With as many digits as there is room for.
+    fn of(histogram: &Histogram<u64>) -> anyhow::Result<Self> {
+        for digits in [3, 2, 1] {
+            let mut coarse = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, digits)?;
+            for step in histogram.iter_recorded() {
+                coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+            }
+            let values = coarse.iter_recorded();
+            let values: Vec<_> = values
+                .map(|step| (step.value_iterated_to().min(histogram.max()), step.count_at_value()))
+                .collect();
+            if values.len() <= Self::COUNT_MAX || digits == 1 {
+                return Ok(Self(values));
+            }
+        }
+        Ok(Self::default())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn histogram(&self) -> anyhow::Result<Histogram<u64>> {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
+        self.add_to(&mut histogram);
+        Ok(histogram)
+    }
+
+    fn add_to(&self, histogram: &mut Histogram<u64>) {
+        self.0.iter().for_each(|(value, count)| histogram.saturating_record_n(*value, *count));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_values(values: &[u64]) -> Self {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
+        values.iter().for_each(|value| histogram.record(*value).unwrap());
+        Self::of(&histogram).unwrap()
+    }
+
+    /// Such as take the most room.
+    #[cfg(test)]
+    pub(crate) fn all_different() -> Self {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
+        let values = std::iter::successors(Some(1_u64), |value| Some(value + value / 1500 + 1));
+        values.take_while(|value| *value < LONGEST_NS).for_each(|value| histogram.record(value).unwrap());
+        Self::of(&histogram).unwrap()
+    }
 }
 
 /// What is being counted.
@@ -110,11 +214,11 @@ impl Counts {
         self.done + self.failed + self.bad + self.lost
     }
 
-    /// Shows progress once a second; whether it has.
-    pub(crate) fn look(&mut self) -> bool {
+    /// Shows progress once a second.
+    pub(crate) fn look(&mut self) {
         let passed = self.second.elapsed();
         if passed < Duration::from_secs(1) {
-            return false;
+            return;
         }
         let rate = (self.done - self.done_before) as f64 / passed.as_secs_f64();
         self.rates.saturating_record(rate as u64);
@@ -125,11 +229,16 @@ impl Counts {
             self.begun.elapsed().as_secs_f64(),
             self.round_trips.value_at_quantile(0.5) / 1000,
         );
-        true
     }
 
+    /// The outcome until now.
     pub(crate) fn report(&self, test: &Test, client: &str, server: &str) -> Report {
-        let elapsed_s = self.begun.elapsed().as_secs_f64();
+        self.report_of(test, client, server, self.begun.elapsed())
+    }
+
+    /// The outcome of a test that took so long.
+    pub(crate) fn report_of(&self, test: &Test, client: &str, server: &str, elapsed: Duration) -> Report {
+        let elapsed_s = elapsed.as_secs_f64();
         let exchanges_per_s = self.done as f64 / elapsed_s;
         Report {
             test: test.clone(),
@@ -148,25 +257,102 @@ impl Counts {
             silent: Vec::new(),
         }
     }
+
+    /// Round trips for a console.
+    ///
+    /// # Errors
+    /// Never for the bounds that stand here.
+    pub(crate) fn round_trips(&self) -> anyhow::Result<RoundTrips> {
+        RoundTrips::of(&self.round_trips)
+    }
+
+    /// Adds what a client has counted of another server.
+    pub(crate) fn merge(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.bad += other.bad;
+        self.lost += other.lost;
+        self.round_trips.add(&other.round_trips)?;
+        self.rates.add(&other.rates)?;
+        Ok(())
+    }
+
+    /// Adds what a client has reported.
+    pub(crate) fn add(&mut self, report: &Report, round_trips: &RoundTrips) -> anyhow::Result<()> {
+        self.done += report.done;
+        self.failed += report.failed;
+        self.bad += report.bad;
+        self.lost += report.lost;
+        round_trips.add_to(&mut self.round_trips);
+        anyhow::ensure!(
+            round_trips.0.iter().map(|(_, count)| count).sum::<u64>() == report.done,
+            "{} tells of {} exchanges, and of other round trips",
+            report.client,
+            report.done
+        );
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn histogram(values: impl Iterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
+        values.for_each(|value| histogram.saturating_record(value));
+        histogram
+    }
+
+    /// Against the formulas, but for the three digits of a histogram.
+    #[track_caller]
+    fn check(values: &[u64]) {
+        let found = Distribution::of(&histogram(values.iter().copied()));
+        let count = values.len() as f64;
+        let mean = values.iter().map(|value| *value as f64).sum::<f64>() / count;
+        let variance = values.iter().map(|value| (*value as f64 - mean).powi(2)).sum::<f64>() / count;
+        let near = |found: f64, expected: f64| (found - expected).abs() <= expected * 0.002 + 1.0;
+        assert_eq!(found.count, values.len() as u64);
+        assert!(near(found.min as f64, *values.iter().min().unwrap() as f64), "{found:?}");
+        assert!(near(found.max as f64, *values.iter().max().unwrap() as f64), "{found:?}");
+        assert!(near(found.mean, mean), "{found:?} {mean}");
+        let expected = variance.sqrt();
+        assert!(
+            (found.stddev.unwrap() - expected).abs() <= expected * 0.01 + mean * 0.001,
+            "{found:?} {expected}"
+        );
+    }
+
     #[test]
     fn nt_04_statistics() {
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
-        assert_eq!(Distribution::of(&histogram).count, 0);
-        histogram.record(100).unwrap();
-        let one = Distribution::of(&histogram);
+        assert_eq!(Distribution::of(&histogram(std::iter::empty())).count, 0);
+        assert_eq!(Distribution::of(&histogram(std::iter::empty())).mean, 0.0);
+        let one = Distribution::of(&histogram(std::iter::once(100)));
         assert_eq!((one.count, one.min, one.max, one.stddev), (1, 100, 100, Some(0.0)));
-        histogram.record(300).unwrap();
-        let two = Distribution::of(&histogram);
-        assert_eq!((two.count, two.min, two.max, two.mean), (2, 100, 300, 200.0));
+        check(&[100, 300]);
+        check(&[1, LONGEST_NS]);
+        check(&(0..1_000_000).map(|index| 1000 + index * 7919 % 50_000).collect::<Vec<_>>());
         let mut counts = Counts::new().unwrap();
         counts.succeed(Duration::from_secs(3600));
         (counts.lost, counts.bad) = (2, 1);
         assert_eq!((counts.done, counts.ended()), (1, 4));
+    }
+
+    #[test]
+    fn nt_04_a_merge_is_the_union() {
+        let (few, many) = ([5, 70_000, 900], (1..200_000).map(|index| index * 31 % 10_000_000 + 1));
+        let whole = histogram(few.iter().copied().chain(many.clone()));
+        let mut sum = histogram(std::iter::empty());
+        for part in [histogram(few.iter().copied()), histogram(many)] {
+            let sent = serde_json::to_string(&RoundTrips::of(&part).unwrap()).unwrap();
+            let came: RoundTrips = serde_json::from_str(&sent).unwrap();
+            assert!(came.0.len() <= RoundTrips::COUNT_MAX);
+            came.add_to(&mut sum);
+        }
+        assert_eq!(sum.len(), whole.len());
+        for quantile in [0.0, 0.5, 0.99, 1.0] {
+            let [found, expected] = [&sum, &whole].map(|of| of.value_at_quantile(quantile) as f64);
+            assert!((found - expected).abs() <= expected * 0.1, "{quantile}: {found}, {expected}");
+        }
     }
 }

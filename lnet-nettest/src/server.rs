@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use lnet_messaging::{
 
 use crate::options::Service;
 use crate::place::{Place, Station};
-use crate::wire::Message;
+use crate::report::Served;
+use crate::wire::{Exchange, Message};
 
 /// Longest time that an operation of the server may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,8 +24,34 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A server, on a thread of its own.
 pub(crate) struct Server {
     address: String,
-    ends: Arc<AtomicBool>,
+    watch: Arc<Watch>,
     thread: JoinHandle<Result<()>>,
+}
+
+/// What a server's thread shares: whether it is to end, and what it has counted.
+#[derive(Default)]
+struct Watch {
+    ends: AtomicBool,
+    received: AtomicU64,
+    sent: AtomicU64,
+    read: AtomicU64,
+    written: AtomicU64,
+    failed: AtomicU64,
+    bad: AtomicU64,
+}
+
+impl Watch {
+    fn served(&self) -> Served {
+        let Self { ends: _, received, sent, read, written, failed, bad } = self;
+        let [received, sent, read, written, failed, bad] =
+            [received, sent, read, written, failed, bad].map(|counter| counter.load(Ordering::Relaxed));
+        Served { received, sent, read, written, failed, bad }
+    }
+}
+
+/// One more.
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Server {
@@ -32,29 +59,37 @@ impl Server {
         &self.address
     }
 
+    /// What it has counted until now.
+    pub(crate) fn served(&self) -> Served {
+        self.watch.served()
+    }
+
     /// Waits until it ends by itself, which it does when it fails.
     pub(crate) fn join(self) -> Result<()> {
         self.thread.join().map_err(|_| anyhow!("the server has panicked"))?
     }
 
-    pub(crate) fn stop(self) -> Result<()> {
-        self.ends.store(true, Ordering::Relaxed);
-        self.join()
+    /// Ends it. What it has counted.
+    pub(crate) fn stop(self) -> Result<Served> {
+        self.watch.ends.store(true, Ordering::Relaxed);
+        let watch = Arc::clone(&self.watch);
+        self.join()?;
+        Ok(watch.served())
     }
 }
 
 pub(crate) fn start(place: &Place, service: &Service) -> Result<Server> {
     let station = Station::start(place)?;
-    let mut serving = Serving { station, spare: Vec::new(), exchanges: HashMap::new(), next: 0 };
+    let watch = Arc::new(Watch::default());
+    let (exchanges, counts) = (HashMap::new(), Arc::clone(&watch));
+    let mut serving = Serving { station, spare: Vec::new(), exchanges, next: 0, watch: counts };
     for _ in 0..service.depth {
         serving.station.receive(serving.station.allocate(service.message_max)?)?;
         serving.spare.push(serving.station.allocate(service.bulk_max)?);
     }
-    let ends = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&ends);
     let thread = std::thread::Builder::new().name("nettest-server".to_owned());
-    let thread = thread.spawn(move || serving.run(&ended))?;
-    Ok(Server { address: place.address.clone(), ends, thread })
+    let thread = thread.spawn(move || serving.run())?;
+    Ok(Server { address: place.address.clone(), watch, thread })
 }
 
 struct Serving {
@@ -64,12 +99,13 @@ struct Serving {
     /// What is written back when it has been read, by the number that the buffer has.
     exchanges: HashMap<u64, (BulkDescriptor, u64)>,
     next: u64,
+    watch: Arc<Watch>,
 }
 
 impl Serving {
-    fn run(mut self, ends: &AtomicBool) -> Result<()> {
+    fn run(mut self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        while !ends.load(Ordering::Relaxed) {
+        while !self.watch.ends.load(Ordering::Relaxed) {
             let next =
                 runtime.block_on(async { tokio::time::timeout(LOOK, self.station.events.next()).await });
             match next {
@@ -96,53 +132,85 @@ impl Serving {
         };
         let queue = event.queue();
         let Some(buffer) = event.into_buffer() else { return Ok(()) };
-        let deadline = Instant::now() + TIMEOUT;
+        if status.is_err() {
+            count(&self.watch.failed);
+        }
         match (queue, message, sender) {
             (QueueType::Receive, Some(Message::Ping { .. }), Some(to)) => {
-                let send = Addition::from(Operation::Send { to, length_bytes }).deadline(deadline);
-                match self.station.tm.add(buffer, send) {
-                    Ok(_) => Ok(()),
-                    Err(refused) => self.station.receive(refused.buffer),
+                count(&self.watch.received);
+                let send = Operation::Send { to, length_bytes };
+                if let Err(buffer) = self.begin(buffer, send) {
+                    self.station.receive(buffer)?;
                 }
-            }
-            (QueueType::Receive, Some(Message::Bulk(exchange)), _) => {
-                self.station.receive(buffer)?;
-                // Without a buffer, or with one that is too short, the client's buffers time out.
-                let Some(mut buffer) = self.spare.pop() else { return Ok(()) };
-                if exchange.length_bytes == 0 || exchange.length_bytes > buffer.size_bytes() {
-                    self.spare.push(buffer);
-                    return Ok(());
-                }
-                self.next += 1;
-                buffer.user_data = self.next;
-                self.exchanges.insert(self.next, (exchange.to, exchange.length_bytes));
-                let read = Operation::ActiveReceive { from: exchange.from };
-                self.begin(buffer, Addition::from(read).deadline(deadline));
                 Ok(())
             }
-            (QueueType::Receive | QueueType::Send, ..) => self.station.receive(buffer),
-            (QueueType::ActiveReceive, ..) => {
-                match self.exchanges.remove(&buffer.user_data) {
-                    Some((to, length)) if status.is_ok() && length == length_bytes => {
-                        let write = Operation::ActiveSend { to, length_bytes };
-                        self.begin(buffer, Addition::from(write).deadline(deadline));
-                    }
-                    _ => self.spare.push(buffer),
+            (QueueType::Receive, Some(Message::Bulk(exchange)), _) => {
+                count(&self.watch.received);
+                self.exchange(exchange);
+                self.station.receive(buffer)
+            }
+            (QueueType::Receive, ..) => {
+                if status.is_ok() {
+                    count(&self.watch.bad);
                 }
+                self.station.receive(buffer)
+            }
+            (QueueType::Send, ..) => {
+                if status.is_ok() {
+                    count(&self.watch.sent);
+                }
+                self.station.receive(buffer)
+            }
+            (QueueType::ActiveReceive, ..) => {
+                self.write_back(buffer, status.is_ok(), length_bytes);
                 Ok(())
             }
             _ => {
+                if status.is_ok() {
+                    count(&self.watch.written);
+                }
                 self.spare.push(buffer);
                 Ok(())
             }
         }
     }
 
-    /// Begins a bulk operation. One that is refused, by what a client's descriptor says, is over.
-    fn begin(&mut self, buffer: Buffer, addition: Addition) {
-        if let Err(refused) = self.station.tm.add(buffer, addition) {
-            self.exchanges.remove(&refused.buffer.user_data);
-            self.spare.push(refused.buffer);
+    /// Begins to read a client's buffer. Without one of its own, or with one that is too short, the client's buffers time out.
+    fn exchange(&mut self, exchange: Exchange) {
+        let is_long = |buffer: &Buffer| exchange.length_bytes > buffer.size_bytes();
+        if exchange.length_bytes == 0 || self.spare.last().is_some_and(is_long) {
+            return count(&self.watch.bad);
         }
+        let Some(mut buffer) = self.spare.pop() else { return count(&self.watch.failed) };
+        self.next += 1;
+        buffer.user_data = self.next;
+        self.exchanges.insert(self.next, (exchange.to, exchange.length_bytes));
+        if let Err(buffer) = self.begin(buffer, Operation::ActiveReceive { from: exchange.from }) {
+            self.exchanges.remove(&buffer.user_data);
+            self.spare.push(buffer);
+        }
+    }
+
+    /// What was read goes back.
+    fn write_back(&mut self, buffer: Buffer, is_good: bool, length_bytes: u64) {
+        let written = match self.exchanges.remove(&buffer.user_data) {
+            Some((to, length)) if is_good && length == length_bytes => {
+                count(&self.watch.read);
+                self.begin(buffer, Operation::ActiveSend { to, length_bytes })
+            }
+            _ => Err(buffer),
+        };
+        if let Err(buffer) = written {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Begins an operation. What is refused, such as by a client's descriptor, comes back.
+    fn begin(&self, buffer: Buffer, operation: Operation) -> Result<(), Buffer> {
+        let addition = Addition::from(operation).deadline(Instant::now() + TIMEOUT);
+        self.station.tm.add(buffer, addition).map(drop).map_err(|refused| {
+            count(&self.watch.failed);
+            refused.buffer
+        })
     }
 }

@@ -88,12 +88,13 @@ fn free_port() -> u16 {
 struct Serving(Child);
 
 impl Serving {
-    fn start(arguments: &str) -> Self {
+    /// What it says first begins with `begin`.
+    fn start(arguments: &str, begin: &str) -> Self {
         let mut child = tool(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        assert!(line.starts_with("serving at "), "{line}");
+        assert!(line.starts_with(begin), "{line}");
         // What it says later goes somewhere.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Self(child)
@@ -110,7 +111,7 @@ impl Drop for Serving {
 #[test]
 fn two_processes_over_rpc() {
     let server = format!("{}:{}:1", host(), free_port());
-    let _serving = Serving::start(&format!("server --transport rpc --address {server}"));
+    let _serving = Serving::start(&format!("server --transport rpc --address {server}"), "serving at ");
     for test in ["ping --size 64k", "bulk --size 1m"] {
         let own = format!("{}:{}:1", host(), free_port());
         let options = "--count 30 --concurrency 4 --timeout 60 --workers 2";
@@ -128,27 +129,38 @@ fn two_processes_over_rpc() {
 }
 
 #[test]
-fn nt_10_a_console_and_two_nodes() {
-    let hosts = [0, 1].map(|_| format!("{}:{}", host(), free_port()));
-    let _nodes = hosts
-        .clone()
-        .map(|host| Serving::start(&format!("node --transport rpc --address {host}:1 --data {host}:2")));
-    let [first, second] = &hosts;
-    let console = format!("{}:{}:1", host(), free_port());
+fn nt_10_a_console_and_nodes_in_processes_of_their_own() {
+    let hosts = [0, 1, 2, 3].map(|_| format!("{}:{}", host(), free_port()));
+    let _nodes = hosts.clone().map(|host| {
+        Serving::start(&format!("node --transport rpc --address {host}:1"), "waiting for consoles")
+    });
+    let [first, second, third, fourth] = &hosts;
+    let console = format!("console --transport rpc --address {}:{}:1", host(), free_port());
+    let servers = format!("--servers {first}:1,{second}:1 --server-data {first}:2,{second}:2");
+    let clients = format!("--clients {third}:1,{fourth}:1 --client-data {third}:2,{fourth}:2");
     for test in ["ping --size 4k --concurrency 8", "bulk --size 1m --concurrency 2"] {
-        let nodes = format!("--clients {first}:1,{second}:1 --servers {first}:2,{second}:2");
-        let (good, report, said) = run(&format!(
-            "console --transport rpc --address {console} {nodes} --test {test} --count 20 --timeout 60"
-        ));
+        let (good, report, said) =
+            run(&format!("{console} {servers} {clients} --test {test} --count 20 --timeout 60"));
         assert!(good, "{said}");
         assert_eq!((&report["done"], report["parts"].as_array().unwrap().len()), (&80.into(), 4), "{report}");
+        let received = |part: &Value| part["server"]["received"].as_u64();
+        let received: u64 = report["parts"].as_array().unwrap().iter().filter_map(received).sum();
+        assert_eq!(received, 80, "{report}");
     }
-    // A node that is not there.
-    let nowhere = format!("{}:{}:1", host(), free_port());
-    let (good, _, said) = run(&format!(
-        "console --transport rpc --address {console} --clients {nowhere} --servers {first}:2 --count 1"
-    ));
-    assert!(!good && said.contains("not sent"), "{said}");
+    let (good, report, said) = run(&format!("{console} {servers} {clients} --test stub"));
+    assert!(good && report["done"] == 0, "{said}");
+    // A client that is not there is named; without any there is no run.
+    let nowhere = format!("{}:{}", host(), free_port());
+    let clients = |names: &str, data: &str| format!("--clients {names} --client-data {data}");
+    let some = clients(&format!("{third}:1,{nowhere}:1"), &format!("{third}:2,{nowhere}:2"));
+    let (good, report, said) = run(&format!("{console} {servers} {some} --count 5 --timeout 60"));
+    assert!(
+        !good && report["done"] == 10 && report["silent"][0] == format!("{nowhere}:1"),
+        "{report} {said}"
+    );
+    let none = clients(&format!("{nowhere}:1"), &format!("{nowhere}:2"));
+    let (good, _, said) = run(&format!("{console} {servers} {none} --count 1"));
+    assert!(!good && said.contains("ENETUNREACH"), "{said}");
 }
 
 #[test]
@@ -179,9 +191,14 @@ fn wrong_input_is_named() {
         ("local --test bulk --size 64m", "EFBIG"),
         ("local --count 1 --duration 1", "cannot be used with"),
         (
-            "console --transport mem --address 127.0.0.1:1 --clients 127.0.0.2:1,127.0.0.2:1 --servers x",
+            "console --transport mem --address 127.0.0.1:1 --clients x,x --client-data y,z --servers a --server-data b",
             "twice",
         ),
+        (
+            "console --transport mem --address 127.0.0.1:1 --clients x --client-data y,z --servers a --server-data b",
+            "the same number",
+        ),
+        ("client --transport lnet --interface a --address x --server y --mode fast", "native, generic"),
         ("client --transport lnet --address x --server y", "--interface"),
         ("client --transport lnet --interface in-process:a --address x --server y", "nid:12345:portal:tmid"),
         ("client --transport rpc --address 127.0.0.1:1 --server y", "a.b.c.d:port:service"),

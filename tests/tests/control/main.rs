@@ -10,6 +10,7 @@ mod dialler;
 mod hostile_floods;
 mod hostile_tcp;
 mod local;
+mod nettest;
 mod pair;
 mod peers;
 mod run;

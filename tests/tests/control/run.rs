@@ -261,7 +261,18 @@ pub(crate) fn program(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let directory = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "lnetd", "--package", "lnetctl", "--package", "lst"]);
+        build.args([
+            "build",
+            "--quiet",
+            "--package",
+            "lnetd",
+            "--package",
+            "lnetctl",
+            "--package",
+            "lst",
+            "--package",
+            "lnet-nettest",
+        ]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
