@@ -395,8 +395,8 @@ impl Messages {
         self.step(message)
     }
 
-    /// A message that ended is sent anew to another NI of its peer, and keeps no credit.
-    pub(crate) fn requeued(&mut self, message: Message<Done>) -> Message<Queued> {
+    /// A message goes to another NI of its peer, and keeps no credit.
+    pub(crate) fn requeued<S>(&mut self, message: Message<S>) -> Message<Queued> {
         self.step(message)
     }
 

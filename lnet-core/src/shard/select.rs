@@ -241,25 +241,28 @@ impl Shard {
         ]
     }
 
-    /// The path of a request that could not be sent by the one that it had; `None` where there is no other.
-    pub(super) fn select_again(&self, now: Instant, failed: &Choice) -> Option<Choice> {
-        if self.topology.loopback_to(&failed.peer).is_some() {
+    /// The path of a request that cannot leave by the one that it had; `None` where there is no other.
+    pub(super) fn select_again(&self, now: Instant, than: &Choice) -> Option<Choice> {
+        if self.topology.loopback_to(&than.peer).is_some() {
             return None;
         }
-        let other = self.choose(now, &failed.peer, &mut Deaf).filter(|choice| choice != failed);
-        other.or_else(|| Some(Choice { ni: self.select_other(&failed.peer, failed.ni)?, peer: failed.peer }))
+        let best = self.choose(now, &than.peer, &mut Deaf).filter(|choice| choice != than);
+        best.or_else(|| self.select_other(than))
     }
 
-    /// Another interface for a message that could not leave by this one: one whose path to there was not silent before one
-    /// whose path was; `None` where there is none.
-    pub(super) fn select_other(&self, next_hop: &Nid, than: NiId) -> Option<NiId> {
-        if self.topology.loopback_to(next_hop).is_some() {
-            return None;
-        }
-        self.topology.serving(next_hop.net()).filter(|ni| *ni != than).min_by_key(|ni| {
-            let credits = self.interfaces[usize::from(ni.0)].credits.available();
-            let path = Path { ni: *ni, peer: *next_hop };
-            (self.paths.silent_until(&path), core::cmp::Reverse(credits), *ni)
+    /// Any other path to the same peer, where the best one is the one that is out of the question: one that was not silent
+    /// since it answered last before one that was.
+    fn select_other(&self, than: &Choice) -> Option<Choice> {
+        let view = self.topology.peer(&than.peer).filter(|view| view.is_multi_rail);
+        let of_peer = view.into_iter().flat_map(|view| view.nis.iter().map(|ni| ni.nid));
+        let nids = of_peer.chain(view.is_none().then_some(than.peer));
+        let paths =
+            nids.flat_map(|peer| self.topology.serving(peer.net()).map(move |ni| Choice { ni, peer }));
+        paths.filter(|path| path != than).min_by_key(|Choice { ni, peer }| {
+            let silent_until = self.paths.silent_until(&Path { ni: *ni, peer: *peer });
+            let health = core::cmp::Reverse(self.topology.peer_health(peer));
+            let credits = core::cmp::Reverse(self.interfaces[usize::from(ni.0)].credits.available());
+            (silent_until, health, credits, *ni)
         })
     }
 

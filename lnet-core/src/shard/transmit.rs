@@ -231,45 +231,54 @@ impl Shard {
         let Some(choice) = may_go_on.then(|| self.select_again(now, &failed)).flatten() else {
             return Err(message);
         };
-        let peer = self.messages.record(&message).peer;
-        let share = self.interface(choice.ni).peer_share;
-        let new_peer =
-            if choice.peer == next_hop { Some(peer) } else { self.peers.acquire(&choice.peer, share) };
-        let Some(new_peer) = new_peer else { return Err(message) };
+        let former_peer = if choice.peer == next_hop {
+            None
+        } else {
+            let Some(former) = self.move_to_peer(&message, &choice) else { return Err(message) };
+            Some(former)
+        };
         if let Some(status) = HealthStatus::of(status) {
             self.note_failure(ni, &next_hop, status);
         }
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
         self.readdress(choice.ni, &message);
-        if new_peer == peer {
+        if let Some(peer) = former_peer {
+            let message = self.messages.requeued(message);
+            self.return_interface_credit(now, ni);
+            self.release_peer(now, peer);
+            self.take_peer_credit(now, message);
+        } else {
             let message = self.messages.resent(message);
             self.return_interface_credit(now, ni);
             self.take_interface_credit(now, choice.ni, message);
-        } else {
-            self.move_to_peer(&message, new_peer, &choice.peer);
-            let message = self.messages.requeued(message);
-            self.return_interface_credit(now, ni);
-            self.return_peer_credit(now, peer);
-            self.peers.release(peer);
-            self.take_peer_credit(now, message);
         }
         Ok(())
     }
 
-    /// Makes a message one to another NI of its peer.
-    fn move_to_peer(&mut self, message: &Message<Done>, to: u32, nid: &Nid) {
+    /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference still belongs;
+    /// `None` if every slot is busy, and then nothing has changed.
+    pub(super) fn move_to_peer<S>(&mut self, message: &Message<S>, to: &Choice) -> Option<u32> {
+        let share = self.interface(to.ni).peer_share;
+        let peer = self.peers.acquire(&to.peer, share)?;
         let record = self.messages.record_mut(message);
         let bytes = queued_bytes(record.transmit.header.payload_length);
-        let from = core::mem::replace(&mut record.peer, to);
-        (record.transmit.next_hop, record.transmit.header.destination.nid) = (*nid, *nid);
-        self.peers.get_mut(from).queued_bytes -= bytes;
-        self.peers.get_mut(to).queued_bytes += bytes;
+        let former = core::mem::replace(&mut record.peer, peer);
+        (record.transmit.next_hop, record.transmit.header.destination.nid) = (to.peer, to.peer);
+        self.peers.get_mut(former).queued_bytes -= bytes;
+        self.peers.get_mut(peer).queued_bytes += bytes;
+        Some(former)
+    }
+
+    /// Returns the credit and the reference of a message that is one to another NI from now on.
+    pub(super) fn release_peer(&mut self, now: Instant, peer: u32) {
+        self.return_peer_credit(now, peer);
+        self.peers.release(peer);
     }
 
     /// A message takes a credit of its peer, and then one of its interface, or waits for it.
     #[inline(always)]
-    fn take_peer_credit(&mut self, now: Instant, message: Message<Queued>) {
+    pub(super) fn take_peer_credit(&mut self, now: Instant, message: Message<Queued>) {
         let &MessageState { transmit: Transmit { ni, .. }, peer, .. } = self.messages.record(&message);
         if self.peers.get_mut(peer).credits.try_take() {
             let message = self.messages.peer_credited(message);

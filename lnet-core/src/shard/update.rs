@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 
 use super::delayed::{DelayedMessage, State, list_of};
 use super::target::Decision;
-use super::{Shard, ShardNi};
+use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
@@ -37,9 +37,10 @@ impl Shard {
     /// Takes a newer snapshot; one that is not newer changes nothing.
     ///
     /// What waits for credits, for a delay rule or for its LND at an interface that is not [up](NiStatus::Up) any
-    /// more leaves by another interface of its net, from whose NID it then comes, or ends as
-    /// [`Cause::Unreachable`]. Responses, and what names its interface, leave by no other: responses go on unless
-    /// the interface is closed, the rest ends. What arrived by a closed interface and waits is dropped.
+    /// more leaves by another interface, from whose NID it then comes: one of its net or, to a Multi-Rail peer, of
+    /// another net. Without one it ends as [`Cause::Unreachable`]. Responses, and what names its interface, leave by
+    /// no other: responses go on unless the interface is closed, the rest ends. What arrived by a closed interface
+    /// and waits is dropped.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an interface has gone, or another one has its slot,
@@ -173,14 +174,12 @@ impl Shard {
 
     /// An interface serves no more.
     fn stop_serving(&mut self, now: Instant, ni: NiId) {
-        self.redirect_queued(ni);
+        self.redirect_queued(now, ni);
         let mut moving = self.redirect_credited(now, ni);
         while let Some(message) = moving.pop(&mut self.messages) {
-            if let Some(to) = self.next_ni(self.messages.record(&message)) {
-                self.readdress(to, &message);
-                self.take_interface_credit(now, to, message);
-            } else {
-                self.end(message, UNREACHABLE);
+            match self.next_path(now, self.messages.record(&message)) {
+                Some(path) => self.move_credited(now, message, &path),
+                None => self.end(message, UNREACHABLE),
             }
         }
         if self.topology.known_ni(ni).status == NiStatus::Closed {
@@ -190,21 +189,44 @@ impl Shard {
 
     /// Sees to the messages that wait for a credit of their peer. Takes all out of the interface's deadlines; those
     /// that wait for its own credits are not put back.
-    fn redirect_queued(&mut self, ni: NiId) {
+    fn redirect_queued(&mut self, now: Instant, ni: NiId) {
         let mut timers = self.interface(ni).timers.take();
-        while let Some(message) = timers.pop(&mut self.messages) {
-            let record = self.messages.record(&message);
+        while let Some(expired) = timers.pop(&mut self.messages) {
+            let record = self.messages.record(&expired);
             if record.stage != Stage::Queued {
                 continue;
             }
-            if let Some(to) = self.next_ni(record) {
-                self.readdress(to, &message);
-                self.interfaces[usize::from(to.0)].timers.watch(&mut self.messages, &message);
-            } else {
-                let credits = &mut self.peers.get_mut(record.peer).credits;
-                let message = credits.withdraw(&mut self.messages, message);
-                self.end(message, UNREACHABLE);
+            let (next_hop, former) = (record.transmit.next_hop, record.peer);
+            let path = self.next_path(now, record);
+            if let Some(path) = path.filter(|path| path.peer == next_hop) {
+                self.readdress(path.ni, &expired);
+                self.interfaces[usize::from(path.ni.0)].timers.watch(&mut self.messages, &expired);
+                continue;
             }
+            let message = self.peers.get_mut(former).credits.withdraw(&mut self.messages, expired);
+            match path.filter(|path| self.move_to_peer(&message, path).is_some()) {
+                Some(path) => {
+                    self.readdress(path.ni, &message);
+                    self.peers.release(former);
+                    self.take_peer_credit(now, message);
+                }
+                None => self.end(message, UNREACHABLE),
+            }
+        }
+    }
+
+    /// Has a message that holds a credit of its peer and none of an interface's go on by a path.
+    fn move_credited(&mut self, now: Instant, message: Message<PeerCredited>, path: &Choice) {
+        if path.peer == self.messages.record(&message).transmit.next_hop {
+            self.readdress(path.ni, &message);
+            self.take_interface_credit(now, path.ni, message);
+        } else if let Some(former) = self.move_to_peer(&message, path) {
+            self.readdress(path.ni, &message);
+            let message = self.messages.requeued(message);
+            self.release_peer(now, former);
+            self.take_peer_credit(now, message);
+        } else {
+            self.end(message, UNREACHABLE);
         }
     }
 
@@ -265,18 +287,25 @@ impl Shard {
         }
     }
 
-    /// The interface by which a message goes on whose own serves no more: the same, another one, or none.
-    fn next_ni(&self, record: &MessageState) -> Option<NiId> {
-        let Transmit { ni, next_hop, .. } = &record.transmit;
+    /// The path by which a message goes on whose interface serves no more: the same, another one, or none.
+    fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
+        let Transmit { ni, next_hop, .. } = record.transmit;
+        let path = Choice { ni, peer: next_hop };
         if record.is_response() {
-            return (self.topology.known_ni(*ni).status != NiStatus::Closed).then_some(*ni);
+            return self.is_still_answered_by(ni).then_some(path);
         }
-        self.select_other(next_hop, *ni).filter(|_| !record.is_bound)
+        if record.is_bound { None } else { self.select_again(now, &path) }
     }
 
+    /// Whether responses leave by an interface.
+    fn is_still_answered_by(&self, ni: NiId) -> bool {
+        self.topology.known_ni(ni).status != NiStatus::Closed
+    }
+
+    /// Whether a message does not leave the interface that serves no more.
     fn stays<S>(&self, message: &Message<S>) -> bool {
         let record = self.messages.record(message);
-        self.next_ni(record) == Some(record.transmit.ni)
+        record.is_response() && self.is_still_answered_by(record.transmit.ni)
     }
 
     /// Has a message leave by another interface, from whose NID it comes then.

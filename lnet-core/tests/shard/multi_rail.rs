@@ -6,7 +6,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::MdOptions;
 use lnet_core::shard::{Candidate, Criterion, HealthNote, PutRequest};
-use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{ShardConfig, health::HealthStatus};
 use lnet_wire::{Nid, ProcessId};
 
@@ -312,4 +312,66 @@ fn health_that_is_not_full_is_told_to_rise() {
     let [healthy] = sent(&mut node)[..] else { panic!("one message") };
     node.shard.sent(NOW, healthy.tx, Status::Ok);
     assert_eq!(node.shard.poll_health(), None);
+}
+
+/// A net with one NI of this node: its messages have no other NI there, and the peer is on another net as well.
+#[test]
+fn what_waits_for_a_net_that_goes_leaves_by_another_net_of_the_peer() {
+    let locals = || vec![interface(nid(1, 1), 3, 2), interface(nid(2, 1), 3, 2)];
+    let peer = || PeerView::new(true, [1, 2].map(|net| PeerNid::new(nid(net, 11), HEALTH_MAX)).to_vec());
+    for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
+        let mut node = node(topology(locals(), peer().unwrap()));
+        // Two of a net's are ready and two wait for the peer NI; one that is for another node has no other way.
+        (0..8).for_each(|_| put(&mut node, nid(1, 11), None));
+        put(&mut node, nid(1, 40), None);
+        put(&mut node, nid(1, 11), Some(nid(1, 1)));
+        let credits = |node: &Node| [1, 2].map(|net| node.shard.peer_credits(&nid(net, 11)).unwrap());
+        assert_eq!(credits(&node), [-3, -2], "{status:?}");
+        let mut next = locals();
+        next[0].status = status;
+        node.shard.update(NOW, Arc::new(topology(next, peer().unwrap()).with_generation(2)));
+        assert_eq!(credits(&node), [2, -6], "{status:?}");
+        assert!(node.shard.is_quiet(NiId(0)), "{status:?}");
+        let mut count = 0;
+        while count < 8 {
+            let messages = sent(&mut node);
+            assert_eq!(messages.len(), 2, "{status:?} after {count}");
+            for message in &messages {
+                let header = &message.header;
+                assert_eq!((message.ni, message.next_hop), (NiId(1), nid(2, 11)));
+                assert_eq!((header.source.nid, header.destination.nid), (nid(2, 1), nid(2, 11)));
+                node.shard.sent(NOW, message.tx, Status::Ok);
+            }
+            count += messages.len();
+        }
+        assert_eq!((count, node.shard.counters().resends), (8, 0), "none was tried before");
+        assert_eq!(credits(&node), [2, 2]);
+        let bytes: Vec<_> =
+            node.shard.peers().map(|peer| (peer.queued_bytes, peer.reference_count)).collect();
+        assert!(bytes.iter().all(|its| *its == (0, 0)), "{bytes:?}");
+        let unreachable = Status::NeverSent(Cause::Unreachable);
+        let statuses: Vec<_> = node.events().iter().map(|event| event.status()).collect();
+        let ended_unsent = statuses.iter().filter(|status| **status == unreachable).count();
+        assert_eq!((statuses.len(), ended_unsent), (10, 2), "{statuses:?}");
+    }
+}
+
+/// On a busy machine a path is silent for a moment that is well: it is another one all the same.
+#[test]
+fn what_never_left_goes_by_a_path_that_is_silent_too() {
+    let locals = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
+    let health = |net: u16| HEALTH_MAX / u32::from(net);
+    let peer = PeerView::new(true, [1, 2].map(|net| PeerNid::new(nid(net, 11), health(net))).to_vec());
+    let mut node = node(topology(locals, peer.unwrap()));
+    for (ni, net) in [(0, 1), (1, 2)] {
+        node.shard.path_health(NOW, &Path { ni: NiId(ni), peer: nid(net, 11) }, PathReport::Silent);
+    }
+    for _ in 0..4 {
+        put(&mut node, nid(1, 11), None);
+        let [first] = sent(&mut node)[..] else { panic!("one message") };
+        node.shard.sent(NOW, first.tx, Status::NeverSent(Cause::Unreachable));
+        let [again] = sent(&mut node)[..] else { panic!("the same once more") };
+        assert_ne!((again.ni, again.next_hop), (first.ni, first.next_hop));
+        node.shard.sent(NOW, again.tx, Status::Ok);
+    }
 }
