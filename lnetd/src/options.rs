@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// Shards, 1 to 64: one for each CPU that the node shall use
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     shards: u32,
-    /// CPUs of the shards in their order, such as 2,4-6 [default: one each if there are enough]
+    /// CPUs that the threads of the shards are bound to, in their order, such as 2,4-6 [default: none is bound]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// How frames reach the shards where a net does not say: auto, native, generic or socket
@@ -74,9 +74,9 @@ pub(crate) struct Options {
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
-    /// Microseconds that an idle shard polls at most before it sleeps [default: 50]
-    #[arg(long, visible_alias = "idle", value_name = "MICROSECONDS")]
-    spin: Option<u64>,
+    /// Microseconds that an idle shard polls at most before it sleeps
+    #[arg(long, visible_alias = "idle", default_value_t = spin_us(), value_name = "MICROSECONDS")]
+    spin: u64,
     /// Seconds that a message may be under way on an xdp net; the same on all its nodes
     #[arg(long, default_value_t = lnd_timeout_s(), value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -152,7 +152,7 @@ impl Options {
     }
 
     pub(crate) fn threads(&self) -> Result<Threads> {
-        let mut threads = Threads::new();
+        let mut threads = Threads::new().idle(Idle::new(Duration::from_micros(self.spin)));
         if let Some(list) = &self.cpus {
             let cpus = cpus(list).with_context(|| format!("--cpus {list}"))?;
             ensure!(
@@ -162,9 +162,6 @@ impl Options {
                 self.shards
             );
             threads.cpus = cpus;
-        }
-        if let Some(spin) = self.spin {
-            threads.idle = Idle::new(Duration::from_micros(spin));
         }
         Ok(threads)
     }
@@ -190,6 +187,11 @@ impl Options {
 /// What a node has that is not told: all nodes of a net must have the same.
 fn lnd_timeout_s() -> u32 {
     NodeConfig::loopback().lnd_timeout.as_secs() as u32
+}
+
+/// What threads do that are not told.
+fn spin_us() -> u64 {
+    Threads::new().idle.spin.as_micros() as u64
 }
 
 /// A number of bytes.
@@ -274,6 +276,18 @@ mod tests {
         assert_eq!(peers(""), DAEMON_LIMITS.peers);
         assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20));
         assert!(peers("") > 4000 && peers("--peer-memory 64M") > 16_000);
+    }
+
+    #[test]
+    fn the_help_tells_what_threads_do_by_themselves() {
+        use clap::CommandFactory;
+        let threads = |words: &str| options(words).unwrap().threads().unwrap();
+        assert_eq!(threads(""), Threads::new());
+        assert_eq!(threads("--idle 7"), Threads::new().idle(Idle::new(Duration::from_micros(7))));
+        let help = Options::command().render_help().to_string();
+        let (_, spin) = help.split_once("--spin").unwrap();
+        let (spin, _) = spin.split_once("--").unwrap();
+        assert!(spin.contains(&format!("[default: {}]", spin_us())), "{spin}");
     }
 
     #[test]

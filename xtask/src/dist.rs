@@ -20,6 +20,9 @@ pub(crate) struct Options {
     out: Option<PathBuf>,
 }
 
+/// What users start.
+const PROGRAMS: [&str; 4] = ["lnet-nettest", "lnetctl", "lnetd", "lst"];
+
 /// How each shell names its completions, and where it looks for them below `share`.
 const SHELLS: [(&str, &str, &str); 3] = [
     ("bash", "bash-completion/completions", ""),
@@ -38,19 +41,13 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(path)
     };
-    let copy = |from: &Path, to: &Path| -> Result<()> {
-        let name = from.file_name().context("a file has a name")?;
-        let to = to.join(name);
-        fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-        Ok(())
-    };
     build_ebpf::refresh(root)?;
     let bin = directory("bin")?;
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
-    for program in ["lnet-nettest", "lnetctl", "lnetd", "lst"] {
+    for program in PROGRAMS {
         let built = cargo::build_binary(root, program, program)?;
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
-        copy(&built, &bin)?;
+        install(&built, &bin, &directory("lib/debug/usr/bin")?)?;
         let is_tool = program != "lnetd";
         let mut pages = Command::new(&built);
         pages.arg(if is_tool { "man" } else { "--generate-man" }).arg(directory("share/man/man8")?);
@@ -65,4 +62,59 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     }
     println!("{}", out.display());
     Ok(())
+}
+
+/// Copies a file to a directory and says where it is then.
+fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
+    let to = to.join(from.file_name().context("a file has a name")?);
+    fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(to)
+}
+
+/// Copies a program to `bin` without its names. They go to a file of their own, where debuggers look for it:
+/// `/usr/lib/debug/usr/bin`, or beside the program.
+fn install(built: &Path, bin: &Path, names: &Path) -> Result<()> {
+    let program = copy(built, bin)?;
+    let mut name = program.file_name().context("a file has a name")?.to_owned();
+    name.push(".debug");
+    let names = names.join(name);
+    let objcopy = |arguments: &[&str], files: &[&Path]| -> Result<()> {
+        let mut command = Command::new("objcopy");
+        succeed(command.args(arguments).args(files))
+            .context("`objcopy`, of binutils, takes the names out of programs")
+    };
+    objcopy(&["--only-keep-debug"], &[&program, &names])?;
+    objcopy(&["--strip-all"], &[&program])?;
+    let names = names.to_str().with_context(|| format!("{} is no text", names.display()))?;
+    objcopy(&[&format!("--add-gnu-debuglink={names}")], &[&program])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::{PROGRAMS, install};
+
+    #[test]
+    fn an_installed_program_runs_and_names_the_file_with_its_names() {
+        let folder = std::env::temp_dir().join(format!("lnet-dist-{}", std::process::id()));
+        for program in PROGRAMS {
+            let [built, bin, names] = ["built", "bin", "names"].map(|name| folder.join(name));
+            for directory in [&built, &bin, &names] {
+                fs::create_dir_all(directory).unwrap();
+            }
+            let built = built.join(program);
+            let whole_bytes = fs::copy(std::env::current_exe().unwrap(), &built).unwrap();
+            install(&built, &bin, &names).unwrap();
+            let stripped = fs::read(bin.join(program)).unwrap();
+            let has = |text: &str| stripped.windows(text.len()).any(|part| part == text.as_bytes());
+            assert!((stripped.len() as u64) < whole_bytes / 2, "{} of {whole_bytes} bytes", stripped.len());
+            let names_file = format!("{program}.debug");
+            assert!(has(".gnu_debuglink") && has(&names_file));
+            assert!(names.join(names_file).metadata().unwrap().len() > stripped.len() as u64);
+            assert!(Command::new(bin.join(program)).arg("--list").output().unwrap().status.success());
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
