@@ -128,6 +128,6 @@ pub struct NotLent {
     #[source]
     pub error: LnetError,
     /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]), or where it comes with an event
-    /// ([`ShardHandle::start_all`](super::ShardHandle::start_all)).
+    /// ([`ShardHandle::start`](super::ShardHandle::start)).
     pub buffer: Option<Buffer>,
 }

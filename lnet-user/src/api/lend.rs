@@ -16,7 +16,10 @@ use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
 use crate::memory::Buffer;
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
 
-/// A PUT or a GET with a descriptor of its own ([`ShardHandle::start_all`]).
+/// Entries and messages that a shard makes between two turns: those of long lists do not hold its frames up.
+const BURST: usize = 64;
+
+/// A PUT or a GET with a descriptor of its own ([`ShardHandle::start`], [`ShardHandle::start_all`]).
 #[derive(Debug)]
 pub struct Outgoing {
     pub(super) md: MdSpec,
@@ -133,27 +136,69 @@ impl ShardHandle {
         }
     }
 
-    /// Makes a descriptor for each of these messages and starts it, all by one call: a burst costs the caller one wait for a
+    /// [`ShardHandle::attach`] for each of these, up to 64 by one call: a burst costs the caller few waits for a thread that
+    /// drives the shard. The results stand in their order; one that is refused does not keep the others from being made.
+    ///
+    /// # Errors
+    /// [`NotLent`] for each entry that was not made, as [`ShardHandle::attach`].
+    #[must_use]
+    pub fn attach_all(&self, entries: Vec<(EntrySpec, MdSpec, Buffer)>) -> Vec<Result<Entry, NotLent>> {
+        let attach = |worker: &mut Worker, queues: &mut Queues, (entry, md, buffer)| {
+            queues.attach(worker, &entry, &md, buffer).map_err(NotLent::from)
+        };
+        let made = self.run_all(entries, attach);
+        let entry = |(entry, md)| Entry::new(entry, md, self.clone());
+        made.into_iter().map(|made| made.map(entry)).collect()
+    }
+
+    /// Makes a descriptor for a message and starts it, by one call.
+    ///
+    /// # Errors
+    /// [`NotLent`]: without the buffer where the descriptor was made; then that comes with an UNLINK event.
+    pub fn start(&self, message: Outgoing) -> Result<Descriptor, NotLent> {
+        let md = message.md;
+        let start = move |worker: &mut Worker, queues: &mut Queues| queues.start_outgoing(worker, message);
+        let started = self.end().run(start).map_err(|error| NotLent { error, buffer: None })?;
+        Ok(Descriptor::new(started?, &md, self.clone()))
+    }
+
+    /// [`ShardHandle::start`] for each of these messages, up to 64 by one call: a burst costs the caller few waits for a
     /// thread that drives the shard. The results stand in their order.
     ///
     /// # Errors
-    /// [`NotLent`] for each message that was not started: without its buffer where the descriptor was made; then that
-    /// comes with an UNLINK event.
+    /// [`NotLent`] for each message that was not started, as [`ShardHandle::start`].
     #[must_use]
     pub fn start_all(&self, messages: Vec<Outgoing>) -> Vec<Result<Descriptor, NotLent>> {
         let specs: Vec<MdSpec> = messages.iter().map(|outgoing| outgoing.md).collect();
-        let start = move |worker: &mut Worker, queues: &mut Queues| {
-            let start = |outgoing: Outgoing| queues.start_outgoing(worker, outgoing);
-            messages.into_iter().map(start).collect::<Vec<_>>()
-        };
-        let stopped = |_| NotLent { error: LnetError::Stopped(self.id()), buffer: None };
-        match self.end().run(start) {
-            Ok(started) => {
-                let made = |(md, handle)| Descriptor::new(handle, md, self.clone());
-                specs.iter().zip(started).map(|(md, started)| Ok(made((md, started?)))).collect()
+        let start =
+            |worker: &mut Worker, queues: &mut Queues, message| queues.start_outgoing(worker, message);
+        let started = self.run_all(messages, start);
+        let made = |(md, handle)| Descriptor::new(handle, md, self.clone());
+        specs.iter().zip(started).map(|(md, started)| Ok(made((md, started?)))).collect()
+    }
+
+    /// Has `run` deal with these, between few turns.
+    fn run_all<A: Send + 'static, R: Send + 'static>(
+        &self,
+        all: Vec<A>,
+        run: impl Fn(&mut Worker, &mut Queues, A) -> Result<R, NotLent> + Copy + Send + 'static,
+    ) -> Vec<Result<R, NotLent>> {
+        let mut results = Vec::with_capacity(all.len());
+        let mut rest = all.into_iter();
+        while rest.len() != 0 {
+            let burst: Vec<A> = rest.by_ref().take(BURST).collect();
+            let count = burst.len();
+            let run = move |worker: &mut Worker, queues: &mut Queues| {
+                burst.into_iter().map(|one| run(worker, queues, one)).collect::<Vec<_>>()
+            };
+            match self.end().run(run) {
+                Ok(done) => results.extend(done),
+                Err(_) => results.extend(
+                    (0..count).map(|_| Err(NotLent { error: LnetError::Stopped(self.id()), buffer: None })),
+                ),
             }
-            Err(_) => specs.iter().map(|md| Err(stopped(md))).collect(),
         }
+        results
     }
 
     fn lend<T: Send + 'static>(
@@ -196,12 +241,16 @@ impl<T> Drop for Making<T> {
     }
 }
 
+impl From<Refused> for NotLent {
+    fn from(Refused { error, buffer }: Refused) -> Self {
+        Self { error: LnetError::Lend(error), buffer: Some(buffer) }
+    }
+}
+
 fn outcome<T>(made: Result<Result<T, Refused>, LnetError>) -> Result<T, NotLent> {
     match made {
         Ok(Ok(made)) => Ok(made),
-        Ok(Err(Refused { error, buffer })) => {
-            Err(NotLent { error: LnetError::Lend(error), buffer: Some(buffer) })
-        }
+        Ok(Err(refused)) => Err(refused.into()),
         Err(error) => Err(NotLent { error, buffer: None }),
     }
 }

@@ -221,9 +221,7 @@ impl Queues {
         outgoing: Outgoing,
     ) -> Result<MdHandle, NotLent> {
         let Outgoing { md, buffer, message } = outgoing;
-        let bound = self.bind(worker, &md, buffer);
-        let md = bound
-            .map_err(|Refused { error, buffer }| NotLent { error: error.into(), buffer: Some(buffer) })?;
+        let md = self.bind(worker, &md, buffer)?;
         self.start(&message.of(md), worker).map_err(|error| {
             // It is there, so that this succeeds.
             let _ = worker.unlink(md);

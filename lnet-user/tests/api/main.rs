@@ -3,6 +3,7 @@
 
 mod allocation;
 mod announce;
+mod bursts;
 mod calls;
 mod common;
 mod ends;
