@@ -250,6 +250,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.lose_one();
+        }
         self.domain.deregister();
     }
 }

@@ -185,16 +185,9 @@ impl DomainShared {
         self.lock().tms.retain(|listed| !std::ptr::eq(listed.as_ptr(), tm));
     }
 
-    /// Runs something for each transfer machine under the lock of the domain.
-    pub(crate) fn for_each_tm(&self, mut run: impl FnMut(&TmLink)) {
-        // What the walk may be the last to drop is dropped behind the lock.
-        let mut tms = Vec::new();
-        let state = self.lock();
-        for tm in state.tms.iter().filter_map(Weak::upgrade) {
-            let link = TmLink::new(tm);
-            run(&link);
-            tms.push(link);
-        }
-        drop(state);
+    /// Runs something for each transfer machine, without the lock of the domain.
+    pub(crate) fn for_each_tm(&self, run: impl FnMut(TmLink)) {
+        let tms: Vec<_> = self.lock().tms.iter().filter_map(Weak::upgrade).collect();
+        tms.into_iter().map(TmLink::new).for_each(run);
     }
 }

@@ -9,6 +9,7 @@
 mod lists;
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::Buffer;
@@ -61,12 +62,9 @@ struct PoolShared {
     domain: Arc<DomainShared>,
     spec: PoolSpec,
     handler: Arc<dyn PoolHandler>,
-    state: Mutex<PoolState>,
-}
-
-struct PoolState {
-    free: FreeLists,
-    total: usize,
+    /// Buffers, those that are out included. A buffer that is dropped outside leaves without the lock.
+    total: AtomicUsize,
+    free: Mutex<FreeLists>,
 }
 
 impl fmt::Debug for Pool {
@@ -100,19 +98,20 @@ impl Pool {
                 limits.segments, limits.segment_bytes
             )));
         }
-        let state = Mutex::new(PoolState { free: FreeLists::new(spec.colours), total: 0 });
-        let domain = Arc::clone(domain.shared());
-        Ok(Self { shared: Arc::new(PoolShared { domain, spec, handler, state }) })
+        let free = Mutex::new(FreeLists::new(spec.colours));
+        let (domain, total) = (Arc::clone(domain.shared()), AtomicUsize::new(0));
+        Ok(Self { shared: Arc::new(PoolShared { domain, spec, handler, total, free }) })
     }
 
     /// Locks it. Not to be called from its handler, which is given the lock, nor while another one is locked.
     #[must_use]
     pub fn lock(&self) -> LockedPool<'_> {
-        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        LockedPool { pool: self, state }
+        let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
+        LockedPool { pool: self, free }
     }
 
-    /// Ends it, and deregisters its buffers. Dropping the last handle does so too.
+    /// Ends it, and deregisters its buffers. Dropping the last handle does so too. A buffer that was dropped outside is its
+    /// buffer no longer.
     ///
     /// # Errors
     /// `EBUSY` while some of them are out.
@@ -123,11 +122,16 @@ impl Pool {
             let found = format!("{free} of {total} buffers of the pool are free: all of them are expected");
             return Err(Error::new(Errno::Busy, found));
         }
-        while let Some(buffer) = pool.state.free.pop_oldest() {
+        while let Some(buffer) = pool.free.pop_oldest() {
             drop(buffer);
+            self.lose_one();
         }
-        pool.state.total = 0;
         Ok(())
+    }
+
+    /// A buffer of it is gone.
+    pub(crate) fn lose_one(&self) {
+        self.shared.total.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn is_of(&self, domain: &Arc<DomainShared>) -> bool {
@@ -144,7 +148,7 @@ impl Pool {
 /// A pool while its lock is taken.
 pub struct LockedPool<'a> {
     pool: &'a Pool,
-    state: MutexGuard<'a, PoolState>,
+    free: MutexGuard<'a, FreeLists>,
 }
 
 impl fmt::Debug for LockedPool<'_> {
@@ -163,13 +167,13 @@ impl LockedPool<'_> {
     /// Number of free buffers.
     #[must_use]
     pub fn free_count(&self) -> usize {
-        self.state.free.len()
+        self.free.len()
     }
 
     /// Number of buffers, those that are out included.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.state.total
+        self.pool.shared.total.load(Ordering::Relaxed)
     }
 
     /// Makes so many buffers more, and returns how many there could be.
@@ -178,7 +182,7 @@ impl LockedPool<'_> {
         let domain = Domain::of(&self.pool.shared.domain);
         for made in 0..count {
             let Ok(buffer) = domain.allocate(segments, segment_bytes) else { return made };
-            self.state.total += 1;
+            self.pool.shared.total.fetch_add(1, Ordering::Relaxed);
             self.insert(buffer, None);
         }
         count
@@ -194,7 +198,7 @@ impl LockedPool<'_> {
 
     /// As [`LockedPool::get`], for a caller with the lock of a transfer machine, who calls the handler later.
     pub(crate) fn get_silently(&mut self, colour: Option<usize>) -> Option<Buffer> {
-        let free = &mut self.state.free;
+        let free = &mut self.free;
         let newest = colour.and_then(|colour| free.pop_newest(colour));
         let mut buffer = newest.or_else(|| free.pop_oldest())?;
         buffer.set_pool(Some(self.pool.clone()));
@@ -218,7 +222,7 @@ impl LockedPool<'_> {
     /// # Errors
     /// `EINVAL`, with the buffer, where it is of another domain or from another pool, or the colour does not exist.
     pub fn put(&mut self, buffer: Buffer, colour: Option<usize>) -> Result<(), (Error, Buffer)> {
-        let colours = self.state.free.colour_count();
+        let colours = self.free.colour_count();
         let error = if !buffer.belongs_to(&self.pool.shared.domain) {
             Some("a buffer of another domain: one of the pool's is expected".to_owned())
         } else if buffer.pool().is_some_and(|pool| pool != self.pool) {
@@ -231,7 +235,7 @@ impl LockedPool<'_> {
             return Err((Error::invalid(error), buffer));
         }
         if buffer.pool().is_none() {
-            self.state.total += 1;
+            self.pool.shared.total.fetch_add(1, Ordering::Relaxed);
         }
         self.insert(buffer, colour);
         Ok(())
@@ -248,7 +252,7 @@ impl LockedPool<'_> {
     /// Gives a buffer of the pool back, and calls no handler.
     pub(crate) fn put_silently(&mut self, mut buffer: Buffer, colour: Option<usize>) {
         buffer.set_pool(None);
-        self.state.free.push(buffer, colour);
+        self.free.push(buffer, colour);
     }
 
     /// Deregisters the buffer that is free for longest, and returns its memory to the system. `false` where no more
@@ -257,9 +261,9 @@ impl LockedPool<'_> {
         if self.free_count() <= self.pool.shared.spec.threshold {
             return false;
         }
-        let Some(buffer) = self.state.free.pop_oldest() else { return false };
+        let Some(buffer) = self.free.pop_oldest() else { return false };
         drop(buffer);
-        self.state.total -= 1;
+        self.pool.lose_one();
         true
     }
 

@@ -329,6 +329,52 @@ fn pv_13_pools_stops_and_lengths_do_not_wait_for_each_other() {
     setup.end(Vec::new());
 }
 
+/// Makes the pool larger whenever it is short.
+struct Grow;
+
+impl PoolHandler for Grow {
+    fn below_threshold(&self, pool: &mut LockedPool<'_>) {
+        if pool.total() < 20 {
+            pool.provision(2);
+        }
+    }
+}
+
+/// The handler is called while transfer machines are provisioned, and needs the lock of the domain.
+#[test]
+fn a_pool_grows_while_transfer_machines_are_provisioned() {
+    let setup = Setup::new(0);
+    let pool = Pool::new(&setup.domain, SPEC, Arc::new(Grow)).unwrap();
+    let tm = TransferMachine::new(&setup.domain, Arc::new(Ignore)).unwrap();
+    tm.attach_pool(Attachment { pool: pool.clone(), ..setup.attachment() }, 6).unwrap();
+    tm.start("own").unwrap();
+    await_state(&tm, TmState::Started);
+    assert_eq!(provided(&tm), (0, 6));
+    let (done, is_done) = channel();
+    let grown = pool.clone();
+    std::thread::spawn(move || {
+        grown.lock().provision(1);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(PATIENCE).expect("nothing waits for itself");
+    assert_eq!(provided(&tm), (6, 0));
+    setup.end(vec![tm]);
+    pool.finish().unwrap();
+}
+
+/// A buffer of the pool that the program drops is the pool's no longer.
+#[test]
+fn a_buffer_that_is_dropped_leaves_its_pool() {
+    let setup = Setup::new(3);
+    let mut pool = setup.pool.lock();
+    let (dropped, deregistered) = (pool.get(None).unwrap(), pool.get(None).unwrap());
+    drop(dropped);
+    drop(deregistered.deregister());
+    assert_eq!((pool.free_count(), pool.total()), (1, 1));
+    drop(pool);
+    setup.end(Vec::new());
+}
+
 #[test]
 fn pv_14_an_addition_that_fails_gives_the_buffer_back() {
     let setup = Setup::new(4);
