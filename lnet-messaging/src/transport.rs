@@ -124,6 +124,11 @@ pub trait TransportTm: Send {
     /// Tries to end the operation of a queued buffer.
     fn del(&mut self, front: &mut TmFront, id: BufferId);
 
+    /// Messages that a receive buffer may be for at most.
+    fn messages_max(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Leaves the delivery of buffer events to the application from now on.
     ///
     /// # Errors

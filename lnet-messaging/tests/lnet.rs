@@ -14,8 +14,8 @@ use common::{PATIENCE, Party};
 use lnet_messaging::lnet::{LnetTransport, endpoint_is_valid, net_cmp, portal_policy};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, BulkDescriptor, Callback, Domain, Errno, Event, Events, Operation, QueueType, StopMode,
-    TmEvent, TmState, TransferMachine,
+    Addition, Attachment, BulkDescriptor, Callback, Domain, Errno, Event, Events, Operation, Pool, PoolSpec,
+    QueueType, Reprovision, StopMode, TmEvent, TmState, TransferMachine,
 };
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
@@ -210,6 +210,67 @@ fn ln_03_starts_that_fail() {
     let failed = TmEvent::StateChange { state: TmState::Failed, status, end_point: None };
     assert_eq!(other.tm_event(), failed);
     one.end();
+}
+
+/// Each transport knows what the others over its node have in use.
+#[test]
+fn kc_21_an_address_is_in_use_once_on_a_node() {
+    let lnet =
+        Lnet::start_on(&NodeConfig::loopback(), &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap();
+    let one = Party::started(&transport(&lnet), &lo("5"));
+    let mut other = Party::new(&transport(&lnet.clone()));
+    other.tm.start(&lo("5")).unwrap();
+    let status = Err(Errno::AddressInUse);
+    let failed = TmEvent::StateChange { state: TmState::Failed, status, end_point: None };
+    assert_eq!(other.tm_event(), failed);
+    let chosen = [(); 2].map(|()| Party::started(&transport(&lnet), &lo("*")));
+    assert_eq!(chosen.each_ref().map(Party::address), ["4095", "4094"].map(lo));
+    // Another node's addresses are its own.
+    Party::started(&loopback(), &lo("5")).end();
+    chosen.into_iter().for_each(Party::end);
+    one.end();
+    Party::started(&transport(&lnet), &lo("5")).end();
+}
+
+/// A receive buffer for more messages than there are event slots is refused before anything is made for it.
+#[test]
+fn more_messages_than_event_slots_are_refused() {
+    let party = Party::started(&loopback(), &lo("1"));
+    for max_messages in [256, 1 << 20, u32::MAX] {
+        let receive = Operation::Receive { min_receive_bytes: 1, max_messages };
+        let refused = party.tm.add(party.buffer(&[8]), receive).unwrap_err();
+        assert_eq!(refused.error.errno(), Errno::NoMemory, "{max_messages} messages");
+    }
+    party.post(8, 1, 255);
+    let pooled = Party::in_domain(&party.domain);
+    let spec = PoolSpec { threshold: 0, segments: 1, segment_bytes: 8, colours: 0 };
+    let pool = Pool::new(&party.domain, spec, Arc::new(Reprovision)).unwrap();
+    let attach = |max_messages| {
+        let attachment =
+            Attachment { pool: pool.clone(), min_receive_bytes: 1, max_messages, callback: None };
+        pooled.tm.attach_pool(attachment, 2).map_err(|error| error.errno())
+    };
+    assert_eq!([256, u32::MAX, 255].map(attach), [Err(Errno::NoMemory), Err(Errno::NoMemory), Ok(())]);
+    drop(pooled);
+    party.end();
+}
+
+/// What a shard has no room for is `ENOMEM`, whichever of its tables is full.
+#[test]
+fn a_table_that_is_full_is_no_memory() {
+    let config =
+        NodeConfig::loopback().limits(Limits { match_entries: 4, memory_descs: 16, ..Limits::DEFAULT });
+    let lnet = Lnet::start_on(&config, &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap();
+    let party = Party::started(&transport(&lnet), &lo("1"));
+    let mut queued = 0;
+    let refused = loop {
+        match party.tm.add(party.buffer(&[8]), passive_send(8)) {
+            Ok(_) => queued += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((refused.error.errno(), queued > 0), (Errno::NoMemory, true), "{}", refused.error);
+    party.end();
 }
 
 #[test]

@@ -70,13 +70,13 @@ pub mod runtime;
 mod uring;
 mod xsk;
 
-pub use lnet_core::event::{Event, EventKind};
+pub use lnet_core::event::{EqError, Event, EventKind};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
 pub use lnet_core::lnd::{Cause, Status};
-pub use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-pub use lnet_core::portal::{EntrySpec, Position};
+pub use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
+pub use lnet_core::portal::{EntryError, EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::Distance;

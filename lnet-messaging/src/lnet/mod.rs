@@ -17,6 +17,7 @@ mod core;
 mod descriptor;
 mod network;
 mod node;
+mod refusals;
 mod registry;
 mod ring;
 mod tm;
@@ -62,7 +63,7 @@ pub const fn portal_policy() -> Policy {
     Policy::MatchBits { shift: 52, bits: 12, spread: Spread::Hash }
 }
 
-/// The lnet transport over one node. There is one for all domains of the node, since it knows which addresses are in use.
+/// The lnet transport over one node. All that are made over a node know which addresses are in use there.
 #[derive(Clone)]
 pub struct LnetTransport {
     network: Arc<dyn Network>,
@@ -86,14 +87,17 @@ impl LnetTransport {
     }
 
     /// The transport over this node. Each queued buffer takes an event slot for each operation of its descriptor (for
-    /// receive buffers, each message), and one. What finds none is refused with `ENOMEM`. The node's limits say how many slots there are for all.
+    /// receive buffers, each message), and one. What finds none is refused with `ENOMEM`, and so is a receive buffer or a pool for more
+    /// messages than that. The node's limits say how many slots there are for all.
     #[must_use]
     pub fn with_event_slots(lnet: &Lnet, event_slots: u32) -> Self {
         let nids = lnet.nis().into_iter().map(|ni| ni.config.nid.to_string());
         let interfaces = nids.chain(["0@lo".to_owned()]).collect();
-        Self { interfaces, ..Self::over(Arc::new(NodeNetwork { lnet: lnet.clone(), event_slots })) }
+        let network = Arc::new(NodeNetwork { lnet: lnet.clone(), event_slots });
+        Self { network, addresses: Addresses::of(lnet), interfaces, any_rail: false }
     }
 
+    #[cfg(test)]
     fn over(network: Arc<dyn Network>) -> Self {
         Self { network, addresses: Arc::default(), interfaces: Vec::new(), any_rail: false }
     }

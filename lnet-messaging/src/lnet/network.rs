@@ -20,6 +20,9 @@ pub(crate) trait Network: Send + Sync {
     /// Bytes of memory in one piece that are sent without a copy, if there are such.
     fn register(&self, length_bytes: usize) -> Option<Memory>;
 
+    /// Event slots of a transfer machine: each buffer takes one for each of its operations, and one.
+    fn event_slots(&self) -> u32;
+
     /// What a transfer machine sends and receives by: entries will have this portal and match bits with this
     /// identifier.
     fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error>;

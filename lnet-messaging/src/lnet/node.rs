@@ -5,16 +5,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::Stream;
-use lnet_user::runtime::LendError;
 use lnet_user::{
-    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, LnetError, MdOptions,
-    MdSpec, Nid, NotLent, QueuedEvent, Status as LnetStatus, Target, Threshold,
+    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, MdOptions, MdSpec, Nid,
+    NotLent, QueuedEvent, Status as LnetStatus, Target, Threshold,
 };
 
 use super::network::{
     Allowed, Destination, Ends, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload,
     Posted, Poster,
 };
+use super::refusals::error_of;
 use crate::buffer::Memory;
 use crate::errno::{Errno, Error, Status};
 use crate::event::RetainedPayload;
@@ -34,12 +34,16 @@ impl Network for NodeNetwork {
         self.lnet.register(length_bytes).map(Memory)
     }
 
+    fn event_slots(&self) -> u32 {
+        self.event_slots
+    }
+
     fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error> {
         // All match bits of a transfer machine differ in their counter alone.
         let entries =
             EntrySpec { ignore_bits: super::address::COUNTER_MAX, ..EntrySpec::new(portal, match_bits) };
         let queue =
-            self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| of(&error))?;
+            self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| error_of(&error))?;
         let poster = NodePoster { lnet: self.lnet.clone(), queue: queue.handle() };
         Ok((Box::new(poster), Box::new(NodeEvents(queue))))
     }
@@ -90,7 +94,7 @@ impl Poster for NodePoster {
         let descriptor = self.bind(md, MdOptions::NONE, memory)?;
         let started = descriptor.put(&target(to), Ack::NotWanted, hdr_data).start();
         // The descriptor goes with its handle, and brings the memory.
-        started.map_err(|error| NotPosted { error: of(&error), memory: None })?;
+        started.map_err(|error| NotPosted { error: error_of(&error), memory: None })?;
         Ok(Box::new(descriptor))
     }
 
@@ -98,7 +102,7 @@ impl Poster for NodePoster {
         // A peer that has died does not answer.
         let descriptor = self.bind(md, MdOptions::TRACK_RESPONSE, memory)?;
         let started = descriptor.get(&target(from)).start();
-        started.map_err(|error| NotPosted { error: of(&error), memory: None })?;
+        started.map_err(|error| NotPosted { error: error_of(&error), memory: None })?;
         Ok(Box::new(descriptor))
     }
 }
@@ -169,7 +173,7 @@ fn network_event(queued: QueuedEvent) -> NetworkEvent {
         Event::Unlink { .. } => (EventKind::Unlink, 0, 0),
     };
     let status = match queued.refusal() {
-        Some(error) => Err(of(error).errno()),
+        Some(error) => Err(error_of(error).errno()),
         None => status_of(event.status()),
     };
     let hdr_data = match *event {
@@ -196,7 +200,7 @@ fn network_event(queued: QueuedEvent) -> NetworkEvent {
     }
 }
 
-fn status_of(status: LnetStatus) -> Status {
+pub(super) fn status_of(status: LnetStatus) -> Status {
     let (LnetStatus::NeverSent(cause) | LnetStatus::Unknown(cause)) = status else { return Ok(()) };
     Err(match cause {
         Cause::Unreachable => Errno::HostUnreachable,
@@ -212,15 +216,5 @@ fn status_of(status: LnetStatus) -> Status {
 fn not_posted(refused: NotLent) -> NotPosted {
     // Without a buffer the node has ended, and no event will come: the memory is lost with it.
     let memory = refused.buffer.map(Memory).unwrap_or_default();
-    NotPosted { error: of(&refused.error), memory: Some(memory) }
-}
-
-fn of(error: &LnetError) -> Error {
-    let errno = match error {
-        LnetError::Stopped(_) | LnetError::Ended => Errno::Io,
-        LnetError::Lend(LendError::Md(_)) | LnetError::Queue(_) => Errno::NoMemory,
-        error if error.is_busy() => Errno::NoMemory,
-        _ => Errno::Invalid,
-    };
-    Error::new(errno, error.to_string())
+    NotPosted { error: error_of(&refused.error), memory: Some(memory) }
 }

@@ -1,16 +1,23 @@
 //! The addresses of the transfer machines that run on a node: each belongs to one of them.
+//!
+//! Invariant: all transports over a node share one list of them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use lnet_user::ProcessId;
+use lnet_user::{Lnet, ProcessId};
 
 use super::address::{LnetAddress, TMID_MAX};
 use crate::errno::{Errno, Error};
 
+/// The lists of nodes over which there are transports.
+static NODES: Mutex<Vec<Weak<Addresses>>> = Mutex::new(Vec::new());
+
 /// The identifiers in use, by process and portal.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
+    /// Whose they are; `None` in tests without one.
+    node: Option<Lnet>,
     used: Mutex<HashMap<(ProcessId, u32), BTreeSet<u16>>>,
 }
 
@@ -23,6 +30,23 @@ pub(crate) struct Claim {
 }
 
 impl Addresses {
+    /// The list of a node.
+    pub(crate) fn of(lnet: &Lnet) -> Arc<Self> {
+        let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|listed| listed.strong_count() > 0);
+        let listed: Vec<_> = nodes.iter().filter_map(Weak::upgrade).collect();
+        let same = |listed: &&Arc<Self>| listed.node.as_ref().is_some_and(|node| node.is_same_node(lnet));
+        let found = listed.iter().find(same).cloned().unwrap_or_else(|| {
+            let made = Arc::new(Self { node: Some(lnet.clone()), used: Mutex::default() });
+            nodes.push(Arc::downgrade(&made));
+            made
+        });
+        drop(nodes);
+        // A node may end with its last handle: not under the lock.
+        drop(listed);
+        found
+    }
+
     /// Takes an address into use. One without an identifier gets the highest that is free.
     ///
     /// # Errors

@@ -119,6 +119,9 @@ impl FakeLnet {
         if let Some(errno) = refused {
             let memory = if late {
                 self.lab(|lab| lab.lent.push((user_ptr, memory)));
+                self.post(last(event(EventKind::Unlink, user_ptr)));
+                // So long the worker has for that.
+                std::thread::sleep(Duration::from_millis(20));
                 None
             } else {
                 Some(memory)
@@ -140,6 +143,10 @@ impl Network for FakeLnet {
 
     fn register(&self, _: usize) -> Option<Memory> {
         None
+    }
+
+    fn event_slots(&self) -> u32 {
+        2048
     }
 
     fn open(&self, _: u32, _: u64) -> Result<Ends, Error> {
@@ -531,8 +538,7 @@ fn kc_19_what_lnet_refuses_is_refused() {
 fn a_message_that_is_refused_late_ends_with_the_reason() {
     let mut setup = Setup::new();
     setup.lnet.lab(|lab| (lab.refuse, lab.refuses_late) = (Some(Errno::NoMemory), true));
-    let (added, _) = setup.add(setup.send());
-    setup.lnet.post(last(event(EventKind::Unlink, added.id.number)));
+    setup.add(setup.send());
     let event = setup.event();
     assert_eq!((event.status, event.buffer().unwrap().memory().size_bytes()), (Err(Errno::NoMemory), 100));
     drop(event);

@@ -24,6 +24,8 @@ pub(super) struct Active {
     pub(super) claim: Claim,
     /// Whether it sends by any NI of the net.
     pub(super) any_rail: bool,
+    /// Messages that a receive buffer may be for.
+    pub(super) messages_max: u32,
     pub(super) poster: Box<dyn Poster>,
     pub(super) ring: Consumer<RingEvent>,
     pub(super) operations: Arc<Mutex<Operations>>,
@@ -147,6 +149,10 @@ impl TransportTm for LnetTm {
         posted.cancel();
     }
 
+    fn messages_max(&self) -> u32 {
+        messages_max(&*self.network)
+    }
+
     fn deliver_synchronously(&mut self) -> Result<(), Error> {
         self.is_synchronous = true;
         Ok(())
@@ -178,6 +184,11 @@ impl TransportTm for LnetTm {
     }
 }
 
+/// Messages that a receive buffer may be for: each takes an event slot, and the buffer one.
+pub(super) fn messages_max(network: &dyn Network) -> u32 {
+    network.event_slots().saturating_sub(1)
+}
+
 /// A buffer's operation in terms of LNet.
 enum Start {
     Attach { match_bits: u64, allowed: Allowed },
@@ -203,14 +214,21 @@ impl Active {
         let Some(queued) = front.queued(id) else { return Ok(None) };
         let Begin { start, md, descriptor, events } =
             self.plan(queued.operation(), queued.size_bytes(), id)?;
+        if events > self.messages_max as usize {
+            let found = format!("{events} events: at most {} are expected of a buffer", self.messages_max);
+            return Err(Error::new(Errno::NoMemory, found));
+        }
         self.ring.reserve(events).map_err(|_| {
             Error::new(Errno::NoMemory, format!("{events} more events: the event ring cannot grow so far"))
         })?;
-        self.operations().begin(id);
         let memory = queued.take_memory();
+        // Held until the record is as it shall be: the end of a descriptor whose message was refused may be on its way already.
+        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        operations.begin(id);
+        let portal = self.claim.address().portal;
         let posted = match start {
             Start::Attach { match_bits, allowed } => {
-                self.poster.attach(self.address().portal, match_bits, allowed, &md, memory)
+                self.poster.attach(portal, match_bits, allowed, &md, memory)
             }
             Start::Put { to, hdr_data } => self.poster.put(&to, hdr_data, &md, memory),
             Start::Get { from } => self.poster.get(&from, &md, memory),
@@ -219,19 +237,15 @@ impl Active {
             Ok(posted) => {
                 self.posted.insert(id.number, posted);
             }
-            Err(NotPosted { error, memory: None }) => self.operations().refuse(id, error.errno()),
+            Err(NotPosted { error, memory: None }) => operations.refuse(id, error.errno()),
             Err(NotPosted { error, memory: Some(memory) }) => {
                 queued.restore_memory(memory);
-                self.operations().abandon(id);
+                operations.abandon(id);
                 self.ring.release(events);
                 return Err(error);
             }
         }
         Ok(descriptor)
-    }
-
-    fn operations(&self) -> MutexGuard<'_, Operations> {
-        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn plan(&mut self, operation: &Operation, size_bytes: u64, id: BufferId) -> Result<Begin, Error> {

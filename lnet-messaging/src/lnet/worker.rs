@@ -14,7 +14,7 @@ use super::core::Operations;
 use super::network::{EventSource, Network, NetworkEvent};
 use super::registry::Addresses;
 use super::ring;
-use super::tm::{Active, Shared};
+use super::tm::{Active, Shared, messages_max};
 use crate::buffer::Memory;
 use crate::errno::{Errno, Error};
 use crate::tm::{TmLink, TmState};
@@ -117,6 +117,7 @@ impl Worker {
         let active = Active {
             claim,
             any_rail: self.any_rail,
+            messages_max: messages_max(&*self.network),
             poster,
             ring,
             operations: Arc::clone(&operations),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::front::RECEIVE_QUEUE_LENGTH_MIN;
 use super::{TmLink, TmShared, TmState, TransferMachine};
 use crate::buffer::{Addition, Callback, Operation};
-use crate::errno::Error;
+use crate::errno::{Errno, Error};
 use crate::pool::{LockedPool, Pool};
 use crate::queue::QueueType;
 
@@ -30,7 +30,8 @@ impl TransferMachine {
     /// two at least.
     ///
     /// # Errors
-    /// `EPERM` unless initialised and not started; `EINVAL` for a pool of another domain, and where no message would fit.
+    /// `EPERM` unless initialised and not started; `EINVAL` for a pool of another domain, and where no message would fit; `ENOMEM` for
+    /// buffers of more messages than the transport takes.
     pub fn attach_pool(&self, attachment: Attachment, length: usize) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "a pool is attached")?;
@@ -45,6 +46,12 @@ impl TransferMachine {
                 "receive buffers for {max_messages} messages of {min_receive_bytes} bytes: one of each at least is \
                  expected"
             )));
+        }
+        let messages_max = locked.transport()?.messages_max();
+        if max_messages > messages_max {
+            let found =
+                format!("receive buffers for {max_messages} messages: at most {messages_max} are expected");
+            return Err(Error::new(Errno::NoMemory, found));
         }
         locked.front.receive_queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
         locked.front.attachment = Some(attachment);

@@ -260,6 +260,12 @@ impl Lnet {
         self.inner.steering()
     }
 
+    /// Whether both are handles of one node.
+    #[must_use]
+    pub fn is_same_node(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Number of shards.
     #[must_use]
     pub fn shard_count(&self) -> usize {
