@@ -115,6 +115,9 @@ impl Receiving {
         if self.streams[slot].frames.is_some_and(|frames| frames.has_forgotten(number)) {
             return self.note_late(slot, number, sessions);
         }
+        if self.streams[slot].would_hide(number) {
+            self.ack_at_once(slot, sessions);
+        }
         let stream = &mut self.streams[slot];
         let gap = match &mut stream.frames {
             Some(frames) => frames.insert(number),
@@ -123,6 +126,9 @@ impl Receiving {
                 false
             }
         };
+        if stream.unacknowledged == 0 || (number.wrapping_sub(stream.unacknowledged_from) as i32) < 0 {
+            stream.unacknowledged_from = number;
+        }
         stream.unacknowledged += 1;
         let urgent = urgent || gap || stream.unacknowledged > ACK_FRAMES;
         if stream.unacknowledged >= ACK_FRAMES_MAX {
@@ -135,8 +141,8 @@ impl Receiving {
 
     /// A frame that many others have overtaken is to be acknowledged: it was buffered, or came by another rail.
     fn note_late(&mut self, slot: u32, number: u32, sessions: &mut Sessions) {
-        let is_apart = |late: FramesSeen| late.distance(number) > 64;
-        if self.streams[slot].late.is_some_and(is_apart) && !sessions.is_full_of_replies() {
+        if self.streams[slot].late.is_some_and(|late| late.is_apart(number)) && !sessions.is_full_of_replies()
+        {
             let reply = self.ack_alone(slot, sessions);
             sessions.reply(reply);
         }
@@ -160,8 +166,11 @@ impl Receiving {
             // Late is better than never, although it may not tell of all of them any more.
             return self.ack_within(slot, Duration::ZERO, sessions);
         }
-        let reply = self.ack_alone(slot, sessions);
-        sessions.reply(reply);
+        // Late ones are told first, and apart.
+        while self.streams[slot].unacknowledged != 0 && !sessions.is_full_of_replies() {
+            let reply = self.ack_alone(slot, sessions);
+            sessions.reply(reply);
+        }
     }
 
     /// A stream has something to acknowledge within that time, now if it is zero.

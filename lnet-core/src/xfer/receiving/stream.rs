@@ -26,6 +26,8 @@ pub(crate) struct ReceiveStream {
     pub(crate) ack_at: Option<Instant>,
     /// Frames since the last acknowledgement.
     pub(crate) unacknowledged: u32,
+    /// The lowest number of these.
+    pub(crate) unacknowledged_from: u32,
     /// Where its last frame came from.
     pub(crate) address: Address,
     /// Where it was opened: whose share of the table it takes.
@@ -64,6 +66,7 @@ impl ReceiveStream {
             late: None,
             ack_at: None,
             unacknowledged: 0,
+            unacknowledged_from: 0,
             address,
             opened_at: address.1,
             seen_at: now,
@@ -74,5 +77,13 @@ impl ReceiveStream {
             acks: Link::UNLINKED,
             recent: Link::UNLINKED,
         }
+    }
+
+    /// Whether an acknowledgement with this frame as the highest one would not tell any more of one that is still to be
+    /// acknowledged.
+    #[inline]
+    pub(crate) const fn would_hide(&self, number: u32) -> bool {
+        let distance = number.wrapping_sub(self.unacknowledged_from);
+        self.unacknowledged != 0 && distance > 64 && distance < 1 << 31
     }
 }

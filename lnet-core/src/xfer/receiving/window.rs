@@ -106,9 +106,14 @@ impl FramesSeen {
         }
     }
 
-    /// How far below or above the highest a frame is.
-    pub(crate) const fn distance(&self, number: u32) -> u32 {
-        (number.wrapping_sub(self.highest) as i32).unsigned_abs()
+    /// Whether this frame and all that are remembered do not fit together.
+    pub(crate) const fn is_apart(&self, number: u32) -> bool {
+        let ahead = number.wrapping_sub(self.highest) as i32;
+        match ahead {
+            65.. | ..=-65 => true,
+            1..=64 => self.below.leading_zeros() < ahead as u32,
+            _ => false,
+        }
     }
 
     /// Whether a frame is so old that nothing is known of it.
@@ -199,6 +204,8 @@ mod tests {
                 } else {
                     prop_assert!(!frames.contains(wire));
                 }
+                let apart = highest - number > 64 || seen.range(..number - 64).next().is_some();
+                prop_assert_eq!(frames.is_apart(wire), apart, "{} and {:?}", number, seen);
                 let gap = frames.insert(wire);
                 prop_assert_eq!(gap, number < highest || number > highest + 1);
                 highest = highest.max(number);

@@ -46,30 +46,34 @@ impl Sending {
             return;
         };
         let is_newest = self.streams[slot].highest_acked.is_none_or(|newest| newest < highest);
-        let (mut frames, mut bytes, mut lost) = (0, 0, 0);
+        let (mut frames, mut bytes) = (0, 0);
         // The receiver lets go of what it buffers a little after the time is over.
         let buffered = call.sessions.local.times.buffered * 3 / 2;
-        self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
+        self.streams[slot].congestion.set_buffered(now, ack.buffered, buffered);
         let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
         self.streams[slot].learn_of_late(now, is_told);
         let reordering = self.streams[slot].congestion.reordering(now);
         let mut next = self.streams[slot].outstanding.first();
         while let Some(at) = List::step(&self.items, &mut next) {
-            let SentItem { number, sent_at, cost_bytes: cost, .. } = self.items[at];
+            let SentItem { number, sent_at, overtaken_at, cost_bytes: cost, .. } = self.items[at];
             if number > highest {
                 break;
             }
             let distance = highest - number;
             if arrived(distance, ack.below) {
+                let congestion = &mut self.streams[slot].congestion;
                 // A late frame was buffered, which is no matter of the path.
                 if distance == 0 && cost != 0 && is_newest {
-                    self.streams[slot].congestion.measure(now - sent_at);
+                    congestion.measure(now - sent_at);
                 }
+                if let Some(overtaken_at) = overtaken_at {
+                    congestion.note_late(now, overtaken_at);
+                }
+                congestion.landed(number);
                 frames += u32::from(cost != 0);
                 bytes += cost;
                 self.land(slot, at, call);
-            } else if now - sent_at > reordering {
-                lost += u32::from(cost != 0);
+            } else if now - *self.items[at].overtaken_at.get_or_insert(now) > reordering {
                 self.lose_overtaken(slot, at, call);
             }
         }
@@ -83,7 +87,7 @@ impl Sending {
         }
         let was_silent = stream.congestion.probes != 0;
         let next_number = stream.next_number;
-        if stream.congestion.acknowledged(highest, next_number, (frames, bytes), lost) {
+        if stream.congestion.acknowledged(highest, next_number, (frames, bytes)) {
             call.sessions.local.counters.backoffs += 1;
         }
         if was_silent && frames != 0 {
@@ -112,17 +116,15 @@ impl Sending {
         let mut landed = 0;
         let mut next = self.streams[slot].pending.first();
         while let Some(at) = List::step(&self.items, &mut next) {
-            let item = &self.items[at];
-            if item.sends != 0 && is_told(item.number) {
+            let &SentItem { number, sends, .. } = &self.items[at];
+            if sends != 0 && is_told(number) {
                 let stream = &mut self.streams[slot];
+                stream.congestion.landed(number);
                 stream.pending.remove(&mut self.items, at);
                 stream.outstanding.push_front(&mut self.items, at);
                 self.land(slot, at, call);
                 landed += 1;
             }
-        }
-        if landed != 0 {
-            self.streams[slot].congestion.restore();
         }
         landed
     }
@@ -138,9 +140,8 @@ impl Sending {
     /// When the oldest outstanding frame counts as lost, if later ones have been acknowledged.
     pub(crate) fn loss_time(&self, slot: u32, now: Instant) -> Option<Instant> {
         let stream = &self.streams[slot];
-        let first = self.items.get(stream.outstanding.first())?;
-        let overtaken = stream.highest_acked.is_some_and(|highest| first.number < highest);
-        overtaken.then(|| first.sent_at + stream.congestion.reordering(now))
+        let overtaken_at = self.items.get(stream.outstanding.first())?.overtaken_at?;
+        Some(overtaken_at + stream.congestion.reordering(now))
     }
 
     /// Lets a stream send, if it has something.

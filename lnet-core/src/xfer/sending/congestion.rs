@@ -1,7 +1,7 @@
 //! How much a sender has in flight, and how long it waits.
 //!
-//! Round trips are measured as in RFC 6298; frames count as lost by time, once later ones are acknowledged, and by
-//! probes, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
+//! Round trips are measured as in RFC 6298; frames count as lost some time after later ones were acknowledged, as in
+//! RFC 8985, and silence is probed, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
 //! narrows when more than a sixteenth of the frames of a round trip were lost, and never below a few frames.
 
 use core::time::Duration;
@@ -20,9 +20,11 @@ const WINDOW_MAX_BYTES: u32 = 1 << 24;
 const RTT_FIRST: Duration = Duration::from_millis(1);
 /// Longest interval between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// The least time that an overtaken frame is waited for: a receiver reads one ring after the other.
+const REORDERING_MIN: Duration = Duration::from_micros(100);
 /// The most that frames are waited for because others were that late, and for how long that is remembered.
 const LATENESS_MAX: Duration = Duration::from_millis(20);
-const LATENESS_LASTS: Duration = Duration::from_secs(1);
+const LATENESS_LASTS: Duration = Duration::from_secs(4);
 
 /// The bytes that a frame of this length takes of its receiver.
 #[inline]
@@ -43,10 +45,10 @@ pub(crate) struct Congestion {
     /// The window grows by what is acknowledged below this, and slowly above.
     threshold_bytes: u32,
     grant_bytes: u32,
-    /// How long the receiver may keep frames that have arrived from being acknowledged.
+    /// How long the receiver may keep frames that have arrived from being acknowledged, and when it last said that it does.
     buffered: Duration,
-    /// How long after it was sent a frame was acknowledged that had counted as lost, at most of late; and when one was
-    /// last.
+    buffered_at: Option<Instant>,
+    /// How long after one sent later a frame was acknowledged, at most of late; and when that was last.
     lateness: Duration,
     late_at: Instant,
     /// The first frame of the round trip whose losses are being counted.
@@ -69,6 +71,7 @@ impl Congestion {
             threshold_bytes: WINDOW_MAX_BYTES,
             grant_bytes: UNSOLICITED_BYTES,
             buffered: Duration::ZERO,
+            buffered_at: None,
             lateness: Duration::ZERO,
             late_at: Instant(0),
             round_ends_at: 0,
@@ -101,8 +104,9 @@ impl Congestion {
     }
 
     /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`.
-    pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) {
-        self.buffered = if is_buffered { most } else { Duration::ZERO };
+    pub(crate) fn set_buffered(&mut self, now: Instant, is_buffered: bool, most: Duration) {
+        (self.buffered, self.buffered_at) =
+            if is_buffered { (most, Some(now)) } else { (Duration::ZERO, self.buffered_at) };
     }
 
     /// Bytes of frames that may be in flight.
@@ -110,23 +114,21 @@ impl Congestion {
         self.window_bytes.min(self.grant_bytes)
     }
 
-    /// Takes in one acknowledgement: what it acknowledged and what it showed to be lost. `next_number` is that
-    /// of the next frame. Says whether the window was narrowed.
-    pub(crate) fn acknowledged(
-        &mut self,
-        highest: u64,
-        next_number: u64,
-        acked: (u32, u32),
-        lost_frames: u32,
-    ) -> bool {
+    /// A frame counts as lost.
+    pub(crate) const fn note_lost(&mut self) {
+        self.round_lost += 1;
+    }
+
+    /// Takes in one acknowledgement, and what was lost since the last one. `next_number` is that of the next frame. Says
+    /// whether the window was narrowed.
+    pub(crate) fn acknowledged(&mut self, highest: u64, next_number: u64, acked: (u32, u32)) -> bool {
         let (acked_frames, acked_bytes) = acked;
         if acked_frames != 0 {
             self.probes = 0;
         }
-        // Frames that were sent since are acknowledged: the others were lost indeed.
+        // Frames that were sent since are acknowledged, and none from before is: those were lost indeed.
         self.before.take_if(|(next, ..)| highest >= *next);
         self.round_acked += acked_frames;
-        self.round_lost += lost_frames;
         let narrows = self.round_lost >= 2 && self.round_lost * 16 > self.round_acked + self.round_lost;
         if highest >= self.round_ends_at {
             self.round_ends_at = next_number;
@@ -147,20 +149,23 @@ impl Congestion {
         false
     }
 
-    /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2). It does not count how many
-    /// have overtaken it: frames go by several rails, and headers to several shards. Where frames that counted as lost
-    /// had only been late, others may be as late (RFC 8985, 6.2).
+    /// How long a frame is waited for once one sent later is acknowledged (RFC 8985, 6.2). How old it is by then is no
+    /// matter: after a stall of its receiver all are old. It does not count how many have overtaken it: frames go by
+    /// several rails, and headers to several shards. Where others came late, more may.
     pub(crate) fn reordering(&self, now: Instant) -> Duration {
         let late = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
-        let round_trip = (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100));
-        round_trip.max(late * 2) + self.buffered
+        (self.smoothed / 4).max(self.variation).max(REORDERING_MIN).max(late * 2).min(LATENESS_MAX)
+            + self.buffered
     }
 
-    /// A frame that counted as lost is acknowledged so long after it was sent.
-    pub(crate) fn note_late(&mut self, now: Instant, after: Duration) {
-        let former = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
-        self.lateness = former.max(after).min(LATENESS_MAX);
-        self.late_at = now;
+    /// A frame is acknowledged, and one that was sent later was at `overtaken_at`. One that may have been buffered meanwhile
+    /// says nothing of the way.
+    pub(crate) fn note_late(&mut self, now: Instant, overtaken_at: Instant) {
+        if self.buffered_at.is_none_or(|at| at < overtaken_at) {
+            let former = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
+            self.lateness = former.max(now - overtaken_at);
+            self.late_at = now;
+        }
     }
 
     /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).
@@ -176,9 +181,11 @@ impl Congestion {
         self.window_bytes = WINDOW_MIN_BYTES;
     }
 
-    /// What counted as lost when the window began anew had arrived: its receiver was only slow.
-    pub(crate) fn restore(&mut self) {
-        if let Some((_, window_bytes, threshold_bytes)) = self.before.take() {
+    /// A frame has arrived. If it was sent before the window began anew its receiver was only slow, and the window is
+    /// what it was.
+    #[inline]
+    pub(crate) fn landed(&mut self, number: u64) {
+        if let Some((_, window_bytes, threshold_bytes)) = self.before.take_if(|(next, ..)| number < *next) {
             self.window_bytes = self.window_bytes.max(window_bytes);
             self.threshold_bytes = threshold_bytes;
         }
@@ -193,7 +200,8 @@ mod tests {
         let mut number = congestion.round_ends_at;
         for _ in 0..rounds {
             number += u64::from(acked + lost);
-            congestion.acknowledged(number, number + 1, (acked, acked * CHUNK_BYTES), lost);
+            (0..lost).for_each(|_| congestion.note_lost());
+            congestion.acknowledged(number, number + 1, (acked, acked * CHUNK_BYTES));
         }
     }
 
@@ -241,7 +249,7 @@ mod tests {
             congestion.probes += 1;
         }
         assert_eq!(congestion.probe_interval(min, delay), PROBE_MAX);
-        congestion.acknowledged(1, 2, (1, CHUNK_BYTES), 0);
+        congestion.acknowledged(1, 2, (1, CHUNK_BYTES));
         assert_eq!(congestion.probe_interval(min, delay), min);
         congestion.measure(Duration::from_millis(80));
         assert!(congestion.probe_interval(min, delay) > Duration::from_millis(40), "one slow round trip");

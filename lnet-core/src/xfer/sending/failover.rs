@@ -72,9 +72,12 @@ impl Sending {
     /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
     pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
-        let SentItem { number, sent_at, .. } = self.items[item];
+        let SentItem { number, overtaken_at, cost_bytes, .. } = self.items[item];
+        if cost_bytes != 0 {
+            self.streams[slot].congestion.note_lost();
+        }
         self.lose(slot, item);
-        self.streams[slot].give_up(number, sent_at);
+        self.streams[slot].give_up(number, overtaken_at.unwrap_or(now));
         let stream = &self.streams[slot];
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH

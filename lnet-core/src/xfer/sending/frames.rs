@@ -123,9 +123,17 @@ impl Sending {
     }
 
     pub(crate) fn new_item(&mut self, cargo: Cargo) -> Option<u32> {
-        let item =
-            SentItem { cargo, number: 0, sent_at: Instant(0), cost_bytes: 0, sends: 0, link: Link::UNLINKED };
-        self.items.insert(item).ok()
+        self.items
+            .insert(SentItem {
+                cargo,
+                number: 0,
+                sent_at: Instant(0),
+                overtaken_at: None,
+                cost_bytes: 0,
+                sends: 0,
+                link: Link::UNLINKED,
+            })
+            .ok()
     }
 
     /// Leaves the first `room` bytes of a pending fragment in it; the rest becomes another one.
@@ -269,7 +277,8 @@ impl Sending {
         let item = &mut self.items[item];
         sessions.local.counters.frames_sent += 1;
         sessions.local.counters.frames_resent += u64::from(item.sends != 0);
-        (item.number, item.sent_at, item.sends) = (number, now, item.sends.saturating_add(1));
+        (item.number, item.sent_at, item.overtaken_at) = (number, now, None);
+        item.sends = item.sends.saturating_add(1);
         number
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct SentItem {
     /// Number of the frame that it was last sent in.
     pub(crate) number: u64,
     pub(crate) sent_at: Instant,
+    /// When an acknowledgement first told of a frame that was sent later, and not of this one.
+    pub(crate) overtaken_at: Option<Instant>,
     /// What the frame takes of its receiver; 0 but in its first item.
     pub(crate) cost_bytes: u32,
     /// How often it was sent.

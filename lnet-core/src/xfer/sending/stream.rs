@@ -34,8 +34,8 @@ pub(crate) struct SendStream {
     pub(crate) turn: u32,
     pub(crate) in_flight_bytes: u32,
     pub(crate) congestion: Congestion,
-    /// Frames that counted as lost of late, by the end of their numbers, and when they were sent: an acknowledgement may
-    /// tell yet that one had only been overtaken.
+    /// Frames that counted as lost of late, by the end of their numbers, and when they were overtaken: an acknowledgement
+    /// may tell yet that one was only late.
     pub(crate) given_up: [Option<(u64, Instant)>; GIVEN_UP],
     /// When something was acknowledged last, if ever.
     pub(crate) acked_at: Option<Instant>,
@@ -85,15 +85,15 @@ impl SendStream {
     }
 
     /// A frame counts as lost.
-    pub(crate) fn give_up(&mut self, number: u64, sent_at: Instant) {
-        self.given_up[number as usize % GIVEN_UP] = Some((number, sent_at));
+    pub(crate) fn give_up(&mut self, number: u64, overtaken_at: Instant) {
+        self.given_up[number as usize % GIVEN_UP] = Some((number, overtaken_at));
     }
 
     /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers.
     pub(crate) fn learn_of_late(&mut self, now: Instant, arrived: impl Fn(u64) -> bool) {
         for given_up in &mut self.given_up {
-            if let Some((_, sent_at)) = given_up.take_if(|(number, _)| arrived(*number)) {
-                self.congestion.note_late(now, now - sent_at);
+            if let Some((_, overtaken_at)) = given_up.take_if(|(number, _)| arrived(*number)) {
+                self.congestion.note_late(now, overtaken_at);
             }
         }
     }

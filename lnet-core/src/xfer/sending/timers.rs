@@ -7,6 +7,9 @@ use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::sessions::Sessions;
 
+/// Probes without an answer with which all that is in flight counts as lost.
+const LOSS_PROBES: u32 = 4;
+
 impl Sending {
     /// When the next message's time is over.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -77,31 +80,38 @@ impl Sending {
         self.timers.first()
     }
 
-    /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings
-    /// no answer, all count as lost, and follow those that have waited: a receiver that has no room for some
-    /// may be waiting for others.
+    /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that was only slow
+    /// has them. Where many probes bring no answer, all count as lost, and follow those that have waited: a receiver
+    /// that has no room for some may be waiting for others.
     fn probe(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
-        let first = self.streams[slot].outstanding.first();
-        self.lose(slot, first);
+        let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
+        self.lose(slot, probed);
         let stream = &mut self.streams[slot];
-        if stream.congestion.probes == 0 {
-            stream.pending.remove(&mut self.items, first);
-            stream.pending.push_front(&mut self.items, first);
-        } else {
+        stream.congestion.probes += 1;
+        if stream.congestion.probes >= LOSS_PROBES {
             self.lose_all(slot);
-            let stream = &mut self.streams[slot];
-            stream.congestion.collapse(stream.next_number);
             self.send_beginning_first(slot);
+        } else {
+            stream.pending.remove(&mut self.items, probed);
+            stream.pending.push_front(&mut self.items, probed);
         }
         let stream = &mut self.streams[slot];
         stream.probes_due = 1;
         stream.waits_since = now;
-        stream.congestion.probes += 1;
         if stream.congestion.probes >= FAILOVER_PROBES {
-            self.fail_over(slot, first, call);
+            stream.congestion.collapse(stream.next_number);
+            self.fail_over(slot, probed, call);
         }
         call.sessions.local.counters.probes += 1;
+    }
+
+    /// The first fragment of the message of an item, if that is outstanding as well, or the item: a receiver that has
+    /// not had the beginning takes nothing else.
+    fn beginning_of(&self, item: u32, slot: u32) -> u32 {
+        let Cargo::Fragment { message, offset: 1.., .. } = self.items[item].cargo else { return item };
+        let is_first = |item: &SentItem| matches!(item.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message);
+        self.streams[slot].outstanding.find(&self.items, is_first).unwrap_or(item)
     }
 
     /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next to be

@@ -8,4 +8,5 @@ mod lossy;
 mod policies;
 mod preview;
 mod sessions;
+mod stalls;
 mod wire;
