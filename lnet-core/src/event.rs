@@ -313,19 +313,27 @@ struct EventQueue {
     capacity: u32,
     reserved: u32,
     arrivals: List<Arrival>,
+    ready: Link,
 }
+
+/// Marks the order in which queues came to have events.
+struct Ready;
+
+linked!(EventQueue, Ready, ready);
 
 /// The event queues of a shard.
 pub(crate) struct EventQueues {
     queues: Slab<EventQueue>,
     pending: Slab<Pending>,
+    /// Queues to which an event came when they had none. Those that were emptied since stay until they are found here.
+    ready: List<Ready>,
     /// Slots that no queue has.
     free: u32,
 }
 
 impl EventQueues {
     pub(crate) fn new(queues: u32, events: u32) -> Self {
-        Self { queues: Slab::new(queues), pending: Slab::new(events), free: events }
+        Self { queues: Slab::new(queues), pending: Slab::new(events), ready: List::new(), free: events }
     }
 
     /// Makes a queue and returns its slot.
@@ -333,7 +341,7 @@ impl EventQueues {
         if capacity > self.free {
             return Err(EqError::Slots { wanted: capacity, free: self.free });
         }
-        let queue = EventQueue { capacity, reserved: 0, arrivals: List::new() };
+        let queue = EventQueue { capacity, reserved: 0, arrivals: List::new(), ready: Link::UNLINKED };
         let slot = self.queues.insert(queue).map_err(|_| EqError::Full)?;
         self.free -= capacity;
         Ok(slot)
@@ -342,6 +350,7 @@ impl EventQueues {
     pub(crate) fn remove(&mut self, queue: u32) -> Result<(), EqError> {
         match self.queues[queue].reserved {
             0 => {
+                self.ready.discard(&mut self.queues, queue);
                 self.free += self.queues.remove(queue).capacity;
                 Ok(())
             }
@@ -382,7 +391,27 @@ impl EventQueues {
         let Ok(slot) = self.pending.insert(Pending { event, recurring, link: Link::UNLINKED }) else {
             unreachable!("an event came without a reserved slot")
         };
-        self.queues[queue].arrivals.push_back(&mut self.pending, slot);
+        let arrivals = &mut self.queues[queue].arrivals;
+        let is_first = arrivals.is_empty();
+        arrivals.push_back(&mut self.pending, slot);
+        if is_first {
+            self.ready.add(&mut self.queues, queue);
+        }
+    }
+
+    /// A queue that has events, and had none before the first of them; each is told once until it is empty again.
+    pub(crate) fn pop_ready(&mut self) -> Option<u32> {
+        loop {
+            let queue = self.ready.pop_front(&mut self.queues)?;
+            if !self.queues[queue].arrivals.is_empty() {
+                return Some(queue);
+            }
+        }
+    }
+
+    /// Queues that there may be.
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.queues.capacity()
     }
 
     /// Takes the oldest event off its queue; it can be read until [`forget`](Self::forget), and its slot goes
@@ -409,5 +438,85 @@ impl EventQueues {
     /// Events that wait in all queues.
     pub(crate) const fn waiting_count(&self) -> u32 {
         self.pending.used_count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::{BTreeSet, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::handle::Cookie;
+
+    const QUEUES: u32 = 8;
+
+    fn event(number: u64) -> Event {
+        let (handle, options) = (MdHandle(Cookie(number)), MdOptions::NONE);
+        Event::Unlink { md: EventMd { handle, user_ptr: 0, options, status: Status::Ok, unlinked: false } }
+    }
+
+    /// Takes so many events, and says whether the queue had fewer.
+    fn take(queues: &mut EventQueues, queue: u32, most: usize, expected: &mut VecDeque<u64>) -> bool {
+        for _ in 0..most {
+            let Some(popped) = queues.pop(queue) else {
+                assert!(expected.is_empty(), "queue {queue} has lost events");
+                return true;
+            };
+            let (event, _) = queues.read(&popped);
+            assert_eq!(Some(event.md().0.0), expected.pop_front());
+            queues.forget(popped);
+            queues.release(queue, 1);
+        }
+        false
+    }
+
+    proptest! {
+        /// A consumer that looks where it is told, and again where it has left something, takes what one takes that
+        /// looks at all queues.
+        #[test]
+        fn a_queue_with_events_is_told_or_known(
+            steps in proptest::collection::vec((0_u8..8, 0..QUEUES, 0_usize..4), 0..300),
+        ) {
+            let mut queues = EventQueues::new(QUEUES, 512);
+            let mut model: [Option<VecDeque<u64>>; QUEUES as usize] = Default::default();
+            let mut known = BTreeSet::new();
+            for (number, (step, queue, count)) in (0_u64..).zip(steps) {
+                match (step, &mut model[queue as usize]) {
+                    // The slot that was vacated last is used first.
+                    (0, _) => if let Ok(made) = queues.create(64) {
+                        model[made as usize] = Some(VecDeque::new());
+                    },
+                    (1, Some(events)) if events.is_empty() => {
+                        queues.remove(queue).unwrap();
+                        known.remove(&queue);
+                        model[queue as usize] = None;
+                    }
+                    (2..=4, Some(events)) if queues.reserve(queue, 1).is_ok() => {
+                        queues.push(queue, event(number), false);
+                        events.push_back(number);
+                    }
+                    // One who knows the queue takes from it, told or not.
+                    (5, Some(events)) => if take(&mut queues, queue, count, events) {
+                        known.remove(&queue);
+                    },
+                    _ => {
+                        while let Some(ready) = queues.pop_ready() {
+                            let events = model[ready as usize].as_mut().unwrap();
+                            prop_assert!(!events.is_empty(), "queue {} has no events", ready);
+                            known.insert(ready);
+                        }
+                        let has_events = |queue: &u32| !model[*queue as usize].as_ref().is_none_or(VecDeque::is_empty);
+                        let all = (0..QUEUES).filter(has_events).collect::<BTreeSet<_>>();
+                        prop_assert!(all.is_subset(&known), "{:?} of {:?} are told", known, all);
+                        known.retain(|queue| {
+                            let events = model[*queue as usize].as_mut().unwrap();
+                            !take(&mut queues, *queue, count, events)
+                        });
+                    }
+                }
+            }
+        }
     }
 }

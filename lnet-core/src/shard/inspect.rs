@@ -68,6 +68,12 @@ pub enum PeerChange {
 pub(super) const PEER_CHANGES_MAX: usize = 64;
 
 impl Shard {
+    /// Event queues that there may be at once: the slots of their handles are below this.
+    #[must_use]
+    pub const fn event_queues_max(&self) -> u32 {
+        self.events.capacity()
+    }
+
     /// The next change of a peer that was not told yet, with a NID of the peer, for a log. What comes faster than it is
     /// fetched is lost.
     pub fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {

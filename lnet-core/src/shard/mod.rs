@@ -249,6 +249,14 @@ impl Shard {
         self.events.remove(slot)
     }
 
+    /// An event queue that has events, and had none before the first of them. Each is told once until it is empty again; what
+    /// is left in one that was told is for the caller to remember.
+    #[inline]
+    pub fn poll_ready_queue(&mut self) -> Option<EqHandle> {
+        let slot = self.events.pop_ready()?;
+        Some(EqHandle(Cookie::new(Kind::EventQueue, self.id, slot, self.events.generation(slot))))
+    }
+
     /// Takes the oldest event out of a queue; `None` when there is none, or no such queue.
     #[inline]
     pub fn poll_event(&mut self, queue: EqHandle) -> Option<Event> {

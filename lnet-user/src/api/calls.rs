@@ -13,6 +13,7 @@ use lnet_core::handle::{MdHandle, MeHandle, ShardId};
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
+use super::marks::Marks;
 use super::request::{Answer, Message};
 use super::service::Queues;
 use crate::runtime::Worker;
@@ -42,21 +43,34 @@ pub(super) struct Signals {
     calls: AtomicUsize,
     /// Leases that were returned, ever.
     returned: AtomicUsize,
+    /// Queues whose consumers want a look at them.
+    marks: Marks,
 }
 
 impl Signals {
-    /// Those of a shard that this wakes.
-    pub(super) fn new(waker: Waker) -> Arc<Self> {
+    /// Those of a shard that this wakes, with so many event queues at most.
+    pub(super) fn new(waker: Waker, queues: u32) -> Arc<Self> {
         Arc::new(Self {
             waker,
             wakes: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             returned: AtomicUsize::new(0),
+            marks: Marks::new(queues),
         })
     }
 
-    /// Makes sure that the shard looks at its queues.
-    pub(super) fn wake(&self) {
+    /// Makes sure that the shard looks at the queue in this slot.
+    pub(super) fn mark(&self, slot: u32) {
+        self.marks.set(slot);
+        self.wake();
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// Makes sure that the shard looks at its calls, its leases and the queues that are marked.
+    fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
         self.waker.wake();
     }

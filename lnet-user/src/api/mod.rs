@@ -48,6 +48,7 @@ mod descriptor;
 mod errno;
 mod error;
 mod lend;
+mod marks;
 mod peer_log;
 mod pings;
 mod ports;
@@ -57,6 +58,7 @@ mod request;
 pub mod rpc;
 mod runner;
 mod service;
+mod shard_queue;
 mod traffic;
 
 use std::ops::Deref;
@@ -346,7 +348,7 @@ impl ShardEnd {
         failures: Arc<Notify>,
     ) -> Result<Self, LnetError> {
         let shard = worker.shard_id();
-        let signals = Signals::new(worker.waker());
+        let signals = Signals::new(worker.waker(), worker.shard().event_queues_max());
         let (caller, calls) = channel(shard, &signals);
         let service = Service::new(calls, signals, failures);
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);

@@ -253,15 +253,25 @@ struct End {
     // Before the shard, which learns of its end.
     ring: Consumer<QueuedEvent>,
     wants_room: Arc<AtomicBool>,
-    shard: Wakes,
+    wakes: Wakes,
 }
 
-/// A shard that looks at its queues when this is dropped.
-struct Wakes(ShardHandle);
+/// A shard that looks at the queue when this is dropped.
+struct Wakes {
+    shard: ShardHandle,
+    /// That of the queue on it.
+    slot: u32,
+}
+
+impl Wakes {
+    fn wake(&self) {
+        self.shard.end().caller.signals().mark(self.slot);
+    }
+}
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        self.0.end().caller.signals().wake();
+        self.wake();
     }
 }
 
@@ -274,7 +284,7 @@ impl End {
         if queued.is_some() {
             fence(Ordering::SeqCst);
             if self.wants_room.load(Ordering::Relaxed) && self.wants_room.swap(false, Ordering::Relaxed) {
-                self.shard.0.end().caller.signals().wake();
+                self.wakes.wake();
             }
         }
         (queued.is_some() || !is_over).then_some(queued)
@@ -302,7 +312,7 @@ impl EventQueue {
                 move |worker: &mut Worker, queues: &mut Queues| queues.create(worker, slots, end, name);
             let handle = shard.end().run(create)??;
             name.get_or_insert(handle);
-            ends.push(End { ring, wants_room, shard: Wakes(shard) });
+            ends.push(End { ring, wants_room, wakes: Wakes { shard, slot: handle.0.slot() } });
         }
         let handle = name.ok_or(EqError::Unknown)?;
         Ok(Self { handle, ends, next: 0, waiting, is_waiting: false, waits: Waits::default() })
@@ -326,7 +336,7 @@ impl EventQueue {
             match end.pop() {
                 Some(Some(queued)) => return Ok(Some(queued)),
                 Some(None) => {}
-                None => stopped = Some(LnetError::Stopped(end.shard.0.id())),
+                None => stopped = Some(LnetError::Stopped(end.wakes.shard.id())),
             }
             self.next = (self.next + 1) % self.ends.len();
         }
@@ -356,8 +366,8 @@ impl EventQueue {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
-            if let [End { ring, shard, .. }] = &self.ends[..] {
-                let thread = &shard.0.end().thread;
+            if let [End { ring, wakes, .. }] = &self.ends[..] {
+                let thread = &wakes.shard.end().thread;
                 thread.drive(|| !ring.is_empty(), until, eager);
                 if thread.has_waiting() {
                     // The keeper drives for all.
@@ -379,8 +389,8 @@ impl EventQueue {
     /// Tells the shards whether a thread or task waits here.
     fn set_waiting(&mut self, waits: bool) {
         if std::mem::replace(&mut self.is_waiting, waits) != waits {
-            for End { shard, .. } in &self.ends {
-                shard.0.end().thread.set_waiting(waits);
+            for End { wakes, .. } in &self.ends {
+                wakes.shard.end().thread.set_waiting(waits);
             }
         }
     }
@@ -420,7 +430,7 @@ impl EventQueue {
     /// The shard that it is on, or the first of them.
     #[must_use]
     pub fn shard(&self) -> &ShardHandle {
-        &self.ends[0].shard.0
+        &self.ends[0].wakes.shard
     }
 }
 

@@ -158,8 +158,8 @@ impl Drop for RefusalSlot {
 pub(super) enum Answer {
     /// By events; only a refusal takes the slot.
     Events(RefusalSlot),
-    /// By a future.
-    Outcome(oneshot::Sender<Result<QueuedEvent, LnetError>>),
+    /// By a future, with nothing told by the descriptor's event queue.
+    Outcome(oneshot::Sender<Result<QueuedEvent, LnetError>>, EqHandle),
 }
 
 /// A PUT or a GET that is to be sent. It does nothing until it is queued, started or awaited:
@@ -203,7 +203,8 @@ impl Request<'_> {
     /// [`LnetError::Request`] when it does not start; nothing has changed then.
     pub fn start(self) -> Result<(), LnetError> {
         let message = self.message;
-        self.descriptor.shard().end().run(move |worker, queues| queues.start(&message, worker))?
+        let queue = self.descriptor.refusals().queue();
+        self.descriptor.shard().end().run(move |worker, queues| queues.start(&message, queue, worker))?
     }
 }
 
@@ -215,7 +216,7 @@ impl IntoFuture for Request<'_> {
         let shard = self.descriptor.shard();
         let (sender, outcome) = oneshot::channel();
         let left = match self.descriptor.refusals().queue() {
-            Some(_) => shard.end().enqueue(Call::Request(self.message, Answer::Outcome(sender))),
+            Some(queue) => shard.end().enqueue(Call::Request(self.message, Answer::Outcome(sender, queue))),
             None => Err(LnetError::NoEventQueue),
         };
         Outcome { shard: shard.id(), outcome, refused: left.err() }

@@ -1,17 +1,16 @@
 //! What a shard's driver does for the application: it answers calls and passes events on.
 //!
 //! Invariants: an event that the application has no room for stays in the shard's queue, where its place is
-//! reserved. The last event of a descriptor brings its buffer, so it is held back while leases on the
-//! buffer are out. A queue that the application has dropped is emptied: its descriptors are unlinked, and it
-//! goes with the last of them.
+//! reserved. A turn looks at the queues that the shard has events for, that their consumers have marked, and that a
+//! call has changed, however many others there are. The last event of a descriptor brings its buffer, so it is held
+//! back while leases on the buffer are out. A queue that the application has dropped is emptied: its descriptors are
+//! unlinked, and it goes with the last of them.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lnet_core::event::{EqError, Event, EventKind};
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
-use lnet_core::lnd::Status;
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
@@ -20,10 +19,11 @@ use tokio::sync::{Notify, oneshot};
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::{LnetError, NotLent};
 use super::lend::Outgoing;
-use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal, SharedLease};
+use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal};
 use super::request::{Answer, Message};
+use super::shard_queue::{Awaited, LastEvents, Queue, Sender};
 use crate::memory::Buffer;
-use crate::runtime::{Delivery, Refused, Worker};
+use crate::runtime::{Refused, Worker};
 
 /// Calls that are answered in one turn.
 const CALL_BUDGET: u32 = 64;
@@ -42,7 +42,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(calls: Calls, signals: Arc<Signals>, failures: Arc<Notify>) -> Self {
-        let queues = Queues { queues: Vec::new(), returned_count: 0, is_blocked: false, signals };
+        let queues = Queues::new(signals);
         Self { calls, queues, wake_count: 0, failures, has_told_failures: false }
     }
 
@@ -52,7 +52,7 @@ impl Service {
         let signals = &self.queues.signals;
         let (wake_count, has_calls) = (signals.wake_count(), signals.has_calls());
         let is_woken = wake_count != self.wake_count || has_calls;
-        if is_woken || self.queues.is_blocked || worker.waiting_events() != 0 {
+        if is_woken || !self.queues.looks.is_empty() || worker.waiting_events() != 0 {
             self.wake_count = wake_count;
             self.answer(worker, CALL_BUDGET);
             self.queues.turn(worker);
@@ -96,61 +96,42 @@ impl Service {
 
 /// The event queues of a shard that the application has made.
 pub(super) struct Queues {
-    queues: Vec<Queue>,
+    /// By the slot of their handle.
+    queues: Vec<Option<Queue>>,
+    /// Those slots, by what the application calls the queues.
+    slots: HashMap<EqHandle, u32>,
+    /// Slots of the queues that the next turn looks at, each once.
+    looks: Vec<u32>,
+    /// Last events whose buffers are not at home yet, with the slots of their queues.
+    last_events: LastEvents,
     /// Leases that had been returned in the last turn.
     returned_count: usize,
-    /// Whether the application's end of a queue had no room in the last turn.
-    is_blocked: bool,
     signals: Arc<Signals>,
-}
-
-struct Queue {
-    /// What the application calls it.
-    name: EqHandle,
-    handle: EqHandle,
-    end: QueueEnd,
-    /// Descriptors whose last event is still to come.
-    live: HashSet<MdHandle>,
-    /// Requests whose outcome a future waits for.
-    awaited: HashMap<MdHandle, Awaited>,
-    /// Last events whose buffers are not at home yet.
-    last_events: Vec<Event>,
-    /// Events that may wait for room in the application's end, so that those behind them reach a future.
-    slots: u32,
-    /// Whether the application's end had no room in the last turn.
-    blocked: bool,
-    closing: bool,
-}
-
-/// Where the outcome of a request goes.
-pub(super) type Sender = oneshot::Sender<Result<QueuedEvent, LnetError>>;
-
-/// A request, or an entry for one PUT, whose outcome a future waits for.
-struct Awaited {
-    sender: Sender,
-    /// The event that is its outcome.
-    kind: EventKind,
-    /// The events so far, of which none was passed on: the SEND, or the outcome that came before it.
-    events: [Option<Event>; 2],
-}
-
-impl Awaited {
-    /// Takes note of an event; the outcome, if that is known now.
-    fn take(&mut self, event: &Event) -> Option<Event> {
-        if let Some(free) = self.events.iter_mut().find(|event| event.is_none()) {
-            *free = Some(*event);
-        }
-        let has = |kind| self.events.iter().flatten().find(|event| event.kind() == kind);
-        match has(self.kind) {
-            Some(answer) if has(EventKind::Send).is_some() || event.unlinked() => Some(*answer),
-            // Nothing else will come.
-            None if event.unlinked() || event.status() != Status::Ok => Some(*event),
-            _ => None,
-        }
-    }
+    /// Looks at queues, ever.
+    #[cfg(test)]
+    pub(super) look_count: usize,
 }
 
 impl Queues {
+    fn new(signals: Arc<Signals>) -> Self {
+        Self {
+            queues: Vec::new(),
+            slots: HashMap::new(),
+            looks: Vec::new(),
+            last_events: HashMap::new(),
+            returned_count: 0,
+            signals,
+            #[cfg(test)]
+            look_count: 0,
+        }
+    }
+
+    /// The queue that the application calls so; one that is gone has no consumer that could be told anything.
+    fn named(&mut self, name: Option<EqHandle>) -> Option<&mut Queue> {
+        let slot = *self.slots.get(&name?)?;
+        self.queues[slot as usize].as_mut()
+    }
+
     pub(super) fn answer(&mut self, call: Call, worker: &mut Worker) {
         match call {
             Call::Request(message, answer) => self.request(&message, answer, worker),
@@ -167,27 +148,34 @@ impl Queues {
 
     /// Starts a request, and says how that went.
     fn request(&mut self, message: &Message, answer: Answer, worker: &mut Worker) {
-        let md = message.md();
-        match (answer, self.start(message, worker)) {
-            (Answer::Events(_), Ok(())) => {}
-            (Answer::Events(slot), Err(error)) => {
-                let event = slot.event(message);
-                self.refuse(slot.queue(), event, Refusal { error, buffer: None, slot });
+        match answer {
+            Answer::Events(slot) => {
+                if let Err(error) = self.start(message, slot.queue(), worker) {
+                    let event = slot.event(message);
+                    self.refuse(slot.queue(), event, Refusal { error, buffer: None, slot });
+                }
             }
-            (Answer::Outcome(sender), Ok(())) => self.await_outcome(md, message.answer(), sender),
-            // The future may be gone.
-            (Answer::Outcome(sender), Err(error)) => drop(sender.send(Err(error))),
+            Answer::Outcome(sender, queue) => match self.start(message, Some(queue), worker) {
+                Ok(()) => self.await_outcome(message.md(), Some(queue), message.answer(), sender),
+                // The future may be gone.
+                Err(error) => drop(sender.send(Err(error))),
+            },
         }
     }
 
-    /// Tells by an event queue what was refused; one that is gone has no consumer that could be told.
+    /// Tells by an event queue what was refused.
     pub(super) fn refuse(&mut self, queue: Option<EqHandle>, event: Event, refusal: Refusal) {
-        let queue = self.queues.iter_mut().find(|known| Some(known.name) == queue);
-        if let Some(queue) = queue.filter(|queue| !queue.closing) {
+        if let Some(queue) = self.named(queue).filter(|queue| !queue.closing) {
             queue.end.push(QueuedEvent { event, payload: Payload::Refusal(Box::new(refusal)) });
             // The consumer is told by the next turn, which is of another thread where this is not within one.
-            self.is_blocked = true;
+            let slot = queue.handle.0.slot();
+            self.look_at(slot);
         }
+    }
+
+    /// Has the next turn look at a queue, if it is there.
+    fn look_at(&mut self, slot: u32) {
+        look_at(&mut self.queues, &mut self.looks, slot);
     }
 
     /// Makes a descriptor and starts a request with it, whose outcome goes to a future.
@@ -201,9 +189,9 @@ impl Queues {
     ) -> Result<MdHandle, LnetError> {
         let handle = self.bind(worker, md, buffer).map_err(|refused| refused.error)?;
         let message = message(handle);
-        match self.start(&message, worker) {
+        match self.start(&message, md.event_queue, worker) {
             Ok(()) => {
-                self.await_outcome(handle, message.answer(), sender);
+                self.await_outcome(handle, md.event_queue, message.answer(), sender);
                 Ok(handle)
             }
             Err(error) => {
@@ -220,9 +208,9 @@ impl Queues {
         worker: &mut Worker,
         outgoing: Outgoing,
     ) -> Result<MdHandle, NotLent> {
-        let Outgoing { md, buffer, message } = outgoing;
-        let md = self.bind(worker, &md, buffer)?;
-        self.start(&message.of(md), worker).map_err(|error| {
+        let Outgoing { md: spec, buffer, message } = outgoing;
+        let md = self.bind(worker, &spec, buffer)?;
+        self.start(&message.of(md), spec.event_queue, worker).map_err(|error| {
             // It is there, so that this succeeds.
             let _ = worker.unlink(md);
             NotLent { error, buffer: None }
@@ -239,19 +227,27 @@ impl Queues {
         buffer: Buffer,
         sender: Sender,
     ) -> Result<(MeHandle, MdHandle), LnetError> {
-        let (entry, md) = self.attach(worker, entry, md, buffer).map_err(|refused| refused.error)?;
-        self.await_outcome(md, EventKind::Put, sender);
-        Ok((entry, md))
+        let (entry, handle) = self.attach(worker, entry, md, buffer).map_err(|refused| refused.error)?;
+        self.await_outcome(handle, md.event_queue, EventKind::Put, sender);
+        Ok((entry, handle))
     }
 
-    fn await_outcome(&mut self, md: MdHandle, kind: EventKind, sender: Sender) {
-        let queue = self.queues.iter_mut().find(|queue| queue.live.contains(&md));
-        queue.map(|queue| queue.awaited.insert(md, Awaited { sender, kind, events: [None; 2] }));
+    fn await_outcome(&mut self, md: MdHandle, queue: Option<EqHandle>, kind: EventKind, sender: Sender) {
+        let Some(queue) = self.named(queue) else { return };
+        queue.awaited.insert(md, Awaited::new(sender, kind));
+        // The outcome may be behind events that have no room, and now comes past them.
+        let slot = queue.handle.0.slot();
+        self.look_at(slot);
     }
 
-    /// Starts a request.
-    pub(super) fn start(&mut self, message: &Message, worker: &mut Worker) -> Result<(), LnetError> {
-        if self.queues.iter().any(|queue| queue.awaited.contains_key(&message.md())) {
+    /// Starts a request of a descriptor with this event queue.
+    pub(super) fn start(
+        &mut self,
+        message: &Message,
+        queue: Option<EqHandle>,
+        worker: &mut Worker,
+    ) -> Result<(), LnetError> {
+        if self.named(queue).is_some_and(|queue| queue.awaited.contains_key(&message.md())) {
             return Err(LnetError::Awaited);
         }
         let started = match message {
@@ -274,19 +270,26 @@ impl Queues {
         name: Option<EqHandle>,
     ) -> Result<EqHandle, EqError> {
         let handle = worker.create_event_queue(slots)?;
-        let (live, awaited, last_events) = (HashSet::new(), HashMap::new(), Vec::new());
-        let name = name.unwrap_or(handle);
-        self.queues.push(Queue {
+        let (live, awaited) = (HashSet::new(), HashMap::new());
+        let (name, slot) = (name.unwrap_or(handle), handle.0.slot());
+        let queue = Queue {
             name,
             handle,
             end,
             live,
             awaited,
-            last_events,
+            last_event_count: 0,
             slots,
-            blocked: false,
+            is_listed: false,
             closing: false,
-        });
+        };
+        if self.queues.len() <= slot as usize {
+            self.queues.resize_with(slot as usize + 1, || None);
+        }
+        // So that no turn allocates.
+        self.looks.reserve(self.queues.len());
+        self.queues[slot as usize] = Some(queue);
+        self.slots.insert(name, slot);
         Ok(handle)
     }
 
@@ -314,138 +317,69 @@ impl Queues {
     }
 
     /// The spec with this shard's handle of its event queue.
-    fn with_queue(&self, md: &MdSpec) -> MdSpec {
-        let queue = self.queues.iter().find(|queue| Some(queue.name) == md.event_queue);
-        MdSpec { event_queue: queue.map(|queue| queue.handle).or(md.event_queue), ..*md }
+    fn with_queue(&mut self, md: &MdSpec) -> MdSpec {
+        let queue = self.named(md.event_queue).map(|queue| queue.handle);
+        MdSpec { event_queue: queue.or(md.event_queue), ..*md }
     }
 
     fn register(&mut self, md: &MdSpec, handle: MdHandle) {
-        let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == md.event_queue);
-        queue.map(|queue| queue.live.insert(handle));
+        self.named(md.event_queue).map(|queue| queue.live.insert(handle));
     }
 
     fn turn(&mut self, worker: &mut Worker) {
-        if self.queues.iter().any(|queue| !queue.last_events.is_empty()) {
+        if !self.last_events.is_empty() {
             // Counted first: a lease that comes back now is seen here or counted next time.
             self.returned_count = self.signals.returned_count();
             while let Some((md, buffer)) = worker.poll_buffer() {
                 self.take_home(md, buffer);
             }
         }
-        self.is_blocked = false;
-        for queue in &mut self.queues {
-            queue.turn(worker, &self.signals);
-            self.is_blocked |= queue.blocked;
+        let Self { queues, slots, looks, last_events, signals, .. } = self;
+        signals.marks().take(|slot| look_at(queues, looks, slot));
+        while let Some(queue) = worker.poll_ready_queue() {
+            look_at(queues, looks, queue.0.slot());
         }
-        self.queues.retain_mut(|queue| !queue.is_over(worker));
+        #[cfg(test)]
+        {
+            self.look_count += looks.len();
+        }
+        looks.retain(|slot| {
+            let known = &mut queues[*slot as usize];
+            let Some(queue) = known else { return false };
+            queue.turn(worker, signals, last_events);
+            if !queue.is_ending() {
+                queue.is_listed = false;
+                return false;
+            }
+            let is_over = worker.free_event_queue(queue.handle).is_ok();
+            if is_over {
+                slots.remove(&queue.name);
+                *known = None;
+            }
+            !is_over
+        });
     }
 
     fn take_home(&mut self, md: MdHandle, buffer: Buffer) {
-        for queue in &mut self.queues {
-            if let Some(index) = queue.last_events.iter().position(|event| event.md() == md) {
-                let event = queue.last_events.swap_remove(index);
-                queue.end.push(QueuedEvent { event, payload: Payload::Buffer(buffer) });
-                return;
-            }
+        let Some((slot, event)) = self.last_events.remove(&md) else { return };
+        if let Some(queue) = &mut self.queues[slot as usize] {
+            queue.last_event_count -= 1;
+            queue.end.push(QueuedEvent { event, payload: Payload::Buffer(buffer) });
         }
+        self.look_at(slot);
     }
 
     fn has_work(&self) -> bool {
         let is_returned = self.signals.returned_count() != self.returned_count;
-        self.queues.iter().any(|queue| {
-            queue.blocked && !queue.end.is_full()
-                || queue.end.is_abandoned() != queue.closing
-                || is_returned && !queue.last_events.is_empty()
-        })
+        self.signals.marks().any() || is_returned && !self.last_events.is_empty()
     }
 }
 
-impl Queue {
-    /// Passes events on, as far as there is room.
-    fn turn(&mut self, worker: &mut Worker, signals: &Arc<Signals>) {
-        if self.end.is_abandoned() && !self.closing {
-            self.closing = true;
-            for md in &self.live {
-                // Those that are on their way out already need no unlink.
-                let _ = worker.unlink(*md);
-            }
-        }
-        self.end.flush();
-        self.blocked = true;
-        while self.closing || self.end.has_room() || self.is_waited_for() {
-            let Some(delivery) = worker.poll_event(self.handle) else {
-                self.blocked = false;
-                break;
-            };
-            self.pass_on(worker, delivery, signals);
-        }
-        if self.blocked {
-            self.end.await_room();
-        }
-        self.end.tell();
-    }
-
-    /// Whether a future waits for what may be behind events that have no room. There are as many of these as descriptors
-    /// have reserved, since the application, which gives new entries, may be the one that waits.
-    fn is_waited_for(&self) -> bool {
-        !self.awaited.is_empty() && self.end.late_count() < self.slots as usize
-    }
-
-    /// Passes an event on, unless a future has it, or its buffer is not at home yet.
-    fn pass_on(&mut self, worker: &mut Worker, mut delivery: Delivery, signals: &Arc<Signals>) {
-        let event = delivery.event;
-        if !self.awaited.is_empty() && self.pass_to_future(&mut delivery) {
-            return;
-        }
-        let payload = if event.unlinked() {
-            self.live.remove(&event.md());
-            let Some(buffer) = delivery.buffer.take() else { return self.last_events.push(event) };
-            Payload::Buffer(buffer)
-        } else {
-            let has_payload = event.kind() == EventKind::Put && event.status() == Status::Ok;
-            let lease = if has_payload { worker.read_lease(&delivery).ok() } else { None };
-            lease.map_or(Payload::None, |lease| {
-                Payload::Lease(SharedLease { lease: Some(lease), signals: Arc::clone(signals) })
-            })
-        };
-        self.end.push(QueuedEvent { event, payload });
-    }
-
-    /// Passes an event to the future that waits for it; whether there is one.
-    fn pass_to_future(&mut self, delivery: &mut Delivery) -> bool {
-        let event = delivery.event;
-        let Entry::Occupied(mut awaited) = self.awaited.entry(event.md()) else { return false };
-        // One whose buffer is not at home yet takes the usual way.
-        if awaited.get().sender.is_closed() || event.unlinked() && delivery.buffer.is_none() {
-            for event in awaited.remove().events.into_iter().flatten() {
-                self.end.push(QueuedEvent { event, payload: Payload::None });
-            }
-            return false;
-        }
-        let Some(outcome) = awaited.get_mut().take(&event) else { return true };
-        let payload = delivery.buffer.take().map_or(Payload::None, Payload::Buffer);
-        let Awaited { sender, events, .. } = awaited.remove();
-        let Err(unsent) = sender.send(Ok(QueuedEvent { event: outcome, payload })) else {
-            if event.unlinked() {
-                self.live.remove(&event.md());
-            }
-            return true;
-        };
-        // The future was dropped at this moment.
-        if let Ok(QueuedEvent { payload: Payload::Buffer(buffer), .. }) = unsent {
-            delivery.buffer = Some(buffer);
-        }
-        for earlier in events.into_iter().flatten().filter(|earlier| *earlier != event) {
-            self.end.push(QueuedEvent { event: earlier, payload: Payload::None });
-        }
-        false
-    }
-
-    /// Whether it is gone.
-    fn is_over(&self, worker: &mut Worker) -> bool {
-        self.closing
-            && self.live.is_empty()
-            && self.last_events.is_empty()
-            && worker.free_event_queue(self.handle).is_ok()
+/// Has the next turn look at a queue, if it is there.
+fn look_at(queues: &mut [Option<Queue>], looks: &mut Vec<u32>, slot: u32) {
+    // Others than the application's are none of these.
+    let Some(Some(queue)) = queues.get_mut(slot as usize) else { return };
+    if !std::mem::replace(&mut queue.is_listed, true) {
+        looks.push(slot);
     }
 }

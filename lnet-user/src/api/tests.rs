@@ -86,10 +86,10 @@ fn distances_are_those_of_the_nis() {
 }
 
 /// As [`ShardEnd::spawn`], for the test to drive.
-fn driven() -> (NodeDriver, Worker, Caller, Service) {
-    let (node, mut workers) = NodeDriver::start(&NodeConfig::loopback()).unwrap();
+fn driven(config: &NodeConfig) -> (NodeDriver, Worker, Caller, Service) {
+    let (node, mut workers) = NodeDriver::start(config).unwrap();
     let worker = workers.remove(0);
-    let signals = Signals::new(worker.waker());
+    let signals = Signals::new(worker.waker(), worker.shard().event_queues_max());
     let (caller, calls) = channel(worker.shard_id(), &signals);
     (node, worker, caller, Service::new(calls, signals, std::sync::Arc::default()))
 }
@@ -98,7 +98,7 @@ fn driven() -> (NodeDriver, Worker, Caller, Service) {
 #[test]
 fn calls_that_a_turn_leaves_are_answered_by_the_next_ones() {
     const CALLS: usize = 200;
-    let (_node, mut worker, caller, mut service) = driven();
+    let (_node, mut worker, caller, mut service) = driven(&NodeConfig::loopback());
     let answers: Vec<_> = (0..CALLS).map(|number| caller.begin(move |_, _| number).unwrap()).collect();
     for _ in 0..CALLS {
         service.turn(&mut worker);
@@ -111,7 +111,7 @@ fn calls_that_a_turn_leaves_are_answered_by_the_next_ones() {
 #[test]
 fn turns_allocate_nothing() {
     const PUTS: u32 = 4;
-    let (_node, mut worker, caller, mut service) = driven();
+    let (_node, mut worker, caller, mut service) = driven(&NodeConfig::loopback());
     let (end, mut ring) = QueueEnd::new(64, Arc::default());
     let queue = service.queues().create(&mut worker, 3000, end, None).unwrap();
     let sink = MdSpec::new(1 << 16, Threshold::Count(1000), MdOptions::PUT, queue);
@@ -140,6 +140,51 @@ fn turns_allocate_nothing() {
     let allocations = allocation_counter::measure(|| (0..20).for_each(|_| round()));
     assert_eq!(count, 30 * PUTS * 3, "PUT, SEND, ACK");
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
+}
+
+/// What a message costs does not depend on the queues that it does not concern.
+#[test]
+fn a_turn_looks_at_the_queues_that_have_something() {
+    const QUEUES: u64 = 1000;
+    let limits = lnet_core::limits::Limits { event_queues: 1 << 10, ..NodeConfig::loopback().limits };
+    let (_node, mut worker, caller, mut service) = driven(&NodeConfig::loopback().limits(limits));
+    let mut create = |service: &mut Service, number| {
+        let (end, ring) = QueueEnd::new(2, Arc::default());
+        let queue = service.queues().create(&mut worker, 4, end, None).unwrap();
+        let sink = MdSpec::new(16, Threshold::Count(1), MdOptions::PUT, queue);
+        let entry = EntrySpec::new(PORTAL, number);
+        service.queues().attach(&mut worker, &entry, &sink, Buffer::zeroed(16)).unwrap();
+        (queue, ring)
+    };
+    let mut queues: Vec<_> = (0..QUEUES).map(|number| create(&mut service, number)).collect();
+    let settle = |service: &mut Service, worker: &mut Worker| {
+        let before = service.queues().look_count;
+        while worker.progress() || service.has_work() || worker.waiting_events() != 0 {
+            service.turn(worker);
+        }
+        service.turn(worker);
+        service.queues().look_count - before
+    };
+    settle(&mut service, &mut worker);
+    let (queue, ring) = &mut queues[500];
+    let source = MdSpec::new(16, Threshold::Count(1), MdOptions::NONE, *queue);
+    let md = service.queues().bind(&mut worker, &source, Buffer::zeroed(16)).unwrap();
+    let refusals = Refusals::new(md, &source);
+    let answer = Answer::Events(RefusalSlot::reserve(&refusals).unwrap());
+    let put = PutRequest { match_bits: 500, ack: false, ..put(md) };
+    caller.enqueue(Call::Request(Message::Put(put), answer), || {}).unwrap();
+    let looks = settle(&mut service, &mut worker);
+    assert!((1..=4).contains(&looks), "{looks} looks");
+    assert_eq!([ring.pop().is_ok(), ring.pop().is_ok()], [true; 2], "SEND and PUT");
+
+    // One that is dropped is looked at for as long as it goes.
+    let (queue, ring) = queues.remove(7);
+    drop(ring);
+    caller.signals().mark(queue.0.slot());
+    let looks = settle(&mut service, &mut worker);
+    assert!((1..=4).contains(&looks), "{looks} looks");
+    assert_eq!(worker.free_event_queue(queue), Err(lnet_core::event::EqError::Unknown), "it has gone");
+    assert!(!service.has_work());
 }
 
 /// A node without interfaces has nothing to capture; the file is complete all the same.

@@ -323,6 +323,13 @@ impl Worker {
         self.shard.unlink_entry(entry)
     }
 
+    /// An event queue to which an event came when it had none ([`Shard::poll_ready_queue`]): so that a thread with many
+    /// queues looks at few. Each is told once until it is empty again.
+    #[inline]
+    pub fn poll_ready_queue(&mut self) -> Option<EqHandle> {
+        self.shard.poll_ready_queue()
+    }
+
     /// The next event of a queue.
     #[inline]
     pub fn poll_event(&mut self, eq: EqHandle) -> Option<Delivery> {

@@ -11,6 +11,7 @@ mod events;
 mod fragments;
 mod in_process;
 mod pushes;
+mod queues;
 mod requests;
 mod rpc;
 mod topology;
