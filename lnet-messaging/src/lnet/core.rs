@@ -7,22 +7,52 @@ use std::collections::HashMap;
 
 use lnet_user::ProcessId;
 
+use super::address::LnetAddress;
 use super::network::{EventKind, NetworkEvent, Payload};
 use super::ring::Producer;
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, QueueType};
 
-/// What became of an operation, or of a message in a receive buffer.
+/// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's cache to another's.
 #[derive(Debug)]
 pub(crate) struct RingEvent {
-    pub(crate) id: BufferId,
-    pub(crate) status: Status,
-    pub(crate) length_bytes: u64,
-    pub(crate) offset_bytes: u64,
-    pub(crate) is_last: bool,
-    /// The sender, and what it says of itself.
-    pub(crate) sender: Option<(ProcessId, u64)>,
+    number: u64,
     pub(crate) payload: Payload,
+    pub(crate) length_bytes: u32,
+    pub(crate) offset_bytes: u32,
+    pub(crate) sender: Sender,
+    pub(crate) status: Status,
+    queue: QueueType,
+    pub(crate) is_last: bool,
+}
+
+const _: () = assert!(size_of::<RingEvent>() <= 80);
+
+impl RingEvent {
+    /// The buffer's use that it is about.
+    pub(crate) fn id(&self) -> BufferId {
+        BufferId { queue: self.queue, number: self.number }
+    }
+}
+
+/// Where a message came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sender {
+    /// It is no message.
+    None,
+    /// No transfer machine.
+    Nameless,
+    /// The transfer machine of this process, portal and identifier.
+    Tm(ProcessId, u8, u16),
+}
+
+impl Sender {
+    /// That of a message with this header data.
+    fn of(initiator: ProcessId, hdr_data: u64) -> Self {
+        let address = LnetAddress::of_sender(initiator, hdr_data);
+        let parts = address.and_then(|address| Some((u8::try_from(address.portal).ok()?, address.tmid?)));
+        parts.map_or(Self::Nameless, |(portal, tmid)| Self::Tm(initiator, portal, tmid))
+    }
 }
 
 /// What is known of an operation besides its buffer.
@@ -73,7 +103,7 @@ impl Operations {
         };
         let Some(event) = operation.meaning(event) else { return false };
         if event.is_last {
-            self.by_number.remove(&event.id.number);
+            self.by_number.remove(&event.number);
         }
         match self.ring.push(event) {
             Ok(()) => true,
@@ -112,10 +142,36 @@ impl Operation {
             debug_assert!(false, "{kind:?} of {:?} without its end", self.id.queue);
             return None;
         }
-        let sender = event.initiator.filter(|_| is_message).map(|initiator| (initiator, event.hdr_data));
-        let (id, payload) = (self.id, event.payload);
-        let length_bytes = if self.id.queue.is_receive() { length_bytes } else { 0 };
-        Some(RingEvent { id, status, length_bytes, offset_bytes, is_last: is_unlinked, sender, payload })
+        let sender = event.initiator.filter(|_| is_message);
+        let sender = sender.map_or(Sender::None, |initiator| Sender::of(initiator, event.hdr_data));
+        let BufferId { queue, number } = self.id;
+        // No buffer of lnet has more than 1 MiB.
+        let length_bytes = if queue.is_receive() { length_bytes as u32 } else { 0 };
+        let (payload, offset_bytes) = (event.payload, offset_bytes as u32);
+        let is_last = is_unlinked;
+        Some(RingEvent { number, payload, length_bytes, offset_bytes, sender, status, queue, is_last })
+    }
+}
+
+/// Waits for another thread: where that has a CPU of its own, a moment is enough.
+#[cfg(feature = "internals")]
+#[derive(Default)]
+struct Wait {
+    turns: u32,
+}
+
+#[cfg(feature = "internals")]
+impl Wait {
+    /// Turns for which the CPU is kept.
+    const SPINS: u32 = 1 << 10;
+
+    fn turn(&mut self) {
+        self.turns += 1;
+        if self.turns.is_multiple_of(Self::SPINS) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -129,30 +185,32 @@ pub(crate) fn pass_through_ring(count: u64) {
     debug_assert!(is_ready, "{SLOTS} slots");
     std::thread::scope(|scope| {
         scope.spawn(move || {
+            let mut wait = Wait::default();
             for number in 0..count {
-                let id = BufferId { queue: QueueType::Send, number };
                 let mut event = RingEvent {
-                    id,
-                    status: Ok(()),
+                    number,
+                    payload: Payload::None,
                     length_bytes: 0,
                     offset_bytes: 0,
+                    sender: Sender::None,
+                    status: Ok(()),
+                    queue: QueueType::Send,
                     is_last: true,
-                    sender: None,
-                    payload: Payload::None,
                 };
                 while let Err(refused) = producer.push(event) {
                     event = refused;
-                    std::thread::yield_now();
+                    wait.turn();
                 }
             }
         });
-        for expected in 0..count {
-            loop {
-                if let Some(event) = consumer.pop() {
-                    assert_eq!(event.id.number, expected, "events come in order");
-                    break;
+        let (mut wait, mut expected) = (Wait::default(), 0);
+        while expected < count {
+            match consumer.pop() {
+                Some(event) => {
+                    assert_eq!(event.number, expected, "events come in order");
+                    expected += 1;
                 }
-                std::thread::yield_now();
+                None => wait.turn(),
             }
         }
     });

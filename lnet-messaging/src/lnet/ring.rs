@@ -1,7 +1,7 @@
 //! The event ring of a transfer machine: one producer, one consumer, first in, first out, and it grows.
 //!
 //! A chain of bounded rings, of which one is in use as a rule. The consumer's side makes a longer ring when events that
-//! may come need more room, and sends its producing end to the producer; the producer changes over at its next event,
+//! may come need more room, and sends its producing end to the producer; the producer changes over when its ring is full,
 //! and the consumer empties the former ring first.
 //!
 //! Invariants: a slot is reserved for each event before the operation starts that it may come of, so that a push finds room, and
@@ -9,6 +9,11 @@
 
 use std::collections::VecDeque;
 
+#[cfg(not(loom))]
+use std::sync::atomic::{Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
 use model::{RingBuffer, RingConsumer, RingProducer};
 #[cfg(not(loom))]
@@ -50,11 +55,17 @@ impl<T> Producer<T> {
     /// # Errors
     /// The event, where no slot was reserved for it.
     pub(crate) fn push(&mut self, event: T) -> Result<(), T> {
-        while let Ok(longer) = self.longer.pop() {
+        let mut event = event;
+        loop {
+            let rtrb::PushError::Full(refused) = match self.ring.push(event) {
+                Ok(()) => return Ok(()),
+                Err(full) => full,
+            };
+            event = refused;
+            let Ok(longer) = self.longer.pop() else { return Err(event) };
             // With the former end goes the promise of more events in that ring.
             self.ring = longer;
         }
-        self.ring.push(event).map_err(|rtrb::PushError::Full(event)| event)
     }
 }
 
@@ -95,18 +106,21 @@ impl<T> Consumer<T> {
 
     /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        while let Some(ring) = self.rings.front_mut() {
-            // Looked at first: behind the last event of a ring there is none.
-            let is_over = ring.is_abandoned();
+        loop {
+            let ring = self.rings.front_mut()?;
             if let Ok(event) = ring.pop() {
                 return Some(event);
             }
-            if !is_over || self.rings.len() == 1 {
+            if self.rings.len() == 1 || !self.rings.front()?.is_abandoned() {
                 return None;
+            }
+            // The end was dropped without order. Behind the fence all is there that was added before, and nothing comes any more.
+            fence(Ordering::Acquire);
+            if let Ok(event) = self.rings.front_mut()?.pop() {
+                return Some(event);
             }
             self.rings.pop_front();
         }
-        None
     }
 
     /// Whether there is no event. One that is coming at the moment may be missed.
@@ -115,65 +129,81 @@ impl<T> Consumer<T> {
     }
 }
 
-/// What `rtrb` does, in steps that loom knows.
+/// What `rtrb` does, with loom's atomics: an index at each end that the other one looks at, and an end that is dropped, of which the
+/// other learns without order, as of `Arc::strong_count`. The indices decide what the consumer sees. The bytes of a slot are under a
+/// lock here: that they are there when the index says so is rtrb's part, and its tests'.
 #[cfg(loom)]
 mod model {
-    use std::collections::VecDeque;
     use std::sync::PoisonError;
 
-    use loom::sync::{Arc, Mutex, MutexGuard};
+    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use loom::sync::{Arc, Mutex};
 
     struct Shared<T> {
-        events: VecDeque<T>,
-        capacity: usize,
-        is_abandoned: bool,
+        slots: Vec<Mutex<Option<T>>>,
+        /// Taken so far.
+        head: AtomicUsize,
+        /// Added so far.
+        tail: AtomicUsize,
+        is_abandoned: AtomicBool,
     }
 
-    fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
-        shared.lock().unwrap_or_else(PoisonError::into_inner)
+    impl<T> Shared<T> {
+        fn exchange(&self, at: usize, event: Option<T>) -> Option<T> {
+            let slot = &self.slots[at % self.slots.len()];
+            std::mem::replace(&mut slot.lock().unwrap_or_else(PoisonError::into_inner), event)
+        }
     }
 
     pub(super) struct RingBuffer;
-    pub(super) struct RingProducer<T>(Arc<Mutex<Shared<T>>>);
-    pub(super) struct RingConsumer<T>(Arc<Mutex<Shared<T>>>);
+    pub(super) struct RingProducer<T>(Arc<Shared<T>>);
+    pub(super) struct RingConsumer<T>(Arc<Shared<T>>);
 
     impl RingBuffer {
         #[expect(clippy::new_ret_no_self, reason = "as in rtrb")]
         pub(super) fn new<T>(capacity: usize) -> (RingProducer<T>, RingConsumer<T>) {
-            let shared = Shared { events: VecDeque::new(), capacity, is_abandoned: false };
-            let shared = Arc::new(Mutex::new(shared));
+            let slots = (0..capacity).map(|_| Mutex::new(None)).collect();
+            let (head, tail, is_abandoned) = Default::default();
+            let shared = Arc::new(Shared { slots, head, tail, is_abandoned });
             (RingProducer(Arc::clone(&shared)), RingConsumer(shared))
         }
     }
 
     impl<T> RingProducer<T> {
         pub(super) fn push(&mut self, event: T) -> Result<(), rtrb::PushError<T>> {
-            let mut shared = lock(&self.0);
-            if shared.events.len() == shared.capacity {
+            let tail = self.0.tail.load(Ordering::Relaxed);
+            if tail - self.0.head.load(Ordering::Acquire) == self.0.slots.len() {
                 return Err(rtrb::PushError::Full(event));
             }
-            shared.events.push_back(event);
+            self.0.exchange(tail, Some(event));
+            self.0.tail.store(tail + 1, Ordering::Release);
             Ok(())
         }
     }
 
     impl<T> Drop for RingProducer<T> {
         fn drop(&mut self) {
-            lock(&self.0).is_abandoned = true;
+            self.0.is_abandoned.store(true, Ordering::Release);
         }
     }
 
     impl<T> RingConsumer<T> {
         pub(super) fn pop(&mut self) -> Result<T, ()> {
-            lock(&self.0).events.pop_front().ok_or(())
+            let head = self.0.head.load(Ordering::Relaxed);
+            if self.is_empty() {
+                return Err(());
+            }
+            let event = self.0.exchange(head, None).ok_or(())?;
+            self.0.head.store(head + 1, Ordering::Release);
+            Ok(event)
         }
 
         pub(super) fn is_abandoned(&self) -> bool {
-            lock(&self.0).is_abandoned
+            self.0.is_abandoned.load(Ordering::Relaxed)
         }
 
         pub(super) fn is_empty(&self) -> bool {
-            lock(&self.0).events.is_empty()
+            self.0.tail.load(Ordering::Acquire) == self.0.head.load(Ordering::Relaxed)
         }
     }
 }
@@ -202,6 +232,9 @@ mod tests {
         let (mut producer, mut consumer) = ring();
         consumer.reserve(15).unwrap();
         assert_eq!(consumer.size(), 16);
+        // The producer leaves the former ring when that is full.
+        (0..2).for_each(|event| producer.push(event).unwrap());
+        (0..2).for_each(|event| assert_eq!(consumer.pop(), Some(event)));
         for lap in 0..100 {
             (0..15).for_each(|event| producer.push(lap * 15 + event).unwrap());
             assert!(producer.push(0).is_err());
@@ -306,6 +339,23 @@ mod models {
             let mut consumer = consumer.lock().unwrap();
             taken.extend(std::iter::from_fn(|| consumer.pop()));
             assert_eq!(taken, [0, 1, 2]);
+        });
+    }
+    /// A producer that changes over without any lock: the ring has grown before, and the consumer alone is at its end.
+    #[test]
+    fn a_ring_that_is_left_is_emptied_first() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = ring();
+            consumer.reserve(1).unwrap();
+            consumer.reserve(1).unwrap();
+            let thread = loom::thread::spawn(move || {
+                producer.push(0).unwrap();
+                producer.push(1).unwrap();
+            });
+            let mut taken: Vec<i32> = consumer.pop().into_iter().chain(consumer.pop()).collect();
+            thread.join().unwrap();
+            taken.extend(std::iter::from_fn(|| consumer.pop()));
+            assert_eq!(taken, [0, 1]);
         });
     }
 }

@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 
 use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
-use super::core::{Operations, RingEvent};
+use super::core::{Operations, RingEvent, Sender};
 use super::descriptor::LnetDescriptor;
 use super::network::{Allowed, Destination, MdPlan, Network, NotPosted, Payload, Posted, Poster};
 use super::registry::{Addresses, Claim};
@@ -311,7 +311,7 @@ impl Active {
     fn next_completion(&mut self, front: &mut TmFront) -> Option<Completion> {
         loop {
             let event = self.ring.pop()?;
-            let id = event.id;
+            let id = event.id();
             let Some(queued) = front.queued(id) else {
                 debug_assert!(false, "an event of {id:?}, which is not queued");
                 continue;
@@ -330,20 +330,21 @@ impl Active {
                 Err(Errno::TimedOut) if queued.flags.cancelled => Err(Errno::Canceled),
                 status => status,
             };
-            let sender = event.sender.filter(|_| status.is_ok());
-            let sender = sender.map(|(initiator, hdr_data)| LnetAddress::of_sender(initiator, hdr_data));
-            let status: Status = match sender {
-                // Not one of a transfer machine.
-                Some(None) => Err(Errno::Protocol),
-                _ => status,
+            let (status, sender): (Status, _) = match (status, event.sender) {
+                (Ok(()), Sender::Nameless) => (Err(Errno::Protocol), None),
+                (Ok(()), Sender::Tm(process, portal, tmid)) => {
+                    let portal = portal.into();
+                    (status, Some(LnetAddress { process, portal, tmid: Some(tmid) }))
+                }
+                _ => (status, None),
             };
             if status.is_err() && !event.is_last {
                 // The message is lost, the buffer goes on.
                 front.count_failure(id.queue());
                 continue;
             }
-            let end_point = sender.flatten().map(|address| front.end_point(&address.to_string()));
-            let RingEvent { length_bytes, offset_bytes, .. } = event;
+            let end_point = sender.map(|address| front.end_point(&address.to_string()));
+            let (length_bytes, offset_bytes) = (event.length_bytes.into(), event.offset_bytes.into());
             let outcome = match event.payload {
                 Payload::Memory(memory) => Outcome::Last(Some(memory)),
                 Payload::Retained(payload) if !event.is_last => Outcome::Retained(payload),
