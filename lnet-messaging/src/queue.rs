@@ -1,5 +1,7 @@
 //! The six queues, and what a transfer machine knows of a buffer that is in one.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
 use crate::buffer::{Buffer, Callback, Memory, Operation};
@@ -82,6 +84,28 @@ impl BufferId {
     #[must_use]
     pub const fn queue(self) -> QueueType {
         self.queue
+    }
+}
+
+/// A table by the numbers of uses of buffers.
+pub(crate) type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+/// Spreads numbers that follow each other, which no peer chooses.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Tables look at both ends of a hash: the number is at the lower one, and spread over the upper one.
+        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 

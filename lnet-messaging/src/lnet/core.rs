@@ -3,15 +3,13 @@
 //! Invariants: each operation has a record from before it starts until its last event is in the ring; what is behind that, LNet says
 //! of no live operation. Of a GET the REPLY and the SEND may come in either order, and make one event.
 
-use std::collections::HashMap;
-
 use lnet_user::ProcessId;
 
 use super::address::LnetAddress;
 use super::network::{EventKind, NetworkEvent, Payload};
 use super::ring::Producer;
 use crate::errno::{Errno, Status};
-use crate::queue::{BufferId, QueueType};
+use crate::queue::{BufferId, ByNumber, QueueType};
 
 /// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's cache to another's.
 #[derive(Debug)]
@@ -66,13 +64,13 @@ struct Operation {
 
 /// The operations of a transfer machine, and the end of the ring where their events go.
 pub(crate) struct Operations {
-    by_number: HashMap<u64, Operation>,
+    by_number: ByNumber<Operation>,
     ring: Producer<RingEvent>,
 }
 
 impl Operations {
     pub(crate) fn new(ring: Producer<RingEvent>) -> Self {
-        Self { by_number: HashMap::new(), ring }
+        Self { by_number: ByNumber::default(), ring }
     }
 
     /// An operation starts.

@@ -1,6 +1,5 @@
 //! The lnet transport's part of a transfer machine: operations are started, and what came of them is taken from the ring.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -15,7 +14,7 @@ use super::ring::Consumer;
 use super::worker::Worker;
 use crate::buffer::{BulkDescriptor, Memory, Operation};
 use crate::errno::{Errno, Error, Status};
-use crate::queue::{BufferId, QueueType};
+use crate::queue::{BufferId, ByNumber, QueueType};
 use crate::tm::{TmFront, TmLink};
 use crate::transport::{Completion, Outcome, TransportTm};
 
@@ -30,7 +29,7 @@ pub(super) struct Active {
     pub(super) ring: Consumer<RingEvent>,
     pub(super) operations: Arc<Mutex<Operations>>,
     /// Entries and descriptors that are there, by the number of their buffers' uses.
-    pub(super) posted: HashMap<u64, Box<dyn Posted>>,
+    pub(super) posted: ByNumber<Box<dyn Posted>>,
     /// Of the next passive buffer.
     pub(super) counter: u64,
 }

@@ -20,8 +20,6 @@ use crate::errno::{Errno, Error};
 use crate::tm::{TmLink, TmState};
 use crate::transport::Completion;
 
-/// Longest time that it sleeps.
-const IDLE_MAX: Duration = Duration::from_secs(1);
 /// How long it waits for the next event behind others in a way that nothing else ends: what it is woken for takes so long at
 /// most.
 const EAGER_MAX: Duration = Duration::from_millis(1);
@@ -85,12 +83,13 @@ impl Worker {
                 return self.link.post_stopped();
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.unwrap_or(IDLE_MAX);
             if !std::mem::take(&mut is_eager) {
-                std::thread::park_timeout(left.min(IDLE_MAX));
+                // Whatever it is to look at wakes it.
+                left.map_or_else(std::thread::park, std::thread::park_timeout);
                 continue;
             }
-            if let Poll::Ready(Some(event)) = events.wait_next(left.min(EAGER_MAX)) {
+            let longest = left.unwrap_or(EAGER_MAX).min(EAGER_MAX);
+            if let Poll::Ready(Some(event)) = events.wait_next(longest) {
                 self.take_one(event, &operations);
                 is_eager = true;
             }

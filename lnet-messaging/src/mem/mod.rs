@@ -145,7 +145,10 @@ impl TransportTm for MemTm {
             (Some(queued), Some(passive)) => self.begin(queued, id, passive)?,
             _ => None,
         };
-        self.crew.work.wake();
+        // What has an item has woken a worker; what waits for others concerns them by its deadline alone.
+        if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
+            self.crew.work.wake();
+        }
         Ok(descriptor)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::directory::Listed;
 use crate::buffer::{BulkDescriptor, Memory, Operation};
@@ -11,9 +11,6 @@ use crate::errno::{Errno, Error};
 use crate::queue::{BufferId, QueueType};
 use crate::tm::{TmFront, TmState};
 use crate::transport::Completion;
-
-/// Longest time that a worker sleeps.
-const IDLE_MAX: Duration = Duration::from_secs(20);
 
 /// Something to be done.
 pub(crate) enum Item {
@@ -249,9 +246,13 @@ impl Worker {
                 return Some(Item::Stopped);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.unwrap_or(IDLE_MAX).min(IDLE_MAX);
             // Whether the time is over or there is something to do, the next turn finds out.
-            drop(work.wakes.wait_timeout(list, left).unwrap_or_else(PoisonError::into_inner));
+            match left {
+                Some(left) => {
+                    drop(work.wakes.wait_timeout(list, left).unwrap_or_else(PoisonError::into_inner));
+                }
+                None => drop(work.wakes.wait(list).unwrap_or_else(PoisonError::into_inner)),
+            }
         }
     }
 

@@ -18,7 +18,7 @@ impl TransferMachine {
     /// [`NotAdded`] with the buffer, and nothing has changed: `EPERM` unless started; `EINVAL` for an argument that is wrong, or a buffer
     /// or end point of another owner; `ETIME` where the deadline has passed; what the transport says else.
     pub fn add(&self, buffer: Buffer, addition: impl Into<Addition>) -> Result<Added, NotAdded> {
-        self.shared.lock().add(&self.shared.domain, buffer, addition.into())
+        self.shared.lock().add(&self.shared.domain, buffer, addition.into(), Instant::now())
     }
 
     /// Asks for the end of a queued buffer. `false` if it is not queued any more, which is no error. What came of it
@@ -34,8 +34,9 @@ impl LockedTm {
         domain: &Arc<DomainShared>,
         buffer: Buffer,
         addition: Addition,
+        now: Instant,
     ) -> Result<Added, NotAdded> {
-        if let Err(error) = self.front.check(domain, &buffer, &addition) {
+        if let Err(error) = self.front.check(domain, &buffer, &addition, now) {
             return Err(NotAdded { error, buffer });
         }
         let Addition { operation, deadline, callback } = addition;
@@ -47,7 +48,7 @@ impl LockedTm {
             callback,
             flags: Flags::default(),
             deadline,
-            added_at: Instant::now(),
+            added_at: now,
             messages_received: 0,
             received_bytes: 0,
         };
@@ -96,7 +97,13 @@ impl LockedTm {
 
 impl TmFront {
     /// Whether a buffer may be added like this.
-    fn check(&self, domain: &Arc<DomainShared>, buffer: &Buffer, addition: &Addition) -> Result<(), Error> {
+    fn check(
+        &self,
+        domain: &Arc<DomainShared>,
+        buffer: &Buffer,
+        addition: &Addition,
+        now: Instant,
+    ) -> Result<(), Error> {
         self.expect_state(&[TmState::Started], "a buffer is added")?;
         if !buffer.belongs_to(domain) {
             return Err(Error::invalid(
@@ -121,7 +128,6 @@ impl TmFront {
                 "{end_point:?} of another transfer machine: one of this transfer machine is expected"
             )));
         }
-        let now = Instant::now();
         match addition.deadline {
             Some(deadline) if deadline <= now => {
                 let late = now - deadline;

@@ -4,6 +4,7 @@
 //! pool's lock is taken before that of the transfer machine, and the pool's handler is called without the latter.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::front::RECEIVE_QUEUE_LENGTH_MIN;
 use super::{TmLink, TmShared, TmState, TransferMachine};
@@ -121,12 +122,13 @@ impl TmShared {
         let queue = QueueType::Receive;
         let colour = locked.front.colour;
         let mut need = locked.front.receive_queue_length.saturating_sub(locked.front.queue_length(queue));
+        let now = Instant::now();
         while need > 0 {
             let Some(buffer) = pool.get_silently(colour) else { break };
             let Attachment { min_receive_bytes, max_messages, ref callback, .. } = attachment;
             let operation = Operation::Receive { min_receive_bytes, max_messages };
             let addition = Addition { operation, deadline: None, callback: callback.clone() };
-            if let Err(refused) = locked.add(&self.domain, buffer, addition) {
+            if let Err(refused) = locked.add(&self.domain, buffer, addition, now) {
                 tracing::warn!(error = %refused.error, "a receive buffer is not added");
                 pool.put_silently(refused.buffer, colour);
                 break;
