@@ -121,6 +121,11 @@ pub trait TransportTm: Send {
     /// The operation has not begun, and the buffer has its memory.
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error>;
 
+    /// The same for each of these receive buffers, in their order: a burst may cost less than as many calls.
+    fn add_receives(&mut self, front: &mut TmFront, ids: &[BufferId]) -> Vec<Result<(), Error>> {
+        ids.iter().map(|id| self.add(front, *id).map(drop)).collect()
+    }
+
     /// Tries to end the operation of a queued buffer.
     fn del(&mut self, front: &mut TmFront, id: BufferId);
 

@@ -85,6 +85,18 @@ pub(crate) trait Poster: Send {
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted>;
 
+    /// The same for each of these, in their order.
+    fn attach_all(
+        &mut self,
+        portal: u32,
+        match_bits: u64,
+        allowed: Allowed,
+        entries: Vec<(MdPlan, Memory)>,
+    ) -> Vec<Result<Box<dyn Posted>, NotPosted>> {
+        let attach = |(md, memory)| self.attach(portal, match_bits, allowed, &md, memory);
+        entries.into_iter().map(attach).collect()
+    }
+
     /// A PUT without acknowledgement.
     fn put(
         &mut self,

@@ -5,9 +5,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::Stream;
+use lnet_user::api::Outgoing;
 use lnet_user::{
-    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, MdOptions, MdSpec, Nid,
-    NotLent, QueuedEvent, Status as LnetStatus, Target, Threshold,
+    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, LnetError, MdOptions,
+    MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
 };
 
 use super::network::{
@@ -44,13 +45,14 @@ impl Network for NodeNetwork {
             EntrySpec { ignore_bits: super::address::COUNTER_MAX, ..EntrySpec::new(portal, match_bits) };
         let queue =
             self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| error_of(&error))?;
-        let poster = NodePoster { lnet: self.lnet.clone(), queue: queue.handle() };
+        let poster = NodePoster { shard: queue.shard().clone(), queue: queue.handle() };
         Ok((Box::new(poster), Box::new(NodeEvents(queue))))
     }
 }
 
 struct NodePoster {
-    lnet: Lnet,
+    /// That of the event queue, where all messages of the transfer machine are.
+    shard: ShardHandle,
     queue: EqHandle,
 }
 
@@ -61,8 +63,15 @@ impl NodePoster {
         MdSpec { max_size_bytes, user_ptr, ..spec }
     }
 
-    fn bind(&self, md: &MdPlan, options: MdOptions, memory: Memory) -> Result<Descriptor, NotPosted> {
-        self.lnet.bind(&self.spec(md, options), memory.0).map_err(not_posted)
+    fn start(&self, message: Outgoing) -> Result<Box<dyn Posted>, NotPosted> {
+        match self.shard.start(message) {
+            Ok(descriptor) => Ok(Box::new(descriptor)),
+            // The descriptor was made, and its end brings the memory.
+            Err(NotLent { error, buffer: None }) if !matches!(error, LnetError::Stopped(_)) => {
+                Err(NotPosted { error: error_of(&error), memory: None })
+            }
+            Err(refused) => Err(not_posted(refused)),
+        }
     }
 }
 
@@ -75,13 +84,23 @@ impl Poster for NodePoster {
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
-        let options = match allowed {
-            Allowed::Put => MdOptions::PUT,
-            Allowed::Get => MdOptions::GET,
-        };
         let entry = EntrySpec::new(portal, match_bits);
-        let entry = self.lnet.attach(&entry, &self.spec(md, options), memory.0).map_err(not_posted)?;
-        Ok(Box::new(entry))
+        let attached = self.shard.attach(&entry, &self.spec(md, options_of(allowed)), memory.0);
+        Ok(Box::new(attached.map_err(not_posted)?))
+    }
+
+    fn attach_all(
+        &mut self,
+        portal: u32,
+        match_bits: u64,
+        allowed: Allowed,
+        entries: Vec<(MdPlan, Memory)>,
+    ) -> Vec<Result<Box<dyn Posted>, NotPosted>> {
+        let entry = EntrySpec::new(portal, match_bits);
+        let spec = |md: &MdPlan| self.spec(md, options_of(allowed));
+        let entries = entries.into_iter().map(|(md, memory)| (entry, spec(&md), memory.0)).collect();
+        let attached = self.shard.attach_all(entries).into_iter();
+        attached.map(|attached| Ok(Box::new(attached.map_err(not_posted)?) as Box<dyn Posted>)).collect()
     }
 
     fn put(
@@ -91,19 +110,21 @@ impl Poster for NodePoster {
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
-        let descriptor = self.bind(md, MdOptions::NONE, memory)?;
-        let started = descriptor.put(&target(to), Ack::NotWanted, hdr_data).start();
-        // The descriptor goes with its handle, and brings the memory.
-        started.map_err(|error| NotPosted { error: error_of(&error), memory: None })?;
-        Ok(Box::new(descriptor))
+        let spec = self.spec(md, MdOptions::NONE);
+        self.start(Outgoing::put(&spec, memory.0, &target(to), Ack::NotWanted, hdr_data))
     }
 
     fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
         // A peer that has died does not answer.
-        let descriptor = self.bind(md, MdOptions::TRACK_RESPONSE, memory)?;
-        let started = descriptor.get(&target(from)).start();
-        started.map_err(|error| NotPosted { error: error_of(&error), memory: None })?;
-        Ok(Box::new(descriptor))
+        let spec = self.spec(md, MdOptions::TRACK_RESPONSE);
+        self.start(Outgoing::get(&spec, memory.0, &target(from)))
+    }
+}
+
+fn options_of(allowed: Allowed) -> MdOptions {
+    match allowed {
+        Allowed::Put => MdOptions::PUT,
+        Allowed::Get => MdOptions::GET,
     }
 }
 

@@ -129,15 +129,19 @@ impl TransportTm for LnetTm {
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
         let added = match &mut *self.shared.active() {
             Some(active) => active.add(front, id),
-            None => Err(Error::new(
-                Errno::NotPermitted,
-                "a transfer machine that has stopped: a started one is expected",
-            )),
+            None => Err(has_stopped()),
         }?;
         if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
             self.unpark();
         }
         Ok(added)
+    }
+
+    fn add_receives(&mut self, front: &mut TmFront, ids: &[BufferId]) -> Vec<Result<(), Error>> {
+        match &mut *self.shared.active() {
+            Some(active) => active.add_receives(front, ids),
+            None => ids.iter().map(|_| Err(has_stopped())).collect(),
+        }
     }
 
     fn del(&mut self, front: &mut TmFront, id: BufferId) {
@@ -183,6 +187,10 @@ impl TransportTm for LnetTm {
     }
 }
 
+fn has_stopped() -> Error {
+    Error::new(Errno::NotPermitted, "a transfer machine that has stopped: a started one is expected")
+}
+
 /// Messages that a receive buffer may be for: each takes an event slot, and the buffer one.
 pub(super) fn messages_max(network: &dyn Network) -> u32 {
     network.event_slots().saturating_sub(1)
@@ -210,21 +218,12 @@ impl Active {
     }
 
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
-        let Some(queued) = front.queued(id) else { return Ok(None) };
-        let Begin { start, md, descriptor, events } =
-            self.plan(queued.operation(), queued.size_bytes(), id)?;
-        if events > self.messages_max as usize {
-            let found = format!("{events} events: at most {} are expected of a buffer", self.messages_max);
-            return Err(Error::new(Errno::NoMemory, found));
-        }
-        self.ring.reserve(events).map_err(|_| {
-            Error::new(Errno::NoMemory, format!("{events} more events: the event ring cannot grow so far"))
-        })?;
-        let memory = queued.take_memory();
+        let (Begin { start, md, descriptor, events }, memory) = self.begin(front, id)?;
+        let operations = Arc::clone(&self.operations);
         // Held until the record is as it shall be: the end of a descriptor whose message was refused may be on its way already.
-        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.begin(id);
-        let portal = self.claim.address().portal;
+        let portal = self.address().portal;
         let posted = match start {
             Start::Attach { match_bits, allowed } => {
                 self.poster.attach(portal, match_bits, allowed, &md, memory)
@@ -232,19 +231,70 @@ impl Active {
             Start::Put { to, hdr_data } => self.poster.put(&to, hdr_data, &md, memory),
             Start::Get { from } => self.poster.get(&from, &md, memory),
         };
+        self.settle(front, &mut operations, id, events, posted)?;
+        Ok(descriptor)
+    }
+
+    /// As [`Active::add`] for each of these receive buffers, with few calls of the node.
+    fn add_receives(&mut self, front: &mut TmFront, ids: &[BufferId]) -> Vec<Result<(), Error>> {
+        let operations = Arc::clone(&self.operations);
+        let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut results = Vec::with_capacity(ids.len());
+        let (mut entries, mut begun) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        for (index, id) in ids.iter().enumerate() {
+            results.push(self.begin(front, *id).map(|(begin, memory)| {
+                operations.begin(*id);
+                entries.push((begin.md, memory));
+                begun.push((index, begin.events));
+            }));
+        }
+        let (portal, match_bits) = (self.address().portal, join(self.claim.tmid(), 0));
+        let posted = self.poster.attach_all(portal, match_bits, Allowed::Put, entries);
+        for ((index, events), posted) in begun.into_iter().zip(posted) {
+            results[index] = self.settle(front, &mut operations, ids[index], events, posted);
+        }
+        results
+    }
+
+    /// What starts the operation of a queued buffer, with slots in the ring for its events, and its memory.
+    fn begin(&mut self, front: &mut TmFront, id: BufferId) -> Result<(Begin, Memory), Error> {
+        let queued = front.queued(id).ok_or_else(|| Error::invalid("a buffer that is not queued"))?;
+        let begin = self.plan(queued.operation(), queued.size_bytes(), id)?;
+        let events = begin.events;
+        if events > self.messages_max as usize {
+            let found = format!("{events} events: at most {} are expected of a buffer", self.messages_max);
+            return Err(Error::new(Errno::NoMemory, found));
+        }
+        self.ring.reserve(events).map_err(|_| {
+            Error::new(Errno::NoMemory, format!("{events} more events: the event ring cannot grow so far"))
+        })?;
+        Ok((begin, queued.take_memory()))
+    }
+
+    /// Notes what the node has made of an operation.
+    fn settle(
+        &mut self,
+        front: &mut TmFront,
+        operations: &mut Operations,
+        id: BufferId,
+        events: usize,
+        posted: Result<Box<dyn Posted>, NotPosted>,
+    ) -> Result<(), Error> {
         match posted {
             Ok(posted) => {
                 self.posted.insert(id.number, posted);
             }
             Err(NotPosted { error, memory: None }) => operations.refuse(id, error.errno()),
             Err(NotPosted { error, memory: Some(memory) }) => {
-                queued.restore_memory(memory);
+                if let Some(queued) = front.queued(id) {
+                    queued.restore_memory(memory);
+                }
                 operations.abandon(id);
                 self.ring.release(events);
                 return Err(error);
             }
         }
-        Ok(descriptor)
+        Ok(())
     }
 
     fn plan(&mut self, operation: &Operation, size_bytes: u64, id: BufferId) -> Result<Begin, Error> {

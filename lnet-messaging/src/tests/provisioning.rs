@@ -375,6 +375,23 @@ fn a_buffer_that_is_dropped_leaves_its_pool() {
     setup.end(Vec::new());
 }
 
+/// Of a burst each buffer is looked at by itself: one that is too short for a message goes back, and the others are queued.
+#[test]
+fn a_buffer_that_is_too_short_does_not_keep_the_others_out() {
+    let setup = Setup::new(5);
+    let short = setup.domain.allocate(1, 8).unwrap();
+    let (tm, _) = setup.start(2, None);
+    let mut pool = setup.pool.lock();
+    pool.put(short, None).unwrap();
+    drop(pool);
+    tm.stats(Receive, true).unwrap();
+    tm.set_receive_queue_length(6).unwrap();
+    assert_eq!((provided(&tm), setup.free()), ((5, 1), 1));
+    let stats = tm.stats(Receive, false).unwrap();
+    assert_eq!((stats.num_adds, stats.num_f_events), (3, 1));
+    setup.end(vec![tm]);
+}
+
 #[test]
 fn pv_14_an_addition_that_fails_gives_the_buffer_back() {
     let setup = Setup::new(4);

@@ -39,6 +39,48 @@ impl LockedTm {
         if let Err(error) = self.front.check(domain, &buffer, &addition, now) {
             return Err(NotAdded { error, buffer });
         }
+        let id = self.enqueue(buffer, addition, now);
+        let added = self.parts().and_then(|(front, transport)| transport.add(front, id));
+        match added {
+            Ok(descriptor) => {
+                self.front.stats[id.queue as usize].num_adds += 1;
+                Ok(Added { id, descriptor })
+            }
+            Err(error) => Err(self.take_back(id, error)),
+        }
+    }
+
+    /// Adds these buffers for receiving, as [`LockedTm::add`] does each, and returns those that are refused.
+    pub(super) fn add_receives(
+        &mut self,
+        domain: &Arc<DomainShared>,
+        buffers: Vec<Buffer>,
+        addition: impl Fn() -> Addition,
+        now: Instant,
+    ) -> Vec<NotAdded> {
+        let (mut ids, mut refused) = (Vec::with_capacity(buffers.len()), Vec::new());
+        for buffer in buffers {
+            let addition = addition();
+            match self.front.check(domain, &buffer, &addition, now) {
+                Ok(()) => ids.push(self.enqueue(buffer, addition, now)),
+                Err(error) => refused.push(NotAdded { error, buffer }),
+            }
+        }
+        let added = match self.parts() {
+            Ok((front, transport)) => transport.add_receives(front, &ids),
+            Err(error) => vec![Err(error); ids.len()],
+        };
+        for (id, added) in ids.into_iter().zip(added) {
+            match added {
+                Ok(()) => self.front.stats[id.queue as usize].num_adds += 1,
+                Err(error) => refused.push(self.take_back(id, error)),
+            }
+        }
+        refused
+    }
+
+    /// Puts a buffer into its queue; its operation has not begun.
+    fn enqueue(&mut self, buffer: Buffer, addition: Addition, now: Instant) -> BufferId {
         let Addition { operation, deadline, callback } = addition;
         let queue = operation.queue();
         let id = self.front.new_id(queue);
@@ -54,19 +96,15 @@ impl LockedTm {
         };
         self.front.queues[queue as usize].insert(id.number, queued);
         self.front.deadlines.extend(deadline.map(|deadline| (deadline, id)));
-        let added = self.parts().and_then(|(front, transport)| transport.add(front, id));
-        match added {
-            Ok(descriptor) => {
-                self.front.stats[queue as usize].num_adds += 1;
-                Ok(Added { id, descriptor })
-            }
-            Err(error) => {
-                let queued = self.front.remove(id);
-                // It is there: an addition that is refused posts nothing.
-                let QueuedBuffer { buffer, .. } = queued.expect("a buffer stays queued while it is added");
-                Err(NotAdded { error, buffer })
-            }
-        }
+        id
+    }
+
+    /// Takes a buffer out of its queue whose operation has not begun.
+    fn take_back(&mut self, id: BufferId, error: Error) -> NotAdded {
+        let queued = self.front.remove(id);
+        // It is there: an addition that is refused posts nothing.
+        let QueuedBuffer { buffer, .. } = queued.expect("a buffer stays queued while it is added");
+        NotAdded { error, buffer }
     }
 
     pub(super) fn del(&mut self, id: BufferId) -> bool {

@@ -13,6 +13,9 @@ use crate::errno::{Errno, Error};
 use crate::pool::{LockedPool, Pool};
 use crate::queue::QueueType;
 
+/// Buffers that are added by one call of the transport.
+const BURST: usize = 64;
+
 /// A pool that a transfer machine takes receive buffers from, and how they are added.
 #[derive(Clone, Debug)]
 pub struct Attachment {
@@ -122,19 +125,30 @@ impl TmShared {
         let queue = QueueType::Receive;
         let colour = locked.front.colour;
         let mut need = locked.front.receive_queue_length.saturating_sub(locked.front.queue_length(queue));
+        let Attachment { min_receive_bytes, max_messages, ref callback, .. } = attachment;
+        let addition = || {
+            let operation = Operation::Receive { min_receive_bytes, max_messages };
+            Addition { operation, deadline: None, callback: callback.clone() }
+        };
         let now = Instant::now();
         while need > 0 {
-            let Some(buffer) = pool.get_silently(colour) else { break };
-            let Attachment { min_receive_bytes, max_messages, ref callback, .. } = attachment;
-            let operation = Operation::Receive { min_receive_bytes, max_messages };
-            let addition = Addition { operation, deadline: None, callback: callback.clone() };
-            if let Err(refused) = locked.add(&self.domain, buffer, addition, now) {
+            let mut buffers = Vec::with_capacity(need.min(BURST));
+            while buffers.len() < need.min(BURST) {
+                let Some(buffer) = pool.get_silently(colour) else { break };
+                low_count += usize::from(pool.is_below_threshold());
+                buffers.push(buffer);
+            }
+            let count = buffers.len();
+            let refused = locked.add_receives(&self.domain, buffers, addition, now);
+            need -= count - refused.len();
+            let is_over = count == 0 || !refused.is_empty();
+            for refused in refused {
                 tracing::warn!(error = %refused.error, "a receive buffer is not added");
                 pool.put_silently(refused.buffer, colour);
+            }
+            if is_over {
                 break;
             }
-            low_count += usize::from(pool.is_below_threshold());
-            need -= 1;
         }
         let former = self.deficit.swap(need, Ordering::Relaxed);
         locked.front.stats[queue as usize].num_f_events += need.saturating_sub(former) as u64;
