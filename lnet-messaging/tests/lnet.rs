@@ -1,6 +1,7 @@
 //! The lnet transport, over nodes of this process.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+mod any;
 mod common;
 mod scenarios;
 
@@ -14,7 +15,7 @@ use common::{PATIENCE, Party};
 use lnet_messaging::lnet::{LnetTransport, endpoint_is_valid, net_cmp, portal_policy};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, Attachment, BulkDescriptor, Callback, Domain, Errno, Event, Events, Operation, Pool, PoolSpec,
+    Addition, Attachment, BulkDescriptor, Callback, Domain, Errno, Events, Operation, Pool, PoolSpec,
     QueueType, Reprovision, StopMode, TmEvent, TmState, TransferMachine,
 };
 use lnet_user::api::Threads;
@@ -510,29 +511,40 @@ fn an_event_that_is_kept_keeps_its_buffer_and_the_stop_back() {
     assert!(matches!(far.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
 }
 
+/// Two addresses more on the far node.
+fn others() -> [String; 2] {
+    ["8", "9"].map(|tmid| address(2, tmid))
+}
+
 #[test]
-fn a_callback_echoes_while_the_transfer_machine_stops() {
-    let [near, far] = pair("echo");
-    let callback = Callback::new(|tm: &TransferMachine, event| {
-        let Some(from) = event.end_point.clone().filter(|_| event.is_last()) else { return };
-        let length_bytes = event.length_bytes;
-        if let Some(buffer) = event.into_buffer() {
-            // Refused, once it stops.
-            let _ = tm.add(buffer, Operation::Send { to: from, length_bytes });
-        }
-    });
-    for _ in 0..20 {
-        let receive = Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
-        far.add(far.buffer(&[8]), Addition::from(receive).callback(&callback));
-        near.post(8, 8, 1);
-        near.send(&far.address(), b"echo");
-    }
-    far.tm.stop(StopMode::Abort).unwrap();
-    let mut far = far;
-    let is_stop =
-        |event: &Event| matches!(event, Event::Tm(TmEvent::StateChange { state: TmState::Stopped, .. }));
-    while !is_stop(&far.event()) {}
-    far.await_state(TmState::Stopped);
-    far.tm.finish().unwrap();
-    near.end();
+fn a_stop_while_callbacks_run() {
+    any::a_stop_while_callbacks_run(pair("echo"));
+}
+
+#[test]
+fn a_message_is_lost_while_the_buffers_of_a_pool_are_held() {
+    any::a_pool_whose_buffers_are_held(pair("held"), &others()[0], false);
+}
+
+#[test]
+fn if_06_to_if_20_the_front() {
+    any::front::starts_and_stops(pair("starts"), &others()[0]);
+    any::front::end_points(pair("end points"));
+    any::front::refusals(pair("refusals"));
+    any::front::additions_deletions_and_counters(pair("additions"));
+    any::front::a_callback_uses_the_front(pair("uses"));
+    any::front::domains_come_and_go(pair("come and go"));
+    any::front::deadlines(pair("deadlines"));
+}
+
+#[test]
+fn pv_02_to_pv_13_pools() {
+    let others = others();
+    let two = others.each_ref().map(String::as_str);
+    any::pooled::the_queue_is_filled_behind_the_start(pair("behind"), two[0]);
+    any::pooled::two_queues_of_one_pool(pair("two queues"), two);
+    any::pooled::a_message_is_made_up_for(pair("made up"), two[0]);
+    any::pooled::buffers_by_their_colours(pair("colours"), two);
+    any::pooled::a_stop_feeds_another(pair("feeds"), two);
+    any::pooled::starts_and_stops_share_a_pool(pair("share"), two);
 }

@@ -1,6 +1,7 @@
 //! The mem transport.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+mod any;
 mod common;
 
 use std::sync::Arc;
@@ -322,4 +323,36 @@ fn many_messages_on_several_workers() {
     assert!(far.events.try_next().is_none_or(|event| matches!(event, Event::Tm(_))));
     near.end();
     far.end();
+}
+
+#[test]
+fn a_stop_while_callbacks_run() {
+    any::a_stop_while_callbacks_run(pair(2140));
+}
+
+#[test]
+fn a_message_is_refused_while_the_buffers_of_a_pool_are_held() {
+    any::a_pool_whose_buffers_are_held(pair(2150), "127.0.0.1:2152", true);
+}
+
+#[test]
+fn if_06_to_if_20_the_front() {
+    any::front::starts_and_stops(pair(2160), "127.0.0.1:2162");
+    any::front::end_points(pair(2160));
+    any::front::refusals(pair(2160));
+    any::front::additions_deletions_and_counters(pair(2160));
+    any::front::a_callback_uses_the_front(pair(2160));
+    any::front::domains_come_and_go(pair(2160));
+    any::front::deadlines(pair(2160));
+}
+
+#[test]
+fn pv_02_to_pv_13_pools() {
+    let two = ["127.0.0.1:2172", "127.0.0.1:2173"];
+    any::pooled::the_queue_is_filled_behind_the_start(pair(2170), two[0]);
+    any::pooled::two_queues_of_one_pool(pair(2170), two);
+    any::pooled::a_message_is_made_up_for(pair(2170), two[0]);
+    any::pooled::buffers_by_their_colours(pair(2170), two);
+    any::pooled::a_stop_feeds_another(pair(2170), two);
+    any::pooled::starts_and_stops_share_a_pool(pair(2170), two);
 }

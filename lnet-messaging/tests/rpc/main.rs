@@ -1,6 +1,8 @@
 //! The rpc transport (`RP-` of the catalogue of tests), over loopback. A process has one server: the tests go one behind the other.
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
+#[path = "../any/mod.rs"]
+mod any;
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -7,6 +7,7 @@ use lnet_messaging::{
     Addition, BulkDescriptor, Domain, Errno, Operation, QueueType, StopMode, TmEvent, TmState,
 };
 
+use super::any;
 use super::common::Party;
 use super::{CANCELED, Place, free_port, host, rpc};
 
@@ -304,4 +305,29 @@ fn rp_05_a_passive_buffer_that_goes_between_parts() {
         assert_eq!(put(4), -2);
     }
     far.end();
+}
+
+#[test]
+fn a_stop_while_callbacks_run() {
+    let place = Place::new();
+    any::a_stop_while_callbacks_run(place.pair());
+}
+
+#[test]
+fn a_message_is_refused_while_the_buffers_of_a_pool_are_held() {
+    let place = Place::new();
+    any::a_pool_whose_buffers_are_held(place.pair(), &place.address(3), true);
+}
+
+#[test]
+fn rp_01_the_front_and_pools() {
+    let place = Place::new();
+    let two = [3, 4].map(|service| place.address(service));
+    let two = two.each_ref().map(String::as_str);
+    any::front::refusals(place.pair());
+    any::front::additions_deletions_and_counters(place.pair());
+    any::front::a_callback_uses_the_front(place.pair());
+    any::front::deadlines(place.pair());
+    any::pooled::a_message_is_made_up_for(place.pair(), two[0]);
+    any::pooled::a_stop_feeds_another(place.pair(), two);
 }
