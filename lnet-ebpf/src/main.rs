@@ -33,7 +33,14 @@ pub(crate) fn lnet_xdp(context: XdpContext) -> u32 {
     let queue = context.rx_queue_index();
     let packet = Linear::new(&context);
     match steer::steer(&packet, queue, &MapTables) {
-        Verdict::Pass(reason) => pass(&context, queue, reason),
+        Verdict::Pass(reason) => {
+            let fault = maps::fault_of_others();
+            if fault != 0 && chosen(fault as u32) {
+                maps::count_reason(queue, Reason::FaultDropped);
+                return xdp_action::XDP_DROP;
+            }
+            pass(&context, queue, reason)
+        }
         Verdict::Redirect { shard, key } => {
             let fault = maps::fault(key.message_type as u32);
             if fault != 0 {

@@ -16,8 +16,10 @@ const CONFIG_SHARDS: u32 = 0;
 /// Entry of [`CONFIG`]: other than 0 when refusals are logged.
 #[cfg(feature = "log")]
 const CONFIG_LOG: u32 = 1;
-/// Classes of [`FAULTS`]: the LNet message types, with room for more.
+/// Classes of [`FAULTS`]: the LNet message types, with room for more; the last is [`FAULT_OTHERS`].
 const FAULT_CLASSES: usize = 8;
+/// Class of [`FAULTS`]: all frames that are not steered. They are not corrupted.
+const FAULT_OTHERS: u32 = FAULT_CLASSES as u32 - 1;
 /// Entries of [`REASON_FRAMES`] per queue.
 const REASONS_PER_QUEUE: u32 = 32;
 /// One row per queue that steering reaches and a last one for all queues beyond.
@@ -95,6 +97,12 @@ pub(crate) fn log_enabled() -> bool {
 #[inline(always)]
 pub(crate) fn fault(class: u32) -> u64 {
     FAULTS.get(class).copied().unwrap_or_default()
+}
+
+/// The fault rule of frames that are not steered.
+#[inline(always)]
+pub(crate) fn fault_of_others() -> u64 {
+    fault(FAULT_OTHERS)
 }
 
 /// Makes the kernel deliver the frame to the slot's socket; false when the slot is empty.

@@ -9,8 +9,8 @@ use crate::runtime::Worker;
 /// The XDP program and its object.
 pub mod bpf {
     pub use crate::bpf::{
-        Action, ActiveMode, BpfError, Counters, OBJECT_VARIABLE, Object, ObjectKind, ReasonCount, SlotCount,
-        TestFrame, XdpProgram,
+        Action, ActiveMode, BpfError, Counters, Faults, OBJECT_VARIABLE, Object, ObjectKind, ReasonCount,
+        SlotCount, TestFrame, XdpProgram,
     };
 }
 

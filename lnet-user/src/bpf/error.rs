@@ -78,6 +78,12 @@ pub enum BpfError {
         /// Where it is.
         interface: String,
     },
+    /// No program of this kind is attached.
+    #[error("{interface} has no XDP program of lnet: a node attaches one with its first NI over rings there")]
+    NotAttached {
+        /// The interface.
+        interface: String,
+    },
     /// The driver or the kernel refused to attach.
     #[error("{interface} (mtu {mtu_bytes}) refuses XDP in {mode} mode: {source}; {}", hint(*mode, source))]
     Refused {

@@ -12,12 +12,14 @@ use aya::include_bytes_aligned;
 
 mod counters;
 mod error;
+mod faults;
 mod log;
 mod program;
 mod run;
 
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
+pub use faults::Faults;
 pub use program::{ActiveMode, XdpProgram};
 pub use run::{Action, TestFrame};
 

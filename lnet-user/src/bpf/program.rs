@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::Object;
 use super::counters::Counters;
 use super::error::{BpfError, chain, errno_of};
+use super::faults::{FAULTS, Faults};
 use super::log::LogPump;
 use super::run::{Action, TestFrame};
 use crate::netlink::{Interface, NetlinkError};
@@ -30,8 +31,6 @@ const LOG_MAP: &str = "AYA_LOGS";
 /// Entries of `CONFIG`; `lnet-ebpf` reads them.
 const CONFIG_SHARDS: u32 = 0;
 const CONFIG_LOG: u32 = 1;
-/// All of a million.
-const MILLION: u32 = 1_000_000;
 
 /// How a program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -65,7 +64,7 @@ pub struct XdpProgram {
     first: Option<Endpoint>,
     policies: Array<MapData, u64>,
     config: Array<MapData, u32>,
-    faults: Array<MapData, u64>,
+    faults: Faults,
     slot_frames: PerCpuArray<MapData, u64>,
     reason_frames: PerCpuArray<MapData, u64>,
 }
@@ -130,7 +129,7 @@ impl XdpProgram {
             first: None,
             policies: take(&mut ebpf, object, "POLICIES")?,
             config: take(&mut ebpf, object, "CONFIG")?,
-            faults: take(&mut ebpf, object, "FAULTS")?,
+            faults: Faults::new(take(&mut ebpf, object, FAULTS)?),
             slot_frames: take(&mut ebpf, object, "SLOT_FRAMES")?,
             reason_frames: take(&mut ebpf, object, "REASON_FRAMES")?,
             ebpf,
@@ -300,13 +299,16 @@ impl XdpProgram {
         drop_per_million: u32,
         corrupt_per_million: u32,
     ) -> Result<(), BpfError> {
-        if message_type == MessageType::Hello {
-            return Err(BpfError::NoFrameType { message_type });
-        }
-        at_most("frames to drop per million", drop_per_million, MILLION)?;
-        at_most("frames to corrupt per million", corrupt_per_million, MILLION)?;
-        let rule = u64::from(drop_per_million) | u64::from(corrupt_per_million) << 32;
-        write("FAULTS", &mut self.faults, message_type as u32, rule)
+        self.faults.set(message_type, drop_per_million, corrupt_per_million)
+    }
+
+    /// Sets how many of a million frames that come by the interface, whatever they carry and to whatever address, are
+    /// dropped: neither shards nor the kernel see them. Replaces all other fault rules; 0 is no rule.
+    ///
+    /// # Errors
+    /// [`BpfError::OutOfRange`]; [`BpfError::Map`].
+    pub fn set_loss(&mut self, drop_per_million: u32) -> Result<(), BpfError> {
+        self.faults.set_loss(drop_per_million)
     }
 
     /// Turns log lines for refused frames on or off; off after loading.
@@ -381,7 +383,7 @@ impl XdpProgram {
     }
 }
 
-fn write<V: Pod>(
+pub(super) fn write<V: Pod>(
     name: &'static str,
     map: &mut Array<MapData, V>,
     index: u32,
@@ -465,7 +467,7 @@ fn checked_slot(queue: u32, shard: u32) -> Result<u32, BpfError> {
     Ok(slot_of(queue, shard))
 }
 
-fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), BpfError> {
+pub(super) fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), BpfError> {
     if value <= max {
         Ok(())
     } else {
