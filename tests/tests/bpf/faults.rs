@@ -77,6 +77,32 @@ fn a_rule_for_all_drops_its_message_type_and_no_other() {
     assert_eq!(counters.redirected(), 4 * 3 * 200);
 }
 
+/// As a rail that is cut: neither shards nor the kernel see anything.
+#[test]
+fn a_loss_of_all_drops_what_is_not_ours_as_well() {
+    if !require_privilege("a_loss_of_all_drops_what_is_not_ours_as_well", &NETNS_NODES) {
+        return;
+    }
+    let (mut program, _socket) = program();
+    let foreign = Frame::new(address(), 4000, MessageType::Put).bytes();
+    let ours = TYPES.map(|message_type| Frame::new(address(), 988, message_type).bytes());
+    let no_ip = vec![0x55; 64];
+    let all = || ours.iter().chain([&foreign, &no_ip]);
+    program.set_fault(MessageType::Put, 0, ALL).unwrap();
+    program.set_loss(ALL).unwrap();
+    for bytes in all() {
+        for _ in 0..200 {
+            assert_eq!(run(&program, bytes), Action::Drop);
+        }
+    }
+    assert_eq!(program.counters().unwrap().frames(Reason::FaultDropped), 6 * 200);
+    program.set_loss(0).unwrap();
+    let after: Vec<_> = all().map(|bytes| run(&program, bytes)).collect();
+    let expected = [Action::Redirect; 4].into_iter().chain([Action::Pass; 2]);
+    assert!(after.iter().copied().eq(expected), "{after:?}");
+    assert!(matches!(program.set_loss(ALL + 1), Err(BpfError::OutOfRange { .. })));
+}
+
 #[test]
 fn fault_rules_leave_frames_of_others_alone() {
     if !require_privilege("fault_rules_leave_frames_of_others_alone", &NETNS_NODES) {
