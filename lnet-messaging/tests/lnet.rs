@@ -6,17 +6,14 @@ mod common;
 mod scenarios;
 
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU32, Ordering as AtomicOrdering};
-use std::sync::{Arc, mpsc};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Party};
+use common::Party;
 use lnet_messaging::lnet::{LnetTransport, endpoint_is_valid, net_cmp, portal_policy};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, Attachment, BulkDescriptor, Callback, Domain, Errno, Events, Operation, Pool, PoolSpec,
-    QueueType, Reprovision, StopMode, TmEvent, TmState, TransferMachine,
+    Addition, Attachment, Domain, Errno, Operation, Pool, PoolSpec, Reprovision, StopMode, TmEvent, TmState,
 };
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
@@ -186,31 +183,32 @@ fn ln_02_domains_come_and_go() {
     assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
 }
 
+const LO: &str = "0@lo:12345:34";
+
 #[test]
 fn ln_03_starts_that_fail() {
+    scenarios::alone::starts_that_fail(&loopback(), LO);
+}
+
+#[test]
+fn ln_04_ln_05_and_ln_11_addresses() {
+    scenarios::alone::addresses_that_are_chosen(&loopback(), LO);
+}
+
+#[test]
+fn ln_06_and_ln_16_waiting_buffers_are_deleted() {
+    scenarios::alone::waiting_buffers_are_deleted(&loopback(), LO);
+}
+
+#[test]
+fn ln_12_to_ln_14_descriptors_that_are_none_are_refused() {
+    scenarios::alone::descriptors_that_are_none(&loopback(), LO);
+}
+
+#[test]
+fn ln_19_the_application_delivers() {
     let net = loopback();
-    let party = Party::new(&net);
-    assert_eq!(party.tm.start("invalid").unwrap_err().errno(), Errno::Invalid);
-    assert_eq!(party.tm.state(), TmState::Failed);
-    for (address, errno) in [
-        ("0@lo:12345:99:1", Errno::Invalid),
-        ("0@lo:12345:0:1", Errno::Invalid),
-        ("0@lo:12346:34:1", Errno::NotFound),
-        ("10.1.2.3@tcp:12345:34:1", Errno::NotFound),
-    ] {
-        let mut party = Party::new(&net);
-        party.tm.start(address).unwrap();
-        let failed = TmEvent::StateChange { state: TmState::Failed, status: Err(errno), end_point: None };
-        assert_eq!(party.tm_event(), failed, "{address}");
-        party.tm.finish().unwrap();
-    }
-    let one = Party::started(&net, &lo("5"));
-    let mut other = Party::new(&net);
-    other.tm.start(&lo("5")).unwrap();
-    let status = Err(Errno::AddressInUse);
-    let failed = TmEvent::StateChange { state: TmState::Failed, status, end_point: None };
-    assert_eq!(other.tm_event(), failed);
-    one.end();
+    scenarios::alone::the_application_delivers([&net, &net], [&lo("1"), &lo("2")]);
 }
 
 /// Each transport knows what the others over its node have in use.
@@ -272,145 +270,6 @@ fn a_table_that_is_full_is_no_memory() {
     };
     assert_eq!((refused.error.errno(), queued > 0), (Errno::NoMemory, true), "{}", refused.error);
     party.end();
-}
-
-#[test]
-fn ln_04_and_ln_11_a_fixed_address() {
-    let party = Party::started(&loopback(), &lo("9"));
-    assert_eq!(party.address(), lo("9"));
-    assert_eq!(party.tm.create_end_point(&lo("*")).unwrap_err().errno(), Errno::Invalid);
-    party.end();
-}
-
-#[test]
-fn ln_05_addresses_that_are_chosen_descend() {
-    let net = loopback();
-    let start = || {
-        let party = Party::new(&net);
-        party.tm.confine(&[0]).unwrap();
-        party.tm.confine(&[0]).unwrap();
-        party.start(&lo("*"))
-    };
-    let mut parties: Vec<Party> = (0..4).map(|_| start()).collect();
-    let addresses: Vec<String> = parties.iter().map(Party::address).collect();
-    assert_eq!(addresses, ["4095", "4094", "4093", "4092"].map(lo));
-    parties.remove(1).end();
-    let again = start();
-    assert_eq!(again.address(), addresses[1]);
-    again.end();
-    parties.into_iter().for_each(Party::end);
-}
-
-#[test]
-fn ln_06_a_receive_buffer_is_deleted() {
-    let mut party = Party::started(&loopback(), &lo("1"));
-    let id = party.post(64, 64, 1);
-    assert!(party.tm.del(id));
-    assert_eq!(party.end_of(id).0, CANCELED);
-    assert_eq!(party.counts(QueueType::Receive), (1, 1, 0, 1));
-    assert!(!party.tm.del(id));
-    party.end();
-}
-
-#[test]
-fn ln_16_passive_buffers_are_deleted() {
-    let mut party = Party::started(&loopback(), &lo("1"));
-    for operation in [passive_send(8), Operation::PassiveReceive { initiator: None }] {
-        let queue = operation.queue();
-        let added = party.tm.add(party.buffer(&[8]), operation).unwrap();
-        assert_eq!(added.descriptor.unwrap().as_bytes().len(), 48);
-        assert!(party.tm.del(added.id));
-        assert_eq!(party.end_of(added.id).0, CANCELED);
-        assert_eq!(party.counts(queue), (1, 1, 0, 1));
-    }
-    party.end();
-}
-
-#[test]
-fn descriptors_that_are_none_are_refused() {
-    let party = Party::started(&loopback(), &lo("1"));
-    let passive = party.tm.add(party.buffer(&[8]), passive_send(8)).unwrap();
-    let good = passive.descriptor.unwrap().as_bytes().to_vec();
-    let mut wrong: Vec<Vec<u8>> = (0..good.len()).map(|end| good[..end].to_vec()).collect();
-    for at in 0..good.len() {
-        let mut bytes = good.clone();
-        bytes[at] ^= 1;
-        wrong.push(bytes);
-    }
-    wrong.push([&good[..], &[0]].concat());
-    for bytes in wrong {
-        let from = BulkDescriptor::from_bytes(&bytes);
-        let refused = party.tm.add(party.buffer(&[8]), Operation::ActiveReceive { from }).unwrap_err();
-        assert_eq!(refused.error.errno(), Errno::Invalid, "{bytes:?}");
-    }
-    party.end();
-}
-
-struct Count(AtomicU32);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, AtomicOrdering::SeqCst);
-    }
-}
-
-fn wait_until(condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-#[test]
-fn ln_19_the_application_delivers() {
-    let net = loopback();
-    let mut near = Party::started(&net, &lo("1"));
-    let (handler, _) = Events::channel();
-    let domain = Domain::new(&net).unwrap();
-    let far = TransferMachine::new(&domain, handler).unwrap();
-    far.deliver_synchronously().unwrap();
-    far.start(&lo("2")).unwrap();
-    wait_until(|| far.state() == TmState::Started);
-    assert!(!far.is_pending().unwrap());
-    far.deliver_all().unwrap();
-    let (told, seen) = mpsc::channel();
-    let callback = Callback::new(move |_, event| told.send((std::thread::current().id(), event)).unwrap());
-    for _ in 0..4 {
-        let receive = Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
-        far.add(domain.allocate(1, 8).unwrap(), Addition::from(receive).callback(&callback)).unwrap();
-    }
-    let count = Arc::new(Count(AtomicU32::new(0)));
-    far.notify(Waker::from(Arc::clone(&count))).unwrap();
-    assert_eq!(count.0.load(AtomicOrdering::SeqCst), 0);
-    scenarios::send_each(&mut near, &lo("2"), &[1, 2, 3, 4]);
-    wait_until(|| count.0.load(AtomicOrdering::SeqCst) == 1);
-    assert!(far.is_pending().unwrap() && seen.try_recv().is_err());
-    let mut lengths = Vec::new();
-    wait_until_all(&far, || seen.try_iter().collect(), &mut lengths);
-    assert_eq!(lengths, [1, 2, 3, 4]);
-    assert_eq!(count.0.load(AtomicOrdering::SeqCst), 1, "once");
-    near.end();
-    far.stop(StopMode::Abort).unwrap();
-    wait_until(|| far.state() == TmState::Stopped);
-    far.finish().unwrap();
-}
-
-/// Delivers until four messages have come, all on this thread.
-fn wait_until_all(
-    far: &TransferMachine,
-    mut seen: impl FnMut() -> Vec<(std::thread::ThreadId, lnet_messaging::BufferEvent)>,
-    lengths: &mut Vec<u64>,
-) {
-    let begun = Instant::now();
-    while lengths.len() < 4 {
-        assert!(begun.elapsed() < PATIENCE);
-        far.deliver_all().unwrap();
-        for (thread, event) in seen() {
-            assert_eq!(thread, std::thread::current().id());
-            lengths.push(event.length_bytes);
-        }
-    }
 }
 
 #[test]

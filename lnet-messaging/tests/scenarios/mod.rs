@@ -1,5 +1,7 @@
 //! What two transfer machines of the lnet transport do with each other, whatever net is between them. Each scenario ends both.
 
+pub(crate) mod alone;
+
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 

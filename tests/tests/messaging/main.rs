@@ -2,6 +2,9 @@
 //! objects that `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+#[path = "../../../lnet-messaging/tests/any/mod.rs"]
+mod any;
+mod catalogue;
 #[path = "../../../lnet-messaging/tests/common/mod.rs"]
 mod common;
 mod killed;

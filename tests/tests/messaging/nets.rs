@@ -1,11 +1,13 @@
 //! Pairs of nodes on each net that transfer machines may be over.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use lnet_control::server::Handler;
 use lnet_core::limits::Limits;
 use lnet_messaging::LnetTransport;
 use lnet_messaging::lnet::portal_policy;
+use lnet_messaging::transport::Transport;
 use lnet_tests::netns::{Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
 use lnet_tests::node::LND_TIMEOUT;
 use lnet_user::api::Lnet;
@@ -103,6 +105,14 @@ impl Nodes {
         self.parties_by(7, LnetTransport::clone)
     }
 
+    /// The transports, and the addresses of transfer machines on the first interfaces.
+    pub(crate) fn ends(&self, tmids: [u16; 2]) -> [(Arc<dyn Transport>, String); 2] {
+        let namespaces = [self.netns.a(), self.netns.b()];
+        [0, 1].map(|at| {
+            (self.transports[at].clone().shared(), address(namespaces[at], self.carrier, tmids[at]))
+        })
+    }
+
     /// Has each node find all NIDs of the other.
     pub(crate) fn discover_each_other(&self) {
         for (lnet, other) in self.lnets.iter().zip([self.netns.b(), self.netns.a()]) {
@@ -135,10 +145,15 @@ impl Nodes {
 
 /// Runs a test over rings, over sockets, and over tcp.
 pub(crate) fn on_each_net(test: impl Fn(&Nodes)) {
+    on_nets(&[Carrier::Rings, Carrier::Sockets, Carrier::Tcp], test);
+}
+
+/// Runs a test over some of them.
+pub(crate) fn on_nets(carriers: &[Carrier], test: impl Fn(&Nodes)) {
     if !privileged() {
         return;
     }
-    for carrier in [Carrier::Rings, Carrier::Sockets, Carrier::Tcp] {
+    for carrier in carriers.iter().copied() {
         eprintln!("{carrier:?}");
         test(&Nodes::start(carrier, Wiring::default()));
     }
