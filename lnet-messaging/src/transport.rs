@@ -158,6 +158,18 @@ pub trait TransportTm: Send {
         let _ = waker;
     }
 
+    /// Events that may come, and the slots for them.
+    #[cfg(test)]
+    fn event_room(&self) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// Has the next passive buffer get this number.
+    #[cfg(test)]
+    fn set_match_counter(&mut self, counter: u64) {
+        let _ = counter;
+    }
+
     /// Ends its threads. The transfer machine is stopped, has failed or was never started; its lock is not taken.
     fn finish(self: Box<Self>);
 }

@@ -13,7 +13,8 @@ use common::Party;
 use lnet_messaging::lnet::{LnetTransport, endpoint_is_valid, net_cmp, portal_policy};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, Attachment, Domain, Errno, Operation, Pool, PoolSpec, Reprovision, StopMode, TmEvent, TmState,
+    Addition, Attachment, Callback, Domain, Errno, Operation, Pool, PoolSpec, Reprovision, StopMode, TmEvent,
+    TmState,
 };
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
@@ -193,6 +194,45 @@ fn ln_03_starts_that_fail() {
 #[test]
 fn ln_04_ln_05_and_ln_11_addresses() {
     scenarios::alone::addresses_that_are_chosen(&loopback(), LO);
+}
+
+/// The CPUs that a thread of a transfer machine may run on, seen in its callbacks. A confinement that cannot be fails the start.
+#[test]
+fn if_05_and_ln_05_callbacks_run_on_the_cpus_that_were_given() {
+    use rustix::thread::sched_getaffinity;
+    let allowed = sched_getaffinity(None).unwrap();
+    let cpus: Vec<usize> = (0..1024).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let (first, last) = (cpus[0], *cpus.last().unwrap());
+    let (told, seen) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let callback = Callback::new(move |_, _| {
+        let set = sched_getaffinity(None).unwrap();
+        let found: Vec<usize> = (0..1024).filter(|cpu| set.is_set(*cpu)).collect();
+        let _ = told.lock().unwrap().send(found);
+    });
+    let net = loopback();
+    for (given, expected) in [(vec![first], vec![first]), (vec![last], vec![last]), (cpus.clone(), cpus)] {
+        let party = Party::new(&net);
+        party.tm.confine(&[first, last]).unwrap();
+        party.tm.confine(&given).unwrap();
+        let party = party.start(&lo("1"));
+        let send = Addition::from(passive_send(8)).callback(&callback);
+        let id = party.add(party.buffer(&[8]), send);
+        assert!(party.tm.del(id));
+        assert_eq!(seen.recv().unwrap(), expected);
+        party.end();
+    }
+    for absent in [1023, 1 << 20] {
+        let mut party = Party::new(&net);
+        party.tm.confine(&[absent]).unwrap();
+        party.tm.start(&lo("1")).unwrap();
+        let status = Err(Errno::Invalid);
+        let failed = TmEvent::StateChange { state: TmState::Failed, status, end_point: None };
+        assert_eq!(party.tm_event(), failed, "CPU {absent}");
+        party.tm.finish().unwrap();
+    }
+    // Its address was free all the time.
+    Party::started(&net, &lo("1")).end();
 }
 
 #[test]

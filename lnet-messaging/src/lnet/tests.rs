@@ -336,12 +336,31 @@ fn kc_05_and_ln_15_match_bits_and_counters() {
     assert_eq!(LnetAddress::of_sender(PEER, 0), None, "header data of no transfer machine");
 }
 
+/// The counter of a transfer machine that has had as many passive buffers as there are numbers.
+#[test]
+fn ln_15_a_transfer_machine_whose_counter_wraps() {
+    let mut setup = Setup::new();
+    setup.tm.set_match_counter(COUNTER_MAX - 1);
+    for counter in [COUNTER_MAX - 1, COUNTER_MAX, 1, 2] {
+        let (added, call) = setup.add(Operation::PassiveReceive { initiator: None });
+        let Call::Attach { match_bits, .. } = call else { panic!("{call:?}") };
+        assert_eq!(split(match_bits), (7, counter));
+        let described = LnetDescriptor::decode(&added.descriptor.unwrap()).unwrap();
+        assert_eq!(described.match_bits, match_bits);
+        setup.lnet.post(last(event(EventKind::Put, added.id.number)));
+        assert_eq!(setup.end(), (Ok(()), 0));
+    }
+    setup.finish();
+}
+
 #[test]
 fn kc_07_and_kc_08_a_receive_buffer_takes_several_messages() {
     let mut setup = Setup::new();
     let (added, call) = setup.add(RECEIVE);
     let md = MdPlan { max_size_bytes: Some(25), ..md(100, 4, &added) };
     assert_eq!(call, Call::Attach { portal: 34, match_bits: join(7, 0), allowed: Allowed::Put, md });
+    let (reserved, size) = setup.tm.event_room().unwrap();
+    assert_eq!((reserved, size > 4), (4, true), "a slot for each message, and one that is free");
     for (number, offset) in [(0, 0), (1, 10), (2, 20)] {
         setup.lnet.post(event(EventKind::Ack, added.id.number));
         let message = message(&added, 10, offset);
@@ -350,6 +369,9 @@ fn kc_07_and_kc_08_a_receive_buffer_takes_several_messages() {
         assert_eq!((event.status, event.length_bytes, event.offset_bytes), (Ok(()), 10, offset));
         assert_eq!(event.end_point.as_ref().unwrap().address(), "0@lo:12345:35:9");
         assert_eq!((event.is_last(), setup.tm.queued(added.id).is_none()), (number == 2, number == 2));
+        // With the last one go the slots of messages that have not come as well.
+        let reserved = if number == 2 { 0 } else { 4 };
+        assert_eq!(setup.tm.event_room(), Some((reserved, size)));
     }
     assert_eq!(setup.counts(QueueType::Receive), (1, 0, 3, 0));
     assert!(setup.events.try_next().is_none());
@@ -399,9 +421,11 @@ fn kc_11_a_message_is_sent() {
         let peer = setup.tm.create_end_point("0@lo:12345:35:9").unwrap();
         assert_eq!(peer.reference_count(), 2);
         drop(peer);
+        assert_eq!(setup.tm.event_room().map(|(reserved, _)| reserved), Some(1));
         let sent = last(event(EventKind::Send, added.id.number));
         setup.lnet.post(if fails { failed(sent) } else { sent });
         assert_eq!(setup.end(), (if fails { Err(Errno::Io) } else { Ok(()) }, 0));
+        assert_eq!(setup.tm.event_room().map(|(reserved, _)| reserved), Some(0));
         assert_eq!(setup.counts(QueueType::Send), (1, 0, u64::from(!fails), u64::from(fails)));
     }
     setup.finish();
@@ -528,6 +552,7 @@ fn kc_19_what_lnet_refuses_is_refused() {
         let refused = setup.tm.add(setup.domain.allocate(1, 100).unwrap(), operation).unwrap_err();
         assert_eq!((refused.error.errno(), refused.buffer.memory().size_bytes()), (Errno::NoMemory, 100));
         assert_eq!((setup.counts(queue), setup.tm.queue_length(queue)), ((0, 0, 0, 0), 0));
+        assert_eq!(setup.tm.event_room().map(|(reserved, _)| reserved), Some(0), "{queue:?}");
     }
     setup.lnet.lab(|lab| lab.refuse = None);
     setup.finish();

@@ -177,6 +177,16 @@ impl TransportTm for LnetTm {
         }
     }
 
+    #[cfg(test)]
+    fn event_room(&self) -> Option<(usize, usize)> {
+        self.shared.active().as_ref().map(|active| (active.ring.reserved(), active.ring.size()))
+    }
+
+    #[cfg(test)]
+    fn set_match_counter(&mut self, counter: u64) {
+        self.shared.active().iter_mut().for_each(|active| active.counter = counter);
+    }
+
     fn finish(self: Box<Self>) {
         self.shared.ends.store(true, Ordering::Release);
         self.unpark();

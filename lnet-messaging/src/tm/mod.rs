@@ -236,6 +236,22 @@ impl TransferMachine {
         Ok(stats)
     }
 
+    /// Events that may come over its transport, and the slots for them.
+    #[cfg(test)]
+    pub(crate) fn event_room(&self) -> Option<(usize, usize)> {
+        self.shared.lock().transport().ok()?.event_room()
+    }
+
+    /// Has its next passive buffer over lnet get this number.
+    #[cfg(test)]
+    pub(crate) fn set_match_counter(&self, counter: u64) {
+        self.shared
+            .lock()
+            .parts()
+            .into_iter()
+            .for_each(|(_, transport)| transport.set_match_counter(counter));
+    }
+
     /// Waits on the transfer machine's channel, which wakes when no callback runs, until `condition` holds or the deadline
     /// passes. Returns whether it holds.
     pub fn wait(&self, deadline: Option<Instant>, mut condition: impl FnMut(&TmFront) -> bool) -> bool {

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lnet_messaging::{Addition, Errno, Operation, RpcTransport};
+use lnet_messaging::{Addition, BulkDescriptor, Errno, Operation, QueueType, RpcTransport};
 
 use super::common::{PATIENCE, Party};
 use super::{Place, read_call, reply, rpc, succeed, wait_until};
@@ -14,6 +14,14 @@ fn listen() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("{}:1", listener.local_addr().unwrap());
     (listener, address)
+}
+
+/// A descriptor of that server's: number, no initiator, where it is, queue, bytes.
+fn descriptor_at(address: &str, queue: u32, bytes: u32) -> BulkDescriptor {
+    let port = address.split(':').nth(1).unwrap().parse().unwrap();
+    let words: [u32; 10] = [0, 7, 0, 0, 0, 0x7F00_0001, port, 1, queue, bytes];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    BulkDescriptor::from_bytes(&bytes)
 }
 
 fn accept(listener: &TcpListener) -> TcpStream {
@@ -156,6 +164,98 @@ fn rp_08_replies_that_are_faults() {
     let id = party.send(&address, b"hello");
     assert_eq!(party.end_of(id).0, Err(Errno::ConnectionReset));
     server.join().unwrap();
+    party.end();
+}
+
+/// The first part of a buffer has come when its process goes, in the middle of an answer; and one that goes before it has answered a PUT.
+#[test]
+fn rp_10_servers_that_die_in_a_bulk_operation() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let (listener, address) = listen();
+    let descriptor = |queue| descriptor_at(&address, queue, 16);
+    let (passive_receive, passive_send) = (2, 3);
+    let read = Operation::ActiveReceive { from: descriptor(passive_send) };
+    let id = party.add(party.buffer(&[16]), read);
+    let mut stream = accept(&listener);
+    let (xid, procedure, arguments) = read_call(&mut stream).unwrap();
+    assert_eq!((procedure, arguments.len()), (2, 44));
+    // Status, whether that is all, and eight bytes.
+    succeed(&mut stream, xid, &[0, 0, 8, 0x0102_0304, 0x0506_0708]);
+    let (_, procedure, arguments) = read_call(&mut stream).unwrap();
+    assert_eq!((procedure, &arguments[40..]), (2, &[0, 0, 0, 8][..]), "the second part");
+    std::io::Write::write_all(&mut stream, &(48_u32 | 1 << 31).to_be_bytes()).unwrap();
+    drop(stream);
+    assert_eq!(party.end_of(id).0, Err(Errno::ConnectionReset));
+
+    let write = Operation::ActiveSend { to: descriptor(passive_receive), length_bytes: 16 };
+    let id = party.add(party.buffer(&[8, 8]), write);
+    let mut stream = accept(&listener);
+    let (xid, procedure, _) = read_call(&mut stream).unwrap();
+    assert_eq!(procedure, 3);
+    succeed(&mut stream, xid, &[0]);
+    read_call(&mut stream).unwrap();
+    drop(stream);
+    assert_eq!(party.end_of(id).0, Err(Errno::ConnectionReset));
+    for queue in [QueueType::ActiveReceive, QueueType::ActiveSend] {
+        assert_eq!(party.counts(queue), (1, 0, 0, 1));
+    }
+    // It lives on.
+    party.post(8, 8, 1);
+    let mut other = Party::started(&rpc(), &place.address(2));
+    let id = other.send(&party.address(), b"hello");
+    assert_eq!((other.end_of(id).0, party.buffer_event().payload_bytes()), (Ok(()), b"hello".to_vec()));
+    other.end();
+    party.end();
+}
+
+/// RP-04: data in uneven segments goes by one call for each of the segments that it comes from, and the last one alone says so.
+#[test]
+fn rp_04_one_call_for_each_segment() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let (listener, address) = listen();
+    let descriptor = |queue, bytes| descriptor_at(&address, queue, bytes);
+    let mut stream = None;
+    for segments in [&[12][..], &[5, 7], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]] {
+        let total: usize = segments.iter().sum();
+        let bytes: Vec<u8> = (0..total as u8).collect();
+        let mut buffer = party.buffer(segments);
+        buffer.fill(&bytes);
+        let to = descriptor(2, 0);
+        let id = party.add(buffer, Operation::ActiveSend { to, length_bytes: total as u64 });
+        let stream = stream.get_or_insert_with(|| accept(&listener));
+        let mut offset = 0;
+        for length in segments {
+            let (xid, procedure, arguments) = read_call(stream).unwrap();
+            let word = |at: usize| u32::from_be_bytes(*arguments[at..].first_chunk().unwrap()) as usize;
+            assert_eq!((procedure, word(36), word(40), word(44)), (3, total, offset, *length));
+            assert_eq!(arguments[48..48 + length], bytes[offset..offset + length]);
+            assert_eq!(arguments.len(), 48 + length.next_multiple_of(4));
+            succeed(stream, xid, &[0]);
+            offset += length;
+        }
+        assert_eq!(party.end_of(id).0, Ok(()));
+
+        // The other end has these segments, and this one other ones.
+        let from = descriptor(3, total as u32);
+        let id = party.add(party.buffer(&[total - 1, 1]), Operation::ActiveReceive { from });
+        let mut offset = 0;
+        for length in segments {
+            let (xid, procedure, arguments) = read_call(stream).unwrap();
+            let asked = u32::from_be_bytes(*arguments[40..].first_chunk().unwrap()) as usize;
+            assert_eq!((procedure, asked), (2, offset));
+            let end = offset + length;
+            let mut words = vec![0, u32::from(end == total), *length as u32];
+            let mut data = bytes[offset..end].to_vec();
+            data.resize(length.next_multiple_of(4), 0);
+            words.extend(data.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())));
+            succeed(stream, xid, &words);
+            offset = end;
+        }
+        let event = party.buffer_event();
+        assert_eq!((event.id, event.status, event.payload_bytes()), (id, Ok(()), bytes));
+    }
     party.end();
 }
 
