@@ -45,6 +45,8 @@ impl HealthStatus {
             | Status::Unknown(Cause::Timeout | Cause::CreditTimeout) => Self::NetworkTimeout,
             Status::NeverSent(Cause::Timeout) => Self::LocalTimeout,
             Status::NeverSent(Cause::Unreachable) => Self::LocalNoRoute,
+            // The device has refused it, or is gone.
+            Status::NeverSent(Cause::Device) => Self::LocalDropped,
             Status::NeverSent(_) => Self::LocalError,
             Status::Unknown(Cause::Device) => Self::RemoteDropped,
             Status::Unknown(_) => Self::RemoteError,
@@ -63,8 +65,8 @@ impl HealthStatus {
         matches!(self, Self::RemoteError | Self::RemoteDropped | Self::RemoteTimeout | Self::NetworkTimeout)
     }
 
-    /// Whether a message that ended so may go by another path, if it never left by this one: by another local interface,
-    /// or to another one of the peer's.
+    /// Whether a message that ended so may go by another path, if it never left by this one (LNet `lib-msg.c:
+    /// lnet_health_check`).
     #[must_use]
     pub const fn allows_another_path(self) -> bool {
         matches!(
@@ -74,7 +76,6 @@ impl HealthStatus {
                 | Self::LocalAborted
                 | Self::LocalNoRoute
                 | Self::LocalTimeout
-                | Self::LocalError
                 | Self::RemoteDropped
         )
     }
@@ -90,6 +91,7 @@ mod tests {
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Cancelled)), None);
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Unreachable)), Some(HealthStatus::LocalNoRoute));
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::TooLong)), Some(HealthStatus::LocalError));
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Device)), Some(HealthStatus::LocalDropped));
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Timeout)), Some(HealthStatus::LocalTimeout));
         for status in [Status::Unknown(Cause::Timeout), Status::NeverSent(Cause::CreditTimeout)] {
             assert_eq!(HealthStatus::of(status), Some(HealthStatus::NetworkTimeout));
@@ -100,6 +102,32 @@ mod tests {
             for end in [Status::NeverSent(cause), Status::Unknown(cause)] {
                 assert_eq!(HealthStatus::of(end), Some(status));
             }
+        }
+    }
+
+    /// Status, whether the local and the peer NI lose health, whether it may be sent again: all of LNet's table.
+    #[test]
+    fn each_status_has_its_consequences() {
+        use HealthStatus::{
+            LocalAborted, LocalDropped, LocalError, LocalInterrupt, LocalNoRoute, LocalTimeout,
+            NetworkTimeout, RemoteDropped, RemoteError, RemoteTimeout,
+        };
+        let table = [
+            (LocalInterrupt, true, false, true),
+            (LocalDropped, true, false, true),
+            (LocalAborted, true, false, true),
+            (LocalNoRoute, true, false, true),
+            (LocalError, true, false, false),
+            (LocalTimeout, true, false, true),
+            (RemoteError, false, true, false),
+            (RemoteDropped, false, true, true),
+            (RemoteTimeout, false, true, false),
+            (NetworkTimeout, true, true, false),
+        ];
+        assert_eq!(table.map(|(status, ..)| status), HealthStatus::ALL);
+        for (status, local, peer, resent) in table {
+            let found = (status.blames_local(), status.blames_peer(), status.allows_another_path());
+            assert_eq!(found, (local, peer, resent), "{status}");
         }
     }
 

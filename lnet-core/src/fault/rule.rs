@@ -50,7 +50,8 @@ impl HealthMask {
     }
 }
 
-/// How a send with this health status ends: what failed here never left.
+/// How a send with this health status ends. What is said to have failed here, or to have been dropped by the peer, never
+/// left; of the rest a sender could not know.
 const fn simulated(status: HealthStatus) -> Status {
     let cause = Cause::Simulated(status);
     match status {
@@ -59,11 +60,11 @@ const fn simulated(status: HealthStatus) -> Status {
         | HealthStatus::LocalAborted
         | HealthStatus::LocalNoRoute
         | HealthStatus::LocalError
-        | HealthStatus::LocalTimeout => Status::NeverSent(cause),
-        HealthStatus::RemoteError
-        | HealthStatus::RemoteDropped
-        | HealthStatus::RemoteTimeout
-        | HealthStatus::NetworkTimeout => Status::Unknown(cause),
+        | HealthStatus::LocalTimeout
+        | HealthStatus::RemoteDropped => Status::NeverSent(cause),
+        HealthStatus::RemoteError | HealthStatus::RemoteTimeout | HealthStatus::NetworkTimeout => {
+            Status::Unknown(cause)
+        }
     }
 }
 
@@ -341,10 +342,11 @@ mod tests {
     }
 
     #[test]
-    fn local_failures_never_leave() {
+    fn what_fails_here_or_may_be_sent_again_never_leaves() {
         for status in HealthStatus::ALL {
             let local = status.name().starts_with("local");
-            assert_eq!(matches!(simulated(status), Status::NeverSent(_)), local, "{status}");
+            let is_unsent = matches!(simulated(status), Status::NeverSent(_));
+            assert_eq!(is_unsent, local || status.allows_another_path(), "{status}");
             assert_eq!(HealthStatus::of(simulated(status)), Some(status));
         }
     }

@@ -247,6 +247,8 @@ pub enum Report<'a> {
     Traffic {
         /// Its NID.
         nid: Nid,
+        /// Whether messages have come from it, and not only gone to it.
+        is_incoming: bool,
     },
     /// A request has gone to a NID that is to be found out about ([`Shard::poll_wanted`]).
     ///

@@ -22,6 +22,7 @@ use super::peers::{Peer, TOLD_MAX, peer_state};
 use super::pings::{Ping, PingId, Pinged, Purpose, nids_of};
 use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
+use crate::topology::HEALTH_MAX;
 
 /// Peers that are pinged or pushed to at once.
 pub(super) const UNDER_WAY_MAX: usize = 64;
@@ -355,25 +356,34 @@ impl<O: Clone> Node<O> {
                 }
             }
         }
-        self.note_statuses(now, info);
+        self.note_statuses(now, from, info);
         true
     }
 
-    /// Takes note of which NIs are up, as their node says (spec 9.5): one that goes down loses health.
-    fn note_statuses(&mut self, now: Instant, info: &PingInfo<'_>) {
+    /// Takes note of which of its NIs are up, as the peer says that has spoken from `from` (spec 9.5): one that goes down
+    /// loses health, one that is up and never sent anything is in full health. Of other peers' NIs it has no say.
+    fn note_statuses(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) {
+        self.received_from(now, from);
         let step = self.settings.get(Global::HealthSensitivity);
+        let Some(speaker) = self.peers.get(from) else { return };
+        let mut own = speaker.nids();
         for told in info.interfaces().take(TOLD_MAX) {
+            // A NID counts as it is told first.
+            let Some(at) = own.iter().position(|nid| *nid == told.nid) else { continue };
+            own.swap_remove(at);
             let is_up = told.status == NiStatus::UP;
-            let Some(peer) = self.peers.get(&told.nid) else { continue };
-            let former = peer.nis.iter().find(|ni| ni.nid == told.nid).and_then(|ni| ni.is_up);
-            if former == Some(is_up) {
+            let Some(ni) = self.peers.get(&told.nid).and_then(|peer| peer.ni(&told.nid)) else { continue };
+            let former = ni.is_up;
+            let health = match (former, is_up) {
+                (Some(true), false) => ni.health.saturating_sub(step),
+                (None, true) if ni.received_at.is_none() => HEALTH_MAX,
+                _ => ni.health,
+            };
+            if (former, ni.health) == (Some(is_up), health) {
                 continue;
             }
             if let Some(ni) = self.peers.ni_mut(&told.nid) {
-                ni.is_up = Some(is_up);
-                if former == Some(true) {
-                    ni.health = ni.health.saturating_sub(step);
-                }
+                (ni.is_up, ni.health) = (Some(is_up), health);
             }
             self.look_after(now, &told.nid);
         }

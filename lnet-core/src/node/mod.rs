@@ -253,9 +253,12 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
-            Report::Traffic { nid } => {
+            Report::Traffic { nid, is_incoming } => {
                 if self.may_be_peer(&nid) {
                     self.peers.note_traffic(&nid);
+                    if is_incoming {
+                        self.received_from(now, &nid);
+                    }
                 }
             }
             Report::Wanted { nid } => {

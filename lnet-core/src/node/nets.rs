@@ -94,9 +94,8 @@ pub struct NiConfig<O> {
     ///
     /// [`Change::ReopenNi`]: super::Change::ReopenNi
     pub is_absent: bool,
-    /// Whether its health was set to 0, and not to 1000 since.
-    pub is_set_down: bool,
-    /// Whether its health has fallen to 0, and not risen to 1000 since: it is told as down, and goes on as the last choice.
+    /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on as the last
+    /// choice.
     pub is_failed: bool,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
@@ -111,8 +110,8 @@ impl<O> NiConfig<O> {
     /// One that is to come, in good health; its slot is still to be chosen.
     pub(super) const fn new(spec: NiSpec<O>, tunables: NetTunables) -> Self {
         let (ni, health) = (LOOPBACK, HEALTH_MAX);
-        let (has_link, is_absent, is_set_down, is_failed) = (true, false, false, false);
-        let recovery = Recovery { ping_count: 0, next_at: None, since: None };
+        let (has_link, is_absent, is_failed) = (true, false, false);
+        let recovery = Recovery { ping_count: 0, next_at: None };
         Self {
             ni,
             spec,
@@ -120,7 +119,6 @@ impl<O> NiConfig<O> {
             health,
             has_link,
             is_absent,
-            is_set_down,
             is_failed,
             recovery,
             numa_distance: 0,
@@ -129,30 +127,22 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// Sets its health, by which it is taken down or up.
+    /// Sets its health, by which it is told as down or up.
     pub(super) const fn set_health(&mut self, value: u32) {
         self.health = value;
-        self.is_set_down = value == 0 || (self.is_set_down && value != HEALTH_MAX);
-        self.is_failed &= value != HEALTH_MAX;
-    }
-
-    /// Notes the health that follows from how messages end.
-    pub(super) const fn note_health(&mut self, value: u32) {
-        self.health = value;
         self.is_failed = value == 0 || (self.is_failed && value != HEALTH_MAX);
-        self.is_set_down &= value != HEALTH_MAX;
     }
 
     /// Whether others are told that it is up.
-    pub(super) fn is_told_up(&self) -> bool {
+    #[must_use]
+    pub fn is_told_up(&self) -> bool {
         self.status() == NiStatus::Up && !self.is_failed
     }
 
     /// Whether it serves, is down or goes.
     #[must_use]
     pub fn status(&self) -> NiStatus {
-        let own =
-            if self.has_link && !self.is_absent && !self.is_set_down { NiStatus::Up } else { NiStatus::Down };
+        let own = if self.has_link && !self.is_absent { NiStatus::Up } else { NiStatus::Down };
         self.going.unwrap_or(own)
     }
 

@@ -18,6 +18,7 @@ use thiserror::Error;
 use super::RequestId;
 use super::error::RequestError;
 use super::recovery::Recovery;
+use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
 /// Most NIs of a peer.
@@ -69,6 +70,8 @@ pub struct PeerNi {
     pub health: u32,
     /// Whether the peer says that it is up; `None` if it has said nothing.
     pub is_up: Option<bool>,
+    /// When a message came from it last, as far as this node has noticed.
+    pub received_at: Option<Instant>,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
 }
@@ -76,7 +79,7 @@ pub struct PeerNi {
 impl PeerNi {
     pub(super) fn new(nid: Nid) -> Self {
         let recovery = Recovery::default();
-        Self { nid, health: HEALTH_MAX, is_up: None, recovery }
+        Self { nid, health: HEALTH_MAX, is_up: None, received_at: None, recovery }
     }
 }
 

@@ -2,9 +2,10 @@
 //! `lnet_recover_peer_nis`; spec: core 9).
 //!
 //! Shards note what ends well and badly; here the values stand, and go back to the shards with a snapshot. An NI that is not
-//! in full health is pinged: the first time after a second, then after twice the time of before while it does not answer.
+//! in full health is pinged: the first time after a second, then after 2, 4, 8 seconds and so on while it does not answer.
 //!
-//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 nothing changes.
+//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 no message changes
+//! a health; a peer NI from which nothing has come, or nothing within the recovery limit, is not pinged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -31,28 +32,33 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Recovery {
     /// Those since it has answered last.
     pub ping_count: u32,
-    /// When the next one is due; `None` while the NI is in full health.
+    /// When the next one is due; `None` while the NI is in full health, or is given up.
     pub next_at: Option<Instant>,
-    /// Since when it has not been in full health.
-    pub(super) since: Option<Instant>,
 }
 
 impl Recovery {
-    /// Notes that a ping is sent; the next one is due after twice the time of before, at most `max` seconds.
+    /// Notes that a ping is sent; the next one is due after 2 seconds, then 4, 8 and so on, with `max_s` as the limit (LNet
+    /// `lib-lnet.h: lnet_get_next_recovery_ping`).
     fn sent(&mut self, now: Instant, max_s: u32) {
-        let exponent = self.ping_count.min(max_s.max(1).ilog2());
         self.ping_count = self.ping_count.saturating_add(1);
-        self.next_at = Some(now + Duration::from_secs(1 << exponent).min(Duration::from_secs(max_s.into())));
+        let exponent = self.ping_count.min(max_s.max(1).ilog2());
+        self.next_at = Some(now + Duration::from_secs(1 << exponent));
+    }
+
+    /// Notes that a ping is answered: the pauses begin anew.
+    fn answered(&mut self, now: Instant) {
+        self.ping_count = 0;
+        let soon = now + Duration::from_secs(1);
+        self.next_at = self.next_at.map(|at| at.min(soon));
     }
 
     /// Begins or ends with the health of the NI.
-    fn look(&mut self, now: Instant, health: u32) {
-        if health == HEALTH_MAX {
+    fn look(&mut self, now: Instant, is_ill: bool) {
+        if is_ill {
+            self.next_at = self.next_at.or(Some(now + Duration::from_secs(1)));
+        } else {
             *self = Self::default();
-            return;
         }
-        self.next_at = self.next_at.or(Some(now + Duration::from_secs(1)));
-        self.since = self.since.or(Some(now));
     }
 }
 
@@ -84,6 +90,11 @@ impl<O: Clone> Node<O> {
 
     /// A shard has noted how messages of an interface ended.
     pub(super) fn note_health(&mut self, now: Instant, note: &HealthNote) {
+        let is_peer = note.successes > 0 && self.ni(&note.nid).is_none();
+        if is_peer {
+            // Of a peer NI only what has come from it counts as a success.
+            self.received_from(now, &note.nid);
+        }
         let step = self.settings.get(Global::HealthSensitivity);
         if step == 0 {
             return;
@@ -115,23 +126,40 @@ impl<O: Clone> Node<O> {
         if config.health == health {
             return;
         }
-        config.note_health(health);
+        config.set_health(health);
         self.look_after(now, nid);
         self.is_changed = true;
         self.tell();
     }
 
-    /// Has an NI pinged while it is not in full health, and no more once it is.
+    /// A message has come from a peer NI: it is up, whatever its node has said of it, and to be pinged while it is not in
+    /// full health, whatever limit has passed.
+    pub(super) fn received_from(&mut self, now: Instant, nid: &Nid) {
+        let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) else { return };
+        ni.received_at = Some(now);
+        ni.is_up = Some(true);
+        ni.recovery.answered(now);
+        if ni.health < HEALTH_MAX {
+            self.look_after(now, nid);
+        }
+    }
+
+    /// Has an NI pinged while it is not in full health, and no more once it is. A peer NI only if something has come from it, within
+    /// the recovery limit (LNet `peer.c: lnet_peer_ni_add_to_recoveryq_locked`).
     pub(super) fn look_after(&mut self, now: Instant, nid: &Nid) {
+        let limit_s = self.settings.get(Global::RecoveryLimit);
+        let limit = (limit_s > 0).then_some(Duration::from_secs(limit_s.into()));
         if let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) {
-            config.recovery.look(now, config.health);
+            config.recovery.look(now, config.health < HEALTH_MAX);
         } else if let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) {
-            ni.recovery.look(now, ni.health);
-            if ni.health == HEALTH_MAX {
-                self.ill.remove(nid)
+            let may_answer = ni.received_at.is_some_and(|at| limit.is_none_or(|limit| now <= at + limit));
+            let is_ill = ni.health < HEALTH_MAX && may_answer;
+            ni.recovery.look(now, is_ill);
+            if is_ill {
+                self.ill.insert(*nid);
             } else {
-                self.ill.insert(*nid)
-            };
+                self.ill.remove(nid);
+            }
         }
     }
 
@@ -160,7 +188,6 @@ impl<O: Clone> Node<O> {
         let peers = &self.peers;
         self.ill.retain(|nid| peers.get(nid).is_some());
         let max_s = self.settings.get(Global::MaxRecoveryPingInterval);
-        let limit_s = self.settings.get(Global::RecoveryLimit);
         let (local, peers) = self.recovering();
         let is_due = |recovering: &Recovering| recovering.recovery.next_at.is_some_and(|at| at <= now);
         let due = local.into_iter().map(|its| (its, true)).chain(peers.into_iter().map(|its| (its, false)));
@@ -172,24 +199,21 @@ impl<O: Clone> Node<O> {
                 self.postpone(now, &nid);
                 continue;
             }
-            let Some(recovery) = self.recovery_mut(&nid) else { continue };
-            recovery.sent(now, max_s);
-            let limit = Duration::from_secs(limit_s.into());
-            let is_over = limit_s > 0 && recovery.since.is_some_and(|since| since + limit < now);
-            if is_over && !is_local {
-                // What comes from it begins anew.
-                *recovery = Recovery::default();
-                self.ill.remove(&nid);
+            self.look_after(now, &nid);
+            let Some(recovery) = self.recovery_mut(&nid).filter(|recovery| recovery.next_at.is_some()) else {
+                // Its limit has passed: what comes from it begins anew.
                 continue;
-            }
+            };
+            recovery.sent(now, max_s);
             let ping = self.own_ping(now, nid, Purpose::Recovery);
             if let Some(ping) = self.pings.get_mut(&ping.request) {
                 ping.deadline = now + PATIENCE.min(ping.timeout);
             }
-            // With a source it goes to exactly that NID.
+            // With a source it goes to exactly that NID; a local NI pings itself.
             let up =
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
-            let source = self.nis.0.iter().find(up).map(|config| config.spec.nid).filter(|_| !is_local);
+            let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
+            let source = if is_local { Some(nid) } else { of_net() };
             self.actions.push_back(Action::Ping { ping, nid, source, length_bytes: BUFFER_MIN_BYTES });
         }
     }
@@ -211,8 +235,9 @@ impl<O: Clone> Node<O> {
     pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping) {
         let step = self.settings.get(Global::HealthSensitivity);
         if let Some(recovery) = self.recovery_mut(&ping.nid) {
-            recovery.ping_count = 0;
+            recovery.answered(now);
         }
+        self.received_from(now, &ping.nid);
         if let Some(config) = self.nis.0.iter().find(|config| config.spec.nid == ping.nid) {
             let health = (config.health + step).min(HEALTH_MAX);
             self.set_local_health(now, &ping.nid, health);

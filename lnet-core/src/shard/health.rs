@@ -10,7 +10,7 @@ use lnet_wire::Nid;
 
 use super::Shard;
 use crate::health::HealthStatus;
-use crate::lnd::NiId;
+use crate::lnd::{Cause, NiId, Status};
 use crate::topology::HEALTH_MAX;
 
 /// Notes that are kept at most until they are polled.
@@ -69,15 +69,31 @@ impl Shard {
         self.health.has_failures
     }
 
-    /// A message by an interface to a peer NI has failed for this reason.
+    /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was looped back is the
+    /// matter of the interface that has sent it.
     #[cold]
-    pub(super) fn note_failure(&mut self, ni: NiId, peer: &Nid, status: HealthStatus) {
-        let Some(local) = self.topology.ni(ni).filter(|local| !local.nid.is_loopback()) else { return };
-        if status.blames_local() {
-            self.health.note(&local.nid, true);
+    pub(super) fn note_failure(&mut self, ni: NiId, source: &Nid, peer: &Nid, status: HealthStatus) {
+        let Some(local) = self.topology.ni(ni).map(|local| local.nid) else { return };
+        let local = if local.is_loopback() { *source } else { local };
+        if status.blames_local() && !local.is_loopback() {
+            self.health.note(&local, true);
         }
-        if status.blames_peer() {
+        if status.blames_peer() && !self.topology.is_local(peer) {
             self.health.note(peer, true);
+        }
+    }
+
+    /// Whether a message that has failed for this reason may go by another path: where this node is to blame if it has
+    /// another interface, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`). One to a NID that nothing
+    /// leads to from here may go to another NID as well.
+    pub(super) fn has_another_path(&self, status: Status, next_hop: &Nid) -> bool {
+        let has_other_locals =
+            || self.topology.local_nis().filter(|(_, ni)| !ni.nid.is_loopback()).count() > 1;
+        let has_other_nids = || self.topology.peer(next_hop).is_some_and(|peer| peer.nis.len() > 1);
+        match (status, HealthStatus::of(status)) {
+            (Status::NeverSent(Cause::Unreachable), _) => has_other_locals() || has_other_nids(),
+            (_, Some(status)) if status.blames_peer() => has_other_nids(),
+            _ => has_other_locals(),
         }
     }
 

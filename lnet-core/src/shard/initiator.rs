@@ -1,14 +1,14 @@
 //! PUT and GET at the initiator (LNet `lib-move.c: LNetPut`, `LNetGet`).
 
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, NetType, Nid, ProcessId, WireHandle};
 use thiserror::Error;
 
 use super::report::Ended;
 use super::{Choice, Shard};
 use crate::handle::MdHandle;
 use crate::list::NONE;
-use crate::lnd::{Cause, Span, Status, Transmit, TxId};
+use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::node::PORTAL as PING_PORTAL;
@@ -225,7 +225,7 @@ impl Shard {
         let from = self.topology.known_ni(ni);
         (header.source.nid, header.destination.nid) = (from.nid, next_hop);
         let deadline = now + from.message_timeout;
-        let ni = self.topology.loopback_to(target).unwrap_or(ni);
+        let ni = self.loops_by(ni, target, &body);
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Request);
@@ -245,6 +245,16 @@ impl Shard {
         self.launch(now, record);
         self.wake();
         Ok(())
+    }
+
+    /// The interface by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping of one of the
+    /// node's own NIDs goes by that NI's LND, as far as this can reach itself: it is to show whether the NI works. The frames of
+    /// an xdp NI do not come back from the wire.
+    #[inline]
+    fn loops_by(&self, ni: NiId, target: &Nid, body: &Body) -> NiId {
+        let Some(loopback) = self.topology.loopback_to(target) else { return ni };
+        let reaches_itself = target.net().net_type() == NetType::TCP;
+        if reaches_itself && is_ping(body) { ni } else { loopback }
     }
 
     /// Counts a request in on its descriptor, and awaits its response if that is wanted.
@@ -295,6 +305,11 @@ impl Shard {
     fn wire_handle(&self, md: MdHandle) -> WireHandle {
         WireHandle { interface_cookie: self.interface_cookie, object_cookie: md.0.0 }
     }
+}
+
+/// Whether this is a ping.
+pub(super) const fn is_ping(body: &Body) -> bool {
+    matches!(body, Body::Get { portal: PING_PORTAL, .. })
 }
 
 /// Whether a response is awaited (LNet `lib-move.c: lnet_response_tracking_enabled`).

@@ -6,7 +6,7 @@
 //! here recurses however many messages wait.
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
-use lnet_wire::{MessageType, Nid};
+use lnet_wire::{Header, MessageType, Nid, ProcessId};
 
 use super::report::Ended;
 use super::{Choice, Shard};
@@ -138,7 +138,7 @@ impl Shard {
     /// A message has got its credits.
     #[inline]
     fn credited(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
-        if self.is_tried(ni)
+        if self.is_tried(ni, &self.messages.record(&message).transmit.header)
             && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
             self.rule_delayed.delay(&mut self.messages, message, release);
@@ -147,17 +147,18 @@ impl Shard {
         }
     }
 
-    /// Whether fault rules look at what leaves by an interface: not at what stays on this node, which is not
-    /// transmitted (LNet `lib-move.c: lnet_handle_lo_send`).
+    /// Whether fault rules look at a message that leaves by an interface: not at what stays on this node, which is not
+    /// transmitted (LNet `lib-move.c: lnet_handle_lo_send`), but for pings of one of its own NIDs.
     #[inline]
-    fn is_tried(&self, ni: NiId) -> bool {
-        self.faults.is_active() && !self.topology.known_ni(ni).nid.is_loopback()
+    fn is_tried(&self, ni: NiId, header: &Header) -> bool {
+        let is_ping = || super::initiator::is_ping(&header.body) && !header.destination.nid.is_loopback();
+        self.faults.is_active() && (!self.topology.known_ni(ni).nid.is_loopback() || is_ping())
     }
 
     /// Makes a message ready for its LND, unless a fault rule fails it.
     #[inline(always)]
     fn make_ready(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
-        if self.is_tried(ni)
+        if self.is_tried(ni, &self.messages.record(&message).transmit.header)
             && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).transmit.header)
         {
             self.end(message, status);
@@ -202,13 +203,9 @@ impl Shard {
     /// The message, if that is not to be: it has ended.
     #[inline]
     fn resend(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
-        let record = self.messages.record(&message);
-        let is_unsent = match record.status {
-            Status::NeverSent(Cause::Unreachable | Cause::Device | Cause::Timeout) => true,
-            Status::NeverSent(Cause::Simulated(status)) => status.allows_another_path(),
-            _ => false,
-        };
-        if !is_unsent {
+        let status = self.messages.record(&message).status;
+        let is_unsent = matches!(status, Status::NeverSent(_));
+        if !is_unsent || !HealthStatus::of(status).is_some_and(HealthStatus::allows_another_path) {
             return Err(message);
         }
         self.resend_by_another_path(now, message)
@@ -217,12 +214,14 @@ impl Shard {
     #[cold]
     fn resend_by_another_path(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let record = self.messages.record(&message);
-        let Transmit { ni, next_hop, .. } = record.transmit;
+        let Transmit { ni, next_hop, header: Header { source: ProcessId { nid: source, .. }, .. }, .. } =
+            record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         let may_go_on = !record.is_bound
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
+            && self.has_another_path(record.status, &next_hop)
             && self.overdue(now, record).is_none();
         if !is_simulated {
             self.paths.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
@@ -238,7 +237,7 @@ impl Shard {
             Some(former)
         };
         if let Some(status) = HealthStatus::of(status) {
-            self.note_failure(ni, &next_hop, status);
+            self.note_failure(ni, &source, &next_hop, status);
         }
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
@@ -329,7 +328,7 @@ impl Shard {
             if let Some(health) = HealthStatus::of(status) {
                 of_both.into_iter().for_each(|counters| counters.failed.add(health));
                 let nid = self.peers.get_mut(record.peer).nid;
-                self.note_failure(ni, &nid, health);
+                self.note_failure(ni, &header.source.nid, &nid, health);
             }
             return;
         }

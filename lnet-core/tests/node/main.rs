@@ -8,5 +8,6 @@ mod health;
 mod pings;
 mod pushes;
 mod random;
+mod recovery;
 mod states;
 mod udsp;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lnet_core::lnd::NiId;
 use lnet_core::node::{Action, Change, Outcome, PingId, Pinged, Report, Request, RequestError};
 use lnet_wire::Nid;
 use lnet_wire::ping::{self, Features, NiStatus, PingError, PingNi};
@@ -128,7 +129,9 @@ fn pings_need_a_path() {
     assert_eq!(refusal(nid(1, 9), Some(nid(1, 2))), None);
     assert_eq!(refusal(Nid::LO, None), None);
     assert_eq!(refusal(nid(1, 1), Some(nid(1, 1))), None, "oneself");
-    runner.batch(&[Change::SetHealth { nid: None, value: 0 }]).unwrap();
+    for ni in [1, 2].map(NiId) {
+        runner.node.handle_report(runner.now, Report::Link { ni, is_up: false });
+    }
     let id = runner.start(request(nid(1, 9)));
     assert_eq!(runner.result(id), Some(Err(RequestError::PingUnreachable(nid(1, 9)))));
 }
@@ -137,7 +140,7 @@ fn pings_need_a_path() {
 fn peers_are_found_by_traffic() {
     let mut runner = runner();
     for heard in [nid(1, 7), nid(1, 1), Nid::LO, Nid::ANY, nid(1, 7), nid(2, 7)] {
-        runner.node.handle_report(runner.now, Report::Traffic { nid: heard });
+        runner.node.handle_report(runner.now, Report::Traffic { nid: heard, is_incoming: true });
     }
     let peers: Vec<_> = runner.node.peers().map(|peer| peer.primary).collect();
     assert_eq!(peers, [nid(1, 7), nid(2, 7)], "this node is none");

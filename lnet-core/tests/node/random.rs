@@ -278,7 +278,7 @@ impl Run {
                 self.node.handle_report(self.now, Report::Link { ni: NiId(*slot), is_up: *is_up });
             }
             Step::Traffic { host } => {
-                self.node.handle_report(self.now, Report::Traffic { nid: nid(1, *host) });
+                self.node.handle_report(self.now, Report::Traffic { nid: nid(1, *host), is_incoming: true });
                 assert!(self.node.peers().count() <= 4);
             }
             Step::Advance { milliseconds } => {

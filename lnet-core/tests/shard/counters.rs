@@ -162,7 +162,7 @@ fn drops_and_failures_count_too() {
     assert_eq!(local(&node, 0).dropped.of(MessageType::Put), 1);
     assert_eq!(peer(&node, 2), None, "rubbish makes nobody known");
     for (status, health) in [
-        (Status::NeverSent(Cause::Device), HealthStatus::LocalError),
+        (Status::NeverSent(Cause::Device), HealthStatus::LocalDropped),
         (Status::Unknown(Cause::Timeout), HealthStatus::NetworkTimeout),
     ] {
         let md = node.shard.bind(&node.md(10)).unwrap();
@@ -184,7 +184,7 @@ fn drops_and_failures_count_too() {
     statistics.add(node.shard.counters(), &node.shard.usage());
     assert_eq!((statistics.dropped.messages, statistics.dropped.bytes), (4, 16));
     assert_eq!((statistics.sent.messages, statistics.messages, statistics.messages_max), (0, 0, 2));
-    assert_eq!(statistics.failed.of(HealthStatus::LocalError), 2);
+    assert_eq!(statistics.failed.of(HealthStatus::LocalDropped), 2);
 
     node.shard.reset_counters();
     assert_eq!(local(&node, 0), NiCounters::default());

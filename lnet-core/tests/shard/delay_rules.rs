@@ -177,8 +177,8 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
     let mut node = node();
     for status in HealthStatus::ALL {
         let cause = Cause::Simulated(status);
-        let is_local = status.name().starts_with("local");
-        let expected = if is_local { Status::NeverSent(cause) } else { Status::Unknown(cause) };
+        let is_unsent = status.name().starts_with("local") || status == HealthStatus::RemoteDropped;
+        let expected = if is_unsent { Status::NeverSent(cause) } else { Status::Unknown(cause) };
         let rule = DropRule { health: HealthMask::NONE.with(status), ..ALL };
         node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();
         let md = node.shard.bind(&node.md(3)).unwrap();

@@ -22,6 +22,7 @@ mod model;
 mod multi_rail;
 mod pair;
 mod quota_model;
+mod resend;
 mod select;
 mod stealing;
 mod target;

@@ -84,9 +84,9 @@ impl PeerLog {
     }
 
     /// Tells of peers with which there is traffic for the first time.
-    pub(super) fn note_traffic(&mut self, traffic: &[Nid]) {
+    pub(super) fn note_traffic(&mut self, traffic: impl Iterator<Item = Nid>) {
         for nid in traffic {
-            if self.known.len() < PEERS_MAX && self.known.insert(*nid) {
+            if self.known.len() < PEERS_MAX && self.known.insert(nid) {
                 info!(%nid, "first traffic with a peer");
             }
         }

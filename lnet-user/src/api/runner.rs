@@ -559,10 +559,10 @@ impl Core {
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
         let traffic = self.runner.books().traffic.note(told);
-        self.runner.books().log.note_traffic(&traffic);
+        self.runner.books().log.note_traffic(traffic.iter().map(|(nid, _)| *nid));
         let mut machine = self.runner.machine();
-        for nid in traffic {
-            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid });
+        for (nid, is_incoming) in traffic {
+            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid, is_incoming });
         }
         Ok(())
     }

@@ -15,11 +15,18 @@ pub(super) struct Traffic {
     /// By shard.
     totals: Arc<Vec<u64>>,
     /// By shard and peer.
-    peers: HashMap<(usize, Nid), u64>,
+    peers: HashMap<(usize, Nid), Messages>,
 }
 
 /// What a shard has counted in all, and of each peer; `None` if nothing has moved.
-pub(super) type Moved = Option<(u64, Vec<(Nid, u64)>)>;
+pub(super) type Moved = Option<(u64, Vec<(Nid, Messages)>)>;
+
+/// Messages of a peer: in all, and those that came from it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Messages {
+    all: u64,
+    received: u64,
+}
 
 impl Traffic {
     /// What the shards had counted in all, by shard.
@@ -27,8 +34,8 @@ impl Traffic {
         Arc::clone(&self.totals)
     }
 
-    /// Takes what the shards tell; the peers with which there was traffic meanwhile.
-    pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<Nid> {
+    /// Takes what the shards tell; the peers with which there was traffic meanwhile, and whether some of it came from them.
+    pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<(Nid, bool)> {
         let mut totals = self.totals.to_vec();
         totals.resize(told.len(), 0);
         let mut traffic = Vec::new();
@@ -38,8 +45,9 @@ impl Traffic {
             // Shards forget peers too.
             let former: HashMap<_, _> = self.peers.extract_if(|(shard, _), _| *shard == index).collect();
             for (nid, count) in peers {
-                if count > 0 && former.get(&(index, nid)) != Some(&count) {
-                    traffic.push(nid);
+                let before = former.get(&(index, nid)).copied().unwrap_or_default();
+                if count.all != before.all {
+                    traffic.push((nid, count.received != before.received && count.received > 0));
                 }
                 self.peers.insert((index, nid), count);
             }
@@ -61,6 +69,7 @@ pub(super) fn moved(shard: &Shard, before: u64) -> Moved {
     (total != before).then(|| (total, peers().collect()))
 }
 
-fn messages(counters: &NiCounters) -> u64 {
-    counters.sent.total() + counters.received.total() + counters.dropped.total()
+fn messages(counters: &NiCounters) -> Messages {
+    let received = counters.received.total() + counters.dropped.total();
+    Messages { all: counters.sent.total() + received, received }
 }

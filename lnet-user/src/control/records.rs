@@ -13,7 +13,6 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
-use lnet_core::topology;
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{MessageType, Net, Nid};
 
@@ -73,7 +72,7 @@ impl Control {
 
     fn ni_record(&self, config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiRecord {
         let NiConfig { spec, tunables, .. } = config;
-        let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
+        let is_up = config.is_told_up();
         let facts = self.lnet.known_ni(config.ni);
         // Until its port is open an NI has neither.
         let xdp = facts.as_ref().and_then(|facts| facts.xdp.clone());

@@ -341,7 +341,7 @@ impl Stage {
         let member = &mut self.members[node];
         match what {
             What::Ping { ping, length_bytes } => {
-                member.node.handle_report(now, Report::Traffic { nid: from });
+                member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true });
                 let answer = if is_old { old_answer(&member.published) } else { member.published.to_vec() };
                 let bytes = answer[..answer.len().min(length_bytes)].to_vec();
                 self.send("reply", to, from, What::Answer { ping, bytes });
@@ -360,7 +360,7 @@ impl Stage {
                 member.node.handle_report(now, Report::Answered { ping, bytes: &bytes });
             }
             What::Lnet(header) => {
-                member.node.handle_report(now, Report::Traffic { nid: from });
+                member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true });
                 let rail = owner(&to).map_or(0, |(_, rail)| rail);
                 let ni = member.ni_of(rail);
                 let verdict = ni.map(|ni| member.shard.header(now, ni, &from, RxId(0), &header));

@@ -134,3 +134,27 @@ fn a_dialler_that_is_no_peer_is_turned_away_and_harms_no_peer() {
     }
     nodes[0].ping(known[1][0], None, PATIENCE).unwrap();
 }
+
+/// A ping of an own NID goes over a connection as a kernel node's does: it shows whether the NI works.
+#[test]
+fn an_ni_pings_itself_over_its_own_connection() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let own = nids(netns.a());
+    let node = start(netns.a(), &own);
+    for nid in &own {
+        let pinged = node.ping(*nid, Some(*nid), PATIENCE).unwrap();
+        assert_eq!(pinged.nids, own);
+    }
+    // Both ends of a stream are at the same address.
+    let streams = enter(netns.a(), || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+    let address = |end: &str| end.split(':').next().map(str::to_owned);
+    let is_own = |line: &&str| {
+        let mut ends = line.split_whitespace().skip(1);
+        let (local, remote) = (ends.next().and_then(address), ends.next().and_then(address));
+        local == remote && local.is_some_and(|local| local != "00000000")
+    };
+    assert!(streams.lines().filter(is_own).count() >= 2 * own.len(), "{streams}");
+}

@@ -1,0 +1,175 @@
+//! What is sent again after its sending failed, and whose health that costs. Numbers are those of the cases that LNet's own
+//! tools are tested by: single-rail is one NI on each side, multi-rail two.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::fault::{DropRule, Filter, HealthMask};
+use lnet_core::lnd::{Cause, NiId, Status, Transmit, Uplink};
+use lnet_core::md::{MdSpec, Threshold};
+use lnet_core::shard::{GetRequest, HealthNote};
+use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::{Limits, ShardConfig, health::HealthStatus};
+use lnet_wire::{Nid, ProcessId};
+
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, interface, nid};
+
+const LOCAL: [HealthStatus; 5] = [
+    HealthStatus::LocalInterrupt,
+    HealthStatus::LocalDropped,
+    HealthStatus::LocalAborted,
+    HealthStatus::LocalNoRoute,
+    HealthStatus::LocalTimeout,
+];
+
+/// A node with so many NIs beside `lo`, and a Multi-Rail peer with so many, all on one net.
+fn node(locals: u8, peers: u8) -> Node {
+    let own = (1..=locals).map(|host| interface(nid(1, host), 8, 4));
+    let own = std::iter::once(LocalNi::loopback(MESSAGE_TIMEOUT)).chain(own).collect();
+    let nis = (1..=peers).map(|host| PeerNid::new(nid(1, 10 + host), HEALTH_MAX)).collect();
+    let mut map = PeerMap::default();
+    map.insert(PeerView::new(true, nis).unwrap());
+    let limits = Limits { interfaces: 4, ..config().limits };
+    let topology = Arc::new(Topology::new(own).with_peers(map).with_generation(1));
+    Node::new(ShardConfig { limits, topology, ..config() })
+}
+
+/// Has messages fail with this status: one of so many.
+fn fail(node: &mut Node, status: HealthStatus, rate: u32) {
+    let rule = DropRule {
+        filter: Filter::EVERYTHING,
+        rate,
+        interval: Duration::ZERO,
+        random: false,
+        drop_all: false,
+        health: HealthMask::NONE.with(status),
+    };
+    node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();
+}
+
+/// Pings a NID; what leaves, and how often it was sent again.
+fn ping(node: &mut Node, to: Nid, source: Option<Nid>) -> (Vec<Transmit>, u64) {
+    let before = node.shard.counters().resends;
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(10) }).unwrap();
+    let target = ProcessId::lustre(to);
+    node.shard.get(NOW, &GetRequest { target, portal: 0, self_nid: source, ..get_request(md) }).unwrap();
+    let by = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    let sent = (0..3).filter_map(by).collect();
+    (sent, node.shard.counters().resends - before)
+}
+
+/// Failures that were noted: of local NIs, and of the peer's.
+fn failures(node: &mut Node) -> (u32, u32) {
+    let notes: Vec<HealthNote> = std::iter::from_fn(|| node.shard.poll_health()).collect();
+    let is_local = |note: &&HealthNote| (1..=2).any(|host| note.nid == nid(1, host));
+    let count = |is: bool| notes.iter().filter(|note| is_local(note) == is).map(|note| note.failures).sum();
+    (count(true), count(false))
+}
+
+#[track_caller]
+fn check(rails: u8, status: HealthStatus, resends: u64, (local, peer): (u32, u32)) {
+    let mut node = node(rails, rails);
+    fail(&mut node, status, 1);
+    let (sent, again) = ping(&mut node, nid(1, 11), None);
+    assert_eq!((sent, again), (vec![], resends), "{status}");
+    assert_eq!(failures(&mut node), (local, peer), "{status}");
+    assert!(node.event().status() != Status::Ok);
+    assert_eq!(node.shard.usage().messages, 0);
+}
+
+#[test]
+fn case_204_a_single_rail_resends_nothing() {
+    LOCAL.into_iter().chain([HealthStatus::LocalError]).for_each(|status| check(1, status, 0, (1, 0)));
+}
+
+#[test]
+fn case_205_local_failures_are_resent_but_for_local_error() {
+    LOCAL.into_iter().for_each(|status| check(2, status, 2, (3, 0)));
+    check(2, HealthStatus::LocalError, 0, (1, 0));
+}
+
+/// That the only NI of a peer loses nothing is the node's matter.
+#[test]
+fn case_206_a_single_rail_resends_no_remote_failure() {
+    use HealthStatus::{RemoteDropped, RemoteError, RemoteTimeout};
+    [RemoteDropped, RemoteError, RemoteTimeout].into_iter().for_each(|status| check(1, status, 0, (0, 1)));
+}
+
+#[test]
+fn case_207_of_remote_failures_remote_dropped_is_resent() {
+    check(2, HealthStatus::RemoteDropped, 2, (0, 3));
+    check(2, HealthStatus::RemoteError, 0, (0, 1));
+    check(2, HealthStatus::RemoteTimeout, 0, (0, 1));
+}
+
+#[test]
+fn case_209_a_network_timeout_is_not_resent_and_blames_both() {
+    check(1, HealthStatus::NetworkTimeout, 0, (1, 1));
+    check(2, HealthStatus::NetworkTimeout, 0, (1, 1));
+}
+
+#[test]
+fn case_233_one_failure_of_two_is_made_good_by_one_resend() {
+    let mut node = node(2, 2);
+    fail(&mut node, HealthStatus::LocalDropped, 2);
+    let (sent, again) = ping(&mut node, nid(1, 11), None);
+    assert_eq!((sent.len(), again), (1, 1));
+    node.shard.sent(NOW, sent[0].tx, Status::Ok);
+    assert_eq!(node.shard.counters().successful_resends, 1);
+}
+
+/// Which side has to have another NI.
+#[test]
+fn a_resend_needs_another_ni_on_the_side_that_failed() {
+    let resends = |locals, peers, status| {
+        let mut node = node(locals, peers);
+        fail(&mut node, status, 1);
+        ping(&mut node, nid(1, 11), None).1
+    };
+    assert_eq!(resends(1, 2, HealthStatus::LocalDropped), 0);
+    assert_eq!(resends(2, 1, HealthStatus::LocalDropped), 2);
+    assert_eq!(resends(2, 1, HealthStatus::RemoteDropped), 0);
+    assert_eq!(resends(1, 2, HealthStatus::RemoteDropped), 2);
+    // What nothing leads to is a NID, so that another one of the peer's will do.
+    let mut node = node(1, 2);
+    let (sent, _) = ping(&mut node, nid(1, 11), None);
+    node.shard.sent(NOW, sent[0].tx, Status::NeverSent(Cause::Unreachable));
+    assert_eq!(node.shard.counters().resends, 1);
+}
+
+/// A ping of an own NID goes by the LND of that NI, so that it can fail as what goes elsewhere.
+#[test]
+fn case_216_a_ping_of_an_own_nid_costs_the_local_ni_alone() {
+    let mut node = node(2, 1);
+    let (sent, _) = ping(&mut node, nid(1, 2), Some(nid(1, 2)));
+    assert_eq!((sent[0].ni, sent[0].next_hop, sent[0].header.source.nid), (NiId(2), nid(1, 2), nid(1, 2)));
+    node.shard.sent(NOW, sent[0].tx, Status::Ok);
+    for status in [HealthStatus::NetworkTimeout, HealthStatus::LocalDropped] {
+        fail(&mut node, status, 1);
+        let (sent, again) = ping(&mut node, nid(1, 2), Some(nid(1, 2)));
+        assert_eq!((sent, again), (vec![], 0));
+        let note = HealthNote { nid: nid(1, 2), failures: 1, successes: 0 };
+        assert_eq!((node.shard.poll_health(), node.shard.poll_health()), (Some(note), None), "{status}");
+    }
+}
+
+/// Frames of an xdp NI do not come back from the wire: its pings of itself go by `lo`, and fault rules see them.
+#[test]
+fn a_ping_of_an_own_nid_on_an_xdp_net_stays_here_and_can_fail() {
+    let own: Nid = "10.0.0.1@xdp".parse().unwrap();
+    let locals = vec![LocalNi::loopback(MESSAGE_TIMEOUT), interface(own, 8, 4)];
+    let topology = Arc::new(Topology::new(locals).with_generation(1));
+    let mut node = Node::new(ShardConfig { topology, ..config() });
+    let (sent, _) = ping(&mut node, own, Some(own));
+    assert_eq!((sent[0].ni, sent[0].header.source.nid), (NiId(0), own));
+    node.shard.sent(NOW, sent[0].tx, Status::Ok);
+    fail(&mut node, HealthStatus::LocalDropped, 1);
+    assert_eq!(ping(&mut node, own, Some(own)).0, []);
+    let note = HealthNote { nid: own, failures: 1, successes: 0 };
+    assert_eq!(node.shard.poll_health(), Some(note));
+    // What else stays here is no matter of theirs.
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(10) }).unwrap();
+    let target = ProcessId::lustre(own);
+    node.shard.get(NOW, &GetRequest { target, ..get_request(md) }).unwrap();
+    assert!(node.shard.poll_transmit(NiId(0)).is_some());
+}
