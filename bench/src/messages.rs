@@ -135,7 +135,8 @@ impl End {
             node_config = node_config.limits(limits);
         }
         let (mut node, mut worker) = node::start(&node_config)?;
-        for program in node.programs_mut() {
+        for program in node.programs() {
+            let mut program = program.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             for message_type in TYPES {
                 program.set_fault(message_type, config.loss_per_million, 0)?;
             }

@@ -1,5 +1,7 @@
 //! What tests and benches of this repository see of the inside: it is no part of the API, and changes without event.
 
+use std::sync::{Arc, Mutex};
+
 use lnet_core::shard::Shard;
 
 use crate::api::{Lnet, LnetError, ShardHandle};
@@ -76,14 +78,14 @@ impl NodeConfigInside for NodeConfig {
 /// The inside of a [`NodeDriver`].
 pub trait NodeInside {
     /// The XDP programs of its interfaces, in the order of their first NI.
-    fn programs_mut(&mut self) -> Vec<&mut bpf::XdpProgram>;
+    fn programs(&self) -> Vec<Arc<Mutex<bpf::XdpProgram>>>;
     /// Who holds the frames of the NIs over rings, while there are any.
     fn frames(&self) -> Option<xsk::Census>;
 }
 
 impl NodeInside for NodeDriver {
-    fn programs_mut(&mut self) -> Vec<&mut bpf::XdpProgram> {
-        NodeDriver::programs_mut(self).collect()
+    fn programs(&self) -> Vec<Arc<Mutex<bpf::XdpProgram>>> {
+        NodeDriver::programs(self)
     }
 
     fn frames(&self) -> Option<xsk::Census> {

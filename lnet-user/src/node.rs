@@ -23,12 +23,12 @@ mod shards;
 mod sockets;
 mod start;
 mod tcp;
+mod view;
 mod xdp;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
@@ -53,20 +53,20 @@ pub use lnet_control::records::XdpMode;
 pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
+pub(crate) use view::View;
 
-use crate::bpf::XdpProgram;
 use crate::lnd::in_process::{InProcessLnd, InProcessPort, Inbox};
 use crate::lnd::xdp::Port;
 use crate::lnd::{Part, ShardPort};
 use crate::memory::Buffer;
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
-use crate::uring::Waker;
 use crate::xsk::Census;
 use plan::{NiPlan, XdpPlan};
 use rings::{RingNet, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
 use tcp::{TcpNet, TcpNi};
+use view::{SharedProgram, lock};
 use xdp::XdpNet;
 
 /// What the XDP programs of a node have counted.
@@ -126,21 +126,18 @@ pub struct TcpNiState {
 pub struct NodeDriver {
     xdp: Option<XdpNet>,
     tcp: Option<TcpNet>,
-    nis: BTreeMap<u16, OpenNi>,
+    /// Its NIs, and what else threads see of it.
+    view: Arc<View>,
     nid: Nid,
     /// But for its NIs.
     config: NodeConfig,
     steering: Steering,
-    wakers: Vec<Waker>,
     /// Told whenever something about an interface is new.
     interface_changes: Arc<Notify>,
     /// Chunks whose home one shard is, once there are any.
     frames_per_shard: u32,
     /// The largest MTU of the interfaces at first.
     widest_mtu_bytes: usize,
-    is_open: bool,
-    /// What sockets are opened by.
-    opened: Arc<AtomicBool>,
 }
 
 /// An NI that is open.
@@ -243,13 +240,13 @@ impl NodeDriver {
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is as
     /// before.
     pub(crate) fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
-        if ni == LO || ni.0 > self.config.limits.interfaces || self.nis.contains_key(&ni.0) {
+        if ni == LO || ni.0 > self.config.limits.interfaces || self.view.open_nis().contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
-        plan::check_address(config.nid, self.nis.values().map(|open| open.config.nid))?;
+        plan::check_address(config.nid, self.view.open_nis().values().map(|open| open.config.nid))?;
         let plan = NiPlan::new(&self.config, ni, config)?;
         let former = self.nid;
-        if self.nis.is_empty() {
+        if self.view.open_nis().is_empty() {
             self.nid = config.nid;
         }
         self.open_planned(ni, config.clone(), plan).inspect_err(|_| self.nid = former)
@@ -273,7 +270,7 @@ impl NodeDriver {
                 (OpenLnd::Xdp(open), parts)
             }
         };
-        self.nis.insert(ni.0, OpenNi { config, lnd });
+        self.view.open_nis().insert(ni.0, OpenNi { config, lnd });
         Ok(parts)
     }
 
@@ -282,7 +279,7 @@ impl NodeDriver {
         (ni, nid): (NiId, Nid),
         fabric: &str,
     ) -> Result<(OpenLnd, Vec<ShardPort>), NodeError> {
-        let known = self.nis.values().find_map(|open| match &open.lnd {
+        let known = self.view.open_nis().values().find_map(|open| match &open.lnd {
             OpenLnd::InProcess(ends) => Some(ends.clone()),
             OpenLnd::Xdp(_) | OpenLnd::Tcp(_) => None,
         });
@@ -290,7 +287,7 @@ impl NodeDriver {
             Some(_) => Vec::new(),
             None => {
                 let NodeConfig { limits, lnd_timeout, .. } = &self.config;
-                InProcessLnd::for_shards(limits, *lnd_timeout, &self.opened, &self.wakers)
+                InProcessLnd::for_shards(limits, *lnd_timeout, self.view.opened(), self.view.wakers())
             }
         };
         let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::inbox).collect());
@@ -300,19 +297,20 @@ impl NodeDriver {
         Ok((OpenLnd::InProcess(ends), parts))
     }
 
-    /// The NIs of the xdp LND.
-    fn xdp_nis(&self) -> impl Iterator<Item = &XdpNi> {
-        self.nis.values().filter_map(OpenNi::xdp)
+    /// Whether an NI of the xdp LND is like this.
+    fn any_xdp(&self, is: impl Fn(&XdpNi) -> bool) -> bool {
+        self.view.open_nis().values().filter_map(OpenNi::xdp).any(is)
     }
 
     /// Whether each shard can watch one more NI.
     fn check_watches(&self, plan: &XdpPlan) -> Result<(), NodeError> {
         let more = match plan.mode {
             XdpMode::Socket => 1,
-            _ if self.xdp_nis().any(|open| open.has_rings_of(plan.interface.index)) => 0,
+            _ if self.any_xdp(|open| open.has_rings_of(plan.interface.index)) => 0,
             _ => plan.interface.rx_queues,
         };
-        let sockets = self.xdp_nis().filter(|open| open.mode == XdpMode::Socket).count() as u32;
+        let is_socket = |open: &&XdpNi| open.mode == XdpMode::Socket;
+        let sockets = self.view.open_nis().values().filter_map(OpenNi::xdp).filter(is_socket).count() as u32;
         let queues = self.ring_queues() + sockets + more;
         let max = self.config.queues_max;
         if queues > max { Err(NodeError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
@@ -328,7 +326,7 @@ impl NodeDriver {
     /// # Panics
     /// If a part is of another NI.
     pub(crate) fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
-        let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
+        let open = self.view.open_nis().remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
         match open.lnd {
             OpenLnd::Xdp(open) => self.close_xdp(&open, parts),
@@ -345,7 +343,7 @@ impl NodeDriver {
         self.steering.policies[usize::from(portal)] = word;
         self.config.policies.retain(|(other, _)| *other != portal);
         self.config.policies.push((portal, policy));
-        self.programs_mut().try_for_each(|program| program.set_policy(portal, policy))
+        self.programs().iter().try_for_each(|program| lock(program).set_policy(portal, policy))
     }
 
     /// Lets frames in: from now on they reach the shards. Call it when the entries are posted
@@ -354,13 +352,7 @@ impl NodeDriver {
     /// # Errors
     /// The kernel's refusal.
     pub fn open(&mut self) -> Result<(), NodeError> {
-        self.is_open = true;
-        self.opened.store(true, Ordering::Release);
-        for waker in &self.wakers {
-            waker.wake();
-        }
-        let shards = self.config.shards;
-        Ok(self.programs_mut().try_for_each(|program| program.set_shards(shards))?)
+        self.view.open()
     }
 
     /// The node's primary NID: that of the NI that it had first.
@@ -371,32 +363,28 @@ impl NodeDriver {
 
     /// The NIs but `lo`, in the order of their numbers.
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
-        self.nis.iter().map(|(number, open)| NiState {
-            ni: NiId(*number),
-            config: NiConfig {
-                interface: open
-                    .followed()
-                    .map_or_else(|| open.config.interface.clone(), |(found, _)| found.name()),
-                ..open.config.clone()
-            },
-            xdp: open.xdp().map(XdpNi::state),
-            tcp: open.tcp().map(TcpNi::state),
-            down: open.followed().and_then(|(found, address)| DownReason::of(found, address)),
-        })
+        self.view.nis().into_iter()
+    }
+
+    /// What threads see of it.
+    pub(crate) fn view(&self) -> &Arc<View> {
+        &self.view
     }
 
     /// How frames reach the shards: [`XdpMode::Socket`] if all NIs have sockets, [`XdpMode::Generic`] if one has its
     /// XDP program in the kernel's network stack. It means nothing where there are no NIs.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
-        let is = |mode| self.xdp_nis().any(|open| open.mode == mode);
+        let is = |mode| self.any_xdp(|open| open.mode == mode);
         [XdpMode::Generic, XdpMode::Native].into_iter().find(|mode| is(*mode)).unwrap_or(XdpMode::Socket)
     }
 
     /// Receive queues of all interfaces.
     #[must_use]
     pub fn queues(&self) -> u32 {
-        let interfaces = self.xdp_nis().map(|open| (open.port.interface_index, open.queues));
+        let nis = self.view.open_nis();
+        let interfaces =
+            nis.values().filter_map(OpenNi::xdp).map(|open| (open.port.interface_index, open.queues));
         interfaces.collect::<BTreeMap<_, _>>().into_values().sum()
     }
 
@@ -426,13 +414,13 @@ impl NodeDriver {
     /// in between, that may take until it is up again or the NI is removed.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
-        self.rings()?.register(length_bytes)
+        self.view.register(length_bytes)
     }
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
     /// per-interface counters. NIs over sockets have none.
-    pub(crate) fn programs_mut(&mut self) -> impl Iterator<Item = &mut XdpProgram> {
-        self.rings_mut().into_iter().flat_map(RingNet::programs_mut)
+    pub(crate) fn programs(&self) -> Vec<SharedProgram> {
+        self.view.programs()
     }
 
     /// Who holds the frames of the NIs over rings, while there are any.
@@ -445,20 +433,7 @@ impl NodeDriver {
     /// # Errors
     /// The kernel's refusal.
     pub fn xdp_frames(&self) -> Result<XdpFrames, NodeError> {
-        let mut frames = XdpFrames::default();
-        let mut slots = BTreeMap::new();
-        for program in self.rings().into_iter().flat_map(RingNet::programs) {
-            let counters = program.counters()?;
-            for slot in &counters.slots {
-                *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
-            }
-            for (reason, count) in counters.totals() {
-                *frames.reasons.entry(reason.name()).or_default() += count;
-            }
-        }
-        frames.slots =
-            slots.into_iter().map(|((queue, shard), frames)| SlotCount { queue, shard, frames }).collect();
-        Ok(frames)
+        self.view.xdp_frames()
     }
 
     /// The transfer protocol of the shards. Its identity, secret and seed are drawn anew in each life.
@@ -485,6 +460,13 @@ impl NodeDriver {
     fn unresolved_responses_max(&self, config: &NiConfig) -> u32 {
         let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(self.config.shards);
         (share(config.credits) / 2).max(share(config.peer_credits))
+    }
+}
+
+impl Drop for NodeDriver {
+    fn drop(&mut self) {
+        // The programs go with their interfaces, before their logs.
+        self.view.forget_rings();
     }
 }
 

@@ -8,7 +8,7 @@ use lnet_core::lnd::NiId;
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
-use crate::node::{NiState, NodeDriver, XdpMode};
+use crate::node::{NiState, XdpMode};
 
 impl Lnet {
     /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as long as it
@@ -17,10 +17,11 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Capture`], [`LnetError::Stopped`]: no file is left behind.
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
-        // Meanwhile no NI is opened that the capture would not hear of.
-        let node = self.inner.node();
-        check_lnds(&node, spec)?;
-        let interfaces: Vec<CaptureInterface> = node.nis().filter_map(interface_of).collect();
+        // An NI that is opened from now on is shown to the capture.
+        let mut captures = self.inner.lock_captures();
+        let nis = self.inner.view.nis();
+        check_lnds(&nis, spec, self.inner.accept_port)?;
+        let interfaces: Vec<CaptureInterface> = nis.into_iter().filter_map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
             let mut shards = self.inner.shards.iter().zip(ends);
@@ -32,7 +33,7 @@ impl Lnet {
                 let _ = caller.run(move |worker, _| worker.untap(id));
             }
         };
-        self.inner.lock_captures().start(spec, (&interfaces, self.shard_count()), tap, untap)
+        captures.start(spec, (&interfaces, self.shard_count()), tap, untap)
     }
 
     /// The captures that run, and those that ended by themselves, in the order of their starts.
@@ -54,9 +55,11 @@ impl Lnet {
 
 impl Core {
     /// Tells captures of an NI that was opened.
-    pub(super) fn show_captures(&self, node: &NodeDriver, ni: NiId) {
-        if let Some(interface) = node.nis().find(|state| state.ni == ni).and_then(interface_of) {
-            self.lock_captures().add_interface(&interface);
+    pub(super) fn show_captures(&self, ni: NiId) {
+        let captures = self.lock_captures();
+        let opened = self.view.nis().into_iter().find(|state| state.ni == ni);
+        if let Some(interface) = opened.and_then(interface_of) {
+            captures.add_interface(&interface);
         }
     }
 
@@ -66,9 +69,9 @@ impl Core {
 }
 
 /// Refuses a capture of interfaces where nothing but TCP would be captured.
-fn check_lnds(node: &NodeDriver, spec: &CaptureSpec) -> Result<(), CaptureError> {
+fn check_lnds(nis: &[NiState], spec: &CaptureSpec, port: u16) -> Result<(), CaptureError> {
     let asked = |name: &String| spec.interfaces.is_empty() || spec.interfaces.contains(name);
-    let nis: Vec<_> = node.nis().filter(|state| asked(&state.config.interface)).collect();
+    let nis: Vec<_> = nis.iter().filter(|state| asked(&state.config.interface)).collect();
     let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && ni.config.interface == *name);
     let mut tcp: Vec<_> =
         nis.iter().filter(|ni| ni.tcp.is_some()).map(|ni| ni.config.interface.clone()).collect();
@@ -78,7 +81,7 @@ fn check_lnds(node: &NodeDriver, spec: &CaptureSpec) -> Result<(), CaptureError>
     if tcp.is_empty() || spec.interfaces.is_empty() && nis.iter().any(|ni| ni.tcp.is_none()) {
         return Ok(());
     }
-    Err(CaptureError::Tcp { interfaces: tcp, port: node.config().sock.accept_port })
+    Err(CaptureError::Tcp { interfaces: tcp, port })
 }
 
 /// What an NI's frames come by; an in-process one has none.

@@ -78,7 +78,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{
-    ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Numa, Started, XdpFrames, setters,
+    ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,
 };
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
@@ -133,16 +133,20 @@ struct Inner {
 
 /// What the handles share with the runner.
 struct Core {
-    /// First: while the shards run that have their taps. Locked after the node, if that is locked too.
+    /// First: while the shards run that have their taps. Locked after the node and before the view, if those are locked too.
     captures: Mutex<Captures>,
     // Before the node: no frame is steered to a shard that is not there.
     node: Mutex<NodeDriver>,
+    /// What calls take that are not to wait while an NI is opened or closed.
+    view: Arc<View>,
     shards: Vec<ShardEnd>,
     nid: Mutex<Nid>,
     /// The snapshot that was published last.
     topology: ArcSwap<Topology>,
     runner: Runner,
     lnd_timeouts: LndTimeouts,
+    /// Where the tcp LND listens.
+    accept_port: u16,
     /// Each [`Hold`] is a clone of it.
     holds: Arc<()>,
 }
@@ -222,10 +226,12 @@ impl Lnet {
             captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
             runner: Runner::new(machine, clock, Numa::of_shards(&threads.cpus), node.nis(), failures),
+            view: Arc::clone(node.view()),
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
             lnd_timeouts: config.lnd_timeouts(),
+            accept_port: config.sock.accept_port,
             holds: Arc::default(),
         });
         core.answer_pings(&answer);
@@ -241,13 +247,13 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Node`], the kernel's refusal.
     pub fn open(&self) -> Result<(), LnetError> {
-        Ok(self.inner.node().open()?)
+        Ok(self.inner.view.open()?)
     }
 
     /// A buffer whose long payloads are sent without a copy, as [`NodeDriver::register`] says.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
-        self.inner.node().register(length_bytes)
+        self.inner.view.register(length_bytes)
     }
 
     /// The node's primary NID.
@@ -311,7 +317,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Node`], the kernel's refusal.
     pub fn xdp_frames(&self) -> Result<XdpFrames, LnetError> {
-        Ok(self.inner.node().xdp_frames()?)
+        Ok(self.inner.view.xdp_frames()?)
     }
 
     /// Says that a program relies on this node: until that is dropped, no manager may take its NIs and

@@ -3,6 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
@@ -184,10 +185,15 @@ impl Lnet {
     /// The NIs but `lo`, in the order of their numbers.
     #[must_use]
     pub fn nis(&self) -> Vec<NiState> {
-        self.inner.node().nis().collect()
+        self.inner.view.nis()
     }
 
-    /// Lends the node: for counters and fault rules.
+    /// The objects that each shard may have.
+    pub(crate) fn limits(&self) -> &Limits {
+        self.inner.view.limits()
+    }
+
+    /// Lends the node: for its configuration and fault rules.
     pub(crate) fn with_node<R>(&self, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
         body(&mut self.inner.node())
     }
@@ -258,7 +264,7 @@ impl Core {
     pub(super) fn open_ni(&self, ni: NiId, config: &NiConfig) -> Result<NiState, LnetError> {
         let mut node = self.node();
         let parts = node.open_ni(ni, config)?;
-        self.show_captures(&node, ni);
+        self.show_captures(ni);
         let mut refused = Vec::new();
         let mut outcome = Ok(());
         for (shard, part) in self.shards.iter().zip(parts) {

@@ -615,14 +615,14 @@ impl Core {
     }
 
     pub(super) fn look_at_links(&self) {
-        // While an NI is opened or closed the node is not to be had.
-        let states: Vec<_> = match self.node.try_lock() {
-            Ok(node) => node.nis().collect(),
-            Err(_) => return,
-        };
+        let states = self.view.nis();
         let mut machine = self.runner.machine();
         let mut books = self.runner.books();
         for state in states {
+            // One that is being opened is told by the thread that opens it.
+            if !books.nis.contains_key(&state.ni.0) {
+                continue;
+            }
             let (ni, is_up, now) = (state.ni, state.down.is_none(), self.runner.clock.now());
             machine.handle_report(now, Report::Link { ni, is_up });
             let former = books.nis.insert(ni.0, state.clone());

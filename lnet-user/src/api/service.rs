@@ -14,7 +14,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::{LnetError, NotLent};

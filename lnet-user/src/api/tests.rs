@@ -213,6 +213,31 @@ fn a_capture_of_nothing() {
     assert!(!path.exists() && lnet.captures().is_empty());
 }
 
+/// The node is busy for as long as an NI takes to be opened or closed, which is what its lock says.
+#[test]
+fn calls_wait_for_no_ni_that_is_being_opened() {
+    use crate::capture::CaptureSpec;
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let path = std::env::temp_dir().join(format!("lnet-api-busy-{}.pcapng", std::process::id()));
+    let (done, is_done) = std::sync::mpsc::channel();
+    let other = lnet.clone();
+    let opening = lnet.inner.node();
+    let calls = std::thread::spawn(move || {
+        other.open().unwrap();
+        assert!(other.register(4096).is_none(), "no NI is over rings");
+        assert!(other.xdp_frames().unwrap().slots.is_empty() && other.nis().is_empty());
+        other.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+        assert!(other.stop_capture(&path).is_ok());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(other.limits().peers, NodeConfig::loopback().limits.peers);
+        done.send(()).unwrap();
+    });
+    let outcome = is_done.recv_timeout(Duration::from_secs(10));
+    drop(opening);
+    calls.join().unwrap();
+    outcome.expect("calls that are done before the NI is");
+}
+
 /// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a second.
 #[test]
 fn calls_that_are_queued_wait_for_no_other_thread() {

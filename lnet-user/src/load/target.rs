@@ -160,7 +160,7 @@ impl Server {
         postings: &[Posting],
         shared: Arc<Shared>,
     ) -> Result<Self, LoadError> {
-        let unlimited = lnet.with_node(|node| node.limits().unlimited_events);
+        let unlimited = lnet.limits().unlimited_events;
         let slots = postings.iter().map(|posting| posting.count.map_or(unlimited, |count| count + 1)).sum();
         let shard = lnet.shard(shard)?;
         let queue = shard.create_event_queue(slots)?;

@@ -59,7 +59,7 @@ impl NodeDriver {
     /// it is to be asked for next hops.
     pub(super) fn follow(&self, interface: &Interface, resolves: bool) -> Result<Arc<Neighbours>, NodeError> {
         let neighbours = Neighbours::start(interface.index, resolves)?;
-        let (wakers, changes) = (self.wakers.clone(), self.interface_changes());
+        let (wakers, changes) = (self.view.wakers().to_vec(), self.interface_changes());
         neighbours.subscribe(Box::new(move || {
             for waker in &wakers {
                 waker.wake();

@@ -12,12 +12,12 @@ use lnet_wire::MessageType;
 
 use super::log::LogThread;
 use super::plan::XdpPlan;
+use super::view::{SharedProgram, lock};
 use super::xdp::XdpNet;
 use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
-use crate::memory::Buffer;
 use crate::netlink::{Interface, Neighbours};
 use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConfig};
 
@@ -37,7 +37,7 @@ pub(super) struct RingNet {
 #[derive(Debug)]
 struct RingLink {
     interface: Interface,
-    program: XdpProgram,
+    program: SharedProgram,
     mode: ActiveMode,
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue.
@@ -58,23 +58,9 @@ pub(super) fn early_chunks_max(config: &NodeConfig) -> u32 {
 }
 
 impl RingNet {
-    /// The XDP programs, in the order of their interfaces' first NIs.
-    pub(super) fn programs(&self) -> impl Iterator<Item = &XdpProgram> {
-        self.links.iter().map(|link| &link.program)
-    }
-
-    pub(super) fn programs_mut(&mut self) -> impl Iterator<Item = &mut XdpProgram> {
-        self.links.iter_mut().map(|link| &mut link.program)
-    }
-
     /// Who holds the frames.
     pub(super) fn census(&self) -> Census {
         self.umem.census()
-    }
-
-    /// A buffer in the memory that the rings send from.
-    pub(super) fn register(&self, length_bytes: usize) -> Option<Buffer> {
-        self.umem.register(length_bytes).map(Buffer::from)
     }
 }
 
@@ -115,7 +101,7 @@ impl NodeDriver {
             return Err(NodeError::Unsuitable { interface: plan.interface.name.clone(), present });
         }
         let reserved = port::reserve(plan.port.udp_address())?;
-        link.program.add_endpoint(plan.port.address, plan.port.udp_port)?;
+        lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let (_, parts) = self.keep_xdp(None, ports);
         Ok((plan.opened(mode, neighbours, Some(reserved)), parts))
@@ -138,9 +124,7 @@ impl NodeDriver {
         let wanted =
             [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
         let mode = program.attach(&plan.interface.name, wanted)?;
-        if self.is_open {
-            program.set_shards(self.config.shards)?;
-        }
+        let program = self.view.add_program(program, &umem)?;
         let interface = plan.interface.clone();
         let link =
             RingLink { interface, program, mode, neighbours: Arc::clone(&neighbours), owners, _log: log };
@@ -176,7 +160,7 @@ impl NodeDriver {
 
     /// The frames of each shard.
     fn deal_out(&self, frames: Vec<Frame>) -> Vec<VecDeque<Frame>> {
-        let mut shares: Vec<_> = self.wakers.iter().map(|_| VecDeque::new()).collect();
+        let mut shares: Vec<_> = self.view.wakers().iter().map(|_| VecDeque::new()).collect();
         for frame in frames {
             shares[(frame.chunk_index() / self.frames_per_shard) as usize].push_back(frame);
         }
@@ -246,24 +230,26 @@ impl NodeDriver {
     /// Closes an NI over rings.
     pub(super) fn close_rings(&mut self, port: &Port, parts: Vec<ShardPort>) {
         let shards = self.config.shards;
-        let is_shared = self.xdp_nis().any(|open| open.has_rings_of(port.interface_index));
+        let is_shared = self.any_xdp(|open| open.has_rings_of(port.interface_index));
+        let view = Arc::clone(&self.view);
         let Some(net) = self.rings_mut() else { return };
         let Some(index) = net.links.iter().position(|link| link.interface.index == port.interface_index)
         else {
             return;
         };
-        if let Err(error) = net.links[index].program.remove_endpoint(port.address, port.udp_port) {
+        if let Err(error) = lock(&net.links[index].program).remove_endpoint(port.address, port.udp_port) {
             tracing::warn!(%error, "frames of an NI that is closed go on being steered");
         }
         if is_shared {
             return;
         }
-        let RingLink { interface, mut program, owners, .. } = net.links.remove(index);
+        let RingLink { interface, program, owners, .. } = net.links.remove(index);
+        view.remove_program(&program);
         let queues = 0..owners.len() as u32;
-        program.detach();
+        lock(&program).detach();
         for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
             // A map that is about to go holds no sockets either.
-            let _ = program.clear_socket(queue, shard);
+            let _ = lock(&program).clear_socket(queue, shard);
         }
         drop(program);
         drop(parts);

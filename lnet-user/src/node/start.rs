@@ -11,7 +11,8 @@ use lnet_wire::nid::NetType;
 use super::plan::{self, NiPlan};
 use super::shards::make_workers;
 use super::{
-    ConfigError, LndTimeouts, NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, first_frames_per_shard,
+    ConfigError, LndTimeouts, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode,
+    first_frames_per_shard,
 };
 use crate::runtime::{Steering, Worker};
 
@@ -101,11 +102,10 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let mut node = NodeDriver {
         xdp: None,
         tcp: None,
-        nis: std::collections::BTreeMap::new(),
+        view: View::new(workers.iter().map(Worker::waker).collect(), config.limits),
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
         config: NodeConfig { nis: Vec::new(), ..config.clone() },
         steering: Steering { shard_count: config.shards as u8, policies },
-        wakers: workers.iter().map(Worker::waker).collect(),
         interface_changes: Arc::default(),
         frames_per_shard: first_frames_per_shard(config, &plans),
         widest_mtu_bytes: plans
@@ -114,8 +114,6 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
             .map(|plan| plan.port.mtu_bytes)
             .max()
             .unwrap_or(0),
-        is_open: false,
-        opened: Arc::default(),
     };
     // Its only deadline is that of a drain.
     machine.handle_request(Instant(0), Request::batch(changes)).map_err(ConfigError::from)?;

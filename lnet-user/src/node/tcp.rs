@@ -71,9 +71,9 @@ impl NodeDriver {
                     limits: &self.config.limits,
                     tunables,
                     seed: random_number()?,
-                    opened: &self.opened,
+                    opened: self.view.opened(),
                 };
-                let lnds = TcpLnd::for_shards(&common, &self.wakers)?;
+                let lnds = TcpLnd::for_shards(&common, self.view.wakers())?;
                 let fds: Vec<_> = lnds.iter().map(TcpLnd::fd).collect();
                 let rings = duplicates(&fds)?;
                 self.tcp = Some(TcpNet { rings: duplicates(&fds)? });
@@ -103,8 +103,8 @@ impl NodeDriver {
     /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as many as its
     /// link wants for 0; how many that are, and its number. `None` if there is no such NI.
     pub(crate) fn set_conns_per_peer(&mut self, nid: &Nid, asked: u32) -> Option<(NiId, u8)> {
-        let mut nis = self.nis.iter_mut();
-        let (number, open) = nis.find(|(_, open)| open.config.nid == *nid)?;
+        let mut nis = self.view.open_nis();
+        let (number, open) = nis.iter_mut().find(|(_, open)| open.config.nid == *nid)?;
         let OpenLnd::Tcp(tcp) = &mut open.lnd else { return None };
         tcp.conns_per_peer = conns_per_peer(Some(asked), &tcp.neighbours.name());
         open.config.conns_per_peer = Some(asked);
@@ -114,7 +114,7 @@ impl NodeDriver {
     /// Closes an NI of the tcp LND.
     pub(super) fn close_tcp(&mut self, parts: Vec<ShardPort>) {
         drop(parts);
-        if self.nis.values().all(|open| open.tcp().is_none()) {
+        if self.view.open_nis().values().all(|open| open.tcp().is_none()) {
             // The shards have given up their LNDs.
             self.tcp = None;
         }

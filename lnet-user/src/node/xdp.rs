@@ -36,10 +36,10 @@ impl NodeDriver {
             frame_max_bytes: xdp::frame_max_bytes(&config.rings),
             payload_checksum: config.payload_checksum,
             send_fault: config.send_fault,
-            opened: Arc::clone(&self.opened),
+            opened: Arc::clone(self.view.opened()),
             xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
         };
-        let (lnds, return_rings) = XdpLnd::for_shards(&common, &self.wakers);
+        let (lnds, return_rings) = XdpLnd::for_shards(&common, self.view.wakers());
         Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None }, lnds)))
     }
 
@@ -86,7 +86,7 @@ impl NodeDriver {
         } else {
             self.close_rings(&open.port, parts);
         }
-        if self.xdp_nis().next().is_none() {
+        if !self.any_xdp(|_| true) {
             // The shards have given up their LNDs.
             self.xdp = None;
         }

@@ -36,7 +36,7 @@ struct Trouble {
 
 fn set_faults(node: &mut NodeDriver, dropped_ppm: u32, corrupted_ppm: u32) {
     for message_type in TYPES {
-        node.programs_mut()[0].set_fault(message_type, dropped_ppm, corrupted_ppm).unwrap();
+        node.programs()[0].lock().unwrap().set_fault(message_type, dropped_ppm, corrupted_ppm).unwrap();
     }
 }
 

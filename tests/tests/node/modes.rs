@@ -141,7 +141,7 @@ fn what_is_lost_on_the_way_comes_again() {
     let near = start_as(XdpMode::Socket, netns.a(), a);
     let mut far = start_as(XdpMode::Native, netns.b(), b);
     for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
-        far.0.programs_mut()[0].set_fault(message_type, ONE_PERCENT, 0).unwrap();
+        far.0.programs()[0].lock().unwrap().set_fault(message_type, ONE_PERCENT, 0).unwrap();
     }
     let sizes = [0, 64, 1000, 5000, 65_536, 1 << 20];
     let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);

@@ -293,7 +293,7 @@ fn refused_nis_change_nothing() {
     let fine = third.udp_port(Some(4000));
     let number = enter(namespace, || near.add_ni(&fine)).unwrap();
     assert_eq!((number, near.nis().len()), (NiId(3), 3));
-    assert_eq!(internals::with_node(near, |node| node.programs_mut().len()), 1);
+    assert_eq!(internals::with_node(near, |node| node.programs().len()), 1);
     let ok = rails.loads[0].ok();
     enter(namespace, || near.remove_ni(number, Duration::ZERO)).unwrap();
     assert_eq!(near.nis(), before.0);

@@ -56,7 +56,7 @@ fn ends(netns: &Netns) -> [End; 2] {
         let config = config(namespace, nid).shards(1).policies(Vec::new()).registered_bytes(REGISTERED_BYTES);
         let (mut node, mut workers) = start(namespace, &config);
         for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
-            node.programs_mut()[0].set_fault(message_type, DROPPED_PPM, 0).unwrap();
+            node.programs()[0].lock().unwrap().set_fault(message_type, DROPPED_PPM, 0).unwrap();
         }
         let mut worker = workers.remove(0);
         let queue = worker.create_event_queue(64).unwrap();

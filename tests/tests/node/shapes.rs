@@ -88,8 +88,8 @@ fn two_rails_carry_what_their_nids_are_asked_for() {
     let sizes = [0, 1, 3000, 3900, 8000, 100_000];
     let plan = Plan::of_sizes(rails, &[10, 12, 15, 16], &sizes.repeat(5));
     let (_, mut target) = carry_out(plan, source, target, &[By::ShardThread, By::Application]);
-    for (index, program) in target.node.programs_mut().iter_mut().enumerate() {
-        assert_ne!(program.counters().unwrap().redirected(), 0, "rail {index}");
+    for (index, program) in target.node.programs().iter().enumerate() {
+        assert_ne!(program.lock().unwrap().counters().unwrap().redirected(), 0, "rail {index}");
     }
 }
 
@@ -106,7 +106,7 @@ fn misdirected_frames_are_handed_over() {
     let (_source, mut source_workers) = start(netns.a(), &with_shards(netns.a(), a));
     let (mut target, target_workers) = start(netns.b(), &with_shards(netns.b(), b));
     for portal in 10..17 {
-        target.programs_mut()[0].set_policy(portal, Policy::Pin(1)).unwrap();
+        target.programs()[0].lock().unwrap().set_policy(portal, Policy::Pin(1)).unwrap();
     }
     let sizes: Vec<u32> = (0..12).flat_map(|_| sizes()).filter(|size| *size <= 8700).collect();
     let plan = Plan::of_sizes(vec![(process(a), process(b))], &[10, 12, 14, 16], &sizes);

@@ -79,8 +79,8 @@ fn frames_that_are_dropped_come_again() {
     let [a, b] = nids(&netns);
     let (mut source, source_workers) = start(netns.a(), &config(netns.a(), a));
     let (mut target, target_workers) = start(netns.b(), &config(netns.b(), b));
-    target.programs_mut()[0].set_fault(MessageType::Put, ONE_PERCENT, 0).unwrap();
-    source.programs_mut()[0].set_fault(MessageType::Ack, ONE_PERCENT, 0).unwrap();
+    target.programs()[0].lock().unwrap().set_fault(MessageType::Put, ONE_PERCENT, 0).unwrap();
+    source.programs()[0].lock().unwrap().set_fault(MessageType::Ack, ONE_PERCENT, 0).unwrap();
     let flood = Flood::new(process(b), COUNT, 64);
     let targets = Flooded::start_all(&flood, target.steering(), target_workers);
     let sources = Flooder::start_all(&flood, By::Application, source_workers);
