@@ -8,6 +8,7 @@
 //!   --poll_transmit--> Message<Submitted> --sent--> Message<Done>
 //! ```
 //!
+//! A request whose peer is to be discovered first waits as `Message<Gated>`, before it is `Queued` again.
 //! Any of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A
 //! token that waits somewhere is inside a [`Queue`] of its type, one that is with an LND is claimed by its
 //! [`TxId`]: so no message is ever in two lists, or lost between them.
@@ -31,12 +32,15 @@ pub(crate) trait State {
 /// What a message holds, for the code that finds it by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
+    Gated,
     Queued,
     PeerCredited,
     Credited,
     Submitted,
 }
 
+/// Built; waits until its peer is discovered.
+pub(crate) struct Gated;
 /// Built; waits for a credit of its peer.
 pub(crate) struct Queued;
 /// Holds a credit of its peer; waits for one of its interface.
@@ -48,6 +52,9 @@ pub(crate) struct Submitted;
 /// Ended, well or not.
 pub(crate) struct Done;
 
+impl State for Gated {
+    const STAGE: Stage = Stage::Gated;
+}
 impl State for Queued {
     const STAGE: Stage = Stage::Queued;
 }
@@ -117,7 +124,7 @@ pub(crate) struct MessageState {
     /// When its request started; of a response nothing is said.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
-    /// If a delay rule holds it up: until when, and which.
+    /// If a delay rule holds it up: until when, and which. If it waits for its peer: until when.
     pub(crate) release: (Instant, u64),
     /// How it ended.
     pub(crate) status: Status,
@@ -156,7 +163,7 @@ impl MessageState {
     /// What it held when it ended: a credit of its peer, and one of its interface.
     pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
-            Stage::Queued => (false, false),
+            Stage::Gated | Stage::Queued => (false, false),
             Stage::PeerCredited => (true, false),
             Stage::Credited | Stage::Submitted => (true, true),
         }
@@ -205,14 +212,9 @@ impl<S> Queue<S> {
     }
 }
 
-impl Queue<Credited> {
+impl<S> Queue<S> {
     /// Puts a message in the order of release.
-    pub(crate) fn delay(
-        &mut self,
-        messages: &mut Messages,
-        message: Message<Credited>,
-        release: (Instant, u64),
-    ) {
+    pub(crate) fn delay(&mut self, messages: &mut Messages, message: Message<S>, release: (Instant, u64)) {
         messages.records[message.slot].release = release;
         self.list.insert_by_key(&mut messages.records, message.slot, |record| record.release.0);
     }
@@ -227,7 +229,7 @@ impl Queue<Credited> {
         &mut self,
         messages: &mut Messages,
         mut due: impl FnMut((Instant, u64)) -> bool,
-    ) -> Option<Message<Credited>> {
+    ) -> Option<Message<S>> {
         let slot = self.list.find(&messages.records, |record| due(record.release))?;
         self.list.remove(&mut messages.records, slot);
         Some(Message::at(slot))
@@ -354,6 +356,16 @@ impl Messages {
     fn step<S, T: State>(&mut self, message: Message<S>) -> Message<T> {
         self.records[message.slot].stage = T::STAGE;
         Message::at(message.slot)
+    }
+
+    /// A message waits until its peer is discovered.
+    pub(crate) fn gated(&mut self, message: Message<Queued>) -> Message<Gated> {
+        self.step(message)
+    }
+
+    /// A message has waited for its peer, and goes on.
+    pub(crate) fn let_go(&mut self, message: Message<Gated>) -> Message<Queued> {
+        self.step(message)
     }
 
     /// A message got its peer's credit.

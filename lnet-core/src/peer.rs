@@ -27,6 +27,8 @@ pub(crate) struct PeerNi {
     pub(crate) sequence: u64,
     /// Under which snapshot it was last looked at whether its peer is to be found out about.
     pub(crate) looked_at: u64,
+    /// Under which snapshot its NID was last told to be found out about.
+    pub(crate) wanted_at: u64,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     chain: Link,
@@ -129,6 +131,7 @@ impl Peers {
             counters: NiCounters::default(),
             sequence: 0,
             looked_at: 0,
+            wanted_at: 0,
             is_own: false,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

@@ -108,6 +108,8 @@ pub struct Topology {
     has_ill: bool,
     /// Whether some peer has more than one NID.
     has_aliases: bool,
+    /// Whether requests to peers that were never discovered wait for that.
+    gates_requests: bool,
     /// Portals whose messages may go to any shard, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
@@ -201,6 +203,21 @@ impl Topology {
     #[must_use]
     pub const fn finds_peers(&self) -> bool {
         self.peers.is_some()
+    }
+
+    /// The same; with `holds` requests to peers that are not known, or were never discovered, wait for that. Something has to
+    /// ask the shards which peers those are, soon ([`Shard::poll_wanted`]).
+    ///
+    /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
+    #[must_use]
+    pub fn with_gated_requests(self, holds: bool) -> Self {
+        Self { gates_requests: holds, ..self }
+    }
+
+    /// Whether requests to peers that were never discovered wait for that.
+    #[must_use]
+    pub const fn gates_requests(&self) -> bool {
+        self.gates_requests
     }
 
     /// Whether there is something to choose among the paths to some destination.

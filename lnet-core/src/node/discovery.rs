@@ -2,7 +2,8 @@
 //!
 //! A peer to be discovered waits in a queue. A visit takes the first step that applies: it is pinged unless its NIs are up
 //! to date; it is pushed to if it is Multi-Rail and has not acknowledged what this node tells; else it is discovered. What
-//! comes of a ping or push brings the next visit. Messages do not wait for that: they go to the NID that they were given.
+//! comes of a ping or push brings the next visit. The first requests to a peer wait for that ([`Node::gate_requests`]), all others
+//! go by what is known.
 //!
 //! Invariants: at most [`UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says is checked as any answer to a
 //! ping, bounded, and about the peer itself; each request that waits for a peer ends once; where nothing changes nothing is
@@ -60,6 +61,12 @@ impl<O: Clone> Node<O> {
     /// Whether a peer is to be found out about when it is used.
     pub(super) fn is_wanted(&self, peer: &Peer) -> bool {
         !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.sequence, self.is_discovery_on())
+    }
+
+    /// Whether requests to a peer wait: until it is discovered for the first time, or could not be. From then on they go by what is
+    /// known, whatever else there is to be found out or told.
+    pub(super) fn is_gated(&self, peer: &Peer) -> bool {
+        !peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::REDISCOVER)
     }
 
     /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends with that.

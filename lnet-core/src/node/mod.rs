@@ -84,6 +84,8 @@ pub struct Node<O> {
     discoveries: BTreeMap<RequestId, Nid>,
     /// NIDs of peers' NIs that are not in full health.
     ill: BTreeSet<Nid>,
+    /// Whether requests to peers that were never discovered wait for that, while discovery is on.
+    gates_requests: bool,
     /// Whether something has changed that shards do not know.
     is_changed: bool,
     generation: u64,
@@ -131,6 +133,7 @@ impl<O: Clone> Node<O> {
             to_discover: VecDeque::new(),
             discoveries: BTreeMap::new(),
             ill: BTreeSet::new(),
+            gates_requests: false,
             is_changed: false,
             generation: 0,
             snapshot: None,
@@ -153,6 +156,13 @@ impl<O: Clone> Node<O> {
         node.publish();
         node.tell();
         node
+    }
+
+    /// Has requests to peers that were never discovered wait for that, while discovery is on. The runner reports at once what
+    /// shards want ([`Report::Wanted`]) from then on, and gives them each snapshot.
+    pub const fn gate_requests(&mut self) {
+        self.gates_requests = true;
+        self.is_changed = true;
     }
 
     /// Something is asked for. It ends by an [`Action::Done`], whatever becomes of it.
@@ -414,6 +424,7 @@ impl<O: Clone> Node<O> {
             .with_steering(steering)
             .with_frozen(self.frozen)
             .with_peers(self.peer_map.clone())
+            .with_gated_requests(self.gates_requests && self.is_discovery_on() && self.config.peers_max > 0)
             .with_generation(self.generation);
         self.snapshot = Some(Arc::new(topology));
     }
@@ -444,7 +455,12 @@ impl<O: Clone> Node<O> {
         let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
         let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
         let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
-        Some(PeerView { is_wanted: self.is_wanted(peer), net_priorities, ..view })
+        Some(PeerView {
+            is_wanted: self.is_wanted(peer),
+            is_gated: self.is_gated(peer),
+            net_priorities,
+            ..view
+        })
     }
 
     /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The interfaces stand there by

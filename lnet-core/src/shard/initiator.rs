@@ -16,9 +16,6 @@ use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
 
-/// NIDs that wait at most to be told by [`Shard::poll_wanted`].
-pub(super) const WANTED_MAX: usize = 64;
-
 /// A PUT to be sent: the whole descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutRequest {
@@ -237,12 +234,16 @@ impl Shard {
             offset_bytes: 0,
             length_bytes: payload_length,
         });
-        self.look_at_peer(peer, target, &body);
+        let is_gated = self.look_at_peer(peer, target, &body);
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
         let mut record = MessageState::new(Purpose::Request { md: slot }, peer, transmit, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
-        self.launch(now, record);
+        if is_gated {
+            self.gate(now, record, target);
+        } else {
+            self.launch(now, record);
+        }
         self.wake();
         Ok(())
     }
@@ -269,36 +270,6 @@ impl Shard {
             let deadline = now + tunables.transaction_timeout;
             md.tracker = self.trackers.await_one(md.tracker, slot, (response, next_hop), (now, deadline));
         }
-    }
-
-    /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about. Pings do not count:
-    /// they are what finds out (LNet `lib-move.c: lnet_initiate_peer_discovery`).
-    #[inline]
-    fn look_at_peer(&mut self, slot: u32, target: &Nid, body: &Body) {
-        let generation = self.topology.generation();
-        let known = self.peers.get_mut(slot);
-        if known.looked_at == generation {
-            return;
-        }
-        known.looked_at = generation;
-        let (Body::Put { portal, .. } | Body::Get { portal, .. }) = *body else { return };
-        let is_wanted = || self.topology.peer(target).is_none_or(|peer| peer.is_wanted);
-        if portal != PING_PORTAL
-            && self.topology.finds_peers()
-            && !self.topology.is_local(target)
-            && is_wanted()
-        {
-            if self.wanted.len() < WANTED_MAX {
-                self.wanted.push_back(*target);
-            } else {
-                self.peers.get_mut(slot).looked_at = 0;
-            }
-        }
-    }
-
-    /// A NID that a request has gone to, and of whose peer the snapshot says that it is to be found out about.
-    pub fn poll_wanted(&mut self) -> Option<Nid> {
-        self.wanted.pop_front()
     }
 
     /// How the responder is to name a descriptor.

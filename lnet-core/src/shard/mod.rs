@@ -18,6 +18,7 @@
 mod delay;
 mod delayed;
 mod forward;
+mod gate;
 mod health;
 mod initiator;
 mod inspect;
@@ -58,7 +59,7 @@ use crate::list::NONE;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
 use crate::md::{Ending, MemoryDesc};
-use crate::message::{Credited, Done, Messages, PeerCredited, Queue, Timers};
+use crate::message::{Credited, Done, Gated, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::slab::Slab;
@@ -156,6 +157,8 @@ pub struct Shard {
     forwarded: Queue<Done>,
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
     rule_delayed: Queue<Credited>,
+    /// Requests that wait until their peers are discovered, in the order of their time.
+    gated: Queue<Gated>,
     faults: Faults,
     /// What LNDs have reported of paths.
     paths: KnownPaths,
@@ -167,6 +170,8 @@ pub struct Shard {
     forged: Option<ForgedSource>,
     /// NIDs that requests went to, to be found out about.
     wanted: VecDeque<Nid>,
+    /// How many of them there were in all.
+    wanted_count: u64,
     /// What is to be told of peers.
     peer_changes: VecDeque<(Nid, PeerChange)>,
     #[cfg(feature = "sabotage")]
@@ -209,13 +214,15 @@ impl Shard {
             ended: Queue::new(),
             forwarded: Queue::new(),
             rule_delayed: Queue::new(),
+            gated: Queue::new(),
             faults: Faults::new(),
             paths: KnownPaths::new(),
             sequence: 0,
             health: HealthNotes::new(),
             counters: Counters::default(),
             forged: None,
-            wanted: VecDeque::with_capacity(initiator::WANTED_MAX),
+            wanted: VecDeque::with_capacity(gate::WANTED_MAX),
+            wanted_count: 0,
             peer_changes: VecDeque::with_capacity(inspect::PEER_CHANGES_MAX),
             #[cfg(feature = "sabotage")]
             loses_credit: false,
@@ -295,13 +302,14 @@ impl Shard {
     }
 
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
-    /// for a credit, or of a response, or the time of one that a delay rule holds up.
+    /// for a credit, or of a response, or the time of one that a delay rule holds up or that waits for its peer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
         let (rule_delayed, delayed) =
             (self.rule_delayed.first_release(&self.messages), self.delayed.next_timed());
-        time::earliest([credits.min(), self.trackers.next(), rule_delayed, delayed])
+        let gated = self.gated.first_release(&self.messages);
+        time::earliest([credits.min(), self.trackers.next(), rule_delayed, delayed, gated])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any interface.

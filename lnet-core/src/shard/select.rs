@@ -106,8 +106,11 @@ impl Shard {
         self.sequence += 1;
         let sequence = self.sequence;
         self.interface(choice.ni).sequence = sequence;
-        if let Some(peer) = self.peers.find_mut(&choice.peer) {
-            peer.sequence = sequence;
+        let share = self.interface(choice.ni).peer_share;
+        // One that was never used has a slot from now on, or its next turn would come at once.
+        if let Some(slot) = self.peers.acquire(&choice.peer, share) {
+            self.peers.get_mut(slot).sequence = sequence;
+            self.peers.release(slot);
         }
     }
 

@@ -70,6 +70,7 @@ impl Shard {
             self.note_no_response(&peer);
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
+        self.release_gated(now);
         self.release_delayed(now, |_, (until, _)| until <= now);
         self.release_timed(|shard| shard.delayed.expired(now));
         self.wake();
@@ -99,14 +100,21 @@ impl Shard {
     /// Sets a new message on its way.
     #[inline(always)]
     pub(super) fn launch(&mut self, now: Instant, record: MessageState) {
+        let message = self.enlist(record);
+        self.take_peer_credit(now, message);
+        self.settle(now);
+    }
+
+    /// Counts a new message in.
+    #[inline(always)]
+    pub(super) fn enlist(&mut self, record: MessageState) -> Message<Queued> {
         let (ni, peer) = (record.transmit.ni, record.peer);
         self.interface(ni).outgoing_count += 1;
         let payload_bytes = record.transmit.header.payload_length;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
         self.peers.get_mut(peer).queued_bytes += queued_bytes(payload_bytes);
-        self.take_peer_credit(now, message);
-        self.settle(now);
+        message
     }
 
     /// The LND has finished with a message.
@@ -373,7 +381,7 @@ impl Shard {
     }
 
     /// Why a message whose turn for a credit has come is not sent after all.
-    fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
+    pub(super) fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
         let ended = Ended::of(&record.purpose, &record.transmit.header);
         if ended.is_some_and(|ended| self.mds[ended.md()].ending == Ending::Aborted) {
             Some(Cause::Cancelled)

@@ -87,6 +87,7 @@ impl Shard {
             self.install_interfaces(now, &former);
             self.install_peers(now, &former);
         }
+        self.look_at_gated(now);
         self.settle(now);
         self.wake();
     }

@@ -48,6 +48,10 @@ pub struct PeerView {
     ///
     /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
     pub is_wanted: bool,
+    /// Whether requests to it wait until it is discovered, where they do at all ([`Topology::gates_requests`]).
+    ///
+    /// [`Topology::gates_requests`]: super::Topology::gates_requests
+    pub is_gated: bool,
     /// Its NIs; those of one net stand together.
     pub nis: Vec<PeerNid>,
     /// Priorities of its nets by the selection policies, where they are not [`PRIORITY_NONE`].
@@ -66,7 +70,14 @@ impl PeerView {
             }
         }
         nis.sort_by_key(|ni| nets.iter().position(|net| *net == ni.nid.net()));
-        Some(Self { primary, is_multi_rail, is_wanted: false, nis, net_priorities: Vec::new() })
+        Some(Self {
+            primary,
+            is_multi_rail,
+            is_wanted: false,
+            is_gated: false,
+            nis,
+            net_priorities: Vec::new(),
+        })
     }
 
     /// The NI with a NID.

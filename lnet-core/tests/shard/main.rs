@@ -12,6 +12,7 @@ mod events;
 mod faults;
 mod faults_model;
 mod forward;
+mod gate;
 mod identity;
 mod initiator;
 mod lookahead;

@@ -49,6 +49,7 @@ mod errno;
 mod error;
 mod lend;
 mod marks;
+mod news;
 mod peer_log;
 mod pings;
 mod ports;
@@ -68,12 +69,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use lnet_core::handle::ShardId;
+use lnet_core::node::Report;
 use lnet_core::shard::Usage;
 use lnet_core::stats::Counters;
 use lnet_core::topology::Topology;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
@@ -83,6 +85,7 @@ use crate::node::{
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
+use news::News;
 use request::Refusals;
 use runner::Runner;
 use service::{Queues, Service};
@@ -211,21 +214,28 @@ impl Lnet {
     /// # Errors
     /// As [`Lnet::start`].
     pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
-        let Started { node, workers, machine, answer } = NodeDriver::start_managed(config)?;
+        let Started { node, mut workers, mut machine, answer } = NodeDriver::start_managed(config)?;
+        machine.gate_requests();
+        let snapshot = machine.poll_snapshot();
+        for (worker, snapshot) in workers.iter_mut().zip(snapshot.iter().cycle()) {
+            worker.update(Arc::clone(snapshot));
+            let confirmed = Report::Confirmed(worker.confirmation());
+            machine.handle_report(worker.clock().now(), confirmed);
+        }
         let Some(first) = workers.first() else {
             return Err(NodeError::from(ConfigError::Shards(config.shards)).into());
         };
         let (clock, topology) = (first.clock().clone(), Arc::clone(first.shard().topology()));
-        let failures = Arc::new(Notify::new());
+        let news = Arc::<News>::default();
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
-            ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&failures))
+            ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&news))
         });
         let shards = shards.collect::<Result<_, _>>()?;
         let core = Arc::new(Core {
             captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
-            runner: Runner::new(machine, clock, Numa::of_shards(&threads.cpus), node.nis(), failures),
+            runner: Runner::new(machine, clock, Numa::of_shards(&threads.cpus), node.nis(), news),
             view: Arc::clone(node.view()),
             node: Mutex::new(node),
             shards,
@@ -347,16 +357,11 @@ impl Core {
 }
 
 impl ShardEnd {
-    fn spawn(
-        worker: Worker,
-        cpu: Option<usize>,
-        idle: Idle,
-        failures: Arc<Notify>,
-    ) -> Result<Self, LnetError> {
+    fn spawn(worker: Worker, cpu: Option<usize>, idle: Idle, news: Arc<News>) -> Result<Self, LnetError> {
         let shard = worker.shard_id();
         let signals = Signals::new(worker.waker(), worker.shard().event_queues_max());
         let (caller, calls) = channel(shard, &signals);
-        let service = Service::new(calls, signals, failures);
+        let service = Service::new(calls, signals, news);
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
         let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
         match thread {

@@ -29,6 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 use tracing::{error, info, warn};
 
 use super::errno::driver_error;
+use super::news::News;
 use super::peer_log::{PeerLog, refused};
 use super::pings::{self, Posted};
 use super::pushes::{Push, PushTargets};
@@ -38,7 +39,8 @@ use super::{Core, Inner, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 
-/// How often new peers are looked for, and interfaces that have gone; those that there are tell what changes.
+/// How often new peers that have sent something are looked for, and interfaces that have gone; those that there are tell what
+/// changes, and shards tell at once of peers that requests go to.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
@@ -61,8 +63,7 @@ pub(super) struct Runner {
     over: watch::Sender<bool>,
     ping_slots: Semaphore,
     pub(super) pushes: PushTargets,
-    /// A shard has noted a failure.
-    failures: Arc<Notify>,
+    news: Arc<News>,
     /// The handles of the node.
     handles: OnceLock<Weak<Inner>>,
 }
@@ -137,7 +138,7 @@ impl Runner {
         clock: Clock,
         numa: Numa,
         nis: impl Iterator<Item = NiState>,
-        failures: Arc<Notify>,
+        news: Arc<News>,
     ) -> Self {
         let nis: BTreeMap<_, _> = nis.map(|state| (state.ni.0, state)).collect();
         for state in nis.values() {
@@ -152,7 +153,7 @@ impl Runner {
             over: watch::Sender::new(false),
             ping_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
-            failures,
+            news,
             handles: OnceLock::new(),
         }
     }
@@ -374,7 +375,8 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             () = sleep(QUIET_INTERVAL), if is_draining(&core.topology.load()) => {
                 runner.confirm(core.confirmations().await?);
             }
-            () = runner.failures.notified(), if failures_at.is_none() => {
+            () = runner.news.wanted.notified() => core.follow_peers().await?,
+            () = runner.news.failures.notified(), if failures_at.is_none() => {
                 failures_at = Some(Instant::now() + FAILURE_INTERVAL);
             }
             () = sleep_until(failures_at.unwrap_or_else(Instant::now)), if failures_at.is_some() => {

@@ -14,11 +14,11 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
-use tokio::sync::Notify;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::{LnetError, NotLent};
 use super::lend::Outgoing;
+use super::news::{News, Told};
 use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal};
 use super::request::{Answer, Message};
 use super::shard_queue::{Awaited, LastEvents, Queue, Sender};
@@ -34,16 +34,16 @@ pub(super) struct Service {
     queues: Queues,
     /// Wake-ups before the last turn.
     wake_count: usize,
-    /// Learns of failures that the shard has noted.
-    failures: Arc<Notify>,
-    /// Whether it knows of those that were not polled.
-    has_told_failures: bool,
+    /// Learns of what the shard has for the node's runner.
+    news: Arc<News>,
+    /// What it knows of, and has not polled.
+    told: Told,
 }
 
 impl Service {
-    pub(super) fn new(calls: Calls, signals: Arc<Signals>, failures: Arc<Notify>) -> Self {
+    pub(super) fn new(calls: Calls, signals: Arc<Signals>, news: Arc<News>) -> Self {
         let queues = Queues::new(signals);
-        Self { calls, queues, wake_count: 0, failures, has_told_failures: false }
+        Self { calls, queues, wake_count: 0, news, told: Told::default() }
     }
 
     /// One turn, if there is anything to do.
@@ -57,11 +57,7 @@ impl Service {
             self.answer(worker, CALL_BUDGET);
             self.queues.turn(worker);
         }
-        let has_failures = worker.has_failures();
-        if has_failures && !self.has_told_failures {
-            self.failures.notify_one();
-        }
-        self.has_told_failures = has_failures;
+        self.news.tell(worker, &mut self.told);
     }
 
     /// Runs something behind the calls that wait.
@@ -71,7 +67,9 @@ impl Service {
         worker: &mut Worker,
     ) -> R {
         self.answer(worker, CALLS_MAX as u32);
-        run(worker, &mut self.queues)
+        let result = run(worker, &mut self.queues);
+        self.news.tell(worker, &mut self.told);
+        result
     }
 
     fn answer(&mut self, worker: &mut Worker, most: u32) {

@@ -164,6 +164,11 @@ impl Worker {
         self.shard.poll_peer_change()
     }
 
+    /// How many NIDs [`Worker::poll_wanted`] has had in all.
+    pub(crate) const fn wanted_count(&self) -> u64 {
+        self.shard.wanted_count()
+    }
+
     /// A NID whose peer is to be found out about, once ([`Shard::poll_wanted`]).
     pub(crate) fn poll_wanted(&mut self) -> Option<Nid> {
         self.shard.poll_wanted()

@@ -6,6 +6,7 @@ mod announce;
 mod bursts;
 mod calls;
 mod common;
+mod discovery;
 mod ends;
 mod events;
 mod fragments;

@@ -113,7 +113,7 @@ impl<'a> World<'a> {
             .zip(groups)
             .map(|(number, group)| {
                 let rails = if group.rails.is_empty() { &all } else { &group.rails };
-                Member::new(number, rails, group.discovery, random.bits())
+                Member::new(number, rails, group.discovery, true, random.bits())
             })
             .collect();
         let nodes = members.len() as u32;

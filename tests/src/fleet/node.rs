@@ -68,10 +68,14 @@ pub(super) fn add_ni(rail: u8, nid: Nid) -> Change<()> {
 }
 
 impl Member {
-    /// A node with NIs on these rails; its requests are still to be carried out.
-    pub(super) fn new(number: u32, rails: &[u8], takes_part: bool, seed: u64) -> Self {
+    /// A node with NIs on these rails, whose requests wait for discovery if it `holds` them; those of its own are still to be
+    /// carried out.
+    pub(super) fn new(number: u32, rails: &[u8], takes_part: bool, holds: bool, seed: u64) -> Self {
         let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.interfaces, &[NetType::XDP]) };
         let mut node = Node::new(config);
+        if holds {
+            node.gate_requests();
+        }
         let topology = node.poll_snapshot().expect("a node has a snapshot");
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),

@@ -54,6 +54,8 @@ enum What {
 /// A few nodes, and what is under way between them.
 pub struct Stage {
     members: Vec<Member>,
+    /// Whether requests wait until a peer is discovered.
+    holds: bool,
     /// Nodes that know nothing of Multi-Rail.
     old: BTreeSet<usize>,
     now: Instant,
@@ -62,8 +64,9 @@ pub struct Stage {
     sent: Vec<String>,
     results: BTreeMap<(usize, RequestId), Result<Outcome, RequestError>>,
     puts: u64,
-    /// Puts that have arrived, and those that ended, with whether they were acknowledged.
-    arrived: BTreeSet<u64>,
+    /// Puts that have arrived, with who they are from by their events, and those that ended, with whether they were
+    /// acknowledged.
+    arrived: BTreeMap<u64, Nid>,
     ended: BTreeMap<u64, bool>,
 }
 
@@ -79,16 +82,28 @@ impl Stage {
     /// Nodes with NIs on these rails each, which take part in discovery.
     #[must_use]
     pub fn new(rails: &[&[u8]]) -> Self {
-        let members = (0..).zip(rails).map(|(number, rails)| Member::new(number, rails, true, number.into()));
+        Self::of(rails, true)
+    }
+
+    /// The same, and their requests do not wait until a peer is discovered, as those of programs that drive their node
+    /// themselves.
+    #[must_use]
+    pub fn without_waiting(rails: &[&[u8]]) -> Self {
+        Self::of(rails, false)
+    }
+
+    fn of(rails: &[&[u8]], holds: bool) -> Self {
+        let member = |(number, rails): (u32, &&[u8])| Member::new(number, rails, true, holds, number.into());
         let mut stage = Self {
-            members: members.collect(),
+            members: (0..).zip(rails).map(member).collect(),
+            holds,
             old: BTreeSet::new(),
             now: Instant(0),
             under_way: Vec::new(),
             sent: Vec::new(),
             results: BTreeMap::new(),
             puts: 0,
-            arrived: BTreeSet::new(),
+            arrived: BTreeMap::new(),
             ended: BTreeMap::new(),
         };
         stage.settle();
@@ -98,7 +113,7 @@ impl Stage {
     /// A node is shut down and comes up again in another version: one that knows of Multi-Rail or one that does not.
     pub fn restart(&mut self, node: usize, is_old: bool) {
         let rails: Vec<u8> = self.members[node].nids.iter().map(|(rail, _)| *rail).collect();
-        self.members[node] = Member::new(node as u32, &rails, true, self.now.0 + 77);
+        self.members[node] = Member::new(node as u32, &rails, true, self.holds && !is_old, self.now.0 + 77);
         let is_there = |nid: &Nid| owner(nid).is_some_and(|(other, _)| other as usize == node);
         self.under_way.retain(|message| !is_there(&message.from) && !is_there(&message.to));
         self.results.retain(|(of, _), _| *of != node);
@@ -186,6 +201,12 @@ impl Stage {
     #[must_use]
     pub fn ended(&self, put: u64) -> Option<bool> {
         self.ended.get(&put).copied()
+    }
+
+    /// Who a put is from, by the event of its arrival.
+    #[must_use]
+    pub fn initiator(&self, put: u64) -> Option<Nid> {
+        self.arrived.get(&put).copied()
     }
 
     /// The peer of a node that has a NID.
@@ -443,8 +464,9 @@ impl Stage {
     fn take_events(&mut self, node: usize) {
         let member = &mut self.members[node];
         while let Some(event) = member.shard.poll_event(member.queue) {
-            if let Event::Put { hdr_data, .. } = event {
-                assert!(self.arrived.insert(hdr_data), "put {hdr_data} arrives twice");
+            if let Event::Put { hdr_data, origin, .. } = event {
+                let former = self.arrived.insert(hdr_data, origin.initiator.nid);
+                assert_eq!(former, None, "put {hdr_data} arrives twice");
                 continue;
             }
             let is_acked = event.kind() == EventKind::Ack && event.status() == Status::Ok;

@@ -106,7 +106,7 @@ fn edge_case_an_ni_is_deleted_in_use() {
         stage.pass(Duration::from_secs(30));
         assert_eq!(stage.result(own, deletion), Some(&Ok(Outcome::Changed)));
         assert!(puts.iter().all(|put| stage.ended(*put).is_some()), "a put has no end");
-        assert_eq!(stage.ended(puts[1]), Some(true), "the other rail has it");
+        assert!(puts.iter().any(|put| stage.ended(*put) == Some(true)), "the other rail has it");
         check_knows(&stage, other, own, &[1], MULTI_RAIL);
         check_knows(&stage, own, other, &[0, 1], MULTI_RAIL);
         let put = stage.put(other, at(own, 1));

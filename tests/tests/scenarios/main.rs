@@ -8,3 +8,4 @@ mod one_to_six;
 mod seven_to_twelve;
 mod use_cases;
 mod verification;
+mod waiting;

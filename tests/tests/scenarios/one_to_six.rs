@@ -17,7 +17,7 @@ const PUSHING: u32 =
 #[test]
 fn scenario_01_the_passive_node_replies_before_it_knows_of_multi_rail() {
     for rail in [0, 1] {
-        let mut stage = Stage::new(&both());
+        let mut stage = Stage::without_waiting(&both());
         stage.put(A, at(B, rail));
         let ping = format!("ping a{rail}>b{rail}");
         assert_eq!(stage.under_way(), [ping.clone(), format!("put a{rail}>b{rail}")]);
@@ -63,7 +63,7 @@ fn scenario_02_two_nids_of_a_node_are_pinged_at_once_and_merged() {
 #[test]
 fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
     // Configured between ping and reply, with less than there is.
-    let mut stage = Stage::new(&[&[0, 1], &[0, 1, 2]]);
+    let mut stage = Stage::without_waiting(&[&[0, 1], &[0, 1, 2]]);
     stage.put(A, at(B, 0));
     stage.deliver(&["ping a0>b0"]);
     stage.edit(A, configured(B, &[0, 1]));
@@ -77,7 +77,7 @@ fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
     check_quiet(&mut stage, 2);
 
     // Deleted between ping and reply.
-    let mut stage = Stage::new(&both());
+    let mut stage = Stage::without_waiting(&both());
     let discovery = stage.discover(A, at(B, 0), false);
     stage.deliver(&["ping a0>b0"]);
     stage.edit(A, PeerEdit::Delete { primary: at(B, 0), nids: Vec::new(), is_forced: false });
@@ -90,7 +90,7 @@ fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
     check_quiet(&mut stage, 2);
 
     // Deleted between push and ACK.
-    let mut stage = Stage::new(&both());
+    let mut stage = Stage::without_waiting(&both());
     stage.put(A, at(B, 0));
     stage.deliver(&["put", "done", "ping", "reply", "push a0>b0"]);
     stage.edit(A, PeerEdit::Delete { primary: at(B, 0), nids: Vec::new(), is_forced: false });
@@ -106,11 +106,14 @@ fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
 #[test]
 fn scenario_04_the_administrator_changes_a_discovered_peer() {
     let mut stage = acquainted();
+    // The turn of the other rail passes.
     stage.put(A, at(B, 1));
+    stage.run();
+    let put = stage.put(A, at(B, 1));
     stage.edit(A, PeerEdit::Delete { primary: at(B, 0), nids: vec![at(B, 1)], is_forced: false });
     check_knows(&stage, A, B, &[0], MULTI_RAIL);
     stage.run();
-    assert_eq!(stage.ended(2), Some(true), "what was under way has arrived");
+    assert_eq!(stage.ended(put), Some(true), "what was under way has arrived");
     let discovery = stage.discover(A, at(B, 0), true);
     stage.deliver(&["ping"]);
     // It goes a second time, while the node tells of it.

@@ -187,7 +187,7 @@ fn scenario_10_every_order_of_a_simultaneous_discovery_ends_the_same() {
     // The choice at each step, and among how many.
     let mut choices: Vec<(usize, usize)> = Vec::new();
     loop {
-        let mut stage = Stage::new(&both());
+        let mut stage = Stage::without_waiting(&both());
         // What is put need not arrive: only discovery is ordered.
         for (node, other) in [(A, B), (B, A)] {
             stage.put(node, at(other, 0));
@@ -218,7 +218,7 @@ fn scenario_10_every_order_of_a_simultaneous_discovery_ends_the_same() {
 /// One node pings the other under two NIDs; the second reply comes when the push is acknowledged: no other push follows.
 #[test]
 fn scenario_11_one_node_discovers_two_nids_of_another_one() {
-    let mut stage = Stage::new(&both());
+    let mut stage = Stage::without_waiting(&both());
     stage.put(A, at(B, 0));
     stage.put(A, at(B, 1));
     stage.deliver(&["put", "put", "ping a0>b0", "reply b0>a0", "push a0>b0", "ack b0>a0"]);

@@ -1,0 +1,153 @@
+//! Peers that are to be found out about, and requests that wait for that (LNet `lib-move.c: lnet_initiate_peer_discovery`; spec:
+//! core 8.3).
+//!
+//! Where the snapshot says so ([`Topology::gates_requests`]), a request to a peer that was never discovered waits until a
+//! snapshot has the peer as it tells itself, or says that the attempt failed. Then it is selected for as if it were new: so the
+//! first one goes by the best path already. Responses, pings, and what is for this node never wait.
+//!
+//! Invariants: what waits has its room, its NI and its peer slot as any message on its way out, and no credit; it waits no
+//! longer than [`GATED_MAX`], a try's share of the transaction timeout, and its own deadline; the order of requests to a peer
+//! stays. A request to a peer that is known looks at nothing but the peer slot that it needs anyway.
+//!
+//! [`Topology::gates_requests`]: crate::topology::Topology::gates_requests
+
+use core::time::Duration;
+
+use lnet_wire::{Body, Nid};
+
+use super::Shard;
+use crate::lnd::{Cause, Status, Transmit};
+use crate::message::{Gated, Message, MessageState};
+use crate::node::PORTAL as PING_PORTAL;
+use crate::time::Instant;
+use crate::topology::NiStatus;
+
+/// NIDs that wait at most to be told by [`Shard::poll_wanted`].
+pub(super) const WANTED_MAX: usize = 256;
+/// How long a request waits at most: a peer that answers no ping costs its first requests no more.
+const GATED_MAX: Duration = Duration::from_secs(5);
+
+impl Shard {
+    /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about, and says whether the
+    /// request waits for that; where it does the next one is looked at as well. Pings do neither: they are what finds out.
+    #[inline]
+    pub(super) fn look_at_peer(&mut self, slot: u32, target: &Nid, body: &Body) -> bool {
+        let known = self.peers.get_mut(slot);
+        if known.looked_at == self.topology.generation() {
+            return false;
+        }
+        self.look_closely(slot, target, body)
+    }
+
+    #[cold]
+    fn look_closely(&mut self, slot: u32, target: &Nid, body: &Body) -> bool {
+        let generation = self.topology.generation();
+        let (Body::Put { portal, .. } | Body::Get { portal, .. }) = *body else { return false };
+        if portal == PING_PORTAL {
+            return false;
+        }
+        let (is_wanted, is_gated) = self.outlook(target);
+        let is_told = !is_wanted || self.want(slot, target);
+        // What is not told is not found out about.
+        let is_gated = is_gated && is_told;
+        self.peers.get_mut(slot).looked_at = if is_told && !is_gated { generation } else { 0 };
+        is_gated
+    }
+
+    /// Whether a peer is to be found out about, and whether requests to it wait for that.
+    fn outlook(&self, target: &Nid) -> (bool, bool) {
+        if !self.topology.finds_peers() || self.topology.is_local(target) {
+            return (false, false);
+        }
+        let (is_wanted, is_gated) =
+            self.topology.peer(target).map_or((true, true), |peer| (peer.is_wanted, peer.is_gated));
+        (is_wanted, is_gated && self.topology.gates_requests())
+    }
+
+    /// Has a NID told by [`Shard::poll_wanted`], once under each snapshot; whether there is room for it.
+    fn want(&mut self, slot: u32, target: &Nid) -> bool {
+        let generation = self.topology.generation();
+        if self.peers.get_mut(slot).wanted_at == generation {
+            return true;
+        }
+        let has_room = self.wanted.len() < WANTED_MAX;
+        if has_room {
+            self.wanted.push_back(*target);
+            self.wanted_count += 1;
+            self.peers.get_mut(slot).wanted_at = generation;
+        }
+        has_room
+    }
+
+    /// A NID that a request has gone to, or waits for, and of whose peer the snapshot says that it is to be found out about.
+    pub fn poll_wanted(&mut self) -> Option<Nid> {
+        self.wanted.pop_front()
+    }
+
+    /// How many NIDs [`Shard::poll_wanted`] has had in all: it has something new when this has grown.
+    #[must_use]
+    #[inline]
+    pub const fn wanted_count(&self) -> u64 {
+        self.wanted_count
+    }
+
+    /// Has a request wait until the peer with a NID is discovered.
+    #[cold]
+    pub(super) fn gate(&mut self, now: Instant, mut record: MessageState, target: &Nid) {
+        let tunables = self.topology.tunables();
+        let patience = tunables.transaction_timeout / tunables.retry_count.saturating_add(1);
+        let until = record.deadline.min(now + patience.min(GATED_MAX));
+        record.transmit.header.destination.nid = *target;
+        let message = self.enlist(record);
+        let message = self.messages.gated(message);
+        self.gated.delay(&mut self.messages, message, (until, 0));
+        self.counters.gated += 1;
+    }
+
+    /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or whose NI has gone.
+    pub(super) fn look_at_gated(&mut self, now: Instant) {
+        let mut gated = self.gated.take();
+        while let Some(message) = gated.pop(&mut self.messages) {
+            let record = self.messages.record(&message);
+            let (release, peer) = (record.release, record.peer);
+            let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
+            let (is_wanted, is_gated) = self.outlook(&target);
+            let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
+            if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
+                self.gated.delay(&mut self.messages, message, release);
+            } else {
+                self.let_go(now, message);
+            }
+        }
+    }
+
+    /// Lets the requests go on that have waited for long enough.
+    pub(super) fn release_gated(&mut self, now: Instant) {
+        while let Some(message) = self.gated.pop_released(&mut self.messages, |(until, _)| until <= now) {
+            self.let_go(now, message);
+            self.settle(now);
+        }
+    }
+
+    /// A request that has waited is sent by the path that is the best one now.
+    fn let_go(&mut self, now: Instant, message: Message<Gated>) {
+        let message = self.messages.let_go(message);
+        let record = self.messages.record(&message);
+        let Transmit { ni, header, .. } = record.transmit;
+        let (source, target) = (header.source.nid, header.destination.nid);
+        let (is_bound, cause) = (record.is_bound, self.overdue(now, record));
+        if let Some(cause) = cause {
+            return self.end(message, Status::NeverSent(cause));
+        }
+        let choice = self.select(now, &target, is_bound.then_some(&source));
+        let moved = choice.and_then(|choice| Some((choice.ni, self.move_to_peer(&message, &choice)?)));
+        let Some((to, former)) = moved else {
+            return self.end(message, Status::NeverSent(Cause::Unreachable));
+        };
+        if to != ni {
+            self.readdress(to, &message);
+        }
+        self.peers.release(former);
+        self.take_peer_credit(now, message);
+    }
+}
