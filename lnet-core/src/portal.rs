@@ -368,9 +368,72 @@ impl MatchEntry {
 
     #[inline]
     pub(crate) fn accepts(&self, message: &Request) -> bool {
+        #[cfg(test)]
+        steps::LOOKS.set(steps::LOOKS.get() + 1);
         (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
             && u32::from(self.portal) == message.portal
             && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)
             && (self.source.nid.is_any() || self.source.nid == message.source.nid)
+    }
+}
+
+#[cfg(test)]
+mod steps {
+    extern crate std;
+
+    use core::cell::Cell;
+
+    use lnet_wire::{Nid, ProcessId};
+
+    use super::{EntrySpec, MatchTables, Request};
+    use crate::hash::Seed;
+    use crate::md::{MdOptions, MdSpec, MemoryDesc, Threshold};
+    use crate::slab::Slab;
+
+    std::thread_local! {
+        /// Entries that were compared with messages on this thread. A bucket's cells are looked at before, of which there are few.
+        pub(super) static LOOKS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Most entries that one of these messages is compared with, of so many that are posted.
+    fn looks_max(count: u32, source: ProcessId) -> u32 {
+        let mut tables = MatchTables::new(count, Seed::new(7));
+        let mut mds = Slab::new(count);
+        let md = MdSpec {
+            length_bytes: 8,
+            max_size_bytes: None,
+            threshold: Threshold::Infinite,
+            options: MdOptions::PUT,
+            auto_unlink: true,
+            event_queue: None,
+            user_ptr: 0,
+        };
+        for match_bits in 0..u64::from(count) {
+            let entry = tables.insert(&EntrySpec { source, ..EntrySpec::new(4, match_bits) }).unwrap();
+            let Ok(slot) = mds.insert(MemoryDesc::new(&md)) else { panic!("there is room for {count}") };
+            tables.set_md(entry, slot);
+        }
+        let looks = (0..u64::from(count)).step_by(count as usize / 10).map(|match_bits| {
+            LOOKS.set(0);
+            let source = ProcessId { nid: Nid::LO, pid: 12345 };
+            let (operation, requested_bytes, remote_offset_bytes) = (MdOptions::PUT, 1, 0);
+            let message =
+                Request { portal: 4, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+            assert!(tables.find(&mds, &message).is_ok(), "{match_bits} of {count}");
+            LOOKS.get()
+        });
+        looks.max().unwrap()
+    }
+
+    #[test]
+    fn sm_05_a_match_takes_as_many_steps_among_many_entries_as_among_few() {
+        let unique = ProcessId { nid: Nid::LO, pid: 12345 };
+        let anyone = EntrySpec::new(4, 0).source;
+        for source in [unique, anyone] {
+            for count in [10, 100, 1000, 10_000, 100_000] {
+                let looks = looks_max(count, source);
+                assert!(looks <= 4, "{looks} entries are looked at among {count} of {source:?}");
+            }
+        }
     }
 }

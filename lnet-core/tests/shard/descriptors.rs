@@ -113,7 +113,7 @@ fn a_busy_descriptor_ends_with_its_last_operation() {
 }
 
 #[test]
-fn unlinking_a_descriptor_that_is_going_makes_no_second_event() {
+fn sm_04_unlinking_a_descriptor_that_is_going_makes_no_second_event() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
     let (_, md) = node.post(1, &spec);

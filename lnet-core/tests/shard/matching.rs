@@ -228,7 +228,7 @@ fn portals_are_apart() {
 }
 
 #[test]
-fn the_first_entry_fixes_the_kind_and_the_last_takes_it_along() {
+fn sm_01_the_first_entry_fixes_the_kind_and_the_last_takes_it_along() {
     let unique = EntrySpec { source: host(2), ..entry(1) };
     let wildcards = [
         entry(1),
@@ -269,12 +269,19 @@ fn a_unique_portal_matches_by_nid_and_pid_in_order_of_arrival() {
 }
 
 #[test]
-fn a_unique_portal_knows_no_before() {
+fn sm_02_a_unique_portal_knows_no_before_and_a_request_portal_does() {
     let mut node = Node::new(config());
     let spec = EntrySpec { source: host(2), position: Position::Before, ..entry(1) };
     assert_eq!(node.shard.attach_entry(&spec), Err(EntryError::Position { portal: 4 }));
     assert_eq!(node.shard.usage().match_entries, 0);
-    assert!(node.shard.attach_entry(&entry(1)).is_ok(), "the refused one did not fix the kind");
+    let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
+    let me = node.shard.attach_entry(&entry(1)).expect("the refused one did not fix the kind");
+    let after = node.shard.attach(me, &spec).unwrap();
+    let me = node.shard.attach_entry(&EntrySpec { position: Position::Before, ..entry(1) }).unwrap();
+    let before = node.shard.attach(me, &spec).unwrap();
+    for md in [before, after] {
+        assert_eq!(node.arrive(&put_header(1, 1)), deliver(md, 0, 1));
+    }
 }
 
 #[test]

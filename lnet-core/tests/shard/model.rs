@@ -393,7 +393,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn tables_match_as_lists_do(operations in proptest::collection::vec(operations(), 1..200)) {
+    fn sm_03_tables_match_as_lists_do(operations in proptest::collection::vec(operations(), 1..200)) {
         let mut pair = Pair { node: Node::new(config()), model: Model::default() };
         for operation in operations {
             pair.run(operation);

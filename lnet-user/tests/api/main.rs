@@ -15,6 +15,7 @@ mod pushes;
 mod queues;
 mod requests;
 mod rpc;
+mod stress;
 mod topology;
 
 #[path = "../../examples/put_get.rs"]
