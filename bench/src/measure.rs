@@ -43,11 +43,12 @@ pub trait Endpoint: Sized {
     /// Takes messages until told to stop, and counts them.
     fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64);
 
-    /// Half round trips of one message after the other, in nanoseconds; the first tenth does not count.
+    /// Half round trips of one message after the other, in nanoseconds, with a pause between two; the first tenth does not
+    /// count.
     ///
     /// # Errors
     /// When a message does not come back.
-    fn ping(&mut self, count: u64) -> anyhow::Result<Histogram<u64>> {
+    fn ping(&mut self, count: u64, pause: Duration) -> anyhow::Result<Histogram<u64>> {
         let mut half_ns = histogram();
         let warm_up = count / 10;
         for round in 0..count + warm_up {
@@ -60,6 +61,9 @@ pub trait Endpoint: Sized {
             }
             let elapsed = begun.elapsed();
             self.settle()?;
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
             if round >= warm_up {
                 half_ns.record(elapsed.as_nanos() as u64 / 2).context("a round trip of over a minute")?;
             }
@@ -78,6 +82,19 @@ pub fn ping<E: Endpoint>(
     count: u64,
     after: impl FnOnce(&mut E) + Send,
 ) -> anyhow::Result<Histogram<u64>> {
+    ping_with_pauses(link, open, (count, Duration::ZERO), after)
+}
+
+/// The same, with a pause after each round trip.
+///
+/// # Errors
+/// What either end fails with.
+pub fn ping_with_pauses<E: Endpoint>(
+    link: &Link,
+    open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
+    (count, pause): (u64, Duration),
+    after: impl FnOnce(&mut E) + Send,
+) -> anyhow::Result<Histogram<u64>> {
     link.pair(
         |ready, stop| {
             let mut end = open(link.far())?;
@@ -86,7 +103,7 @@ pub fn ping<E: Endpoint>(
         },
         || {
             let mut end = open(link.near())?;
-            let half_ns = end.ping(count)?;
+            let half_ns = end.ping(count, pause)?;
             after(&mut end);
             Ok(half_ns)
         },

@@ -79,6 +79,8 @@ pub struct EndConfig {
     pub peer_entries: u32,
     /// Entries with the node's limits made for them, and without events.
     pub silent: bool,
+    /// Whether the thread sleeps when it has nothing to do; else it polls.
+    pub sleeps: bool,
 }
 
 impl EndConfig {
@@ -95,9 +97,13 @@ impl EndConfig {
             entries: 1,
             peer_entries: 1,
             silent: false,
+            sleeps: false,
         }
     }
 }
+
+/// How long a thread sleeps at most before it looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A node of one shard, with its entries posted and descriptors to start messages from.
 #[derive(Debug)]
@@ -163,6 +169,16 @@ impl End {
         node.open()?;
         let (peer, random) = (side.peer, Random::new());
         Ok(Self { worker, _node: node, config, arrivals, ends, free, peer, random })
+    }
+
+    /// One turn, after a sleep if it is to sleep and there is nothing to do.
+    fn progress(&mut self) -> bool {
+        let busy = self.worker.progress();
+        if !busy && self.config.sleeps {
+            // A refusal means that it polls.
+            let _ = self.worker.wait(Some(TICK));
+        }
+        busy
     }
 
     fn start(&mut self, md: MdHandle, hdr_data: u64) -> Result<(), SubmitError> {
@@ -232,7 +248,7 @@ impl Endpoint for End {
     }
 
     fn receive(&mut self, each: impl FnMut(u64)) {
-        if self.worker.progress() {
+        if self.progress() {
             self.take_arrivals(each);
         }
     }
@@ -244,7 +260,7 @@ impl Endpoint for End {
     fn echo(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut numbers = Vec::with_capacity(EVENT_SLOTS as usize);
         while !stop.load(Ordering::Relaxed) {
-            if !self.worker.progress() {
+            if !self.progress() {
                 std::hint::spin_loop();
                 continue;
             }

@@ -9,7 +9,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
-use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target};
+use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target, Threads};
 use lnet_user::node::{NiConfig, NodeConfig};
 
 use crate::link::Side;
@@ -45,8 +45,21 @@ impl End {
     /// # Errors
     /// What the node refused.
     pub fn open(side: Side<'_>, operation: Operation, bytes: usize, window: usize) -> anyhow::Result<Self> {
-        let lnet =
-            Lnet::start(&NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(LIMITS))?;
+        Self::open_on(side, operation, (bytes, window), &Threads::new())
+    }
+
+    /// The same, on such threads.
+    ///
+    /// # Errors
+    /// As [`End::open`].
+    pub fn open_on(
+        side: Side<'_>,
+        operation: Operation,
+        (bytes, window): (usize, usize),
+        threads: &Threads,
+    ) -> anyhow::Result<Self> {
+        let config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(LIMITS);
+        let lnet = Lnet::start_on(&config, threads)?;
         let shard = lnet.shard(0)?;
         let arrivals = shard.create_event_queue(2 * EVENT_SLOTS)?;
         let ends = shard.create_event_queue((SOURCES as u32 + 1) * EVENT_SLOTS)?;

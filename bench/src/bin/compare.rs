@@ -9,12 +9,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Parser;
+use hdrhistogram::Histogram;
 use lnet_bench::link::{Link, Side};
 use lnet_bench::measure::{self, Endpoint, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Found, Other};
 use lnet_bench::{raw, selftest, threaded};
+use lnet_user::api::Threads;
+use lnet_user::runtime::Idle;
 use serde::Serialize;
 
 /// Compares Puts and Gets with raw AF_XDP and with other programs over one veth pair.
@@ -48,12 +51,28 @@ struct Row {
     per_second: Option<f64>,
 }
 
+/// Small Puts with pauses in between, in which both ends sleep.
+#[derive(Serialize)]
+struct PauseRow {
+    name: &'static str,
+    pause_us: u64,
+    /// Microseconds of half a round trip.
+    p50_us: f64,
+    p99_us: f64,
+}
+
+/// Payload bytes of a Put with pauses.
+const PAUSE_BYTES: usize = 64;
+/// How long pauses take, and how many there are.
+const PAUSES: [(Duration, u64); 2] = [(Duration::from_millis(1), 2000), (Duration::from_millis(50), 60)];
+
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]
     setup: Setup,
     at_once: usize,
     rows: Vec<Row>,
+    pauses: Vec<PauseRow>,
     /// Debian packages of the programs that were not there.
     not_installed: BTreeSet<&'static str>,
 }
@@ -93,6 +112,37 @@ fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Resu
     })
 }
 
+/// Half round trips with pauses, of all kinds of nodes.
+fn pauses(link: &Link, quick: bool) -> anyhow::Result<Vec<PauseRow>> {
+    const WINDOW: usize = 4;
+    let operation = Operation::Put { ack: false };
+    let mut rows = Vec::new();
+    for (pause, count) in PAUSES {
+        let pings = (if quick { count / 10 } else { count }, pause);
+        let mut add = |name, half_ns: &Histogram<u64>| {
+            let us = |quantile| half_ns.value_at_quantile(quantile) as f64 / 1000.0;
+            rows.push(PauseRow {
+                name,
+                pause_us: pause.as_micros() as u64,
+                p50_us: us(0.5),
+                p99_us: us(0.99),
+            });
+        };
+        let config = EndConfig { operation, sleeps: true, ..EndConfig::puts(PAUSE_BYTES) };
+        let open = |side: Side<'_>| messages::End::open(side, config);
+        add("application-driven, sleeps", &measure::ping_with_pauses(link, open, pings, |_| {})?);
+        for (name, threads) in [
+            ("threaded", Threads::new()),
+            ("threaded, sleeps at once", Threads::new().idle(Idle::new(Duration::ZERO))),
+        ] {
+            let open =
+                |side: Side<'_>| threaded::End::open_on(side, operation, (PAUSE_BYTES, WINDOW), &threads);
+            add(name, &measure::ping_with_pauses(link, open, pings, |_| {})?);
+        }
+    }
+    Ok(rows)
+}
+
 fn main() -> anyhow::Result<()> {
     let Cli { options, sizes, at_once } = Cli::parse();
     let (link, time) = (&options.link, options.time(Duration::from_secs(1)));
@@ -129,7 +179,9 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    let document = Document { setup: options.setup(), at_once, rows, not_installed };
+    eprintln!("pauses");
+    let pauses = pauses(link, options.quick)?;
+    let document = Document { setup: options.setup(), at_once, rows, pauses, not_installed };
     options.tell("compare.json", &document, &table(&document))?;
     Ok(())
 }
@@ -167,7 +219,12 @@ fn table(document: &Document) -> String {
             cell(row.per_second.map(|rate| rate * row.size_bytes as f64 * 8.0 / 1e9), 2),
         );
     }
-    text += "\nalone: one message from its start until its initiator knows that it is over (a Put by its ACK), or a round trip; \
+    let _ = writeln!(text, "\n{:<26}{:>12}{:>8}{:>8}", "Put of 64 bytes", "pause us", "p50 us", "p99 us");
+    for PauseRow { name, pause_us, p50_us, p99_us } in &document.pauses {
+        let _ = writeln!(text, "{name:<26}{pause_us:>12}{p50_us:>8.1}{p99_us:>8.1}");
+    }
+    text += "\npause: half a round trip after a pause, in which both ends have slept.\n\
+             alone: one message from its start until its initiator knows that it is over (a Put by its ACK), or a round trip; \
              a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \
              ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
              raw is a flood of full ones then.";

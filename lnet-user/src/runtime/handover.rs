@@ -7,7 +7,8 @@
 //!
 //! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
 //! by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for good only during a long visit,
-//! whose end wakes it. So a shard that is left alone is driven again soon.
+//! whose end wakes it. Where none has, it does what there is to do, and drives if that goes on, or if no guest comes for
+//! many such looks: a guest that pauses finds the shard as it has left it. So a shard that is left alone is driven again soon.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
@@ -37,6 +38,23 @@ const STAND_BY_MAX: Duration = Duration::from_micros(500);
 /// Naps after which a keeper sleeps until a visit ends: that end costs a wake-up.
 const LONG_VISIT: u32 = if cfg!(loom) { 1 } else { 20 };
 
+/// Looks in a row between two visits after which the keeper drives.
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
+
+/// Looks in a row that find something to do after which the keeper drives.
+const BUSY_LOOKS: u32 = 3;
+
+/// What a keeper that stands by finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    /// Nothing to do.
+    Quiet,
+    /// Something, which was done.
+    Busy,
+    /// What belongs to the thread that drove last: another one is to drive for long or not at all.
+    Bound,
+}
+
 /// What is driven, and by whom.
 #[derive(Debug)]
 pub(super) struct Handover<T> {
@@ -52,6 +70,10 @@ pub(super) struct Handover<T> {
     visits: AtomicUsize,
     /// Whether the keeper sleeps until a visit ends.
     keeper_waits: AtomicBool,
+    /// Whether the keeper has the lock for a look.
+    keeper_looks: AtomicBool,
+    /// Whether the last look found what belongs to a thread.
+    is_bound: AtomicBool,
     keeper: Mutex<Option<Thread>>,
     /// Threads and tasks that wait for events, and do not drive.
     waiting: AtomicUsize,
@@ -76,6 +98,8 @@ impl<T> Handover<T> {
             stop: AtomicBool::new(false),
             visits: AtomicUsize::new(0),
             keeper_waits: AtomicBool::new(false),
+            keeper_looks: AtomicBool::new(false),
+            is_bound: AtomicBool::new(false),
             keeper: Mutex::new(None),
             waiting: AtomicUsize::new(0),
         }
@@ -95,6 +119,16 @@ impl<T> Handover<T> {
     /// Whether the keeper drives, and no thread or task waits for events: then a guest may ask for it.
     pub(super) fn is_for_a_guest(&self) -> bool {
         self.keeper_drives.load(Ordering::Relaxed) && !self.has_waiting()
+    }
+
+    /// Whether the keeper is having a look, which ends soon.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.keeper_looks.load(Ordering::Relaxed)
+    }
+
+    /// Whether a guest that pauses finds that the keeper drives.
+    pub(super) fn is_bound(&self) -> bool {
+        self.is_bound.load(Ordering::Relaxed)
     }
 
     /// Asks the driver to leave; the calling thread is unparked when it has. The shard is to be woken then.
@@ -145,8 +179,8 @@ impl<T> Handover<T> {
     }
 
     /// Keeps it on the calling thread until it is stopped or has ended. `drive` drives until
-    /// [`Handover::is_asked`].
-    pub(super) fn keep(&self, mut drive: impl FnMut(&mut T)) {
+    /// [`Handover::is_asked`], `look` does what there is to do.
+    pub(super) fn keep(&self, mut drive: impl FnMut(&mut T), mut look: impl FnMut(&mut T) -> Look) {
         *lock(&self.keeper) = Some(thread::current());
         while !self.is_stopped() {
             match self.try_visit() {
@@ -158,12 +192,14 @@ impl<T> Handover<T> {
                 Err(NoVisit::Busy) => {}
                 Err(NoVisit::Gone) => return drop(self.take()),
             }
-            self.stand_by();
+            self.stand_by(&mut look);
         }
     }
 
     /// Returns when the shard is alone for a while, or others wait for its events.
-    fn stand_by(&self) {
+    fn stand_by(&self, look: &mut impl FnMut(&mut T) -> Look) {
+        // Looks and, of those, the last ones that found something; none before the first visit.
+        let (mut looks, mut busy_looks) = (LOOKS, 0);
         let (mut seen, mut naps, mut length) = (self.visits.load(Ordering::SeqCst), 0, STAND_BY);
         while !self.is_stopped() {
             nap(length);
@@ -171,14 +207,29 @@ impl<T> Handover<T> {
             let visits = self.visits.load(Ordering::SeqCst);
             if visits != seen && !self.has_waiting() {
                 (seen, naps, length) = (visits, 0, (length * 2).min(STAND_BY_MAX));
+                (looks, busy_looks) = (0, 0);
                 continue;
             }
             let is_long = naps >= LONG_VISIT;
             self.keeper_waits.store(is_long, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            if !matches!(self.try_visit().map(drop), Err(NoVisit::Busy)) {
-                self.keeper_waits.store(false, Ordering::SeqCst);
-                return;
+            match self.try_visit() {
+                Err(NoVisit::Busy) => {}
+                Ok(mut visit) if looks < LOOKS && !self.has_waiting() => {
+                    self.keeper_waits.store(false, Ordering::SeqCst);
+                    let found = self.look(&mut visit, look);
+                    drop(visit);
+                    busy_looks = if found == Look::Busy { busy_looks + 1 } else { 0 };
+                    if found == Look::Bound || busy_looks == BUSY_LOOKS {
+                        return;
+                    }
+                    (looks, naps) = (looks + 1, 0);
+                    continue;
+                }
+                Ok(_) | Err(NoVisit::Gone) => {
+                    self.keeper_waits.store(false, Ordering::SeqCst);
+                    return;
+                }
             }
             if is_long && !self.is_stopped() {
                 thread::park();
@@ -186,6 +237,14 @@ impl<T> Handover<T> {
                 (seen, naps) = (self.visits.load(Ordering::SeqCst), 0);
             }
         }
+    }
+
+    fn look(&self, visit: &mut Visit<'_, T>, look: &mut impl FnMut(&mut T) -> Look) -> Look {
+        self.keeper_looks.store(true, Ordering::Relaxed);
+        let found = look(visit.get());
+        self.keeper_looks.store(false, Ordering::Relaxed);
+        self.is_bound.store(found == Look::Bound, Ordering::Relaxed);
+        found
     }
 
     /// Tells the thread that has asked.
@@ -267,6 +326,70 @@ fn nap(length: Duration) {
     thread::yield_now();
 }
 
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const ROUNDS: usize = 40;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    /// A keeper that finds such things, and how often it has driven.
+    fn keeper(look: Look) -> (Arc<Handover<()>>, Arc<AtomicUsize>, thread::JoinHandle<()>) {
+        let handover = Arc::new(Handover::new(()));
+        let drives = Arc::new(AtomicUsize::new(0));
+        let (kept, counted) = (Arc::clone(&handover), Arc::clone(&drives));
+        let drive = move |()| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        let keeper = thread::spawn(move || kept.keep(|()| drive(()), |()| look));
+        (handover, drives, keeper)
+    }
+
+    /// How often the keeper drives while a guest comes again and again, with pauses in between.
+    fn drives_in_pauses(look: Look) -> usize {
+        let (handover, drives, keeper) = keeper(look);
+        for _ in 0..ROUNDS {
+            if let Ok(mut visit) = handover.try_visit() {
+                visit.drive(|()| {});
+            }
+            thread::sleep(PAUSE);
+        }
+        let count = drives.load(Ordering::SeqCst);
+        handover.stop();
+        keeper.join().unwrap();
+        count
+    }
+
+    #[test]
+    fn a_guest_that_pauses_finds_the_shard_as_it_has_left_it() {
+        let [quiet, bound] = [Look::Quiet, Look::Bound].map(drives_in_pauses);
+        assert!(quiet < ROUNDS / 4, "the keeper drove {quiet} times");
+        assert!(bound > ROUNDS / 4, "the keeper drove {bound} times");
+    }
+
+    /// A shard that has something to do again and again is driven, and so is one that is left for good.
+    #[test]
+    fn a_shard_that_is_left_is_driven() {
+        for look in [Look::Busy, Look::Quiet] {
+            let (handover, drives, keeper) = keeper(look);
+            while handover.try_visit().map(|mut visit| visit.drive(|()| {})).is_err() {
+                thread::yield_now();
+            }
+            let before = drives.load(Ordering::SeqCst);
+            let begun = std::time::Instant::now();
+            while drives.load(Ordering::SeqCst) == before {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{look:?}");
+                thread::sleep(PAUSE);
+            }
+            handover.stop();
+            keeper.join().unwrap();
+        }
+    }
+}
+
 /// `cargo test --package lnet-loom` runs it.
 #[cfg(test)]
 #[cfg(loom)]
@@ -298,12 +421,18 @@ mod model {
             let keeper = {
                 let handover = Arc::clone(&handover);
                 loom::thread::spawn(move || {
-                    handover.keep(|driven| {
+                    let drive = |driven: &mut Driven| {
                         driven.turn();
                         if driven.done == 1 {
                             handover.stop();
                         }
-                    });
+                    };
+                    let look = |driven: &mut Driven| {
+                        let before = driven.done;
+                        driven.turn();
+                        if driven.done == before { Look::Quiet } else { Look::Busy }
+                    };
+                    handover.keep(drive, look);
                 })
             };
             handover.ask();
@@ -327,7 +456,7 @@ mod model {
                 let handover = Arc::clone(&handover);
                 loom::thread::spawn(move || {
                     *lock(&handover.keeper) = Some(thread::current());
-                    handover.stand_by();
+                    handover.stand_by(&mut |()| Look::Quiet);
                     assert!(handover.try_visit().is_ok());
                 })
             };

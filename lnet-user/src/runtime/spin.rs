@@ -1,4 +1,7 @@
 //! How long a thread polls that has nothing to do.
+//!
+//! Invariant: no two threads of a process poll on one CPU. Threads of other processes are not known; one that polls yields
+//! now and then, and sleeps if another thread has run meanwhile, be that one polling too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use rustix::thread::{Pid, gettid};
 use thiserror::Error;
 
 use super::cpu::pin_to_cpu;
-use super::handover::{Handover, NoVisit};
+use super::handover::{Handover, Look, NoVisit};
 use super::spin::Spin;
 use super::worker::Worker;
 use crate::uring::Waker;
@@ -27,6 +27,9 @@ pub struct Idle {
     /// where another thread wants its CPU.
     pub spin: Duration,
 }
+
+/// Turns of a keeper that has a look, at most.
+const LOOK_TURNS: u32 = 64;
 
 /// Turns between two looks at the clock of a driver that has something to do.
 const TURNS_PER_LOOK: u32 = 16;
@@ -51,6 +54,25 @@ struct Driven<S> {
 }
 
 impl<S> Driven<S> {
+    /// Takes turns until there is nothing to do, or a few.
+    fn look(&mut self) -> Look {
+        let Self { worker, service, turn, .. } = self;
+        if worker.is_bound_to_driver() {
+            return Look::Bound;
+        }
+        let mut found = Look::Quiet;
+        for _ in 0..LOOK_TURNS {
+            let busy = worker.progress();
+            let events = worker.event_counts();
+            turn(worker, service);
+            if !busy && worker.event_counts() == events {
+                break;
+            }
+            found = Look::Busy;
+        }
+        found
+    }
+
     /// Takes turns until `is_done`, or until a time; sleeps in between.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>) {
         let Self { worker, service, turn, has_work, spin } = self;
@@ -145,7 +167,7 @@ impl<S: Send + 'static> ShardThread<S> {
             let is_pinned = pinned.is_ok();
             if tell.send(pinned).is_ok() && is_pinned {
                 let _ends = Ends(&own);
-                own.keep(|driven| driven.drive(|| own.is_asked(), None));
+                own.keep(|driven| driven.drive(|| own.is_asked(), None), Driven::look);
             }
         })?;
         let thread_id =
@@ -188,7 +210,12 @@ impl<S: Send + 'static> ShardThread<S> {
     /// effect while another thread drives it; where that is the keeper, and this is `eager`, it is asked
     /// to stand by, and unparks this thread. Should the shard panic, it has ended, and this thread goes on.
     pub(crate) fn drive(&self, is_done: impl Fn() -> bool, until: Option<Instant>, eager: bool) {
-        match self.shard.try_visit() {
+        let mut visit = self.shard.try_visit();
+        while matches!(visit, Err(NoVisit::Busy)) && self.shard.is_looked_at() {
+            std::thread::yield_now();
+            visit = self.shard.try_visit();
+        }
+        match visit {
             Ok(mut visit) => {
                 visit.drive(|driven| driven.drive(|| is_done() || self.shard.is_asked(), until));
             }
@@ -203,6 +230,11 @@ impl<S: Send + 'static> ShardThread<S> {
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
     pub(crate) fn set_waiting(&self, waits: bool) {
         self.shard.set_waiting(waits);
+    }
+
+    /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some milliseconds.
+    pub(crate) fn is_kept_in_pauses(&self) -> bool {
+        self.shard.is_bound()
     }
 
     /// Whether threads or tasks wait for events.

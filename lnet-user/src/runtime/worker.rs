@@ -450,6 +450,11 @@ impl Worker {
         self.shard.waiting_events()
     }
 
+    /// Whether its LNDs have what the kernel gives to the thread alone that drives: then another driver makes that anew.
+    pub(super) fn is_bound_to_driver(&self) -> bool {
+        self.lnd.tcp.is_some() || self.lnd.xdp.as_ref().is_some_and(|xdp| xdp.has_sockets())
+    }
+
     /// What changes with every event that comes or is taken: how many wait and how many were taken.
     pub(super) fn event_counts(&self) -> (u32, u64) {
         (self.waiting_events(), self.taken_events)

@@ -190,6 +190,11 @@ fn record(
 }
 
 impl XdpLnd {
+    /// Whether there are any.
+    pub(crate) fn has_sockets(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
     /// Whether sockets are to receive.
     pub(super) fn is_open(&self) -> bool {
         self.common.opened.load(Ordering::Acquire)
