@@ -1,21 +1,20 @@
 //! The key-value server of the examples, over every transport that wants no wire.
+#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
-#[path = "../examples/kv/client.rs"]
+#[path = "../examples/kv_client.rs"]
 mod client;
-#[path = "../examples/kv/protocol.rs"]
-mod protocol;
-#[path = "../examples/kv/server.rs"]
+#[path = "../examples/kv_server.rs"]
 mod server;
 
 use std::net::TcpListener;
 use std::sync::Arc;
 
 use client::Client;
+use client::protocol::{Action, Outcome, Reply, Request};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{BulkDescriptor, LnetTransport, MemTransport, RpcTransport};
 use lnet_user::{Lnet, NiConfig, NodeConfig};
-use protocol::{Action, Outcome, Reply, Request};
 use server::Server;
 
 /// Values go there and back, as large as the transport takes them.
@@ -81,4 +80,17 @@ fn requests_and_replies_are_what_they_were_made_from() {
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         assert_eq!(Reply::decode(&reply.encode()[..23]), None);
     }
+}
+
+#[test]
+fn the_command_lines_say_what_is_wrong_with_them() {
+    let run = |text: &str| client::run(&text.split(' ').collect::<Vec<_>>());
+    assert!(run("mem 127.0.0.1:8011 127.0.0.1:8010 put colour green").unwrap().is_none());
+    let absent = run("mem 127.0.0.1:8011 127.0.0.1:8010 get colour").unwrap_err();
+    assert_eq!(absent.to_string(), "there is no value of `colour`", "another server than the one before");
+    for wrong in ["", "udp 1 2 get x", "mem 127.0.0.1:8011", "mem 127.0.0.1:8011 127.0.0.1:8010 del x"] {
+        assert!(run(wrong).unwrap_err().to_string().starts_with("usage:"), "{wrong}");
+    }
+    let wrong = run("lnet eth0 10.0.0.1@tcp 10.0.0.2@tcp get x").unwrap_err();
+    assert!(wrong.to_string().contains("NID:PID:PORTAL:TMID"), "{wrong}");
 }

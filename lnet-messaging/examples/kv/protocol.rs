@@ -1,4 +1,5 @@
 //! What client and server have in common: how they start, and what requests and replies say. Numbers are little-endian.
+#![allow(dead_code, reason = "the server and the client each use a part of it")]
 
 use std::error::Error;
 use std::sync::Arc;

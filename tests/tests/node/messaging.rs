@@ -1,10 +1,11 @@
 //! The key-value example of the messaging layer, between nodes on AF_XDP rings.
+#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
 
-#[path = "../../../lnet-messaging/examples/kv/client.rs"]
+#[path = "../../../lnet-messaging/examples/kv_client.rs"]
+#[allow(dead_code, reason = "an example is a program of its own")]
 mod client;
-#[path = "../../../lnet-messaging/examples/kv/protocol.rs"]
-mod protocol;
-#[path = "../../../lnet-messaging/examples/kv/server.rs"]
+#[path = "../../../lnet-messaging/examples/kv_server.rs"]
+#[allow(dead_code, reason = "an example is a program of its own")]
 mod server;
 
 use lnet_messaging::{LnetTransport, lnet::portal_policy};

@@ -1,4 +1,17 @@
-//! The server: one thread that takes the events of a transfer machine.
+//! A small key-value server: requests and replies are messages, values go as bulk data. One thread takes the events of a transfer machine.
+//!
+//! ```text
+//! cargo run -p lnet-messaging --example kv_server -- rpc 127.0.0.1:9000:1
+//! cargo run -p lnet-messaging --example kv_server -- lnet eth0 10.0.0.1@tcp:12345:34:1
+//! ```
+//!
+//! Its client is `kv_client`, which also shows it over mem.
+#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
+
+#[path = "kv/protocol.rs"]
+mod protocol;
+#[path = "kv/transports.rs"]
+mod transports;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -12,7 +25,7 @@ use lnet_messaging::{
     TransferMachine,
 };
 
-use super::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
+use protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
 
 /// Requests that there is room for at the same time.
 const REQUESTS: usize = 16;
@@ -180,4 +193,17 @@ impl Store {
         // Refused while the transfer machine stops; a client that hears nothing gives up.
         let _ = self.tm.add(buffer, Addition::from(send).deadline(Instant::now() + PATIENCE));
     }
+}
+
+const USAGE: &str = "usage: kv_server TRANSPORT ADDRESS
+       a TRANSPORT is rpc or lnet INTERFACE";
+
+#[allow(dead_code, reason = "tests have this file as a module")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (transport, rest) = transports::of(&words).ok_or(USAGE)?;
+    let [address] = rest else { return Err(USAGE.into()) };
+    Server::start(&transport.open(address)?, address)?.join();
+    Ok(())
 }

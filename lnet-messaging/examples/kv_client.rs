@@ -1,4 +1,22 @@
-//! The client: one request at a time.
+//! A client of the key-value server: one request at a time. Values go as bulk data, which the server reads and writes.
+//!
+//! ```text
+//! cargo run -p lnet-messaging --example kv_client -- rpc 127.0.0.2:9001:1 127.0.0.1:9000:1 put colour green
+//! cargo run -p lnet-messaging --example kv_client -- rpc 127.0.0.2:9001:1 127.0.0.1:9000:1 get colour
+//! cargo run -p lnet-messaging --example kv_client -- lnet eth0 10.0.0.2@tcp:12345:34:1 10.0.0.1@tcp:12345:34:1 get colour
+//! cargo run -p lnet-messaging --example kv_client -- mem 127.0.0.1:2 127.0.0.1:1 put colour green
+//! ```
+//!
+//! Over mem the server is in the same process, since that reaches no other one.
+#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
+
+#[path = "kv/protocol.rs"]
+pub(crate) mod protocol;
+#[path = "kv_server.rs"]
+#[allow(dead_code, reason = "it is a program of its own")]
+mod server;
+#[path = "kv/transports.rs"]
+mod transports;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +27,7 @@ use lnet_messaging::{
     Addition, Buffer, BulkDescriptor, Domain, EndPoint, Event, Events, Operation, QueueType, TransferMachine,
 };
 
-use super::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
+use protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
 
 /// How long the server may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -138,4 +156,38 @@ impl Client {
         self.tm.add(message, Addition::from(send).deadline(deadline))?;
         Ok(())
     }
+}
+
+const USAGE: &str = "usage: kv_client TRANSPORT ADDRESS SERVER put KEY VALUE
+       kv_client TRANSPORT ADDRESS SERVER get KEY
+       a TRANSPORT is rpc, lnet INTERFACE or mem";
+
+/// What is asked for by the command line; the value, where that is what was asked for.
+pub(crate) fn run(words: &[&str]) -> Result<Option<Vec<u8>>> {
+    let (transport, rest) = transports::of(words).ok_or(USAGE)?;
+    let [address, server, rest @ ..] = rest else { return Err(USAGE.into()) };
+    let transport = transport.open(address)?;
+    let _served = match transport.name() {
+        "mem" => Some(server::Server::start(&transport, server)?),
+        _ => None,
+    };
+    let mut client = Client::connect(&transport, address, server)?;
+    match rest {
+        ["put", key, value] => client.put(key, value.as_bytes()).map(|()| None),
+        ["get", key] => match client.get(key)? {
+            Some(value) => Ok(Some(value)),
+            None => Err(format!("there is no value of `{key}`").into()),
+        },
+        _ => Err(USAGE.into()),
+    }
+}
+
+#[allow(dead_code, reason = "tests have this file as a module")]
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let Some(value) = run(&words)? {
+        println!("{}", String::from_utf8_lossy(&value));
+    }
+    Ok(())
 }
