@@ -281,7 +281,26 @@ impl BulkDescriptor {
     }
 }
 
-/// What is done with a buffer that is added to a queue.
+/// What is done with a buffer that is added to a queue. Each has what it needs, and no more: what makes no sense does not compile.
+///
+/// A buffer that is queued is the layer's:
+/// ```compile_fail,E0382
+/// # fn add(tm: &lnet_messaging::TransferMachine, mut buffer: lnet_messaging::Buffer) {
+/// # use lnet_messaging::Operation;
+/// let added = tm.add(buffer, Operation::PassiveReceive { initiator: None });
+/// buffer.fill(b"too late");
+/// # }
+/// ```
+/// A message has a destination:
+/// ```compile_fail,E0063
+/// let operation = lnet_messaging::Operation::Send { length_bytes: 8 };
+/// ```
+/// A receive buffer has none:
+/// ```compile_fail,E0559
+/// # fn receive(to: lnet_messaging::EndPoint) -> lnet_messaging::Operation {
+/// lnet_messaging::Operation::Receive { to, min_receive_bytes: 8, max_messages: 1 }
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Operation {
     /// Messages are received into it. Events of all but the last one lend its bytes, and are to be dropped before the last one is

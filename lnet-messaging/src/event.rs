@@ -151,7 +151,30 @@ pub enum Event {
 }
 
 /// The events of a transfer machine, for one task or thread to take: the other way than callbacks. There are no more of
-/// them than buffers and messages are queued.
+/// them than buffers and messages are queued. It is a [`Stream`] as well:
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use lnet_messaging::{Domain, Event, Events, MemTransport, StopMode, TmEvent, TmState, TransferMachine};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let domain = Domain::new(&MemTransport::default().shared())?;
+/// let (handler, events) = Events::channel();
+/// let tm = TransferMachine::new(&domain, handler)?;
+/// tm.start("127.0.0.1:9")?;
+/// tm.stop(StopMode::Drain)?;
+/// let states = events.filter_map(|event| async move {
+///     match event {
+///         Event::Tm(TmEvent::StateChange { state, .. }) => Some(state),
+///         _ => None,
+///     }
+/// });
+/// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let last = runtime.block_on(Box::pin(states.filter(|state| std::future::ready(*state == TmState::Stopped))).next());
+/// assert_eq!(last, Some(TmState::Stopped));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Events(mpsc::UnboundedReceiver<Event>);
 

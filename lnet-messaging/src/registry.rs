@@ -1,8 +1,10 @@
 //! The transports of the process, by name.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::errno::{Errno, Error};
+use crate::mem::MemTransport;
+use crate::rpc::RpcTransport;
 use crate::transport::Transport;
 
 /// The transports of a process, in the order in which they were registered.
@@ -101,9 +103,12 @@ fn unknown(name: &str) -> Error {
     Error::new(Errno::NotFound, format!("no transport `{name}` is registered"))
 }
 
-/// The registry of the process.
+/// The registry of the process. It has `mem` and `rpc` from the beginning; `lnet` is over a node, so that the program registers it.
 #[must_use]
 pub fn registry() -> &'static Registry {
-    static REGISTRY: Registry = Registry::new();
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+        let list = vec![MemTransport::default().shared(), RpcTransport::default().shared()];
+        Registry { transports: Mutex::new(Transports { list, default: None }) }
+    });
     &REGISTRY
 }

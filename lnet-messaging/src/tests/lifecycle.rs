@@ -274,6 +274,17 @@ fn mi_02_transports_come_and_go_by_name() {
     assert_eq!(registry.names(), ["fake", "mem"]);
 }
 
+/// Those that need no node are known from the beginning.
+#[test]
+fn mi_02_the_process_knows_mem_and_rpc() {
+    assert_eq!(crate::registry().names()[..2], ["mem", "rpc"]);
+    for name in ["mem", "rpc"] {
+        let domain = Domain::new(&crate::registry().lookup(name).unwrap()).unwrap();
+        assert_eq!(domain.transport_name(), name);
+        domain.finish().map_err(|(error, _)| error).unwrap();
+    }
+}
+
 #[test]
 fn mi_03_what_is_brought_up_is_taken_down() {
     let fake = Fake::default();

@@ -14,6 +14,7 @@ mod processes;
 mod rails;
 #[path = "../../../lnet-messaging/tests/scenarios/mod.rs"]
 mod scenarios;
+mod steering;
 
 use nets::on_each_net;
 

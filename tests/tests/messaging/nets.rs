@@ -113,6 +113,11 @@ impl Nodes {
         })
     }
 
+    /// The near node, or the far one.
+    pub(crate) fn lnet(&self, at: usize) -> &Lnet {
+        &self.lnets[at]
+    }
+
     /// Has each node find all NIDs of the other.
     pub(crate) fn discover_each_other(&self) {
         for (lnet, other) in self.lnets.iter().zip([self.netns.b(), self.netns.a()]) {
