@@ -47,10 +47,11 @@ impl Sending {
         };
         let is_newest = self.streams[slot].highest_acked.is_none_or(|newest| newest < highest);
         let (mut frames, mut bytes) = (0, 0);
-        // The receiver lets go of what it buffers a little after the time is over.
-        let buffered = call.sessions.local.times.buffered * 3 / 2;
-        self.streams[slot].congestion.set_buffered(now, ack.buffered, buffered);
+        // The receiver lets go of what it buffers after the time is over, once it is scheduled.
+        let buffered = call.sessions.local.times.buffered * 5;
+        self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
         let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
+        self.streams[slot].asked = (0, now);
         self.streams[slot].learn_of_late(now, is_told);
         let reordering = self.streams[slot].congestion.reordering(now);
         let mut next = self.streams[slot].outstanding.first();
@@ -137,11 +138,16 @@ impl Sending {
         }
     }
 
-    /// When the oldest outstanding frame counts as lost, if later ones have been acknowledged.
+    /// When the oldest outstanding frame counts as lost without a further acknowledgement, if later ones have been
+    /// acknowledged.
     pub(crate) fn loss_time(&self, slot: u32, now: Instant) -> Option<Instant> {
         let stream = &self.streams[slot];
         let overtaken_at = self.items.get(stream.outstanding.first())?.overtaken_at?;
-        Some(overtaken_at + stream.congestion.reordering(now))
+        let (asked_count, asked_at) = stream.asked;
+        let reordering = stream.congestion.reordering(now);
+        let next_question = asked_at + reordering.saturating_mul(1 << asked_count.min(16));
+        let lost_at = overtaken_at + reordering;
+        Some(if asked_count == 0 { lost_at } else { lost_at.max(next_question) })
     }
 
     /// Lets a stream send, if it has something.

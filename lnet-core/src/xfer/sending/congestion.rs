@@ -20,10 +20,10 @@ const WINDOW_MAX_BYTES: u32 = 1 << 24;
 const RTT_FIRST: Duration = Duration::from_millis(1);
 /// Longest interval between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// The least time that an overtaken frame is waited for: a receiver reads one ring after the other.
+/// The least and the most time that an overtaken frame is waited for: a receiver reads one ring after the other.
 const REORDERING_MIN: Duration = Duration::from_micros(100);
-/// The most that frames are waited for because others were that late, and for how long that is remembered.
-const LATENESS_MAX: Duration = Duration::from_millis(20);
+const REORDERING_MAX: Duration = Duration::from_millis(20);
+/// For how long it is remembered that frames were late.
 const LATENESS_LASTS: Duration = Duration::from_secs(4);
 
 /// The bytes that a frame of this length takes of its receiver.
@@ -45,9 +45,8 @@ pub(crate) struct Congestion {
     /// The window grows by what is acknowledged below this, and slowly above.
     threshold_bytes: u32,
     grant_bytes: u32,
-    /// How long the receiver may keep frames that have arrived from being acknowledged, and when it last said that it does.
+    /// How long the receiver may keep frames that have arrived from being acknowledged.
     buffered: Duration,
-    buffered_at: Option<Instant>,
     /// How long after one sent later a frame was acknowledged, at most of late; and when that was last.
     lateness: Duration,
     late_at: Instant,
@@ -71,7 +70,6 @@ impl Congestion {
             threshold_bytes: WINDOW_MAX_BYTES,
             grant_bytes: UNSOLICITED_BYTES,
             buffered: Duration::ZERO,
-            buffered_at: None,
             lateness: Duration::ZERO,
             late_at: Instant(0),
             round_ends_at: 0,
@@ -104,9 +102,8 @@ impl Congestion {
     }
 
     /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`.
-    pub(crate) fn set_buffered(&mut self, now: Instant, is_buffered: bool, most: Duration) {
-        (self.buffered, self.buffered_at) =
-            if is_buffered { (most, Some(now)) } else { (Duration::ZERO, self.buffered_at) };
+    pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) {
+        self.buffered = if is_buffered { most } else { Duration::ZERO };
     }
 
     /// Bytes of frames that may be in flight.
@@ -151,21 +148,19 @@ impl Congestion {
 
     /// How long a frame is waited for once one sent later is acknowledged (RFC 8985, 6.2). How old it is by then is no
     /// matter: after a stall of its receiver all are old. It does not count how many have overtaken it: frames go by
-    /// several rails, and headers to several shards. Where others came late, more may.
+    /// several rails, and headers to several shards. Where this side has stalled between two rails, what it was late
+    /// with is acknowledged a round trip later. Where others came late, more may.
     pub(crate) fn reordering(&self, now: Instant) -> Duration {
         let late = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
-        (self.smoothed / 4).max(self.variation).max(REORDERING_MIN).max(late * 2).min(LATENESS_MAX)
-            + self.buffered
+        let round_trip = self.smoothed + self.variation * 2;
+        round_trip.max(REORDERING_MIN).max(late * 2).min(REORDERING_MAX) + self.buffered
     }
 
-    /// A frame is acknowledged, and one that was sent later was at `overtaken_at`. One that may have been buffered meanwhile
-    /// says nothing of the way.
+    /// A frame is acknowledged, and one that was sent later was at `overtaken_at`.
     pub(crate) fn note_late(&mut self, now: Instant, overtaken_at: Instant) {
-        if self.buffered_at.is_none_or(|at| at < overtaken_at) {
-            let former = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
-            self.lateness = former.max(now - overtaken_at);
-            self.late_at = now;
-        }
+        let former = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
+        self.lateness = former.max(now - overtaken_at);
+        self.late_at = now;
     }
 
     /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).

@@ -43,6 +43,9 @@ pub(crate) struct SendStream {
     pub(crate) owed_since: Instant,
     /// From when on the wait for an acknowledgement counts.
     pub(crate) waits_since: Instant,
+    /// How many overtaken frames were sent again since the last acknowledgement, to have the others told of, and when
+    /// the last one was.
+    pub(crate) asked: (u32, Instant),
     /// Frames that may be sent although the window is full.
     pub(crate) probes_due: u32,
     /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
@@ -74,6 +77,7 @@ impl SendStream {
             acked_at: None,
             owed_since: now,
             waits_since: now,
+            asked: (0, Instant(0)),
             probes_due: 0,
             failover: None,
             ready: Link::UNLINKED,

@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::xfer::sessions::Sessions;
 
 /// Probes without an answer with which all that is in flight counts as lost.
-const LOSS_PROBES: u32 = 4;
+const LOSS_PROBES: u32 = 3;
 
 impl Sending {
     /// When the next message's time is over.
@@ -62,9 +62,8 @@ impl Sending {
     pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
         while let Some(at) = self.timers.pop_due(now) {
-            while self.loss_time(at, now).is_some_and(|lost| lost <= now) {
-                let first = self.streams[at].outstanding.first();
-                self.lose_overtaken(at, first, call);
+            if self.loss_time(at, now).is_some_and(|lost| lost <= now) {
+                self.ask_about_overtaken(at, call);
             }
             if !self.streams[at].outstanding.is_empty() {
                 if self.streams[at].probe_at(&call.sessions.local.times) <= now {
@@ -78,6 +77,23 @@ impl Sending {
             self.go_on(at);
         }
         self.timers.first()
+    }
+
+    /// Sends an overtaken frame again, twice as many each time, and asks for an acknowledgement, which tells what has become
+    /// of the others: a receiver that is not scheduled acknowledges nothing, and has lost nothing.
+    fn ask_about_overtaken(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
+        let (asked_count, _) = self.streams[slot].asked;
+        for _ in 0..1 << asked_count.min(16) {
+            let first = self.streams[slot].outstanding.first();
+            if self.items.get(first).is_none_or(|item| item.overtaken_at.is_none()) {
+                break;
+            }
+            self.lose_overtaken(slot, first, call);
+        }
+        let stream = &mut self.streams[slot];
+        stream.probes_due = 1;
+        stream.asked = (asked_count + 1, now);
     }
 
     /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that was only slow
