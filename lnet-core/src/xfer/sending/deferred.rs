@@ -117,7 +117,10 @@ impl Sending {
         let message = &mut self.messages[slot];
         (message.stage, message.ticket) = (Stage::Deferred, Some(ticket));
         (message.next_offset, message.begun) = (0, false);
-        let (peer, stream) = (message.peer, message.stream);
+        let (peer, stream, portal) = (message.peer, message.stream, message.portal());
+        if message.bundled {
+            self.streams[stream].set_apart(now, portal);
+        }
         if self.peers[peer].deferred.is_empty() {
             self.peers[peer].ping_at = now + sessions.local.times.message / 4;
             sessions.local.set_timer(now + sessions.local.times.message / 4);

@@ -175,11 +175,13 @@ impl Sending {
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
         let number = self.launch(stream, item, sessions);
-        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
+        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.shares_frames(slot, sessions) {
             datagram_bytes = self.bundle_more((stream, number), datagram_bytes, path, sessions);
         }
         if offset == 0 {
+            let bundled = self.bundle.len() > 1;
             for message in &self.bundle {
+                self.messages[*message].bundled |= bundled;
                 self.messages[*message].goes_by(ni, sessions.nid_of(ni), &destination);
             }
         }
@@ -208,6 +210,14 @@ impl Sending {
         })
     }
 
+    /// Whether a message may share a frame with others.
+    #[inline]
+    fn shares_frames(&self, slot: u32, sessions: &Sessions) -> bool {
+        let message = &self.messages[slot];
+        message.ticket.is_none()
+            && self.streams[message.stream].shares_frames(sessions.local.now, message.portal())
+    }
+
     /// Puts further small messages that are ready into a frame that goes by a path; returns its length.
     fn bundle_more(
         &mut self,
@@ -228,8 +238,8 @@ impl Sending {
             let length = message.total_bytes();
             let bytes = (RECORD_BYTES + LARGE_HEADER_BYTES) as u32 + length;
             let fits = !message.begun
-                && message.ticket.is_none()
                 && length <= BUNDLED_BYTES_MAX
+                && self.shares_frames(slot, sessions)
                 && message.path == self.messages[first].path
                 && message.id - self.messages[first].id <= u64::from(u16::MAX)
                 && datagram_bytes + bytes <= limit

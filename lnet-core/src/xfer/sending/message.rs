@@ -1,6 +1,6 @@
 //! Messages that are being sent, and the frames that carry them.
 
-use lnet_wire::Nid;
+use lnet_wire::{Body, Nid};
 
 use crate::list::{Link, linked};
 use crate::lnd::{NiId, Transmit};
@@ -38,6 +38,8 @@ pub(crate) struct Outbound {
     pub(crate) begun: bool,
     /// Whether any frame of it was ever polled.
     pub(crate) polled: bool,
+    /// Whether it shared a frame with others.
+    pub(crate) bundled: bool,
     /// Frames of it that are not acknowledged.
     pub(crate) open_frames: u32,
     /// What its receiver pulls it by.
@@ -64,6 +66,15 @@ impl Outbound {
     #[inline]
     pub(crate) fn total_bytes(&self) -> u32 {
         self.transmit.payload.map_or(0, |span| span.length_bytes)
+    }
+
+    /// The portal that it goes to; of an answer any.
+    #[inline]
+    pub(crate) const fn portal(&self) -> u32 {
+        match self.transmit.header.body {
+            Body::Put { portal, .. } | Body::Get { portal, .. } => portal,
+            _ => 0,
+        }
     }
 
     /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by another NI, so

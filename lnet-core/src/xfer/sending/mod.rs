@@ -191,6 +191,7 @@ impl Sending {
             next_offset: 0,
             begun: false,
             polled: false,
+            bundled: false,
             open_frames: 0,
             ticket: None,
             deadline,

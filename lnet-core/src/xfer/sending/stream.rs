@@ -10,6 +10,8 @@ use crate::time::Instant;
 use crate::xfer::XferTimes;
 use crate::xfer::sessions::SILENCE;
 
+/// How long messages to a portal that has deferred some have frames of their own.
+const APART_LASTS: Duration = Duration::from_secs(10);
 /// Lost frames that are remembered.
 const GIVEN_UP: usize = 8;
 
@@ -48,6 +50,9 @@ pub(crate) struct SendStream {
     pub(crate) asked: (u32, Instant),
     /// Frames that may be sent although the window is full.
     pub(crate) probes_due: u32,
+    /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all others of its
+    /// frame sent again.
+    pub(crate) apart: (u64, Instant),
     /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
     pub(crate) failover: Option<(u32, Instant)>,
     pub(crate) ready: Link,
@@ -79,6 +84,7 @@ impl SendStream {
             waits_since: now,
             asked: (0, Instant(0)),
             probes_due: 0,
+            apart: (0, Instant(0)),
             failover: None,
             ready: Link::UNLINKED,
         }
@@ -106,6 +112,20 @@ impl SendStream {
     #[inline]
     pub(crate) fn has_room_for(&self, cost_bytes: u32) -> bool {
         self.in_flight_bytes + cost_bytes <= self.congestion.window_bytes()
+    }
+
+    /// A message to a portal was deferred that shared a frame with others.
+    pub(crate) fn set_apart(&mut self, now: Instant, portal: u32) {
+        let (portals, until) = self.apart;
+        let former = if now < until { portals } else { 0 };
+        self.apart = (former | 1 << (portal % 64), now + APART_LASTS);
+    }
+
+    /// Whether messages to a portal may share frames with others.
+    #[inline]
+    pub(crate) fn shares_frames(&self, now: Instant, portal: u32) -> bool {
+        let (portals, until) = self.apart;
+        portals == 0 || portals >> (portal % 64) & 1 == 0 || now >= until
     }
 
     /// Whether its receiver has answered of late, and so knows this sender.

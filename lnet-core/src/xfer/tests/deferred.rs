@@ -268,3 +268,36 @@ fn a_deferred_message_is_pulled_by_the_rail_that_lives() {
     network.run(SECOND);
     assert!(network.nodes[1].arrived().contains(&(7, Status::Ok)));
 }
+
+/// A frame of several messages of which one is deferred is not acknowledged, and all of it comes again. So messages to
+/// such a portal have frames of their own.
+#[test]
+fn messages_that_may_be_deferred_share_no_frames() {
+    let mut network = network(1);
+    let mut resent = vec![];
+    for round in 0..5 {
+        for number in round * 8..round * 8 + 8 {
+            let (now, to) = (network.now, network.nodes[1].nids[0]);
+            network.nodes[0].put(now, &to, 0, if number % 4 == 3 { LAZY } else { 4 }, number, 8);
+        }
+        network.run(SECOND / 100);
+        resume(&mut network, deliver);
+        network.run(SECOND / 100);
+        resent.push(network.nodes[0].counters()[0].frames_resent);
+    }
+    network.assert_all_arrived(0, 1, 40);
+    assert!(resent[0] > 0 && resent[4] == resent[0], "{resent:?}");
+    let bundled = network.nodes[0].counters()[0].messages_bundled;
+    assert!(bundled > 4 * 2, "others share frames as before: {bundled}");
+    // After a while they are tried again.
+    network.run(SECOND * 11);
+    let before = network.nodes[0].counters()[0].messages_bundled;
+    for number in 40..44 {
+        put(&mut network, number, 8);
+    }
+    network.run(SECOND / 100);
+    assert_eq!(network.nodes[0].counters()[0].messages_bundled, before + 3);
+    resume(&mut network, deliver);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 44);
+}
