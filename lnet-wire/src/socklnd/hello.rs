@@ -112,7 +112,7 @@ pub struct Hello {
     pub order: ByteOrder,
     /// Who speaks. A listener does not believe an unprivileged dialler.
     pub source: ProcessId,
-    /// Who is spoken to; not verified. The wildcard where version 1 has none.
+    /// Who is spoken to; not verified. The wildcard where version 1 has none, and where it is no NID.
     pub destination: ProcessId,
     /// The life of the speaker's interface.
     pub source_incarnation: u64,
@@ -221,7 +221,8 @@ impl Hello {
 
     /// Reads the beginning of a stream, or what follows the connection request.
     ///
-    /// NIDs of versions 2 and 3 are taken to be in the sender's byte order, as its other fields are.
+    /// NIDs of versions 2 and 3 are taken to be in the sender's byte order, as its other fields are, and else to be little
+    /// endian: kernel nodes of the other byte order understand no others. A destination that is no NID is the wildcard.
     ///
     /// # Errors
     /// [`HelloError`], as soon as the bytes show it.
@@ -252,7 +253,10 @@ impl Hello {
             version: Version::V4,
             order,
             source: speaker(source?, order.u32(get::<48, 4, _>(bytes)))?,
-            destination: ProcessId { nid: destination?, pid: order.u32(get::<52, 4, _>(bytes)) },
+            destination: ProcessId {
+                nid: destination.unwrap_or(Nid::ANY),
+                pid: order.u32(get::<52, 4, _>(bytes)),
+            },
             source_incarnation: order.u64(get::<56, 8, _>(bytes)),
             destination_incarnation: order.u64(get::<64, 8, _>(bytes)),
             connection: read_connection(order.u32(get::<72, 4, _>(bytes)))?,
@@ -260,13 +264,14 @@ impl Hello {
     }
 
     fn read_small(bytes: &[u8; SMALL_BYTES], version: Version, order: ByteOrder) -> Result<Self, HelloError> {
-        let [source, destination] = [get::<8, 8, _>(bytes), get::<16, 8, _>(bytes)].map(|nid| order.u64(nid));
+        let nids = [get::<8, 8, _>(bytes), get::<16, 8, _>(bytes)];
+        let [source, destination] = nids.map(|nid| read_small_nid(nid, order));
         Ok(Self {
             version,
             order,
-            source: speaker(Nid::from_small(source)?, order.u32(get::<24, 4, _>(bytes)))?,
+            source: speaker(source?, order.u32(get::<24, 4, _>(bytes)))?,
             destination: ProcessId {
-                nid: Nid::from_small(destination)?,
+                nid: destination.unwrap_or(Nid::ANY),
                 pid: order.u32(get::<28, 4, _>(bytes)),
             },
             source_incarnation: order.u64(get::<32, 8, _>(bytes)),
@@ -319,6 +324,13 @@ fn behind_addresses(bytes: &[u8], fixed_bytes: usize, count: u32) -> Result<Pars
         return Err(HelloError::ZeroAddress);
     }
     Ok(Parsed::Whole((), length))
+}
+
+fn read_small_nid(bytes: [u8; 8], order: ByteOrder) -> Result<Nid, NidError> {
+    Nid::from_small(order.u64(bytes)).or_else(|error| match order {
+        ByteOrder::Little => Err(error),
+        ByteOrder::Big => Nid::from_small(u64::from_le_bytes(bytes)),
+    })
 }
 
 fn speaker(nid: Nid, pid: u32) -> Result<ProcessId, HelloError> {

@@ -3,7 +3,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::nid::ProcessId;
+use crate::nid::{Nid, ProcessId};
 use crate::testing::nid;
 
 /// A HELLO of 10.0.0.1 to 10.0.0.2, protocol 3, for a CONTROL connection, in life 7.
@@ -100,10 +100,36 @@ fn the_other_byte_order() {
     let Ok(Parsed::Whole(swapped, _)) = Hello::parse(&bytes) else { panic!("no HELLO") };
     assert_eq!(swapped.order, ByteOrder::Big);
     assert_eq!((swapped.source, swapped.source_incarnation), (ProcessId::lustre(nid("10.0.0.1@tcp")), 7));
+    // Kernel nodes do not swap NIDs: only those that are little endian mean to them what they should.
+    for version in [2, 3] {
+        bytes[7] = version;
+        bytes[8..24].copy_from_slice(&worked_hello()[8..24]);
+        let Ok(Parsed::Whole(mixed, _)) = Hello::parse(&bytes) else { panic!("no HELLO") };
+        assert_eq!((mixed.source, mixed.source_incarnation), (swapped.source, 7));
+        assert_eq!(mixed.destination, swapped.destination);
+    }
     let mut noop = [0; PREFIX_BYTES];
     (noop[3], noop[23]) = (0xC0, 5);
     assert_eq!(Prefix::decode(&noop, ByteOrder::Big).unwrap().acks(), Acks::One(5));
     assert_eq!(Prefix::decode(&noop, ByteOrder::Little), Err(PrefixError(0xC000_0000)));
+}
+
+#[test]
+fn a_destination_that_is_no_nid_is_the_wildcard() {
+    for version in [Version::V2, Version::V3, Version::V4] {
+        let said = hello(version);
+        let mut bytes = [0; HELLO_MAX_BYTES];
+        let length = said.encode(&mut bytes).unwrap();
+        // A type, or a size, that no NID has.
+        let odd = if version == Version::V4 { 28 } else { 23 };
+        bytes[odd] = 0x77;
+        let Ok(Parsed::Whole(read, _)) = Hello::parse(&bytes[..length]) else { panic!("no HELLO") };
+        let destination = ProcessId { nid: Nid::ANY, ..said.destination };
+        assert_eq!(read, Hello { destination, ..said });
+        let echo = Hello { source: read.destination, destination: read.source, ..read };
+        assert_eq!(Hello { source: read.source, ..echo }.encode(&mut bytes), Ok(length));
+        assert_eq!(read.encode(&mut bytes), Ok(length));
+    }
 }
 
 #[test]
