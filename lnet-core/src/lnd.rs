@@ -232,6 +232,11 @@ pub trait Uplink: PrefetchHints {
     /// The LND has finished with a message and its buffer. Credits return here.
     fn sent(&mut self, now: Instant, tx: TxId, status: Status);
 
+    /// Whether a NID is that of an NI of this node.
+    fn is_local(&self, _nid: &Nid) -> bool {
+        false
+    }
+
     /// A peer has begun a new life: what was under way to it ends.
     fn restarted(&mut self, _peer: &Nid) {}
 

@@ -161,6 +161,10 @@ impl Uplink for Shard {
         Verdict::Drop
     }
 
+    fn is_local(&self, nid: &Nid) -> bool {
+        self.topology.is_local(nid)
+    }
+
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
         let mut incoming = core::mem::take(&mut self.incoming);

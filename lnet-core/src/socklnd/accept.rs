@@ -5,6 +5,7 @@ use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, P
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
+use super::peer::CONNECTIONS_MAX;
 use super::{Action, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, Timer, home_of};
 use crate::lnd::Uplink;
 use crate::time::Instant;
@@ -222,15 +223,17 @@ impl Socklnd {
     }
 
     /// Whether a peer has as many connections of this type between these addresses as it may have. One of this host
-    /// may have any number, since both ends of it have the same addresses.
+    /// may have more, since both ends of it have the same addresses; none has more than can be counted.
     fn has_enough(&self, peer: u32, kind: ConnectionType, slot: u32, conns_per_peer: u8) -> bool {
         let Ends { remote, local } = self.connections[slot].ends;
         let max = if kind == ConnectionType::Control { 1 } else { usize::from(conns_per_peer) };
         let is_like = |other: &Connection| {
             (other.kind, other.ends.remote.ip(), other.ends.local) == (kind, remote.ip(), local)
         };
-        let present = self.peers[peer].connections.iter(&self.connections);
-        remote.ip() != local && present.filter(|(_, other)| is_like(other)).count() >= max
+        let known = &self.peers[peer];
+        let present = known.connections.iter(&self.connections);
+        known.count(kind) >= CONNECTIONS_MAX
+            || remote.ip() != local && present.filter(|(_, other)| is_like(other)).count() >= max
     }
 
     /// Says NONE to a dialler, and closes the connection.

@@ -128,6 +128,9 @@ impl Socklnd {
                 peer.connections.remove(&mut self.connections, slot);
                 peer.lost_at = now;
                 *peer.count_mut(kind) -= 1;
+                if peer.connections.is_empty() {
+                    peer.refusals = 0;
+                }
             }
             peer.dialling.take_if(|dialling| *dialling == slot);
         }

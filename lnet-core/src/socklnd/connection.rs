@@ -139,7 +139,6 @@ pub(super) struct Connection {
     /// When something last arrived, or was sent.
     pub(super) received_at: Instant,
     pub(super) sent_at: Instant,
-    pub(super) keepalive_at: Instant,
     ready: Link,
     resumed: Link,
     starved: Link,
@@ -174,7 +173,6 @@ impl Connection {
             handshake_deadline,
             received_at: now,
             sent_at: now,
-            keepalive_at: now,
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
             starved: Link::UNLINKED,

@@ -1,10 +1,12 @@
 //! Connections that this node opens (LNet `socklnd_cb.c: ksocknal_connect`).
 
+use core::time::Duration;
+
 use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, REQUEST_MAX_BYTES, Version};
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
-use super::peer::{self, SockPeer};
+use super::peer::{self, REFUSALS_MAX, SockPeer};
 use super::{Action, ConnId, Ends, Socklnd, SocklndEvent, Timer};
 use crate::lnd::{Cause, NiId, Path, PathReport, Status, Uplink};
 use crate::time::Instant;
@@ -16,8 +18,7 @@ impl Socklnd {
     /// The peer's slot: known, or new, where need be in the place of the one that has been idle for longest. `None` if
     /// there is no room.
     pub(super) fn peer(&mut self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
-        let is = |peer: &SockPeer| (peer.ni, peer.pid) == (ni, pid) && peer.nid == *nid;
-        let known = self.peers.find(|| peer::words(ni, nid, pid), is);
+        let known = self.known_peer(ni, nid, pid);
         if known.is_some() {
             return known;
         }
@@ -25,6 +26,12 @@ impl Socklnd {
             self.forget_idle();
         }
         self.peers.insert(SockPeer::new(ni, *nid, pid))
+    }
+
+    /// The slot of a peer that is known.
+    pub(super) fn known_peer(&self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
+        let is = |peer: &SockPeer| (peer.ni, peer.pid) == (ni, pid) && peer.nid == *nid;
+        self.peers.find(|| peer::words(ni, nid, pid), is)
     }
 
     fn forget_idle(&mut self) {
@@ -138,23 +145,34 @@ impl Socklnd {
     fn refused(&mut self, now: Instant, slot: u32, version: Version, up: &mut impl Uplink) {
         let (peer, offered) = (self.connections[slot].peer, self.connections[slot].version);
         self.counters.add(SocklndEvent::Refused);
-        self.close(now, slot, up);
-        let again_at = now + self.config.tunables.min_reconnect;
+        let min_reconnect = self.config.tunables.min_reconnect;
         let known = &mut self.peers[peer];
-        if version != offered && known.version != Some(version) {
-            // Another protocol: the peer's own.
-            known.version = Some(version);
+        if version != offered && !known.has_changed_version {
+            // Another protocol: the peer's own. A peer that names one after the other is not dialled at once for each.
+            (known.version, known.has_changed_version) = (Some(version), true);
         } else {
             known.refusals = known.refusals.saturating_add(1);
-            known.retry_at = again_at;
+            if known.refusals >= REFUSALS_MAX && !known.has_all_types() {
+                known.backoff = known.backoff.max(min_reconnect);
+                return self.back_off(now, slot, up);
+            }
+            known.retry_at = now + min_reconnect;
         }
+        self.close(now, slot, up);
         self.launch(now, peer);
     }
 
     /// A connection could not be made. What waits for it alone ends.
     pub(super) fn dial_failed(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
-        let peer = self.connections[slot].peer;
+        let known = &mut self.peers[self.connections[slot].peer];
+        (known.refusals, known.has_changed_version) = (0, false);
         self.counters.add(SocklndEvent::DialFailed);
+        self.back_off(now, slot, up);
+    }
+
+    /// Ends a dial; the next one is later each time.
+    fn back_off(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let peer = self.connections[slot].peer;
         self.close(now, slot, up);
         let tunables = &self.config.tunables;
         let known = &mut self.peers[peer];
@@ -182,12 +200,13 @@ impl Socklnd {
             known.dialling = None;
             known.refusals = 0;
         }
+        known.has_changed_version = false;
         (known.version, known.incarnation) = (Some(hello.version), Some(hello.source_incarnation));
         let former = known.last_incarnation.replace(hello.source_incarnation);
         if former.is_some_and(|former| former != hello.source_incarnation) {
             self.restarts.push_back(known.nid);
         }
-        (known.backoff, known.retry_at) = (core::time::Duration::ZERO, now);
+        (known.backoff, known.retry_at) = (Duration::ZERO, now);
         *known.count_mut(kind) += 1;
         known.connections.push_back(&mut self.connections, slot);
         let connection = &mut self.connections[slot];
@@ -197,16 +216,18 @@ impl Socklnd {
         let path = Path { ni: known.ni, peer: known.nid };
         self.reports.push_back((path, PathReport::Answers { round_trip: None }));
         self.counters.add(SocklndEvent::Established);
-        let first_look = now + self.config.tunables.timeout.min(self.config.tunables.keepalive);
         self.clear_timer(Timer::Connection(slot));
-        self.set_timer(Timer::Connection(slot), first_look);
+        let keepalive = self.config.tunables.keepalive;
+        if keepalive != Duration::ZERO {
+            self.set_timer(Timer::Connection(slot), now + keepalive);
+        }
     }
 
     /// Looks what a peer needs after something has ended; one that needs nothing is forgotten.
     pub(super) fn settle(&mut self, now: Instant, slot: u32) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.connections.is_empty() {
-            (peer.incarnation, peer.refusals) = (None, 0);
+            peer.incarnation = None;
             if peer.is_idle() {
                 peer.version = None;
                 // How long to wait is remembered for as long again.

@@ -150,6 +150,8 @@ pub struct Sabotage {
     pub offset_stuck: bool,
     /// A message ends once a byte of it has been sent.
     pub sent_early: bool,
+    /// Nothing looks whether a message that has begun to arrive goes on.
+    pub stall_unnoticed: bool,
 }
 
 /// What the driver is to do.

@@ -30,9 +30,11 @@ pub(super) fn words(ni: NiId, nid: &Nid, pid: u32) -> [u64; 4] {
     [a, b, c, u64::from(ni.0) << 32 | u64::from(pid)]
 }
 
-/// Refusals in a row after which no more connections are asked for, if there is one of each type (LNet `socklnd_cb.c:
-/// ksocknal_connect`).
+/// Refusals in a row after which no more connections are asked for, if there is one of each type; without, the last one
+/// counts as a failure (LNet `socklnd_cb.c: ksocknal_connect`).
 pub(super) const REFUSALS_MAX: u8 = 3;
+/// Connections of a type at most, wherever they come from. Kernel nodes count them in eight bits.
+pub(super) const CONNECTIONS_MAX: u16 = 255;
 
 /// A peer NI, as one local interface reaches it.
 pub(super) struct SockPeer {
@@ -44,7 +46,7 @@ pub(super) struct SockPeer {
     /// All that are established.
     pub(super) connections: List<OfPeer>,
     /// How many of these, by type.
-    pub(super) counts: [u8; 4],
+    pub(super) counts: [u16; 4],
     /// The one that is being dialled.
     pub(super) dialling: Option<u32>,
     /// The protocol to offer, once it is known.
@@ -61,6 +63,10 @@ pub(super) struct SockPeer {
     pub(super) backoff: Duration,
     /// How often in a row it has refused a connection.
     pub(super) refusals: u8,
+    /// Whether it has named another protocol since it last took a connection, or could not be connected.
+    pub(super) has_changed_version: bool,
+    /// When it was last told that this end lives.
+    pub(super) keepalive_at: Instant,
     /// Messages that wait for a connection.
     pub(super) queue: List<Queue>,
     chain: Link,
@@ -84,17 +90,19 @@ impl SockPeer {
             retry_at: Instant(0),
             backoff: Duration::ZERO,
             refusals: 0,
+            has_changed_version: false,
+            keepalive_at: Instant(0),
             queue: List::new(),
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
         }
     }
 
-    pub(super) const fn count(&self, kind: ConnectionType) -> u8 {
+    pub(super) const fn count(&self, kind: ConnectionType) -> u16 {
         self.counts[kind as usize]
     }
 
-    pub(super) const fn count_mut(&mut self, kind: ConnectionType) -> &mut u8 {
+    pub(super) const fn count_mut(&mut self, kind: ConnectionType) -> &mut u16 {
         &mut self.counts[kind as usize]
     }
 
@@ -108,12 +116,18 @@ impl SockPeer {
         self.count(ConnectionType::Control) != 0 || self.count(ConnectionType::BulkOut) != 0
     }
 
+    /// Whether there is a connection of each type that this node opens.
+    pub(super) const fn has_all_types(&self) -> bool {
+        use ConnectionType::{BulkIn, BulkOut, Control};
+        self.count(Control) != 0 && self.count(BulkIn) != 0 && self.count(BulkOut) != 0
+    }
+
     /// The type of the connection to be dialled next (LNet `socklnd_cb.c: ksocknal_connect`).
     pub(super) fn lacks(&self, conns_per_peer: u8) -> Option<ConnectionType> {
         use ConnectionType::{BulkIn, BulkOut, Control};
         let [inbound, outbound] = [BulkIn, BulkOut].map(|kind| self.count(kind));
-        let has_all = self.count(Control) != 0 && inbound != 0 && outbound != 0;
-        if !self.is_active && self.has_outgoing() || has_all && self.refusals >= REFUSALS_MAX {
+        let conns_per_peer = u16::from(conns_per_peer);
+        if !self.is_active && self.has_outgoing() || self.has_all_types() && self.refusals >= REFUSALS_MAX {
             return None;
         }
         if self.count(Control) == 0 {

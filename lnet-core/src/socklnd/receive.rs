@@ -5,7 +5,7 @@ use lnet_wire::socklnd::{Acks, Checksum, ConnectionType, PREFIX_BYTES, Prefix, P
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::connection::{Phase, Reading};
-use super::{ConnId, Socklnd, SocklndEvent, Wants};
+use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 use crate::lnd::{RxId, Span, Uplink, Verdict};
 use crate::time::Instant;
 
@@ -58,6 +58,7 @@ impl Socklnd {
             Phase::Established => self.take_head(now, conn.0, bytes, up),
             Phase::Dialling | Phase::Closing | Phase::Closed => bytes.len(),
         };
+        self.watch(conn.0);
         self.feed_starved(now, up);
         used
     }
@@ -135,8 +136,8 @@ impl Socklnd {
         }
         let ni = self.known_ni(peer.ni);
         let destination = &header.destination.nid;
-        let is_misaddressed = *destination != ni.nid
-            && (destination.net() == ni.nid.net() || self.nis.iter().any(|own| own.nid == *destination));
+        let is_misaddressed =
+            *destination != ni.nid && (destination.net() == ni.nid.net() || up.is_local(destination));
         if is_misaddressed {
             self.fault(now, slot, SocklndEvent::WrongDestination, up);
         } else if prefix.is_some_and(|prefix| !matches!(prefix.acks(), Acks::None | Acks::Keepalive)) {
@@ -224,6 +225,7 @@ impl Socklnd {
                 unreachable!("{conn:?} wants no payload")
             }
         }
+        self.watch(conn.0);
         self.feed_starved(now, up);
     }
 
@@ -266,11 +268,32 @@ impl Socklnd {
         self.feed_starved(now, up);
     }
 
+    /// Sees to it that a message that has begun to arrive is looked at when its time is up.
+    fn watch(&mut self, slot: u32) {
+        #[cfg(feature = "sabotage")]
+        if self.sabotage.stall_unnoticed {
+            return;
+        }
+        let Some(connection) = self.connections.get(slot) else { return };
+        if connection.phase == Phase::Established && connection.is_within_message() {
+            let at = connection.received_at + self.config.tunables.timeout;
+            self.set_timer(Timer::Connection(slot), at);
+        }
+    }
+
+    /// Whether a message has begun to arrive on a connection, and waits for nothing but its own bytes.
+    #[must_use]
+    pub fn is_within_message(&self, conn: ConnId) -> bool {
+        let connection = self.connections.get(conn.0);
+        connection.is_some_and(|known| known.phase == Phase::Established && known.is_within_message())
+    }
+
     /// Gives free names to messages that wait for one.
     pub(super) fn feed_starved(&mut self, now: Instant, up: &mut impl Uplink) {
         while !self.names.is_empty() && !self.starved.is_empty() {
             let Some(slot) = self.starved.pop_front(&mut self.connections) else { return };
             let Reading::Starved(header) = self.connections[slot].reading else { continue };
+            self.connections[slot].received_at = now;
             self.arrive(now, slot, &header, up);
             self.let_go_on(slot);
         }
@@ -279,6 +302,7 @@ impl Socklnd {
     /// The bytes of a connection need wait no longer, if it has not just ended.
     fn let_go_on(&mut self, slot: u32) {
         if self.connections[slot].phase != Phase::Closed {
+            self.watch(slot);
             self.resumed.add(&mut self.connections, slot);
         }
     }

@@ -3,12 +3,13 @@
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{PREFIX_BYTES, Prefix, Version};
-use lnet_wire::{Header, ProcessId};
+use lnet_wire::{Header, Nid, ProcessId};
 
 use super::connection::{Connection, Phase, Queue};
+use super::peer::REFUSALS_MAX;
 use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
 use crate::list::{Link, NONE, linked};
-use crate::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
+use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use crate::time::Instant;
 
 linked!(Item, Queue, link);
@@ -36,15 +37,18 @@ impl Socklnd {
         }
         let ProcessId { nid, pid } = header.destination;
         let is_user = nid == next_hop && pid & ProcessId::USER_FLAG != 0;
+        let connected = Some(pid).filter(|_| nid == next_hop).and_then(|pid| self.connected(ni, &nid, pid));
         let pid = if is_user { pid } else { ProcessId::LUSTRE_PID };
-        let Some(peer) = self.peer(ni, &next_hop, pid) else {
+        let Some(peer) = connected.or_else(|| self.peer(ni, &next_hop, pid)) else {
             self.counters.add(SocklndEvent::PeersFull);
             self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
             return Ok(());
         };
         let known = &mut self.peers[peer];
         known.is_active |= !is_user && known.connections.is_empty();
-        let is_dead_end = is_user || known.dialling.is_none() && now < known.retry_at && known.refusals == 0;
+        // After few refusals the next dial is near.
+        let is_failing = !(1..REFUSALS_MAX).contains(&known.refusals);
+        let is_dead_end = is_user || known.dialling.is_none() && now < known.retry_at && is_failing;
         if known.connections.is_empty() && is_dead_end {
             self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
             self.settle(now, peer);
@@ -56,6 +60,12 @@ impl Socklnd {
         self.peers[peer].queue.push_back(&mut self.items, item);
         self.launch(now, peer);
         Ok(())
+    }
+
+    /// A peer with this pid that is connected. Its pid need not be that of kernel nodes.
+    fn connected(&self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
+        let peer = self.known_peer(ni, nid, pid)?;
+        (!self.peers[peer].connections.is_empty()).then_some(peer)
     }
 
     /// Gives the messages that wait to connections, and opens those that are lacking.

@@ -18,6 +18,10 @@ use crate::testing::nid;
 
 #[path = "close_tests.rs"]
 mod close;
+#[path = "refusal_tests.rs"]
+mod refusal;
+#[path = "silence_tests.rs"]
+mod silence;
 
 const NI: NiId = NiId(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,6 +30,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Shard {
     verdicts: VecDeque<Verdict>,
+    /// NIDs of the node on nets of other LNDs.
+    others: Vec<Nid>,
     headers: Vec<(Nid, RxId, Header)>,
     received: Vec<(RxId, Status)>,
 }
@@ -37,6 +43,10 @@ impl Uplink for Shard {
         self.headers.push((*from, rx, *header));
         let whole = Verdict::Deliver(span(header.payload_length));
         self.verdicts.pop_front().unwrap_or(whole)
+    }
+
+    fn is_local(&self, nid: &Nid) -> bool {
+        self.others.contains(nid)
     }
 
     fn received(&mut self, _: Instant, rx: RxId, status: Status) {
@@ -568,11 +578,12 @@ fn who_breaks_the_protocol_is_cut_off() {
         body: Body::Ack { md: WireHandle::NONE, match_bits: 0, manipulated_length: 0 },
         ..header(nid(0, 1), own, 4)
     };
-    let bad: [(&str, Vec<u8>, SocklndEvent); 6] = [
+    let bad: [(&str, Vec<u8>, SocklndEvent); 7] = [
         ("prefix", vec![0xC5; 24], SocklndEvent::BadMessage),
         ("payload", message(&header(nid(0, 1), own, (1 << 20) + 1), [0; 2], 0), SocklndEvent::BadMessage),
         ("ACK", message(&ack, [0; 2], 0), SocklndEvent::BadMessage),
         ("other node", message(&header(nid(0, 1), nid(0, 8), 1), [0; 2], 0), SocklndEvent::WrongDestination),
+        ("own NI", message(&header(nid(0, 1), nid(7, 2), 1), [0; 2], 0), SocklndEvent::WrongDestination),
         ("checksum", message(&header(nid(0, 1), own, 4), [0; 2], 99), SocklndEvent::BadChecksum),
         ("empty", message(&header(nid(0, 1), own, 0), [0; 2], 99), SocklndEvent::BadChecksum),
     ];
@@ -580,6 +591,7 @@ fn who_breaks_the_protocol_is_cut_off() {
         let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
         let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
         sent(&mut node, now, conn);
+        node.shard.others.push(nid(7, 2));
         node.take(now, conn, &bytes, 4000);
         assert!(node.has_closed(conn), "{what}");
         assert_eq!(node.count(event), 1, "{what}");
@@ -662,24 +674,4 @@ fn an_unprivileged_dialler_is_its_address() {
     node.sock.ended(now, conn, &mut node.shard);
     node.sock.submit(now, &answer).unwrap();
     assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::NeverSent(Cause::Unreachable))));
-}
-
-#[test]
-fn an_idle_peer_hears_that_this_end_lives() {
-    let mut pair = Pair::new(1000);
-    pair.submit(0, 0, 64);
-    pair.run();
-    pair.now = pair.now + SECOND * 31;
-    let node = &mut pair.nodes[1];
-    node.sock.handle_timeout(pair.now, &mut node.shard);
-    let mut keepalives = 0;
-    while let Some(conn) = node.sock.poll_ready() {
-        let kind = node.sock.connections[conn.0].kind;
-        assert_eq!(kind, ConnectionType::BulkIn);
-        let mut expected = [0; PREFIX_BYTES];
-        Prefix::keepalive().encode(&mut expected);
-        assert_eq!(sent(node, pair.now, conn), expected);
-        keepalives += 1;
-    }
-    assert_eq!(keepalives, 2);
 }

@@ -48,20 +48,15 @@ impl Socklnd {
             self.counters.add(SocklndEvent::Stalled);
             return self.close_siblings(now, slot, up);
         }
-        let peer = &self.peers[connection.peer];
-        let carrier = if peer.count(ConnectionType::BulkIn) != 0 {
-            ConnectionType::BulkIn
-        } else {
-            ConnectionType::Control
-        };
-        let is_carrier = connection.kind == carrier && connection.version >= Version::V3;
         let mut keepalive_at = None;
-        if is_carrier && keepalive != Duration::ZERO {
-            let at = (connection.received_at + keepalive).max(connection.keepalive_at + KEEPALIVE_INTERVAL);
+        if keepalive != Duration::ZERO && self.carries_keepalives(slot) {
+            let peer = self.connections[slot].peer;
+            let heard = self.heard_at(peer) + keepalive;
+            let at = heard.max(self.peers[peer].keepalive_at + KEEPALIVE_INTERVAL);
             keepalive_at = Some(at);
             if at <= now {
-                let connection = &mut self.connections[slot];
-                (connection.wants_keepalive, connection.keepalive_at) = (true, now);
+                self.peers[peer].keepalive_at = now;
+                self.connections[slot].wants_keepalive = true;
                 self.ready.add(&mut self.connections, slot);
                 keepalive_at = Some(now + KEEPALIVE_INTERVAL);
             }
@@ -69,6 +64,21 @@ impl Socklnd {
         if let Some(at) = crate::time::earliest([stall, keepalive_at]) {
             self.set_timer(Timer::Connection(slot), at);
         }
+    }
+
+    /// Whether keepalives of a peer may leave by a connection.
+    fn carries_keepalives(&self, slot: u32) -> bool {
+        let connection = &self.connections[slot];
+        let has_bulk_in = self.peers[connection.peer].count(ConnectionType::BulkIn) != 0;
+        let carrier = if has_bulk_in { ConnectionType::BulkIn } else { ConnectionType::Control };
+        connection.kind == carrier && connection.version >= Version::V3
+    }
+
+    /// When something last arrived from a peer, or TCP took something for it, on any connection.
+    fn heard_at(&self, peer: u32) -> Instant {
+        let connections = self.peers[peer].connections.iter(&self.connections);
+        let times = connections.map(|(_, connection)| connection.received_at.max(connection.sent_at));
+        times.max().unwrap_or(Instant(0))
     }
 
     fn peer_due(&mut self, now: Instant, slot: u32) {
@@ -87,12 +97,15 @@ impl Socklnd {
 }
 
 impl Connection {
+    /// Whether a message has begun to arrive, and waits for nothing but its own bytes.
+    pub(super) const fn is_within_message(&self) -> bool {
+        self.input_bytes != 0 || matches!(self.reading, Reading::Payload { .. } | Reading::Skip { .. })
+    }
+
     /// When it has made no progress for too long, if it is to make some.
     fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
-        let receives =
-            self.input_bytes != 0 || matches!(self.reading, Reading::Payload { .. } | Reading::Skip { .. });
         let sends = self.polled_bytes != self.sent_bytes;
-        let received = receives.then(|| self.received_at + timeout);
+        let received = self.is_within_message().then(|| self.received_at + timeout);
         let sent = sends.then(|| self.sent_at + timeout);
         crate::time::earliest([received, sent])
     }

@@ -65,11 +65,13 @@ pub enum Bug {
     OffsetStuck,
     /// A message counts as sent with its first byte.
     SentEarly,
+    /// Nothing looks whether a message that has begun to arrive goes on.
+    StallUnnoticed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -83,6 +85,7 @@ impl Bug {
         Self::EndLost,
         Self::OffsetStuck,
         Self::SentEarly,
+        Self::StallUnnoticed,
     ];
 
     /// Its name on the command line.
@@ -102,6 +105,7 @@ impl Bug {
             Self::EndLost => "end-lost",
             Self::OffsetStuck => "offset-stuck",
             Self::SentEarly => "sent-early",
+            Self::StallUnnoticed => "stall-unnoticed",
         }
     }
 
@@ -122,6 +126,7 @@ impl Bug {
             Self::EndLost => &["every operation ends", "all comes to rest", "paths work in the end"],
             Self::OffsetStuck => &["payload arrives as it was sent"],
             Self::SentEarly => &["a descriptor lives as long as its spans"],
+            Self::StallUnnoticed => &["no half message outlives its time"],
         }
     }
 
@@ -129,7 +134,11 @@ impl Bug {
     #[must_use]
     pub const fn net(self) -> NetKind {
         match self {
-            Self::ResentAfterCut | Self::EndLost | Self::OffsetStuck | Self::SentEarly => NetKind::Tcp,
+            Self::ResentAfterCut
+            | Self::EndLost
+            | Self::OffsetStuck
+            | Self::SentEarly
+            | Self::StallUnnoticed => NetKind::Tcp,
             _ => NetKind::Xdp,
         }
     }

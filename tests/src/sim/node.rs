@@ -198,7 +198,7 @@ fn sock_config(
         shard_count,
         tunables: SockTunables {
             timeout,
-            keepalive: timeout,
+            keepalive: if random.once_in(2) { timeout } else { Duration::ZERO },
             min_reconnect: reconnect,
             max_reconnect: reconnect * 8,
             accept_timeout: timeout / 2,

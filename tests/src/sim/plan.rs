@@ -268,7 +268,7 @@ impl Plan {
             gap_ns: if gentle { US } else { random.pick(&[US, 20 * US]) },
             breaks: harm(random, 8),
             silences: harm(random, 6),
-            silence_ns: random.pick(&[20 * MS, 500 * MS, 3000 * MS]),
+            silence_ns: random.pick(&[20 * MS, 500 * MS, 3000 * MS, 10_000 * MS]),
         };
     }
 

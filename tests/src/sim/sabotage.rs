@@ -26,6 +26,7 @@ pub(super) fn switch_on_sock(bugs: &Bugs, sock: &mut Socklnd) {
         end_lost: bugs.has(Bug::EndLost),
         offset_stuck: bugs.has(Bug::OffsetStuck),
         sent_early: bugs.has(Bug::SentEarly),
+        stall_unnoticed: bugs.has(Bug::StallUnnoticed),
     });
 }
 
@@ -44,7 +45,8 @@ pub(super) fn switch_on(bugs: &Bugs, _: &mut Xfer) {
 
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn switch_on_sock(bugs: &Bugs, _: &mut Socklnd) {
-    refuse(bugs, &[Bug::ResentAfterCut, Bug::EndLost, Bug::OffsetStuck, Bug::SentEarly]);
+    let hooked = [Bug::ResentAfterCut, Bug::EndLost, Bug::OffsetStuck, Bug::SentEarly, Bug::StallUnnoticed];
+    refuse(bugs, &hooked);
 }
 
 #[cfg(not(feature = "sabotage"))]

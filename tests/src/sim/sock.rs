@@ -5,6 +5,7 @@
 //! in pieces that the seed chooses.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
@@ -72,11 +73,21 @@ struct Link {
     queued_bytes: u64,
     /// Bytes that were written and that the protocol has not been told of.
     written_bytes: u64,
+    /// When bytes were last used, or need no longer wait.
+    used_at: Instant,
 }
 
 impl Link {
     const fn new(end: EndId, is_connected: bool, early: Vec<u8>) -> Self {
-        Self { end, is_connected, early, outgoing: VecDeque::new(), queued_bytes: 0, written_bytes: 0 }
+        Self {
+            end,
+            is_connected,
+            early,
+            outgoing: VecDeque::new(),
+            queued_bytes: 0,
+            written_bytes: 0,
+            used_at: Instant(0),
+        }
     }
 }
 
@@ -93,6 +104,8 @@ pub(super) struct SockDriver {
     foreign: Vec<Option<(u8, TxId)>>,
     first_foreign: u32,
     interfaces: [bool; 2],
+    /// How long a message may make no progress.
+    timeout: Duration,
 }
 
 impl SockDriver {
@@ -108,6 +121,7 @@ impl SockDriver {
             foreign: Vec::new(),
             first_foreign: config.transmits,
             interfaces: [false; 2],
+            timeout: config.tunables.timeout,
         }
     }
 
@@ -295,7 +309,18 @@ impl SockDriver {
     pub(super) fn settle(&mut self, now: Instant, up: &mut Up<'_, '_>) {
         self.act(now, up);
         while let Some(conn) = self.sock.poll_resumed() {
+            if let Some(link) = self.link_mut(conn) {
+                link.used_at = now;
+            }
             self.feed(now, conn, up);
+        }
+        let links = self.links.iter().enumerate().filter_map(|(slot, link)| Some((slot, link.as_ref()?)));
+        for (slot, link) in links {
+            let is_late = now > link.used_at + self.timeout;
+            let is_half = self.sock.is_within_message(ConnId(slot as u32));
+            up.around.ledger.expect(!is_late || !is_half, "no half message outlives its time", || {
+                format!("connection {slot} waits since {:?}", link.used_at)
+            });
         }
     }
 
@@ -331,6 +356,9 @@ impl SockDriver {
                 }
                 Wants::Payload(span) => self.place(now, conn, &span, &bytes, up),
             };
+            if let Some(link) = self.link_mut(conn) {
+                link.used_at = now;
+            }
             // The link stays until the protocol's actions are carried out.
             match self.link_mut(conn) {
                 Some(link) if early_bytes != 0 => drop(link.early.drain(..used)),

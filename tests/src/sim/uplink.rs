@@ -168,6 +168,10 @@ impl Uplink for Up<'_, '_> {
         self.decide(now, (ni, from), rx, header, message)
     }
 
+    fn is_local(&self, nid: &Nid) -> bool {
+        self.shard.is_local(nid)
+    }
+
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         let name = self.name;
         self.around.trace.say(|| format!("{name} received {rx:?} {status:?}"));

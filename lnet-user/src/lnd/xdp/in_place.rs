@@ -110,6 +110,11 @@ impl<U: Uplink> Uplink for InPlaceUplink<'_, U> {
     }
 
     #[inline]
+    fn is_local(&self, nid: &Nid) -> bool {
+        self.up.is_local(nid)
+    }
+
+    #[inline]
     fn restarted(&mut self, peer: &Nid) {
         self.up.restarted(peer);
     }

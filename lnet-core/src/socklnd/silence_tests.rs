@@ -1,0 +1,136 @@
+//! Peers that stop in the middle of a message, and peers that have nothing to say.
+
+use alloc::format;
+
+use super::*;
+
+const TYPES: [ConnectionType; 4] =
+    [ConnectionType::Any, ConnectionType::Control, ConnectionType::BulkIn, ConnectionType::BulkOut];
+const VERSIONS: [Version; 4] = [Version::V1, Version::V2, Version::V3, Version::V4];
+
+/// A message as this version has it on the stream.
+fn whole(version: Version, header: &Header) -> Vec<u8> {
+    if version != Version::V4 {
+        let bytes = message(header, [0; 2], 0);
+        return if version == Version::V1 { bytes[PREFIX_BYTES..].to_vec() } else { bytes };
+    }
+    let mut bytes = vec![0; PREFIX_BYTES + lnet_wire::header::LARGE_HEADER_BYTES];
+    Prefix::message().encode(bytes.first_chunk_mut().unwrap());
+    header.encode_large(bytes[PREFIX_BYTES..].first_chunk_mut().unwrap());
+    bytes.extend((0..header.payload_length).map(|index| index as u8));
+    bytes
+}
+
+/// Lets time pass, with a look at the timers whenever they ask for one.
+fn pass(node: &mut Node, from: Instant, to: Instant) {
+    let mut now = from;
+    while let Some(at) = node.sock.poll_timeout().filter(|at| *at <= to) {
+        now = now.max(at);
+        node.sock.handle_timeout(now, &mut node.shard);
+        while let Some(conn) = node.sock.poll_ready() {
+            sent(node, now, conn);
+        }
+    }
+}
+
+#[test]
+fn half_a_message_ends_with_its_time_on_every_connection() {
+    for version in VERSIONS {
+        for kind in TYPES {
+            for (keepalive, idle_seconds) in [(30, 0), (30, 60), (0, 0), (0, 60)] {
+                // Within the prefix or header, the header, the wanted payload, and what is passed over.
+                for (cut, verdict) in [(5, None), (70, None), (130, None), (130, Some(Verdict::Drop))] {
+                    let tunables = SockTunables { keepalive: SECOND * keepalive, ..SockTunables::DEFAULT };
+                    let (mut node, start) = (Node::new(2, tunables), Instant(1));
+                    let conn = played(&mut node, start, 1, 1000, hello(1, version, kind));
+                    sent(&mut node, start, conn);
+                    node.shard.verdicts.extend(verdict);
+                    let now = start + SECOND * idle_seconds;
+                    pass(&mut node, start, now);
+                    let bytes = whole(version, &header(nid(0, 1), node.nid, 100));
+                    assert!(node.take(now, conn, &bytes[..cut], 1000).is_empty());
+                    let what = format!("{version:?} {kind:?} {keepalive} {idle_seconds} {cut}");
+                    pass(&mut node, now, now + SECOND * 49);
+                    assert_eq!(node.count(SocklndEvent::Stalled), 0, "{what}");
+                    pass(&mut node, now, now + SECOND * 51);
+                    assert_eq!(node.count(SocklndEvent::Stalled), 1, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The time of a message that had to wait begins when it need wait no longer.
+#[test]
+fn a_message_that_waited_has_its_time_from_then_on() {
+    let (mut node, start) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conns: Vec<_> = (10..15)
+        .map(|host| played(&mut node, start, host, 1000, hello(host, Version::V3, ConnectionType::Control)))
+        .collect();
+    node.shard.verdicts = core::iter::repeat_n(Verdict::Delay, 4).collect();
+    for (conn, host) in conns.iter().zip(10..) {
+        sent(&mut node, start, *conn);
+        let bytes = message(&header(nid(0, host), node.nid, 100), [0; 2], 0);
+        node.take(start, *conn, &bytes[..PREFIX_BYTES + 72], 1000);
+    }
+    // Four wait for the shard, and the fifth for a name.
+    let now = start + SECOND * 200;
+    pass(&mut node, start, now);
+    assert_eq!(node.count(SocklndEvent::Stalled), 0);
+    node.sock.resume(now, node.shard.headers[0].1, Verdict::Drop, &mut node.shard);
+    node.sock.resume(now, node.shard.headers[1].1, Verdict::Deliver(span(100)), &mut node.shard);
+    pass(&mut node, now, now + SECOND * 49);
+    assert_eq!(node.count(SocklndEvent::Stalled), 0);
+    pass(&mut node, now, now + SECOND * 51);
+    // The dropped one, the delivered one, and the one that got a name.
+    assert_eq!(node.count(SocklndEvent::Stalled), 3);
+}
+
+/// Keepalives that a node sends from one time to another, looking at its timers each second: when, and by which type.
+fn keepalives(node: &mut Node, from: Instant, seconds: u32) -> Vec<(u64, ConnectionType)> {
+    let mut seen = Vec::new();
+    for second in 1..=seconds {
+        let now = from + SECOND * second;
+        node.sock.handle_timeout(now, &mut node.shard);
+        while let Some(conn) = node.sock.poll_ready() {
+            let kind = node.sock.connections[conn.0].kind;
+            let mut expected = [0; PREFIX_BYTES];
+            Prefix::keepalive().encode(&mut expected);
+            let bytes = sent(node, now, conn);
+            if !bytes.is_empty() {
+                assert_eq!(bytes, expected);
+                seen.push((u64::from(second), kind));
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn an_idle_peer_hears_once_at_a_time_that_this_end_lives() {
+    let mut pair = Pair::new(1000);
+    pair.submit(0, 0, 64);
+    pair.run();
+    let (start, node) = (pair.now, &mut pair.nodes[1]);
+    // It has two connections of that type.
+    let all: Vec<_> = [30, 60, 90].map(|second| (second, ConnectionType::BulkIn)).into();
+    assert_eq!(keepalives(node, start, 100), all);
+}
+
+#[test]
+fn who_is_heard_on_any_connection_needs_no_keepalive() {
+    let (mut node, start) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    // The peer's types.
+    let conns = [ConnectionType::Control, ConnectionType::BulkOut, ConnectionType::BulkIn]
+        .map(|kind| played(&mut node, start, 1, 1000, hello(1, Version::V3, kind)));
+    for conn in conns {
+        sent(&mut node, start, conn);
+    }
+    for turn in 0..10 {
+        let now = start + SECOND * 25 * turn;
+        node.take(now, conns[0], &message(&header(nid(0, 1), node.nid, 0), [0; 2], 0), 1000);
+        assert_eq!(keepalives(&mut node, now, 25), [], "turn {turn}");
+    }
+    let last = start + SECOND * 250;
+    assert_eq!(keepalives(&mut node, last, 6), [(5, ConnectionType::BulkIn)]);
+}
