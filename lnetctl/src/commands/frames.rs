@@ -16,7 +16,8 @@ use crate::session::Daemon;
 /// How often, and how many times, frames are counted until none is under way: late acknowledgements, greetings.
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOKS: u32 = 50;
-/// So many frames must have been due to be dropped before it is judged how many were.
+/// So many frames must have been due to be dropped before it is judged how many were; so many may be sent again,
+/// however few were sent.
 const DROPS_MIN: u64 = 20;
 
 #[derive(Debug, Subcommand)]
@@ -31,6 +32,9 @@ pub(crate) enum FramesCommand {
         /// Frames of a million that a fault rule is to have dropped
         #[arg(long)]
         loss_per_million: Option<String>,
+        /// Frames of a million that may have been sent again
+        #[arg(long)]
+        resent_per_million: Option<String>,
     },
 }
 
@@ -41,13 +45,16 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()
             daemon.print_record(&frames, document::frames);
             Ok(())
         }
-        FramesCommand::Check { share_min, loss_per_million } => {
+        FramesCommand::Check { share_min, loss_per_million, resent_per_million } => {
             let task = Task::new("check", "frames");
             let share_min = task.optional("share-min", share_min.as_ref(), 0..=100)?.unwrap_or(0);
             let loss = task.optional("loss-per-million", loss_per_million.as_ref(), 0..=1_000_000)?;
+            let resent = task.optional("resent-per-million", resent_per_million.as_ref(), 0..=1_000_000)?;
             let frames = quiet(daemon, task)?;
             daemon.print_record(&frames, document::frames);
-            task.judged(failures(&frames, share_min, loss.unwrap_or(0)))
+            let mut failures = failures(&frames, share_min, loss.unwrap_or(0));
+            failures.extend(resent.and_then(|most| resent_failure(&frames, most)));
+            task.judged(failures)
         }
     }
 }
@@ -87,6 +94,16 @@ fn failures(frames: &FramesRecord, share_min: u64, loss_per_million: u64) -> Vec
         failures.push(format!("about {due} frames were to be dropped by a fault rule, {dropped} were"));
     }
     failures
+}
+
+/// Whether too many frames were sent again, by rings or sockets.
+fn resent_failure(frames: &FramesRecord, most_per_million: u64) -> Option<String> {
+    let count = |name| frames.recovery.get(name).copied().unwrap_or(0);
+    let (sent, resent) = (count("frames sent"), count("frames resent"));
+    let most = u128::from(sent) * u128::from(most_per_million) / 1_000_000;
+    (u128::from(resent) > most.max(u128::from(DROPS_MIN))).then(|| {
+        format!("of {sent} frames {resent} were sent again, more than {most_per_million} of a million")
+    })
 }
 
 #[cfg(test)]
@@ -157,5 +174,19 @@ mod tests {
             frames.misdirected = 1;
         };
         check(by_socket, 0, &[]);
+    }
+
+    #[test]
+    fn few_frames_may_be_sent_again() {
+        let check = |sent: u64, resent: u64, most: u64, expected: Option<&str>| {
+            let mut frames = frames();
+            frames.recovery = [("frames sent".to_owned(), sent), ("frames resent".to_owned(), resent)].into();
+            assert_eq!(resent_failure(&frames, most).as_deref(), expected);
+        };
+        check(100_000, 100, 1000, None);
+        check(100_000, 101, 1000, Some("of 100000 frames 101 were sent again, more than 1000 of a million"));
+        check(50, 20, 1000, None);
+        check(50, 21, 1000, Some("of 50 frames 21 were sent again, more than 1000 of a million"));
+        assert_eq!(resent_failure(&FramesRecord::default(), 0), None);
     }
 }

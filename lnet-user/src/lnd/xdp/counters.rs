@@ -111,6 +111,7 @@ impl XdpLnd {
             tell(Counted::Recovery, reason.name(), recovery.dropped(reason));
         }
         for (name, count) in [
+            ("frames sent", recovery.frames_sent),
             ("frames resent", recovery.frames_resent),
             ("probes", recovery.probes),
             ("messages bundled", recovery.messages_bundled),
