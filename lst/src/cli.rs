@@ -46,23 +46,23 @@ const TARGETS: &str = "GROUP|NIDS";
 pub(crate) enum Command {
     /// Begin a session
     NewSession {
-        /// Seconds within which a node is to answer, else it counts as down: from 3 to 30
+        /// Seconds within which a node is to answer, else it counts as down: what is not from 3 to 30 is cut
         #[arg(long, short, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
         timeout: u32,
         /// End a session that is there, here and at nodes
         #[arg(long, short)]
         force: bool,
-        /// Feature bits: 1 for lengths in bytes, 0 for nodes that know pages alone
-        #[arg(long, default_value_t = 1)]
-        feats: u32,
-        /// Its name, up to 31 bytes
-        name: String,
+        /// Feature bits: 1 for lengths in bytes, 0 for nodes that know pages alone [default: LST_FEATURES or 1]
+        #[arg(long)]
+        feats: Option<u32>,
+        /// Its name, up to 31 bytes; without, the user's and the host's
+        name: Option<String>,
     },
     /// End the session, here and at its nodes
     EndSession,
     /// Show the session
     ShowSession,
-    /// Add nodes to a group, a new one or one that is there
+    /// Make a group of nodes, which join the session
     AddGroup {
         /// Its name
         name: String,
@@ -92,19 +92,19 @@ pub(crate) enum Command {
     /// List groups, or the nodes of some
     ListGroup {
         /// Nodes that are active
-        #[arg(long)]
+        #[arg(long, short)]
         active: bool,
         /// Nodes that are in another session
-        #[arg(long)]
+        #[arg(long, short)]
         busy: bool,
         /// Nodes that did not answer
-        #[arg(long)]
+        #[arg(long, short)]
         down: bool,
         /// Nodes that were not asked yet
-        #[arg(long)]
+        #[arg(long, short)]
         unknown: bool,
         /// All nodes
-        #[arg(long)]
+        #[arg(long, short = 'l')]
         all: bool,
         /// Names of groups
         names: Vec<String>,
@@ -118,6 +118,8 @@ pub(crate) enum Command {
     AddTest(AddTest),
     /// Start a batch
     Run {
+        #[command(flatten)]
+        patience: Patience,
         /// Its name
         #[arg(default_value = "batch")]
         batch: String,
@@ -125,7 +127,7 @@ pub(crate) enum Command {
     /// Stop a batch
     Stop {
         /// Cut off what is under way
-        #[arg(long)]
+        #[arg(long, short)]
         force: bool,
         /// Its name
         #[arg(default_value = "batch")]
@@ -134,28 +136,7 @@ pub(crate) enum Command {
     /// List batches, or the tests of some, or nodes of these
     ListBatch(ListBatch),
     /// Show what of a batch is active
-    Query {
-        /// The number of a test, from 1; 0 for the batch
-        #[arg(long, default_value_t = 0)]
-        test: u32,
-        /// Each node
-        #[arg(long)]
-        all: bool,
-        /// Ask its servers instead of its clients
-        #[arg(long)]
-        server: bool,
-        #[command(flatten)]
-        patience: Patience,
-        /// How often it is asked
-        #[arg(long = "loop", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-        loop_count: u32,
-        /// Seconds in between
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-        delay: u32,
-        /// Its name
-        #[arg(default_value = "batch")]
-        batch: String,
-    },
+    Query(Query),
     /// Ask nodes for their session
     Ping(Ping),
     /// Show rates and bandwidth of nodes
@@ -193,53 +174,84 @@ fn states(text: &str) -> Result<States> {
 #[derive(Args, Debug)]
 pub(crate) struct Patience {
     /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the session's]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=30))]
+    #[arg(long, short = 'o', value_parser = clap::value_parser!(u32).range(3..=30))]
     pub(crate) timeout: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Query {
+    /// The number of a test, from 1; 0 for the batch
+    #[arg(long, short, default_value_t = 0)]
+    pub(crate) test: u32,
+    /// Each node
+    #[arg(long, short = 'l')]
+    pub(crate) all: bool,
+    /// The nodes on which it is active
+    #[arg(long, short)]
+    pub(crate) active: bool,
+    /// The nodes on which it is not
+    #[arg(long, short)]
+    pub(crate) idle: bool,
+    /// The nodes that did not answer
+    #[arg(long, short)]
+    pub(crate) error: bool,
+    /// Ask its servers instead of its clients
+    #[arg(long, short)]
+    pub(crate) server: bool,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+    /// How often it is asked
+    #[arg(long = "loop", short = 'c', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) loop_count: u32,
+    /// Seconds in between
+    #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) delay: u32,
+    /// Its name
+    #[arg(default_value = "batch")]
+    pub(crate) batch: String,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ListBatch {
     /// The number of a test, from 1: this one alone
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) test: Option<u32>,
     /// The nodes that are active
-    #[arg(long)]
+    #[arg(long, short)]
     pub(crate) active: bool,
     /// The nodes that are not
-    #[arg(long)]
+    #[arg(long, short)]
     pub(crate) invalid: bool,
     /// All nodes
-    #[arg(long)]
+    #[arg(long, short = 'l')]
     pub(crate) all: bool,
-    /// Servers instead of clients: all of them, unless it is said which
-    #[arg(long)]
+    /// Of nodes, the servers instead of the clients
+    #[arg(long, short)]
     pub(crate) server: bool,
-    /// Names of batches
-    #[arg(required_if_eq_any([
-        ("active", "true"), ("invalid", "true"), ("all", "true"), ("server", "true"),
-    ]))]
-    pub(crate) names: Vec<String>,
+    /// The name of a batch; without, all of them
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Ping {
     /// All nodes of the session, as without a target
-    #[arg(long, conflicts_with_all = ["targets", "group", "nodes", "batch"])]
+    #[arg(long, short, conflicts_with_all = ["targets", "group", "nodes", "batch"])]
     session: bool,
     /// The nodes of a group
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     pub(crate) group: Option<String>,
     /// These nodes
-    #[arg(long, value_name = "NIDS")]
+    #[arg(long, short, value_name = "NIDS")]
     pub(crate) nodes: Option<String>,
     /// The clients of a batch
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     pub(crate) batch: Option<String>,
     /// The servers of the batch instead
-    #[arg(long, requires = "batch")]
+    #[arg(long, short = 'v', requires = "batch")]
     pub(crate) server: bool,
-    #[command(flatten)]
-    pub(crate) patience: Patience,
+    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the session's]
+    #[arg(long, short, value_parser = clap::value_parser!(u32).range(3..=30))]
+    pub(crate) timeout: Option<u32>,
     #[arg(value_name = TARGETS)]
     pub(crate) targets: Vec<String>,
 }
@@ -249,9 +261,10 @@ pub(crate) struct AddTest {
     /// The batch
     #[arg(long, short, default_value = "batch")]
     batch: String,
-    /// How often each unit does it
-    #[arg(long = "loop", short, default_value_t = 1)]
-    loop_count: u32,
+    /// How often each unit does it; -1 for without end
+    #[arg(long = "loop", short, default_value_t = -1, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(-1..))]
+    loop_count: i32,
     /// Units of a client for each destination
     #[arg(long, short, default_value_t = 1)]
     concurrency: u32,
@@ -267,7 +280,7 @@ pub(crate) struct AddTest {
     /// The group of the servers
     #[arg(long, short)]
     to: String,
-    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0]
+    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0] [skip_rx_copy]
     #[arg(required = true, num_args = 1.., value_name = "TEST")]
     test: Vec<String>,
 }
@@ -285,7 +298,8 @@ impl AddTest {
         let words: Vec<&str> = self.test.iter().map(String::as_str).collect();
         Ok(SelftestCommand::AddTest {
             batch: self.batch.clone(),
-            loop_count: self.loop_count,
+            // Without end is as often as there are numbers.
+            loop_count: self.loop_count.cast_unsigned(),
             concurrency: self.concurrency,
             distribute,
             span,
@@ -300,34 +314,46 @@ impl AddTest {
 /// A test by its words.
 fn test(words: &[&str]) -> Result<SelftestTest> {
     let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (is_write, options) = match words.as_slice() {
-        ["ping"] => return Ok(SelftestTest::Ping),
-        ["brw", "read" | "r", options @ ..] => (false, options),
-        ["brw", "write" | "w", options @ ..] => (true, options),
-        ["brw", options @ ..] if options.iter().all(|option| option.contains('=')) => (false, options),
-        _ => bail!("{:?}: ping, brw read or brw write is expected", words.join(" ")),
-    };
-    let (mut check, mut length_bytes, mut offset_bytes) = (1, 4096, 0);
-    for option in options {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        match name {
-            "check" => {
-                check = match value {
+    let (first, words) = words.split_first().context("ping or brw is expected")?;
+    match first.as_str() {
+        // The reference takes the words of brw here, too, and does nothing with them.
+        "ping" => Ok(SelftestTest::Ping),
+        "brw" => brw(words),
+        other => bail!("unknown test {other}: ping or brw is expected"),
+    }
+}
+
+fn brw(words: &[String]) -> Result<SelftestTest> {
+    let (mut is_write, mut check, mut length_bytes, mut offset_bytes) = (false, None, 4096, 0);
+    let mut skips_copy = false;
+    for word in words {
+        match word.split_once('=') {
+            Some(("check" | "c", value)) => {
+                check = Some(match value {
                     "none" => 1,
                     "simple" => 2,
                     "full" => 3,
                     "discard" => 4,
                     _ => bail!("check={value}: none, simple, full or discard is expected"),
-                };
+                });
             }
-            "size" => {
-                length_bytes = bytes(value).ok_or_else(|| anyhow!("size={value}: bytes, as 4K or 1M"))?
+            Some(("size" | "s", value)) => {
+                length_bytes = bytes(value).ok_or_else(|| anyhow!("size={value}: bytes, as 4K or 1M"))?;
             }
-            "off" => offset_bytes = bytes(value).ok_or_else(|| anyhow!("off={value}: bytes, as 8 or 1K"))?,
-            _ => bail!("{option}: check=, size= or off= is expected"),
+            Some(("off", value)) => {
+                offset_bytes = bytes(value).ok_or_else(|| anyhow!("off={value}: bytes, as 8 or 1K"))?;
+            }
+            None if word == "read" || word == "r" => is_write = false,
+            None if word == "write" || word == "w" => is_write = true,
+            None if word == "skip_rx_copy" || word == "skip-rx-copy" => skips_copy = true,
+            _ => bail!("{word}: read, write, check=, size=, off= or skip_rx_copy is expected"),
         }
     }
+    if skips_copy && check.is_some() {
+        bail!("skip_rx_copy conflicts with check=");
+    }
+    // What is not copied is not looked at.
+    let check = check.unwrap_or(if skips_copy { 4 } else { 1 });
     Ok(SelftestTest::Brw { is_write, check, length_bytes, offset_bytes })
 }
 
@@ -348,10 +374,10 @@ pub(crate) struct Stat {
     /// Rates alone
     #[arg(long)]
     pub(crate) rate: bool,
-    /// What is received alone
+    /// What the nodes send, which others read, alone
     #[arg(long)]
     pub(crate) read: bool,
-    /// What is sent alone
+    /// What the nodes receive, which others write, alone
     #[arg(long)]
     pub(crate) write: bool,
     /// The largest alone
@@ -363,6 +389,12 @@ pub(crate) struct Stat {
     /// The average alone
     #[arg(long)]
     pub(crate) avg: bool,
+    /// Counters of LNet, as without
+    #[arg(long)]
+    pub(crate) lnet: bool,
+    /// No counters of LNet; those of requests are shown by show_error
+    #[arg(long)]
+    pub(crate) rpc: bool,
     /// Megabytes of a million bytes
     #[arg(long)]
     pub(crate) mbs: bool,
@@ -372,7 +404,7 @@ pub(crate) struct Stat {
     #[command(flatten)]
     pub(crate) patience: Patience,
     /// Samples; without, until it is interrupted
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long)]
     pub(crate) count: Option<u32>,
     #[arg(value_name = TARGETS, required = true)]
     pub(crate) targets: Vec<String>,
@@ -418,9 +450,14 @@ mod tests {
         assert_eq!(test(&words).unwrap(), brw(true, 3, 1 << 20, 8));
         assert_eq!(test(&["brw"]).unwrap(), brw(false, 1, 4096, 0));
         assert_eq!(test(&["brw", "WRITE", "size=16k"]).unwrap(), brw(true, 1, 16384, 0));
+        assert_eq!(test(&["brw", "s=8K", "write", "c=simple"]).unwrap(), brw(true, 2, 8192, 0));
+        for word in ["skip_rx_copy", "skip-rx-copy"] {
+            assert_eq!(test(&["brw", "read", word]).unwrap(), brw(false, 4, 4096, 0));
+        }
+        assert_eq!(test(&["ping", "size=8"]).unwrap(), SelftestTest::Ping);
         for words in [
             &["pong"][..],
-            &["ping", "size=8"],
+            &["brw", "skip_rx_copy", "check=full"],
             &["brw", "both"],
             &["brw", "read", "check=half"],
             &["brw", "read", "size=9G"],

@@ -9,6 +9,7 @@ mod cli;
 mod show;
 mod stat;
 
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,10 +22,14 @@ use lnet_control::records::{
     SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
 };
 
-use cli::{Command, Options, Ping, States};
+use cli::{Command, Options, Ping, Query, States};
 
 /// What users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
+/// Feature bits of new sessions, in the environment.
+const SESSION_FEATURES: &str = "LST_FEATURES";
+/// What of session names fits into messages.
+const NAME_MAX_BYTES: usize = 31;
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
@@ -82,8 +87,9 @@ fn run(options: &Options) -> Result<()> {
 fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
     match command {
         Command::NewSession { timeout, force, feats, name } => {
-            let (name, force) = (name.clone(), *force);
-            let asked = SelftestCommand::NewSession { name, timeout_s: *timeout, force, features: *feats };
+            let name = name.clone().map_or_else(own_name, Ok)?;
+            let (features, force) = (feats.unwrap_or_else(features), *force);
+            let asked = SelftestCommand::NewSession { name, timeout_s: *timeout, force, features };
             if let SelftestAnswer::Session(session) = console.ask(asked)? {
                 let force = if force { "Yes" } else { "No" };
                 println!(
@@ -93,38 +99,23 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             }
             Ok(())
         }
-        Command::EndSession => show::failures(&console.nodes(SelftestCommand::EndSession)?, "end"),
+        Command::EndSession => show::failures(&console.nodes(SelftestCommand::EndSession)?, "remove session"),
         Command::ShowSession => {
             if let SelftestAnswer::Session(session) = console.ask(SelftestCommand::ShowSession)? {
                 show::session(&session);
             }
             Ok(())
         }
-        Command::AddGroup { name, nids } => {
-            let nids = nids.iter().map(|text| pattern::nids_resolved(text)).collect::<Result<Vec<_>, _>>()?;
-            let asked = SelftestCommand::AddGroup { name: name.clone(), nids: nids.concat() };
-            let nodes = console.nodes(asked)?;
-            let added = nodes.iter().filter(|node| node.state == SelftestState::Active);
-            let added: Vec<String> = added.map(|node| node.nid.to_string()).collect();
-            if !added.is_empty() {
-                println!("{} are added to session", added.join(", "));
-            }
-            let failed = show::failures(&nodes, "join");
-            if added.is_empty() {
-                println!("No nodes added successfully, deleting group {name}");
-                console.ask(SelftestCommand::DeleteGroup { name: name.clone() })?;
-                println!("Group is deleted");
-            }
-            failed
-        }
+        Command::AddGroup { name, nids } => add_group(console, name, nids),
         Command::UpdateGroup { refresh, clean, remove, name } => {
+            if !refresh && clean.is_empty() && remove.is_none() {
+                bail!("--refresh, --clean or --remove is expected");
+            }
             let remove = remove.as_deref().map(pattern::nids).transpose()?.unwrap_or_default();
             let clean = clean.iter().flat_map(|States(states)| states.clone()).collect();
             let (name, refresh) = (name.clone(), *refresh);
             let asked = SelftestCommand::UpdateGroup { name, remove, clean, refresh };
-            show::failures(&console.nodes(asked)?, "join")?;
-            println!("Group is updated");
-            Ok(())
+            show::failures(&console.nodes(asked)?, "Updating group")
         }
         Command::DelGroup { name } => {
             console.ask(SelftestCommand::DeleteGroup { name: name.clone() })?;
@@ -141,35 +132,28 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         Command::AddBatch { name } => console.ask(SelftestCommand::AddBatch { name: name.clone() }).map(drop),
         Command::AddTest(test) => {
             let nodes = console.nodes(test.command()?)?;
-            show::failures(&nodes, "take the test")?;
+            show::failures(&nodes, "add test")?;
             println!("Test was added successfully");
             Ok(())
         }
-        Command::Run { batch } => {
-            show::failures(&console.nodes(SelftestCommand::Run { batch: batch.clone() })?, "run the batch")?;
+        Command::Run { patience, batch } => {
+            console.timeout_s = patience.timeout;
+            show::failures(&console.nodes(SelftestCommand::Run { batch: batch.clone() })?, "run batch")?;
             println!("{batch} is running now");
             Ok(())
         }
         Command::Stop { force, batch } => {
             let (batch, force) = (batch.clone(), *force);
-            show::failures(&console.nodes(SelftestCommand::Stop { batch: batch.clone(), force })?, "stop")?;
+            show::failures(
+                &console.nodes(SelftestCommand::Stop { batch: batch.clone(), force })?,
+                "stop batch",
+            )?;
             stat::wait_until_idle(console, &batch)?;
             println!("Batch is stopped");
             Ok(())
         }
         Command::ListBatch(options) => show::batches(&console.batches()?, options),
-        Command::Query { test, all, server, patience, loop_count, delay, batch } => {
-            console.timeout_s = patience.timeout;
-            for round in 0..*loop_count {
-                if round != 0 {
-                    std::thread::sleep(Duration::from_secs((*delay).into()));
-                }
-                let (batch, test, of_servers) = (batch.clone(), *test, *server);
-                let asked = SelftestCommand::Query { batch, test, of_servers };
-                show::activity(&console.nodes(asked)?, *all)?;
-            }
-            Ok(())
-        }
+        Command::Query(options) => query(console, options),
         Command::Ping(options) => ping(options, console),
         Command::Stat(options) => {
             console.timeout_s = options.patience.timeout;
@@ -180,9 +164,71 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
     }
 }
 
+/// Feature bits that the environment names; as with the reference, 0 and what is no number name none.
+fn features() -> u32 {
+    let named = std::env::var(SESSION_FEATURES).ok().and_then(|text| pattern::integer(&text));
+    named.and_then(|bits| u32::try_from(bits).ok()).filter(|bits| *bits != 0).unwrap_or(1)
+}
+
+/// The name of a session that was given none: that of the user, at this host.
+fn own_name() -> Result<String> {
+    let user = std::fs::metadata("/proc/self").context("the user is not known")?.uid();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
+    });
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("the host is not known")?;
+    let mut name = format!("{}@{}", name.unwrap_or_else(|| user.to_string()), host.trim());
+    while name.len() > NAME_MAX_BYTES {
+        name.pop();
+    }
+    Ok(name)
+}
+
+/// Makes a group of the nodes of each list; one that none of them joins is deleted.
+fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> {
+    let mut resolved = Vec::new();
+    for text in lists {
+        let whole = if text.contains('@') { text.clone() } else { format!("{text}@tcp") };
+        resolved.push((text, pattern::nids_resolved(&whole)?));
+    }
+    let nids = resolved.iter().flat_map(|(_, nids)| nids.clone()).collect();
+    let nodes = console.nodes(SelftestCommand::AddGroup { name: name.to_owned(), nids })?;
+    let active = nodes.iter().filter(|node| node.state == SelftestState::Active);
+    let joined: Vec<_> = active.map(|node| node.nid).collect();
+    for (text, nids) in &resolved {
+        if nids.iter().all(|nid| joined.contains(nid)) {
+            println!("{text} are added to session");
+        }
+    }
+    let failed = show::failures(&nodes, "create session");
+    if joined.is_empty() {
+        eprintln!("No nodes added successfully, deleting group {name}");
+        console.ask(SelftestCommand::DeleteGroup { name: name.to_owned() })?;
+        println!("Group is deleted");
+    }
+    failed
+}
+
+/// Shows what of a batch is active, once or more often.
+fn query(console: &mut Console, options: &Query) -> Result<()> {
+    console.timeout_s = options.patience.timeout;
+    for round in 0..options.loop_count {
+        if round != 0 {
+            std::thread::sleep(Duration::from_secs(options.delay.into()));
+        }
+        let (batch, test, of_servers) = (options.batch.clone(), options.test, options.server);
+        let nodes = console.nodes(SelftestCommand::Query { batch, test, of_servers })?;
+        show::activity(&nodes, options)?;
+    }
+    Ok(())
+}
+
 /// Asks nodes for their session: those of groups, batches and lists of NIDs, or all.
 fn ping(options: &Ping, console: &mut Console) -> Result<()> {
-    console.timeout_s = options.patience.timeout;
+    console.timeout_s = options.timeout;
     let mut targets = options.targets.clone();
     targets.extend(options.group.iter().chain(&options.nodes).cloned());
     if let Some(name) = &options.batch {
@@ -190,13 +236,16 @@ fn ping(options: &Ping, console: &mut Console) -> Result<()> {
         let batch = show::batch(&batches, name)?;
         let nodes = if options.server { &batch.servers } else { &batch.clients };
         if nodes.is_empty() {
-            bail!("batch {name} has no nodes; add a test to it with add_test");
+            println!("Target batch is empty");
+            return Ok(());
         }
         targets.extend(nodes.iter().map(|node| node.nid.to_string()));
     }
     let nodes = console.nodes(SelftestCommand::Ping { targets })?;
     show::pinged(&nodes);
-    match nodes.iter().filter(|node| node.failed.is_some()).count() {
+    // A node of another session has answered.
+    let silent = |node: &&SelftestNode| node.failed.is_some() && node.session.is_none();
+    match nodes.iter().filter(silent).count() {
         0 => Ok(()),
         count => bail!("{count} of {} nodes did not answer", nodes.len()),
     }

@@ -1,11 +1,12 @@
 //! What came of commands, as the reference prints it.
 
 use anyhow::{Context, Result, bail};
+use lnet_control::Errno;
 use lnet_control::records::{
     SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestSession, SelftestState,
 };
 
-use crate::cli::ListBatch;
+use crate::cli::{ListBatch, Query};
 
 /// In the order of the columns.
 const STATES: [SelftestState; 4] =
@@ -29,20 +30,31 @@ const fn state(state: SelftestState) -> &'static str {
 pub(crate) fn failures(nodes: &[SelftestNode], what: &str) -> Result<()> {
     let failed = nodes.iter().filter_map(|node| Some((node, node.failed?)));
     for (node, errno) in failed.clone() {
-        eprintln!("{} did not {what}: {errno}", id(node.nid));
+        if matches!(errno, Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::IO) {
+            eprintln!("{what} RPC failed on {}: {errno}", id(node.nid));
+        } else {
+            eprintln!("operation {what} failed on {}: {errno}", id(node.nid));
+        }
     }
     match failed.count() {
         0 => Ok(()),
-        count => bail!("{count} of {} nodes did not {what}", nodes.len()),
+        count => bail!("{what}: {count} of {} nodes have failed", nodes.len()),
     }
 }
 
 pub(crate) fn session(session: &SelftestSession) {
-    let SelftestSession { name, key, console, features, timeout_s, nodes } = session;
-    println!(
-        "{name} ID: {console} KEY: {key} FEATURES: {features:x} TIMEOUT: {timeout_s} NODES: {}",
-        nodes.len()
-    );
+    let SelftestSession { name, key, console, stamp, features, nodes, .. } = session;
+    println!("{name} ID: {stamp}@{console}, KEY: {key} FEATURES: {features:x} NODES: {}", nodes.len());
+}
+
+/// Names of the columns.
+const HEAD: &str = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL";
+
+/// How many nodes are in each state, and in all.
+fn counts(nodes: &[SelftestNode]) -> String {
+    let count = |state| nodes.iter().filter(|node| node.state == state).count();
+    let [active, busy, down, unknown] = STATES.map(count);
+    format!("{active}\t{busy}\t{down}\t{unknown}\t{}", nodes.len())
 }
 
 /// All groups, or the nodes of some that are in a chosen state.
@@ -54,22 +66,28 @@ pub(crate) fn groups(groups: &[SelftestGroup], names: &[String], chosen: [bool; 
         println!("Total {} groups", groups.len());
         return Ok(());
     }
-    for name in names {
-        let Some(group) = groups.iter().find(|group| group.name == *name) else {
-            bail!("there is no group {name}");
+    let tells_nodes = chosen.contains(&true);
+    if tells_nodes {
+        println!("{HEAD}");
+    }
+    // The reference is silent on names that no group has.
+    for group in names.iter().filter_map(|name| groups.iter().find(|group| group.name == *name)) {
+        let name = &group.name;
+        if !tells_nodes {
+            println!("\t{}\t{name}", counts(&group.nodes));
+            continue;
+        }
+        let is_chosen = |node: &&SelftestNode| {
+            STATES.iter().zip(chosen).any(|(state, chosen)| chosen && *state == node.state)
         };
-        let count = |state| group.nodes.iter().filter(|node| node.state == state).count();
-        println!("{:<10} {:<10} {:<10} {:<10} {:<10}", "ACTIVE", "BUSY", "DOWN", "UNKNOWN", "TOTAL");
-        let [active, busy, down, unknown] = STATES.map(count);
-        println!("{active:<10} {busy:<10} {down:<10} {unknown:<10} {:<10} {name}", group.nodes.len());
-        for node in &group.nodes {
-            if STATES.iter().zip(chosen).any(|(state, chosen)| chosen && *state == node.state) {
-                println!("{}: {}", id(node.nid), state(node.state));
-            }
+        let nodes: Vec<_> = group.nodes.iter().filter(is_chosen).collect();
+        println!("Group [ {name} ]");
+        if nodes.is_empty() {
+            println!("No nodes found [ {name} ]");
+            continue;
         }
-        if chosen.contains(&true) {
-            println!("Total {} nodes [{name}]", group.nodes.len());
-        }
+        nodes.iter().for_each(|node| println!("\t{}: {}", id(node.nid), state(node.state)));
+        println!("Total {} nodes [ {name} ]", nodes.len());
     }
     Ok(())
 }
@@ -80,88 +98,103 @@ pub(crate) fn batch<'a>(batches: &'a [SelftestBatch], name: &str) -> Result<&'a 
     batch.with_context(|| format!("there is no batch {name}"))
 }
 
-/// All batches, or the tests of some, or their nodes.
+/// All batches, or the tests of one, or its nodes.
 pub(crate) fn batches(batches: &[SelftestBatch], options: &ListBatch) -> Result<()> {
-    if options.names.is_empty() {
-        if options.test.is_some() {
-            bail!("--test: the name of a batch is expected");
+    let &ListBatch { test, active, invalid, all, server, ref name } = options;
+    let Some(name) = name else {
+        for (batch, number) in batches.iter().zip(1..) {
+            println!("{number}) {}", batch.name);
         }
-        batches.iter().for_each(|batch| println!("{}", batch.name));
+        println!("Total {} batches", batches.len());
         return Ok(());
-    }
-    let &ListBatch { active, invalid, all, server, .. } = options;
-    let is_chosen = |state| match state {
-        SelftestState::Active => active || all || !invalid,
-        SelftestState::Busy | SelftestState::Down | SelftestState::Unknown => invalid || all || !active,
     };
-    for name in &options.names {
-        let batch = batch(batches, name)?;
-        let tests: Vec<_> = batch
-            .tests
-            .iter()
-            .zip(1..)
-            .filter(|(_, number)| options.test.is_none_or(|test| test == *number))
-            .collect();
-        if let (Some(test), true) = (options.test, tests.is_empty()) {
-            bail!("test {test}: the batch {name} has {} tests", batch.tests.len());
-        }
-        if active || invalid || all || server {
-            let (clients, servers) = match (options.test, tests.first()) {
-                (Some(_), Some((test, _))) => (&test.clients, &test.servers),
-                _ => (&batch.clients, &batch.servers),
-            };
-            let nodes = if server { servers } else { clients };
-            nodes
-                .iter()
-                .filter(|node| is_chosen(node.state))
-                .for_each(|node| pinged(std::slice::from_ref(node)));
-            continue;
-        }
-        let state = if batch.is_running { "Running" } else { "Idle" };
+    let batch = batch(batches, name)?;
+    let numbered = |number: u32| {
+        let found = batch.tests.get(number as usize - 1);
+        found.with_context(|| format!("test {number}: the batch {name} has {} tests", batch.tests.len()))
+    };
+    let chosen = test.map(numbered).transpose()?;
+    if active || invalid || all {
+        let (clients, servers) =
+            chosen.map_or((&batch.clients, &batch.servers), |test| (&test.clients, &test.servers));
+        let is_chosen = |node: &&SelftestNode| {
+            let is_active = node.state == SelftestState::Active;
+            all || (active && is_active) || (invalid && !is_active)
+        };
+        let nodes: Vec<_> = if server { servers } else { clients }.iter().filter(is_chosen).collect();
+        nodes.iter().for_each(|node| println!("\t{}: {}", id(node.nid), state(node.state)));
+        println!("Total {} nodes", nodes.len());
+    } else if let (Some(test), Some(number)) = (chosen, test) {
+        numbered_test(number, test);
+    } else {
+        let state = if batch.is_running { RUNNING } else { IDLE };
         println!("Batch: {name} Tests: {} State: {state}", batch.tests.len());
-        counted(&batch.clients, &batch.servers);
-        for (test, number) in tests {
-            let SelftestBatchTest { words, loop_count, concurrency, from, to, clients, servers } = test;
-            println!(
-                "Test {number}({words}) (loop: {loop_count}, concurrency: {concurrency}), from {from} to {to}"
-            );
-            counted(clients, servers);
-        }
+        both(&batch.clients, &batch.servers);
+        batch.tests.iter().zip(1..).for_each(|(test, number)| numbered_test(number, test));
     }
     Ok(())
 }
 
+/// States of batches (LNet `LST_BATCH_IDLE`, `LST_BATCH_RUNNING`).
+const IDLE: u32 = 0xB0;
+const RUNNING: u32 = 0xB1;
+
+fn numbered_test(number: u32, test: &SelftestBatchTest) {
+    let SelftestBatchTest { words, loop_count, concurrency, clients, servers, .. } = test;
+    let kind = words.split_whitespace().next().unwrap_or_default();
+    // Without end is -1.
+    let loop_count = loop_count.cast_signed();
+    println!("\tTest {number}({kind}) (loop: {loop_count}, concurrency: {concurrency})");
+    both(clients, servers);
+}
+
 /// How many clients and servers are in each state.
-fn counted(clients: &[SelftestNode], servers: &[SelftestNode]) {
-    println!("{:<10} {:<10} {:<10} {:<10} {:<10} {:<10}", "", "ACTIVE", "BUSY", "DOWN", "UNKNOWN", "TOTAL");
-    for (role, nodes) in [("client", clients), ("server", servers)] {
-        let [active, busy, down, unknown] =
-            STATES.map(|state| nodes.iter().filter(|node| node.state == state).count());
-        println!("{role:<10} {active:<10} {busy:<10} {down:<10} {unknown:<10} {:<10}", nodes.len());
-    }
+fn both(clients: &[SelftestNode], servers: &[SelftestNode]) {
+    println!("{HEAD}\nclient\t{}\nserver\t{}", counts(clients), counts(servers));
 }
 
 /// What of a batch is active.
-pub(crate) fn activity(nodes: &[SelftestNode], each: bool) -> Result<()> {
-    if each {
-        for node in nodes {
-            let activity = match (node.failed, node.active) {
-                (Some(_), _) => "Unknown",
-                (None, 0) => "Idle",
-                (None, _) => "Running",
-            };
-            println!("{} [{}]: {activity}", id(node.nid), state(node.state));
+pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
+    let &Query { test, all, active, idle, error, ref batch, .. } = options;
+    let unknown = nodes.iter().filter(|node| node.failed.is_some()).count();
+    let running = nodes.iter().filter(|node| node.failed.is_none() && node.active != 0).count();
+    if all || active || idle || error {
+        if nodes.is_empty() {
+            println!("Batch or test is empty");
         }
+        for node in nodes {
+            let (is_chosen, activity) = match (node.failed, node.active) {
+                (Some(errno), _) => (error, errno.to_string()),
+                (None, 0) => (idle, "Idle".to_owned()),
+                (None, _) => (active, "Running".to_owned()),
+            };
+            if all || is_chosen {
+                println!("{} [{}]: {activity}", id(node.nid), state(node.state));
+            }
+        }
+    } else if unknown != 0 {
+        let total = nodes.len();
+        let stopped = total - unknown - running;
+        // Nodes that have answered have not failed.
+        println!(
+            "{batch} [{test}] {unknown} of {total} nodes are unknown, stopped: {stopped} , running: {running}, failed: 0"
+        );
     } else {
-        let running = nodes.iter().filter(|node| node.active != 0).count();
-        let activity = if running == 0 { "Idle" } else { "Running" };
-        println!("Batch is {activity}: {running} of {} nodes are running", nodes.len());
+        println!("{batch} [{test}] is {}", if running == 0 { "stopped" } else { "running" });
     }
-    failures(nodes, "answer")
+    match unknown {
+        0 => Ok(()),
+        unknown => bail!("{unknown} of {} nodes did not answer", nodes.len()),
+    }
 }
 
+/// What nodes have said of their session.
 pub(crate) fn pinged(nodes: &[SelftestNode]) {
     for node in nodes {
-        println!("{}: {}", id(node.nid), state(node.state));
+        let of = match &node.session {
+            Some(session) => format!("[session: {} id: {}]", session.name, session.console),
+            None => "[session: <NULL> id: <?>]".to_owned(),
+        };
+        println!("\t{}: {} {of}", id(node.nid), state(node.state));
     }
 }

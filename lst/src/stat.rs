@@ -38,7 +38,7 @@ fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
 /// Shows rates of targets, again and again.
 pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
     let mut former = sample(console, &options.targets)?;
-    let mut left = options.count;
+    let (mut left, mut failed) = (options.count, 0);
     while left != Some(0) {
         std::thread::sleep(Duration::from_secs(options.delay.into()));
         let now = sample(console, &options.targets)?;
@@ -47,43 +47,59 @@ pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
                 let known = former.iter().find(|known| known.nid == stats.nid)?;
                 rates(known.counters.as_ref()?, stats.counters.as_ref()?)
             });
-            print(target, &both.collect::<Vec<_>>(), options);
-            for silent in now.iter().filter(|stats| stats.counters.is_none()) {
-                eprintln!("{} did not answer", id(silent.nid));
+            let both: Vec<_> = both.collect();
+            let silent = now.iter().filter(|stats| stats.counters.is_none()).count();
+            failed += silent;
+            if both.is_empty() && silent != 0 {
+                println!("Failed to stat on {silent} nodes");
+            } else if !options.rpc {
+                // There are no other counters than those of LNet.
+                print(target, &both, options);
             }
         }
         former = now;
         left = left.map(|left| left - 1);
     }
-    Ok(())
+    match failed {
+        0 => Ok(()),
+        count => bail!("{count} times a node did not answer"),
+    }
 }
 
 fn print(target: &str, rates: &[Rates], options: &Stat) {
     let (unit, bytes) = if options.mbs { ("MB/s ", 1e6) } else { ("MiB/s", 1_048_576.0) };
+    // What nodes send is what others read of them; so the reference has it.
+    let both = options.read == options.write;
+    let directions = [("R", 0, both || options.write), ("W", 1, both || options.read)];
+    let directions = directions.into_iter().filter(|(_, _, is_shown)| *is_shown);
     if !options.bw || options.rate {
         println!("[LNet Rates of {target}]");
-        for (mark, index, is_shown) in [("R", 0, options.read), ("W", 1, options.write)] {
-            if is_shown || !(options.read || options.write) {
-                let line = line(rates.iter().map(|rates| rates[index]), options, |value| {
-                    format!("{value:<8.0} RPC/s")
-                });
-                println!("[{mark}] {line}");
-            }
+        for (mark, index, _) in directions.clone() {
+            let line = line(rates.iter().map(|rates| rates[index]), options, |name, value| {
+                // Nothing follows the last.
+                format!("{name}: {value:<8.0} RPC/s{}", if name == "Max" { "" } else { " " })
+            });
+            println!("[{mark}] {line}");
         }
     }
     if !options.rate || options.bw {
         println!("[LNet Bandwidth of {target}]");
-        for (mark, index, is_shown) in [("R", 2, options.read), ("W", 3, options.write)] {
-            if is_shown || !(options.read || options.write) {
-                let values = rates.iter().map(|rates| rates[index] / bytes);
-                println!("[{mark}] {} ", line(values, options, |value| format!("{value:<8.2} {unit}")));
-            }
+        for (mark, index, _) in directions {
+            let values = rates.iter().map(|rates| rates[index + 2] / bytes);
+            println!(
+                "[{mark}] {}",
+                line(values, options, |name, value| format!("{name}: {value:<8.2} {unit} "))
+            );
         }
     }
 }
 
 /// Average, smallest and largest, or those of them that were asked for.
-fn line(values: impl Iterator<Item = f64> + Clone, options: &Stat, shown: impl Fn(f64) -> String) -> String {
+fn line(
+    values: impl Iterator<Item = f64> + Clone,
+    options: &Stat,
+    shown: impl Fn(&str, f64) -> String,
+) -> String {
     let count = values.clone().count().max(1) as f64;
     let average = values.clone().sum::<f64>() / count;
     let (min, max) = (values.clone().reduce(f64::min), values.reduce(f64::max));
@@ -94,19 +110,20 @@ fn line(values: impl Iterator<Item = f64> + Clone, options: &Stat, shown: impl F
         ("Max", max.unwrap_or(0.0), options.max),
     ];
     let parts = parts.into_iter().filter(|(_, _, is_asked)| all || *is_asked);
-    parts.map(|(name, value, _)| format!("{name}: {}", shown(value))).collect::<Vec<_>>().join(" ")
+    parts.map(|(name, value, _)| shown(name, value)).collect()
 }
 
 /// Shows the nodes that have counted errors: of tests, and else of requests as well.
 pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session: bool) -> Result<()> {
     let stats = sample(console, targets)?;
+    let mut silent = 0;
     for (target, nodes) in targets.iter().zip(stats) {
         println!("{target}:");
         let mut count = 0;
         for SelftestStats { nid, counters } in nodes {
             let Some(counters) = counters else {
-                count += 1;
-                println!("{}: no answer", id(nid));
+                silent += 1;
+                eprintln!("RPC failure, can't show error on {}", id(nid));
                 continue;
             };
             let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired, .. } =
@@ -117,9 +134,9 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
             }
             count += 1;
             if of_session {
-                println!("{}: [Session {brw_errors} brw errors, {ping_errors} ping errors]", id(nid));
+                eprintln!("{}: [Session {brw_errors} brw errors, {ping_errors} ping errors]", id(nid));
             } else {
-                println!(
+                eprintln!(
                     "{}: [Session {brw_errors} brw errors, {ping_errors} ping errors] [RPC: {rpc_errors} errors, \
                      {rpc_dropped} dropped, {rpc_expired} expired]",
                     id(nid)
@@ -128,7 +145,10 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
         }
         println!("Total {count} error nodes in {target}");
     }
-    Ok(())
+    match silent {
+        0 => Ok(()),
+        count => bail!("{count} nodes did not answer"),
+    }
 }
 
 /// Waits for what was under way when a batch was stopped.

@@ -72,7 +72,8 @@ pub use net::{Lnd, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, XdpMode};
 pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord};
 pub use selftest::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestCommand, SelftestCounters, SelftestGroup,
-    SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
+    SelftestJoined, SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats,
+    SelftestTest,
 };
 pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
 pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};

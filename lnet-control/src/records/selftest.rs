@@ -58,7 +58,7 @@ pub enum SelftestCommand {
     EndSession,
     /// Tells of it.
     ShowSession,
-    /// Adds nodes to a group, a new one or one that is there.
+    /// Makes a group of nodes, which join the session.
     AddGroup {
         /// Its name.
         name: String,
@@ -94,7 +94,7 @@ pub enum SelftestCommand {
     AddTest {
         /// The batch.
         batch: String,
-        /// How often each unit does it.
+        /// How often each unit does it; the largest number for without end.
         loop_count: u32,
         /// Units of a client for each destination.
         concurrency: u32,
@@ -168,6 +168,8 @@ pub struct SelftestSession {
     /// The console.
     #[serde(with = "text")]
     pub console: Nid,
+    /// What tells it from former ones of the console.
+    pub stamp: i64,
     /// Feature bits.
     pub features: u32,
     /// Seconds.
@@ -190,6 +192,19 @@ pub struct SelftestNode {
     /// Of a query: what is active there.
     #[serde(default)]
     pub active: u32,
+    /// Of a ping: the session that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SelftestJoined>,
+}
+
+/// The session that a node has said it is in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestJoined {
+    /// Its name.
+    pub name: String,
+    /// Its console.
+    #[serde(with = "text")]
+    pub console: Nid,
 }
 
 /// A group.

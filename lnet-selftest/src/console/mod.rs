@@ -7,14 +7,14 @@
 mod state;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use lnet_control::records::{
-    SelftestAnswer, SelftestCommand, SelftestCounters, SelftestNode, SelftestRequest, SelftestSession,
-    SelftestState, SelftestStats, SelftestTest,
+    SelftestAnswer, SelftestCommand, SelftestCounters, SelftestJoined, SelftestNode, SelftestRequest,
+    SelftestSession, SelftestState, SelftestStats, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
 use lnet_user::api::LnetError;
@@ -98,8 +98,11 @@ impl Console {
             return self.new_session(key, &name, timeout_s, force, features).await;
         }
         match &*self.session.borrow() {
+            // There is nothing to be ended.
+            None if command == SelftestCommand::EndSession => return Ok(SelftestAnswer::Nodes(Vec::new())),
             None => return refused(Errno::SRCH, "there is no session; begin one with new_session"),
-            Some(session) if session.key != key => {
+            // The key is shown to those who look for it.
+            Some(session) if session.key != key && command != SelftestCommand::ShowSession => {
                 return refused(
                     Errno::ACCES,
                     format!("key {key} is not that of the session {}", session.name),
@@ -198,7 +201,7 @@ impl Console {
             timeout_s,
             force,
             nodes: HashMap::new(),
-            groups: BTreeMap::new(),
+            groups: Vec::new(),
             batches: state::first_batches(),
             next_batch: 2,
         });
@@ -212,6 +215,7 @@ impl Console {
                 name: session.name.to_string(),
                 key: session.key,
                 console,
+                stamp: session.id.stamp,
                 features: session.features,
                 timeout_s: session.timeout_s,
                 nodes: session.all_nodes().iter().map(|nid| session.node(nid, None, 0)).collect(),
@@ -243,17 +247,22 @@ impl Console {
             if Name::new(&name).is_none() {
                 return refused(Errno::INVAL, format!("group {name:?}: up to 31 bytes are expected"));
             }
-            let group = session.groups.entry(name).or_default();
+            if session.groups.iter().any(|(known, _)| *known == name) {
+                return refused(Errno::EXIST, format!("there is a group {name}"));
+            }
+            if let Some(large) = nids.iter().find(|nid| nid.to_small().is_none()) {
+                let message =
+                    format!("{large}: messages of selftest have room for NIDs of 8 bytes alone (IPv4)");
+                return refused(Errno::INVAL, message);
+            }
             let mut fresh = Vec::new();
             for nid in nids {
-                if !group.contains(&nid) {
-                    group.push(nid);
+                if !fresh.contains(&nid) {
                     fresh.push(nid);
+                    session.nodes.entry(nid).or_insert(SelftestState::Unknown);
                 }
             }
-            for nid in &fresh {
-                session.nodes.entry(*nid).or_insert(SelftestState::Unknown);
-            }
+            session.groups.push((name, fresh.clone()));
             Ok((fresh, session.id, session.force, session.name))
         })?;
         Ok(SelftestAnswer::Nodes(self.invite(fresh, id, force, session_name).await))
@@ -275,7 +284,8 @@ impl Console {
             Body::MakeSession(MakeSession { reply_id, session, force: u32::from(force), name })
         };
         let mut invited = self.ask(self.terms(None), fresh, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
-        let there = |nid| SelftestNode { nid, state: SelftestState::Active, failed: None, active: 0 };
+        let there =
+            |nid| SelftestNode { nid, state: SelftestState::Active, failed: None, active: 0, session: None };
         invited.extend(known.into_iter().map(there));
         invited.sort_by_key(|node| nodes.iter().position(|nid| *nid == node.nid));
         let _ = self.with(|session| {
@@ -283,7 +293,8 @@ impl Console {
                 node.state = match node.failed {
                     None => SelftestState::Active,
                     Some(Errno::BUSY) => SelftestState::Busy,
-                    Some(_) => SelftestState::Down,
+                    // No more is known of it than before.
+                    Some(_) => node.state,
                 };
                 session.nodes.insert(node.nid, node.state);
             }
@@ -307,9 +318,7 @@ impl Console {
             group.retain(|nid| !remove.contains(nid) && !clean.contains(&state(nid)));
             let stale = |nid: &&Nid| refresh && state(nid) != SelftestState::Active;
             let stale: Vec<Nid> = group.iter().filter(stale).copied().collect();
-            if group.is_empty() {
-                session.groups.remove(name);
-            }
+            session.groups.retain(|(_, nids)| !nids.is_empty());
             let gone = session.forget_nodes();
             Ok((gone, stale, session.id, session.force, session.name))
         })?;
@@ -321,7 +330,7 @@ impl Console {
         let (gone, id) = self.with(|session| {
             session.group_mut(name)?;
             session.check_unused(name)?;
-            session.groups.remove(name);
+            session.groups.retain(|(known, _)| known != name);
             Ok((session.forget_nodes(), session.id))
         })?;
         Ok(SelftestAnswer::Nodes(self.dismiss(gone, id).await))
@@ -347,16 +356,17 @@ impl Console {
                 let message = format!("test {test_index}: the batch has {} tests", batch.tests.len());
                 return refused(Errno::NOENT, message);
             }
-            if operation == BatchOperation::Run && batch.tests.is_empty() {
-                return refused(Errno::NOENT, "the batch has no test; add one with add_test");
-            }
             match operation {
                 BatchOperation::Run => batch.is_running = true,
                 BatchOperation::Stop => batch.is_running = false,
                 BatchOperation::Query => {}
             }
-            let nodes = if of_servers { &batch.servers } else { &batch.clients };
-            Ok((nodes.clone(), batch.id, id))
+            // Of a test, its own nodes are asked.
+            let (clients, servers) = match test_index.checked_sub(1) {
+                Some(index) => (&batch.tests[index as usize].clients, &batch.tests[index as usize].servers),
+                None => (&batch.clients, &batch.servers),
+            };
+            Ok((if of_servers { servers } else { clients }.clone(), batch.id, id))
         })?;
         let body = move |_: usize, reply_id, _| {
             Body::Batch(BatchControl {
@@ -527,22 +537,44 @@ impl Console {
         let mut answers = Vec::new();
         for (nid, asked) in asked.collect::<Vec<_>>() {
             let answer = asked.await.unwrap_or(Err(Errno::IO));
-            if matches!(answer, Err(Errno::TIMEDOUT | Errno::HOSTUNREACH)) {
-                let _ = self.with(|session| {
-                    session.nodes.entry(nid).and_modify(|state| *state = SelftestState::Down);
-                    Ok(())
-                });
-            }
-            let state = self.session.borrow().as_ref().and_then(|session| session.nodes.get(&nid).copied());
+            let joined = answer.as_ref().ok().and_then(joined);
+            let mut session = self.session.borrow_mut();
+            let state = session.as_mut().and_then(|session| {
+                let told = match (&answer, &joined) {
+                    (Err(Errno::TIMEDOUT | Errno::HOSTUNREACH), _) => Some(SelftestState::Down),
+                    (_, Some((id, _))) if *id == session.id => Some(SelftestState::Active),
+                    (_, Some(_)) => Some(SelftestState::Busy),
+                    _ => None,
+                };
+                match session.nodes.get_mut(&nid) {
+                    // A node that never answered is unknown yet.
+                    Some(known) if told == Some(SelftestState::Down) && *known != SelftestState::Active => {
+                        Some(*known)
+                    }
+                    Some(known) => {
+                        *known = told.unwrap_or(*known);
+                        Some(*known)
+                    }
+                    None => told.filter(|told| *told != SelftestState::Down),
+                }
+            });
             answers.push(SelftestNode {
                 nid,
                 state: state.unwrap_or(SelftestState::Unknown),
                 active: answer.as_ref().map_or(0, &active),
                 failed: answer.err(),
+                session: joined.map(|(_, joined)| joined),
             });
         }
         answers
     }
+}
+
+/// The session that a node has said it is in.
+fn joined(body: &Body) -> Option<(SessionId, SelftestJoined)> {
+    let Body::DebugReply(reply) = body else { return None };
+    let console = Nid::from_small(reply.session.nid).ok()?;
+    Some((reply.session, SelftestJoined { name: reply.name.to_string(), console }))
 }
 
 /// A request to the framework of a node, and the reply that says that it went well.
@@ -603,14 +635,15 @@ fn wire_test(test: &SelftestTest, features: u32) -> Result<Test, Refusal> {
     } else {
         Test::Brw { direction: direction as u16, flags: check, length_bytes, offset_bytes }
     };
-    // Kernel nodes panic at others.
-    match wire.bulk() {
+    // Kernel nodes panic at others, and where the offset has bulk data take a page more than its length does.
+    let pages = (offset_bytes % PAGE_BYTES).saturating_add(length_bytes).div_ceil(PAGE_BYTES);
+    match wire.bulk().filter(|_| pages == length_bytes.div_ceil(PAGE_BYTES)) {
         Some(_) => Ok(wire),
         None => refused(
             Errno::INVAL,
             format!(
                 "size={length_bytes} off={offset_bytes} check={check}: multiples of 8 are expected, a size of 8 to \
-                 1048576, and a check of 1 to 4"
+                 1048576 in as many pages as without an offset, and a check of 1 to 4"
             ),
         ),
     }

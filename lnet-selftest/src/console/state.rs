@@ -68,7 +68,8 @@ pub(super) struct Session {
     pub(super) timeout_s: u32,
     pub(super) force: bool,
     pub(super) nodes: HashMap<Nid, SelftestState>,
-    pub(super) groups: BTreeMap<String, Vec<Nid>>,
+    /// In the order in which they were made.
+    pub(super) groups: Vec<(String, Vec<Nid>)>,
     pub(super) batches: BTreeMap<String, Batch>,
     pub(super) next_batch: u64,
 }
@@ -76,13 +77,13 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn node(&self, nid: &Nid, failed: Option<Errno>, active: u32) -> SelftestNode {
         let state = self.nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
-        SelftestNode { nid: *nid, state, failed, active }
+        SelftestNode { nid: *nid, state, failed, active, session: None }
     }
 
     /// The nodes of all groups, each once.
     pub(super) fn all_nodes(&self) -> Vec<Nid> {
         let mut nodes = Vec::new();
-        for nid in self.groups.values().flatten() {
+        for nid in self.groups.iter().flat_map(|(_, nids)| nids) {
             if !nodes.contains(nid) {
                 nodes.push(*nid);
             }
@@ -98,7 +99,7 @@ impl Session {
     }
 
     pub(super) fn groups(&self) -> Vec<SelftestGroup> {
-        let group = |(name, nids): (&String, &Vec<Nid>)| {
+        let group = |(name, nids): &(String, Vec<Nid>)| {
             let nodes = nids.iter().map(|nid| self.node(nid, None, 0)).collect();
             SelftestGroup { name: name.clone(), nodes }
         };
@@ -107,7 +108,8 @@ impl Session {
 
     pub(super) fn group_mut(&mut self, name: &str) -> Result<&mut Vec<Nid>, Refusal> {
         let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {name}"));
-        self.groups.get_mut(name).ok_or_else(unknown)
+        let mut groups = self.groups.iter_mut();
+        groups.find(|(known, _)| known == name).map(|(_, nids)| nids).ok_or_else(unknown)
     }
 
     /// Refuses what tests of a batch are about.
@@ -121,8 +123,8 @@ impl Session {
 
     /// A group's nodes, or those of this NID.
     pub(super) fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
-        match self.groups.get(target) {
-            Some(nodes) => Ok(nodes.clone()),
+        match self.groups.iter().find(|(name, _)| name == target) {
+            Some((_, nodes)) => Ok(nodes.clone()),
             None => lnet_control::pattern::nids(target).map_err(|_| {
                 Refusal::new(Errno::NOENT, format!("{target:?}: a group of the session or NIDs are expected"))
             }),
@@ -168,6 +170,8 @@ impl Session {
             servers: nodes(&batch.servers),
             is_running: batch.is_running,
         };
-        self.batches.iter().map(batch).collect()
+        let mut ordered: Vec<_> = self.batches.iter().collect();
+        ordered.sort_by_key(|(_, batch)| batch.id);
+        ordered.into_iter().map(batch).collect()
     }
 }

@@ -18,3 +18,4 @@ mod selftest;
 mod starts;
 mod states;
 mod tcp;
+mod transcripts;

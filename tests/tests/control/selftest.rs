@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 
-use crate::run::{Daemon, Two, program};
+use crate::run::{Daemon, PATIENCE, Two, program};
 
 /// Runs `lst` with these words as the console of a daemon: its status and what it prints.
 fn lst(daemon: &Daemon, words: &str) -> (i32, String, String) {
@@ -61,11 +61,12 @@ fn session(two: &Two, net: &str) {
     assert_eq!(good(a, "query b1 --all"), format!("12345-{near} [Active]: Idle\n"));
     assert_eq!(good(a, "show_error servers clients"), errors);
     good(a, "end_session");
+    assert_eq!(good(a, "end_session"), "", "there is nothing to end");
     bad(a, "show_session", "there is no session");
 }
 
 #[test]
-fn lst_prints_what_the_reference_prints_over_tcp_and_xdp() {
+fn a_session_has_both_nodes_work_over_tcp_and_xdp() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
@@ -97,70 +98,99 @@ fn lst_has_the_options_of_the_reference() {
     bad(one, "list_group", "there is no session");
     good(one, "new_session options");
     // A session has a batch from the beginning.
-    assert_eq!(good(one, "list_batch"), "batch\n");
-    bad(one, "run", "the batch has no test");
+    assert_eq!(good(one, "list_batch"), "1) batch\nTotal 1 batches\n");
     good(one, &format!("add_group g {node}"));
     assert_eq!(good(one, "add_test --from g --to g --loop 3 brw SIZE=16k"), "Test was added successfully\n");
     assert_eq!(good(one, "add_test --from g --to g --concurrency 2 ping"), "Test was added successfully\n");
-    let counts = ["ACTIVE BUSY DOWN UNKNOWN TOTAL", "client 1 0 0 0 1", "server 1 0 0 0 1"];
-    let first = "Test 1(brw read check=none size=16384) (loop: 3, concurrency: 1), from g to g";
-    let second = "Test 2(ping) (loop: 1, concurrency: 2), from g to g";
-    let shown = squeezed(&good(one, "list_batch batch"));
-    let head = ["Batch: batch Tests: 2 State: Idle"];
-    assert_eq!(shown, [&head[..], &counts, &[first], &counts, &[second], &counts].concat());
-    let shown = squeezed(&good(one, "list_batch batch --test 2"));
-    assert_eq!(shown, [&head[..], &counts, &[second], &counts].concat());
-    let active = format!("12345-{node}: Active\n");
-    for options in
-        ["--active", "--server", "--server --active", "--all", "--test 1 --server", "--active --invalid"]
-    {
+    let counts = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\nclient\t1\t0\t0\t0\t1\nserver\t1\t0\t0\t0\t1\n";
+    let first = format!("\tTest 1(brw) (loop: 3, concurrency: 1)\n{counts}");
+    let second = format!("\tTest 2(ping) (loop: -1, concurrency: 2)\n{counts}");
+    let shown = good(one, "list_batch batch");
+    assert_eq!(shown, format!("Batch: batch Tests: 2 State: 176\n{counts}{first}{second}"));
+    assert_eq!(good(one, "list_batch batch --test 2"), second);
+    let active = format!("\t12345-{node}: Active\nTotal 1 nodes\n");
+    for options in ["--active", "--server -a", "--all", "--test 1 --server -l", "-a -i"] {
         assert_eq!(good(one, &format!("list_batch batch {options}")), active, "{options}");
     }
-    for options in ["--invalid", "--server --invalid"] {
-        assert_eq!(good(one, &format!("list_batch batch {options}")), "", "{options}");
+    for options in ["--invalid", "--server -i"] {
+        assert_eq!(good(one, &format!("list_batch batch {options}")), "Total 0 nodes\n", "{options}");
     }
     bad(one, "list_batch batch --test 3", "test 3: the batch batch has 2 tests");
     bad(one, "list_batch nothing", "there is no batch nothing");
-    bad(one, "list_batch --server", "NAMES");
-    bad(one, "list_batch --test 1", "the name of a batch is expected");
 
-    let running = "Batch is Idle: 0 of 1 nodes are running\n";
-    assert_eq!(good(one, "query --loop 2 --delay 1 --timeout 3"), running.repeat(2));
-    assert_eq!(good(one, "query batch --server --all"), format!("12345-{node} [Active]: Idle\n"));
-    for words in
-        ["query --timeout 2", "query --loop 0", "query --delay 0", "stat --timeout 31 g", "stat --count 0 g"]
-    {
+    let stopped = "batch [0] is stopped\n";
+    assert_eq!(good(one, "query --loop 2 --delay 1 --timeout 3"), stopped.repeat(2));
+    let idle = format!("12345-{node} [Active]: Idle\n");
+    for words in ["batch --server --all", "-i", "-l -t 1"] {
+        assert_eq!(good(one, &format!("query {words}")), idle, "{words}");
+    }
+    for words in ["-e", "-a"] {
+        assert_eq!(good(one, &format!("query {words}")), "", "{words}");
+    }
+    for words in ["query --timeout 2", "query --loop 0", "query --delay 0", "stat --timeout 31 g"] {
         bad(one, words, "is not in");
     }
-    for words in [
-        "ping",
-        "ping --session",
-        "ping g",
-        "ping --group g",
-        "ping --batch batch",
-        "ping --batch batch --server",
-    ] {
-        assert_eq!(good(one, &format!("{words} --timeout 5")), active, "{words}");
+    let pinged = format!("\t12345-{node}: Active [session: options id: 0@lo]\n");
+    for words in
+        ["ping", "ping --session", "ping g", "ping -g g", "ping --batch batch", "ping --batch batch --server"]
+    {
+        assert_eq!(good(one, &format!("{words} --timeout 5")), pinged, "{words}");
     }
-    assert_eq!(good(one, &format!("ping --nodes {node}")), active);
+    assert_eq!(good(one, &format!("ping --nodes {node}")), pinged);
     bad(one, "ping --server", "--batch");
     bad(one, "ping --session g", "--session");
     bad(one, "ping --batch nothing", "there is no batch nothing");
     good(one, "add_batch empty");
-    bad(one, "ping --batch empty", "has no nodes");
+    assert_eq!(good(one, "ping --batch empty"), "Target batch is empty\n");
     let stat = good(one, "stat --timeout 5 --count 1 --delay 1 --bw --read --max --mbs g");
     let lines = squeezed(&stat);
     assert_eq!((lines.len(), lines[0].as_str()), (2, "[LNet Bandwidth of g]"), "{stat}");
-    assert!(lines[1].starts_with("[R] Max: ") && lines[1].ends_with(" MB/s"), "{stat}");
+    assert!(lines[1].starts_with("[W] Max: ") && lines[1].ends_with(" MB/s"), "{stat}");
 
     bad(one, "update_group g --clean ill", "busy, down, unknown, active or invalid is expected");
     bad(one, "update_group g --clean invalid", "group g is part of a test");
     good(one, &format!("add_group other {node}"));
-    assert_eq!(good(one, "update_group other --clean invalid"), "Group is updated\n");
-    assert_eq!(squeezed(&good(one, "list_group other --all"))[2..], [active.trim(), "Total 1 nodes [other]"]);
-    assert_eq!(good(one, "update_group other --clean busy,active"), "Group is updated\n");
-    bad(one, "list_group other", "there is no group other");
+    assert_eq!(good(one, "update_group other --clean invalid"), "");
+    let head = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\nGroup [ other ]\n";
+    let listed = good(one, "list_group other --all");
+    assert_eq!(listed, format!("{head}\t12345-{node}: Active\nTotal 1 nodes [ other ]\n"));
+    assert_eq!(good(one, "list_group other --busy"), format!("{head}No nodes found [ other ]\n"));
+    assert_eq!(good(one, "list_group other"), "\t1\t0\t0\t0\t1\tother\n");
+    assert_eq!(good(one, "update_group other --clean busy,active"), "");
+    assert_eq!(good(one, "list_group other"), "");
+    // Messages have no room for these: they would go to each node.
+    bad(one, "add_group large fd00::1@tcp", "NIDs of 8 bytes");
+    assert_eq!(good(one, "list_group"), "1) g\nTotal 1 groups\n");
+    // At these a kernel client panics.
+    bad(one, "add_test --from g --to g brw read size=4K off=8", "pages");
     good(one, "end_session");
+}
+
+#[test]
+fn batches_run_over_the_loopback_net() {
+    let one = Daemon::alone_with("--configure --selftest");
+    good(&one, "new_session lo");
+    good(&one, "add_group g 0@lo");
+    for test in ["ping", "brw read check=full size=4K", "brw write check=full size=1M"] {
+        let words = format!("add_test --from g --to g --loop 50 --concurrency 2 {test}");
+        assert_eq!(good(&one, &words), "Test was added successfully\n");
+    }
+    assert_eq!(good(&one, "run"), "batch is running now\n");
+    let begun = std::time::Instant::now();
+    while good(&one, "query --all") != "12345-0@lo [Active]: Idle\n" {
+        assert!(begun.elapsed() < PATIENCE, "the batch does not end");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(good(&one, "show_error g"), "g:\nTotal 0 error nodes in g\n");
+    // Each of the 100 transfers of a test was a message each way, and its bulk data.
+    let counted = one.good("stats show");
+    let value = |name: &str| -> u64 {
+        let line = counted.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+        line.trim().parse().unwrap()
+    };
+    assert!(value("recv_count:") >= 3 * 2 * 100, "{counted}");
+    assert!(value("recv_length:") >= 100 * (1 << 20) + 100 * 4096, "{counted}");
+    good(&one, "end_session");
 }
 
 #[test]

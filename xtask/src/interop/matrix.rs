@@ -22,6 +22,7 @@ pub(super) struct Case {
 }
 
 const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500, options: "", nets: &[("tcp", "eth0")] };
+const TWO: Needs = Needs { nodes: 2, ..ONE };
 const LARGE: Needs = Needs { large: true, ..ONE };
 const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
 const CHECKSUMS: Needs = Needs { options: "ksocklnd.enable_csum=1", ..ONE };
@@ -66,6 +67,12 @@ pub(super) const CASES: &[Case] = &[
     },
     Case { name: "lst, our console", what: "the same", needs: ONE, run: selftest::our_console },
     Case {
+        name: "lst, output",
+        what: "both consoles are told the same with the same nodes, and print the same",
+        needs: ONE,
+        run: selftest::output,
+    },
+    Case {
         name: "lst, conns_per_peer",
         what: "the same over three connections for each direction",
         needs: ONE,
@@ -91,9 +98,17 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "lst, checksums",
-        what: "the same tests with a kernel node that has enable_csum",
+        what: "the same tests with a kernel node that has enable_csum; it sums messages of version 2 of the protocol \
+               alone, and both speak version 3: so there is no sum to be checked",
         needs: CHECKSUMS,
         run: selftest::plain,
+    },
+    Case {
+        name: "lst, mixed groups",
+        what: "a kernel node and ours in one group, as clients of another kernel node and as its servers, by a kernel \
+               console and by ours",
+        needs: TWO,
+        run: selftest::mixed,
     },
     Case { name: "large NIDs", what: "ping and discovery between IPv6 NIDs", needs: LARGE, run: large },
     Case { name: "jumbo", what: "ping and discovery with an MTU of 9000", needs: JUMBO, run: discovery },
