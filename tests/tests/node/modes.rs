@@ -139,7 +139,7 @@ fn what_is_lost_on_the_way_comes_again() {
     let netns = Netns::new(Wiring::default());
     let [a, b] = nids(&netns);
     let near = start_as(XdpMode::Socket, netns.a(), a);
-    let mut far = start_as(XdpMode::Native, netns.b(), b);
+    let far = start_as(XdpMode::Native, netns.b(), b);
     for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
         far.0.programs()[0].lock().unwrap().set_fault(message_type, ONE_PERCENT, 0).unwrap();
     }

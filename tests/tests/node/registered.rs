@@ -54,7 +54,7 @@ fn ends(netns: &Netns) -> [End; 2] {
     [netns.a(), netns.b()].map(|namespace| {
         let nid = nid_v4(namespace.interface(), 0);
         let config = config(namespace, nid).shards(1).policies(Vec::new()).registered_bytes(REGISTERED_BYTES);
-        let (mut node, mut workers) = start(namespace, &config);
+        let (node, mut workers) = start(namespace, &config);
         for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
             node.programs()[0].lock().unwrap().set_fault(message_type, DROPPED_PPM, 0).unwrap();
         }

@@ -87,7 +87,7 @@ fn two_rails_carry_what_their_nids_are_asked_for() {
     let rails = a.iter().zip(b).map(|(a, b)| (process(*a), process(b))).collect();
     let sizes = [0, 1, 3000, 3900, 8000, 100_000];
     let plan = Plan::of_sizes(rails, &[10, 12, 15, 16], &sizes.repeat(5));
-    let (_, mut target) = carry_out(plan, source, target, &[By::ShardThread, By::Application]);
+    let (_, target) = carry_out(plan, source, target, &[By::ShardThread, By::Application]);
     for (index, program) in target.node.programs().iter().enumerate() {
         assert_ne!(program.lock().unwrap().counters().unwrap().redirected(), 0, "rail {index}");
     }
@@ -104,7 +104,7 @@ fn misdirected_frames_are_handed_over() {
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
     let with_shards = |namespace, nid| config(namespace, nid).shards(3).policies(policies(3));
     let (_source, mut source_workers) = start(netns.a(), &with_shards(netns.a(), a));
-    let (mut target, target_workers) = start(netns.b(), &with_shards(netns.b(), b));
+    let (target, target_workers) = start(netns.b(), &with_shards(netns.b(), b));
     for portal in 10..17 {
         target.programs()[0].lock().unwrap().set_policy(portal, Policy::Pin(1)).unwrap();
     }

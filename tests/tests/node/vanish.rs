@@ -77,8 +77,8 @@ fn frames_that_are_dropped_come_again() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, b] = nids(&netns);
-    let (mut source, source_workers) = start(netns.a(), &config(netns.a(), a));
-    let (mut target, target_workers) = start(netns.b(), &config(netns.b(), b));
+    let (source, source_workers) = start(netns.a(), &config(netns.a(), a));
+    let (target, target_workers) = start(netns.b(), &config(netns.b(), b));
     target.programs()[0].lock().unwrap().set_fault(MessageType::Put, ONE_PERCENT, 0).unwrap();
     source.programs()[0].lock().unwrap().set_fault(MessageType::Ack, ONE_PERCENT, 0).unwrap();
     let flood = Flood::new(process(b), COUNT, 64);
