@@ -13,7 +13,7 @@ use super::error::{DriverError, RequestError};
 use super::nets::{NetTunables, NiConfig, NiSpec};
 use super::pings::{PingId, Pinged};
 use crate::lnd::NiId;
-use crate::shard::{Confirmation, HealthNote};
+use crate::shard::{Confirmation, HealthNote, PathNote};
 
 /// How long what is under way by an interface that goes may take, unless a request says otherwise.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -261,6 +261,10 @@ pub enum Report<'a> {
     ///
     /// [`Shard::poll_health`]: crate::shard::Shard::poll_health
     Health(HealthNote),
+    /// What an LND has learned of a path ([`Shard::poll_paths`]).
+    ///
+    /// [`Shard::poll_paths`]: crate::shard::Shard::poll_paths
+    Path(PathNote),
 }
 
 /// A net with its interfaces.

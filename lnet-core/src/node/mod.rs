@@ -20,6 +20,7 @@ mod change;
 mod discovery;
 mod error;
 mod nets;
+mod paths;
 mod peers;
 mod pings;
 mod recovery;
@@ -57,6 +58,7 @@ use crate::topology::{NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steer
 use crate::udsp::RuleList;
 
 use nets::Nis;
+use paths::PathTable;
 use peers::PeerTable;
 use pings::{Answer, Ping, Purpose};
 use task::{Batch, Step, Task};
@@ -84,6 +86,7 @@ pub struct Node<O> {
     discoveries: BTreeMap<RequestId, Nid>,
     /// NIDs of peers' NIs that are not in full health.
     ill: BTreeSet<Nid>,
+    paths: PathTable,
     /// Whether requests to peers that were never discovered wait for that, while discovery is on.
     gates_requests: bool,
     /// Whether something has changed that shards do not know.
@@ -133,6 +136,7 @@ impl<O: Clone> Node<O> {
             to_discover: VecDeque::new(),
             discoveries: BTreeMap::new(),
             ill: BTreeSet::new(),
+            paths: PathTable::default(),
             gates_requests: false,
             is_changed: false,
             generation: 0,
@@ -285,6 +289,7 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Health(note) => self.note_health(now, &note),
+            Report::Path(note) => self.note_path(now, &note),
         }
         self.go_on(now);
     }

@@ -10,7 +10,8 @@ use lnet_wire::Nid;
 
 use super::Shard;
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, NiId, Status};
+use crate::lnd::{Cause, NiId, Path, PathReport, Status};
+use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
 /// Notes that are kept at most until they are polled.
@@ -27,16 +28,42 @@ pub struct HealthNote {
     pub successes: u32,
 }
 
+/// What an LND has learned of a path, long before a message times out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathNote {
+    /// The NID of the local interface.
+    pub local: Nid,
+    /// The NID of the peer's.
+    pub peer: Nid,
+    /// Whether what goes by it is not answered; told again each second as long as something goes by it.
+    pub is_silent: bool,
+}
+
 /// Notes that were not polled yet.
 pub(super) struct HealthNotes {
     notes: Vec<HealthNote>,
+    paths: Vec<PathNote>,
     /// Whether a failure was noted since all were polled.
     has_failures: bool,
 }
 
 impl HealthNotes {
     pub(super) fn new() -> Self {
-        Self { notes: Vec::with_capacity(NOTES_MAX), has_failures: false }
+        let (notes, paths) = (Vec::with_capacity(NOTES_MAX), Vec::with_capacity(NOTES_MAX));
+        Self { notes, paths, has_failures: false }
+    }
+
+    /// Of each path the last note counts.
+    fn note_path(&mut self, note: PathNote) {
+        let is_its = |former: &PathNote| (former.local, former.peer) == (note.local, note.peer);
+        if let Some(former) = self.paths.iter_mut().find(|former| is_its(former)) {
+            *former = note;
+        } else if self.paths.len() < NOTES_MAX {
+            self.paths.push(note);
+        } else {
+            return;
+        }
+        self.has_failures |= note.is_silent;
     }
 
     fn note(&mut self, nid: &Nid, has_failed: bool) {
@@ -60,6 +87,23 @@ impl Shard {
         let note = self.health.notes.pop();
         self.health.has_failures &= note.is_some();
         note
+    }
+
+    /// The next note on a path; each is told once, and before those that [`Shard::poll_health`] ends.
+    pub fn poll_paths(&mut self) -> Option<PathNote> {
+        self.health.paths.pop()
+    }
+
+    /// Something is reported of a path: it counts where paths are chosen, and the node hears of it.
+    pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
+        let is_news = self.paths.note(now, path, report);
+        if is_news
+            && let Some(local) = self.topology.ni(path.ni).map(|local| local.nid)
+            && !self.topology.is_local(&path.peer)
+        {
+            let is_silent = report == PathReport::Silent;
+            self.health.note_path(PathNote { local, peer: path.peer, is_silent });
+        }
     }
 
     /// Whether a failure was noted since [`Shard::poll_health`] had nothing more to tell: others are to hear of it soon.

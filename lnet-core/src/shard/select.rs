@@ -274,7 +274,7 @@ impl Shard {
     /// trip, as far as these are known; of those that were, the one
     /// that was silent longest ago, so that each has its turn.
     pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
-        self.paths.note(now, silent, PathReport::Silent);
+        self.note_path(now, silent, PathReport::Silent);
         let serves = |path: &Path| {
             path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
         };

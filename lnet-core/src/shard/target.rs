@@ -193,7 +193,7 @@ impl Uplink for Shard {
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
         let was_silent = self.paths.was_silent(path);
-        self.paths.note(now, path, report);
+        self.note_path(now, path, report);
         match (was_silent, report) {
             (false, PathReport::Silent) => self.note_peer(&path.peer, PeerChange::Silent),
             (true, PathReport::Answers { .. }) => self.note_peer(&path.peer, PeerChange::Answers),

@@ -127,3 +127,36 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
         assert_eq!(count.count(), most + 1, "{kind:?}");
     }
 }
+
+/// A cut that nothing tells of: the stream takes bytes no more, long before that ends the connection.
+#[test]
+fn a_stream_that_takes_nothing_is_reported_as_silent() {
+    use core::time::Duration;
+
+    use crate::lnd::{Path, PathReport};
+
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    let (own, peer) = (node.nid, nid(0, 1));
+    let after = |node: &mut Node, milliseconds| {
+        node.sock.handle_timeout(now + Duration::from_millis(milliseconds), &mut node.shard);
+        core::iter::from_fn(|| node.sock.poll_report()).collect::<alloc::vec::Vec<_>>()
+    };
+    after(&mut node, 0);
+    assert_eq!(after(&mut node, 20_000), [], "there is nothing to be sent");
+    let begun = now + Duration::from_secs(20);
+    node.sock.submit(begun, &transmit(3, own, peer, 100)).unwrap();
+    assert_eq!(node.sock.poll_ready(), Some(conn));
+    assert!(node.sock.poll_send(begun, conn).is_some());
+    let silent = (Path { ni: NI, peer }, PathReport::Silent);
+    assert_eq!(after(&mut node, 22_900), []);
+    assert_eq!(after(&mut node, 23_000), [silent]);
+    assert_eq!(after(&mut node, 23_500), []);
+    assert_eq!(after(&mut node, 24_000), [silent], "as long as it lasts");
+    node.sock.sent(now + Duration::from_secs(25), conn, 1, &mut node.shard);
+    let answers = (silent.0, PathReport::Answers { round_trip: None });
+    assert_eq!(after(&mut node, 25_000), [answers]);
+    assert_eq!(after(&mut node, 27_900), []);
+    assert_eq!(after(&mut node, 28_000), [silent]);
+}

@@ -139,6 +139,8 @@ pub(super) struct Connection {
     /// When something last arrived, or was sent.
     pub(super) received_at: Instant,
     pub(super) sent_at: Instant,
+    /// Whether its path was reported as silent, since it takes no bytes.
+    pub(super) is_silent: bool,
     ready: Link,
     resumed: Link,
     starved: Link,
@@ -173,6 +175,7 @@ impl Connection {
             handshake_deadline,
             received_at: now,
             sent_at: now,
+            is_silent: false,
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
             starved: Link::UNLINKED,

@@ -136,8 +136,7 @@ impl Socklnd {
         }
         let connection = &mut self.connections[conn.0];
         connection.polled_bytes += u64::from(piece.length);
-        let timeout = now + self.config.tunables.timeout;
-        self.set_timer(Timer::Connection(conn.0), timeout);
+        self.watch_sending(now, conn.0);
         Some(piece)
     }
 
@@ -156,8 +155,7 @@ impl Socklnd {
             self.items[item].end_bytes = connection.polled_bytes;
             connection.sending.push_back(&mut self.items, item);
             piece.payload = payload.map(|span| (tx, span));
-            let timeout = now + self.config.tunables.timeout;
-            self.set_timer(Timer::Connection(slot), timeout);
+            self.watch_sending(now, slot);
             return Some(piece);
         }
         None
@@ -182,6 +180,10 @@ impl Socklnd {
             let tx = self.items.remove(first).transmit.tx;
             self.ended.push_back((tx, Status::Ok));
         }
+        if connection.is_silent {
+            self.end_silence(conn.0);
+        }
+        let connection = &mut self.connections[conn.0];
         if connection.phase == Phase::Closing && connection.is_drained() {
             return self.close(now, conn.0, up);
         }

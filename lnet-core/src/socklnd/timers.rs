@@ -7,11 +7,16 @@ use lnet_wire::socklnd::{ConnectionType, Version};
 use super::connection::{Connection, Phase, Reading};
 use super::{Socklnd, SocklndEvent, Timer};
 use crate::list::NONE;
-use crate::lnd::{Cause, Status, Uplink};
+use crate::lnd::{Cause, Path, PathReport, Status, Uplink};
 use crate::time::Instant;
 
 /// Keepalives are so far apart at least.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a stream may take none of the bytes that it is to send before its path counts as silent.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How often a silent path is reported.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Socklnd {
     /// Ends what takes too long, dials again, keeps connections alive.
@@ -61,7 +66,8 @@ impl Socklnd {
                 keepalive_at = Some(now + KEEPALIVE_INTERVAL);
             }
         }
-        if let Some(at) = crate::time::earliest([stall, keepalive_at]) {
+        let silent_at = self.look_for_silence(now, slot);
+        if let Some(at) = crate::time::earliest([stall, keepalive_at, silent_at]) {
             self.set_timer(Timer::Connection(slot), at);
         }
     }
@@ -79,6 +85,40 @@ impl Socklnd {
         let connections = self.peers[peer].connections.iter(&self.connections);
         let times = connections.map(|(_, connection)| connection.received_at.max(connection.sent_at));
         times.max().unwrap_or(Instant(0))
+    }
+
+    /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages take another one long
+    /// before this stalls. When to look again.
+    fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
+        let connection = &mut self.connections[slot];
+        if connection.polled_bytes == connection.sent_bytes {
+            return None;
+        }
+        let silent_at = connection.sent_at + SILENCE;
+        if now < silent_at {
+            return Some(silent_at);
+        }
+        connection.is_silent = true;
+        let peer = &self.peers[connection.peer];
+        self.reports.push_back((Path { ni: peer.ni, peer: peer.nid }, PathReport::Silent));
+        Some(now + SILENCE_INTERVAL)
+    }
+
+    /// Bytes of a connection move again.
+    #[cold]
+    pub(super) fn end_silence(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot];
+        connection.is_silent = false;
+        if let Some(peer) = self.peers.get(connection.peer) {
+            let path = Path { ni: peer.ni, peer: peer.nid };
+            self.reports.push_back((path, PathReport::Answers { round_trip: None }));
+        }
+    }
+
+    /// When a connection that has begun to send is to be looked at.
+    pub(super) fn watch_sending(&mut self, now: Instant, slot: u32) {
+        let at = now + self.config.tunables.timeout.min(SILENCE);
+        self.set_timer(Timer::Connection(slot), at);
     }
 
     fn peer_due(&mut self, now: Instant, slot: u32) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lnet_core::node::{Action, Change, PeerEdit, PeerNi, PingId, Report};
-use lnet_core::shard::HealthNote;
+use lnet_core::shard::{HealthNote, PathNote};
 use lnet_core::topology::{HEALTH_MAX, NiStatus};
 use lnet_wire::ping::{self, Features, PingNi};
 use lnet_wire::{Global, Nid};
@@ -330,4 +330,59 @@ fn an_ni_that_is_told_as_up_first_is_in_full_health() {
     note(&mut runner, nid(1, 8), 4, 0);
     push(&mut runner, nid(1, PEER), 1, &[(nid(1, PEER), UP), (nid(1, 8), UP)]);
     assert_eq!(peer_ni(&runner, nid(1, 8)).health, HEALTH_MAX);
+}
+
+fn note_path(runner: &mut Runner, (local, peer): (Nid, Nid), is_silent: bool) {
+    runner.node.handle_report(runner.now, Report::Path(PathNote { local, peer, is_silent }));
+    runner.run();
+}
+
+#[test]
+fn a_silent_path_costs_the_peer_ni_a_step_a_second_and_it_recovers() {
+    let mut runner = runner();
+    let path = (nid(2, 1), nid(2, PEER));
+    // Each of the shards tells of it.
+    for _shard in 0..4 {
+        note_path(&mut runner, path, true);
+    }
+    assert_eq!((peer_ni(&runner, path.1).health, local_health(&runner, path.0)), (900, HEALTH_MAX));
+    assert_eq!(runner.topology.peer_health(&path.1), 900, "the shards know, before a message has timed out");
+    assert_eq!(pinged_at(&mut runner, path.1, 1, false), [1]);
+    note_path(&mut runner, path, true);
+    assert_eq!(peer_ni(&runner, path.1).health, 800);
+    note_path(&mut runner, path, false);
+    note(&mut runner, path.1, 0, 2);
+    assert_eq!((peer_ni(&runner, path.1).health, runner.node.recovering().1), (HEALTH_MAX, vec![]));
+    // The only NI of a peer loses nothing.
+    hear(&mut runner, nid(2, 40));
+    note_path(&mut runner, (nid(2, 1), nid(2, 40)), true);
+    assert_eq!(peer_ni(&runner, nid(2, 40)).health, HEALTH_MAX);
+    set(&mut runner, Global::HealthSensitivity, 0);
+    runner.advance(Duration::from_secs(2));
+    note_path(&mut runner, path, true);
+    assert_eq!(peer_ni(&runner, path.1).health, HEALTH_MAX);
+}
+
+#[test]
+fn a_local_ni_that_reaches_no_peer_while_another_does_is_to_blame() {
+    let mut runner = runner();
+    let add = PeerEdit::Add {
+        primary: nid(1, 8),
+        nids: vec![nid(2, 8)],
+        is_multi_rail: true,
+        locks_primary: false,
+    };
+    runner.batch(&[Change::Peer(add)]).unwrap();
+    let (cut, whole) = (nid(2, 1), nid(1, 1));
+    note_path(&mut runner, (cut, nid(2, 8)), false);
+    note_path(&mut runner, (cut, nid(2, PEER)), true);
+    assert_eq!((peer_ni(&runner, nid(2, PEER)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
+    // None answers, but no other NI is known to do better.
+    note_path(&mut runner, (cut, nid(2, 8)), true);
+    assert_eq!((peer_ni(&runner, nid(2, 8)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
+    note_path(&mut runner, (whole, nid(1, 8)), false);
+    runner.advance(Duration::from_secs(1));
+    note_path(&mut runner, (cut, nid(2, 8)), true);
+    assert_eq!((peer_ni(&runner, nid(2, 8)).health, local_health(&runner, cut)), (900, 900));
+    assert_eq!(runner.node.recovering().0[0].nid, cut, "it is pinged");
 }

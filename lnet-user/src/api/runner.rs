@@ -573,14 +573,16 @@ impl Core {
     async fn follow_peers(&self) -> Result<(), LnetError> {
         let told = self.ask(|worker| {
             let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
+            let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
             let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
-            (wanted, health)
+            (wanted, paths, health)
         });
         let told = told.await?;
         let mut machine = self.runner.machine();
         let now = self.runner.clock.now();
-        for (wanted, health) in told {
+        for (wanted, paths, health) in told {
             wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
+            paths.into_iter().for_each(|note| machine.handle_report(now, Report::Path(note)));
             health.into_iter().for_each(|note| machine.handle_report(now, Report::Health(note)));
         }
         Ok(())

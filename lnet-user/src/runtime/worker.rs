@@ -9,7 +9,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
-use lnet_core::shard::{GetRequest, HealthNote, PeerChange, PutRequest, Shard, SubmitError, Usage};
+use lnet_core::shard::{GetRequest, HealthNote, PathNote, PeerChange, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
 use lnet_wire::Nid;
@@ -177,6 +177,11 @@ impl Worker {
     /// What the shard has noted of an interface's health, once ([`Shard::poll_health`]).
     pub(crate) fn poll_health(&mut self) -> Option<HealthNote> {
         self.shard.poll_health()
+    }
+
+    /// What an LND has learned of a path, once ([`Shard::poll_paths`]).
+    pub(crate) fn poll_paths(&mut self) -> Option<PathNote> {
+        self.shard.poll_paths()
     }
 
     /// Whether it has noted a failure that was not polled ([`Shard::has_failures`]).

@@ -107,6 +107,9 @@ impl Member {
             while let Some(nid) = self.shard.poll_wanted() {
                 self.node.handle_report(now, Report::Wanted { nid });
             }
+            while let Some(note) = self.shard.poll_paths() {
+                self.node.handle_report(now, Report::Path(note));
+            }
             while let Some(note) = self.shard.poll_health() {
                 self.node.handle_report(now, Report::Health(note));
             }

@@ -64,19 +64,26 @@ impl KnownPaths {
         self.of(path).and_then(|known| known.round_trip).unwrap_or(Duration::MAX)
     }
 
-    /// Notes what was reported of a path.
-    pub(in crate::shard) fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
+    /// Notes what was reported of a path; whether that is news: a path that answers did not before, or is known for the first
+    /// time; one that is silent was not, or for as long as it is avoided.
+    pub(in crate::shard) fn note(&mut self, now: Instant, path: &Path, report: PathReport) -> bool {
         let is_silence = report == PathReport::Silent;
         self.has_silent |= is_silence;
         let former = self.known.iter().position(|known| known.path == *path);
         let former = former.map(|at| self.known.swap_remove(at));
+        let was_silent = former.and_then(|known| known.silent_until);
+        let is_news = if is_silence {
+            was_silent.is_none_or(|until| until <= now)
+        } else {
+            former.is_none() || was_silent.is_some()
+        };
         if self.known.len() == PATHS_MAX {
             let rank = |(_, known): &(usize, &Known)| (known.silent_until.is_some(), known.told_at);
             let least = self.known.iter().enumerate().min_by_key(rank);
             // What answers makes room, and nothing that is silent for that.
             match least.filter(|(_, least)| is_silence || least.silent_until.is_none()) {
                 Some((at, _)) => self.known.swap_remove(at),
-                None => return,
+                None => return is_news,
             };
         }
         let mut round_trip = former.and_then(|known| known.round_trip);
@@ -85,5 +92,6 @@ impl KnownPaths {
         }
         let silent_until = is_silence.then(|| now + AVOIDED);
         self.known.push(Known { path: *path, told_at: now, silent_until, round_trip });
+        is_news
     }
 }
