@@ -102,7 +102,10 @@ impl Link {
 }
 
 /// Moves the calling thread into the network namespace at `path` (as in `/run/netns`).
-fn enter(path: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When there is none, or the thread may not enter it.
+pub fn enter(path: &Path) -> anyhow::Result<()> {
     let file = File::open(path).with_context(|| format!("no network namespace {}", path.display()))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .with_context(|| format!("cannot enter the network namespace {}", path.display()))

@@ -11,6 +11,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
 use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target, Threads};
 use lnet_user::node::{NiConfig, NodeConfig};
+use lnet_wire::Nid;
 
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, keep_under_way};
@@ -36,7 +37,7 @@ pub struct End {
     operation: Operation,
     /// Puts that may be under way besides those that are.
     free: usize,
-    _lnet: Lnet,
+    lnet: Lnet,
 }
 
 impl End {
@@ -55,11 +56,30 @@ impl End {
     pub fn open_on(
         side: Side<'_>,
         operation: Operation,
+        sizes: (usize, usize),
+        threads: &Threads,
+    ) -> anyhow::Result<Self> {
+        Self::open_with(
+            vec![NiConfig::new(side.nid, side.interface)],
+            side.peer.nid,
+            operation,
+            sizes,
+            threads,
+        )
+    }
+
+    /// The same with these NIs, and a peer that has this NID.
+    ///
+    /// # Errors
+    /// As [`End::open`].
+    pub fn open_with(
+        nis: Vec<NiConfig>,
+        peer: Nid,
+        operation: Operation,
         (bytes, window): (usize, usize),
         threads: &Threads,
     ) -> anyhow::Result<Self> {
-        let config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(LIMITS);
-        let lnet = Lnet::start_on(&config, threads)?;
+        let lnet = Lnet::start_on(&NodeConfig::new(nis).limits(LIMITS), threads)?;
         let shard = lnet.shard(0)?;
         let arrivals = shard.create_event_queue(2 * EVENT_SLOTS)?;
         let ends = shard.create_event_queue((SOURCES as u32 + 1) * EVENT_SLOTS)?;
@@ -72,8 +92,32 @@ impl End {
         let sources = (0..SOURCES).map(|_| shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes)));
         let sources = sources.collect::<Result<_, _>>()?;
         lnet.open()?;
-        let target = Target::new(side.peer.nid, PORTAL, 0);
-        Ok(Self { arrivals, ends, sources, target, operation, free: window, _lnet: lnet })
+        let target = Target::new(peer, PORTAL, 0);
+        Ok(Self { arrivals, ends, sources, target, operation, free: window, lnet })
+    }
+
+    /// Its node.
+    #[must_use]
+    pub const fn lnet(&self) -> &Lnet {
+        &self.lnet
+    }
+
+    /// Keeps the window full for `time`, and calls `each` whenever messages have ended; how many there were.
+    ///
+    /// # Errors
+    /// What was refused, or a message that does not end.
+    pub fn flood_watched(
+        &mut self,
+        time: Duration,
+        each: impl Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<u64> {
+        let start =
+            |end: &mut Self, number| if end.free > 0 { end.send(number).map(|()| true) } else { Ok(false) };
+        keep_under_way(self, time, start, |end| {
+            let over = end.take_ends(true)?;
+            each()?;
+            Ok(over)
+        })
     }
 
     /// Takes the ends of Puts, and waits for one if that is asked for; how many there were.
@@ -142,9 +186,7 @@ impl Endpoint for End {
     }
 
     fn flood(&mut self, time: Duration) -> anyhow::Result<u64> {
-        let start =
-            |end: &mut Self, number| if end.free > 0 { end.send(number).map(|()| true) } else { Ok(false) };
-        keep_under_way(self, time, start, |end| end.take_ends(true))
+        self.flood_watched(time, || Ok(()))
     }
 
     fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {

@@ -33,6 +33,8 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --compare --net tcp
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
+  cargo xtask bench --rails
+  cargo xtask bench --paths
   cargo xtask bench --messaging
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
@@ -59,10 +61,17 @@ pub(crate) struct Options {
     /// rings cost
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers"])]
     messaging: bool,
-    /// Payload bytes of each message [default: 64, with --bulk 1048576]
+    /// What two rails carry beside one, in what shares, how long no message ends when one of them is cut, and what a Put
+    /// costs to a peer that is discovered
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging"])]
+    rails: bool,
+    /// What the choice of a path costs, by the number of NIs at either end
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "size", "mtu", "out"])]
+    paths: bool,
+    /// Payload bytes of each message [default: 64, with --bulk 1048576, with --rails 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500, with --bulk, --compare and --messaging 9000]
+    /// Largest IP packet of the link [default: 1500, with --bulk, --compare, --rails and --messaging 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
     /// With --compare: nodes on a net of this type
@@ -85,6 +94,9 @@ pub(crate) struct Options {
 /// # Errors
 /// When a capability or `ip` is missing, a build or the bench fails, or a signal asks to end.
 pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
+    if options.paths {
+        return measure_paths(root, options);
+    }
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
     build_ebpf::refresh(root)?;
@@ -94,6 +106,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         Options { compare: true, .. } => ("compare", 64, 9000),
         Options { messaging: true, .. } => ("messaging", 64, 9000),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
+        Options { rails: true, .. } => ("rails", 4096, 9000),
         _ => ("xdp", 64, 1500),
     };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));
@@ -104,7 +117,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
             .context("signal handlers")?;
     }
     run::remove_and_say_stale()?;
-    let pair = Pair::create("", Wiring { rails: 1, queues: 2, mtu_bytes })?;
+    let pair = Pair::create("", Wiring { rails: 1 + u8::from(options.rails), queues: 2, mtu_bytes })?;
     let mut command = Command::new(program);
     if let Some(peers) = options.peers {
         // What goes to any of their addresses is delivered at the far end.
@@ -116,6 +129,10 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
         command.args([&format!("--nid-{end}"), &nid(namespace, &options.net)]);
+        if let (true, [_, second]) = (options.rails, namespace.interfaces()) {
+            command.args([&format!("--second-interface-{end}"), &second.name]);
+            command.args([&format!("--second-nid-{end}"), &format!("{}@xdp1", second.ipv4)]);
+        }
     }
     command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
     if options.compare {
@@ -133,6 +150,16 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let words = words(&command);
     let child = command.spawn().with_context(|| format!("`{words}` did not start"))?;
     wait(child, &words, &signal)
+}
+
+/// What the choice of a path costs: a matter of the core alone.
+fn measure_paths(root: &Path, options: &Options) -> Result<()> {
+    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", "path_cost")?);
+    command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
+    let words = words(&command);
+    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
+    ensure!(status.success(), "`{words}` failed, {status}");
+    Ok(())
 }
 
 /// Waits for the bench, and ends it when a signal has come. The namespaces outlive it in any case.

@@ -1,0 +1,283 @@
+//! What two rails carry beside one, in what shares, and how long no message ends when one of them is cut; and what a Put
+//! costs to a peer that is discovered, beside one that is not: all in one run, over veth, between threaded nodes.
+//!
+//! `cargo xtask bench --rails` makes the namespaces and calls this.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Parser;
+use hdrhistogram::Histogram;
+use lnet_bench::link::{Side, enter};
+use lnet_bench::measure::{Endpoint, PATIENCE, histogram};
+use lnet_bench::messages::Operation;
+use lnet_bench::options::{Options, Setup};
+use lnet_bench::threaded::End;
+use lnet_control::server::Handler;
+use lnet_user::api::{Lnet, Threads};
+use lnet_user::control::{Control, ControlOptions};
+use lnet_user::internals::bpf::Faults;
+use lnet_user::node::NiConfig;
+use lnet_wire::{Global, Nid};
+use serde::Serialize;
+
+/// Measures two rails beside one.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Example: cargo xtask bench --rails   (makes the namespaces and the veth pairs, then calls this)"
+)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    /// Interface of the second rail at the sending end.
+    #[arg(long)]
+    second_interface_a: String,
+    /// Interface of the second rail at the answering end.
+    #[arg(long)]
+    second_interface_b: String,
+    /// NID of the second rail at the sending end, on a net of its own.
+    #[arg(long)]
+    second_nid_a: Nid,
+    /// NID of the second rail at the answering end.
+    #[arg(long)]
+    second_nid_b: Nid,
+}
+
+/// Messages that are under way at once.
+const WINDOW: usize = 64;
+const PUT: Operation = Operation::Put { ack: true };
+/// Bytes of the Put whose cost is measured one at a time.
+const SMALL_BYTES: usize = 64;
+/// All frames, of a million.
+const ALL: u32 = 1_000_000;
+const SUBJECTS: [&str; 3] = ["rail 1", "rail 2", "both"];
+/// The rails that they use.
+const RAILS: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
+/// How often it is looked whether Puts end.
+const TICK: Duration = Duration::from_millis(1);
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    /// Puts with ACK, in the median turn.
+    per_second: f64,
+    /// Percent of them that left by each of the NIs.
+    shares: [f64; 2],
+}
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    setup: Setup,
+    rows: Vec<Row>,
+    /// Both rails over the better one; at least 1.6 is the aim where each rail has a CPU of its own.
+    rate_ratio: f64,
+    /// The longest time in which no Put ended while the first rail dropped everything; 2 s at most is the aim.
+    failover_ms: f64,
+    /// Half round trip p50 of a Put of 64 bytes, between nodes that do not discover each other and nodes that have.
+    half_round_trip_ns: [u64; 2],
+}
+
+/// What the sending end has found.
+struct Carried {
+    per_second: f64,
+    by_ni: Vec<u64>,
+}
+
+impl Cli {
+    /// The NIs of an end on these rails, and the NID that the other end goes by.
+    fn end(&self, is_near: bool, rails: [bool; 2]) -> (Vec<NiConfig>, Nid) {
+        let link = &self.options.link;
+        let near = [(link.nid_a, &link.interface_a), (self.second_nid_a, &self.second_interface_a)];
+        let far = [(link.nid_b, &link.interface_b), (self.second_nid_b, &self.second_interface_b)];
+        let (own, others) = if is_near { (near, far) } else { (far, near) };
+        let used = |number: &usize| rails[*number];
+        let nis = (0..2).filter(used).map(|number| NiConfig::new(own[number].0, own[number].1));
+        let peer = others[usize::from(!rails[0])].0;
+        (nis.collect(), peer)
+    }
+
+    /// Puts by these rails for a time; `ended` counts what was seen of their ends.
+    fn carry(&self, rails: [bool; 2], time: Duration, ended: &AtomicU64) -> anyhow::Result<Carried> {
+        let bytes = self.options.size;
+        let open = |is_near| {
+            let (nis, peer) = self.end(is_near, rails);
+            End::open_with(nis, peer, PUT, (bytes, WINDOW), &Threads::new())
+        };
+        self.options.link.pair(
+            |ready, stop| {
+                let mut end = open(false)?;
+                ready();
+                end.sink(stop, &AtomicU64::new(0));
+                Ok(())
+            },
+            || {
+                let mut end = open(true)?;
+                let (nis, peer) = self.end(true, rails);
+                await_nids(end.lnet(), peer, nis.len())?;
+                let (before, begun) = (sent(end.lnet())?, Instant::now());
+                let count = end.flood_watched(time, || {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                })?;
+                let per_second = count as f64 / begun.elapsed().as_secs_f64();
+                let after = sent(end.lnet())?;
+                let by_ni = after.iter().zip(before).map(|(after, before)| after - before).collect();
+                Ok(Carried { per_second, by_ni })
+            },
+        )
+    }
+
+    /// Has XDP drop everything on the first rail, in both directions, under load: the longest time in which no Put ended.
+    fn failover(&self, time: Duration) -> anyhow::Result<Duration> {
+        let ended = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| self.cut_and_watch(time, &ended));
+            let carried = self.carry([true; 2], 4 * time, &ended);
+            let longest = watcher.join().map_err(|_| anyhow!("the thread that cuts the rail panicked"))?;
+            carried?;
+            longest
+        })
+    }
+
+    fn cut_and_watch(&self, time: Duration, ended: &AtomicU64) -> anyhow::Result<Duration> {
+        let link = &self.options.link;
+        let (count, begun) = (|| ended.load(Ordering::Relaxed), Instant::now());
+        while count() == 0 {
+            ensure!(begun.elapsed() < PATIENCE, "no Put has ended for {PATIENCE:?}");
+            std::thread::sleep(TICK);
+        }
+        std::thread::sleep(time);
+        let ends = [(&link.netns_a, &link.interface_a), (&link.netns_b, &link.interface_b)];
+        let mut rules = Vec::new();
+        for (netns, interface) in ends {
+            enter(netns)?;
+            rules.push(Faults::attached_to(interface)?);
+        }
+        rules.iter_mut().try_for_each(|faults| faults.set_loss(ALL))?;
+        let (begun, mut last, mut longest) = (Instant::now(), (Instant::now(), count()), Duration::ZERO);
+        while begun.elapsed() < 2 * time {
+            std::thread::sleep(TICK);
+            longest = longest.max(last.0.elapsed());
+            if count() > last.1 {
+                last = (Instant::now(), count());
+            }
+        }
+        rules.iter_mut().try_for_each(|faults| faults.set_loss(0))?;
+        Ok(longest)
+    }
+
+    /// Half round trips of small Puts between nodes of one NI that discover each other, or do not.
+    fn small(&self, discovers: bool, count: u64) -> anyhow::Result<Histogram<u64>> {
+        let open = |side: Side<'_>| {
+            let end = End::open(side, Operation::Put { ack: false }, SMALL_BYTES, WINDOW)?;
+            end.lnet().set(Global::Discovery, discovers.into())?;
+            anyhow::Ok(end)
+        };
+        let link = &self.options.link;
+        link.pair(
+            |ready, stop| {
+                let mut end = open(link.far())?;
+                ready();
+                end.echo(stop)
+            },
+            || {
+                let mut end = open(link.near())?;
+                if discovers {
+                    end.lnet().discover(link.nid_b, true)?;
+                }
+                end.ping(count)
+            },
+        )
+    }
+}
+
+/// Waits until a node knows so many NIDs of its peer.
+fn await_nids(lnet: &Lnet, peer: Nid, count: usize) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let found = lnet.discover(peer, true).map(|_| lnet.peers());
+        if let Ok(Ok(peers)) = &found
+            && peers.iter().any(|known| known.nids().len() == count)
+        {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < PATIENCE, "{peer} is not known by {count} nids: {found:?}");
+        std::thread::sleep(10 * TICK);
+    }
+}
+
+/// Puts that a node has sent by each NI.
+fn sent(lnet: &Lnet) -> anyhow::Result<Vec<u64>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let control = Control::new(lnet, ControlOptions::default())?;
+    let nets = runtime.block_on(control.nets()).map_err(|error| anyhow!("{error:?}"))?;
+    let nis = nets.iter().flat_map(|net| &net.nis).filter(|ni| !ni.nid.is_loopback());
+    Ok(nis.map(|ni| ni.traffic.sent.put).collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let options = &cli.options;
+    let time = options.time(Duration::from_secs(2));
+    let pings = if options.quick { 2_000 } else { 20_000 };
+    let mut rates = SUBJECTS.map(|_| Vec::new());
+    let mut counts = SUBJECTS.map(|_| [0, 0]);
+    let mut small = [histogram(), histogram()];
+    options.turns(|| {
+        for (number, rails) in RAILS.into_iter().enumerate() {
+            let carried = cli.carry(rails, time, &AtomicU64::new(0))?;
+            rates[number].push(carried.per_second);
+            let used = (0..2).filter(|rail| rails[*rail]);
+            used.zip(carried.by_ni).for_each(|(rail, count)| counts[number][rail] += count);
+        }
+        for (half_ns, discovers) in small.iter_mut().zip([false, true]) {
+            half_ns.add(cli.small(discovers, pings)?).context("cannot add histograms")?;
+        }
+        Ok(())
+    })?;
+    let failover = cli.failover(Duration::from_secs(1))?;
+    let row = |(number, rates): (usize, Vec<f64>)| {
+        let all: u64 = counts[number].iter().sum();
+        let shares = counts[number].map(|count| 100.0 * count as f64 / all as f64);
+        Row { name: SUBJECTS[number], per_second: median(rates), shares }
+    };
+    let rows: Vec<_> = rates.into_iter().enumerate().map(row).collect();
+    let rate_ratio = rows[2].per_second / rows[0].per_second.max(rows[1].per_second);
+    let document = Document {
+        setup: options.setup(),
+        rows,
+        rate_ratio,
+        failover_ms: failover.as_secs_f64() * 1000.0,
+        half_round_trip_ns: small.map(|half_ns| half_ns.value_at_quantile(0.5)),
+    };
+    options.tell("rails.json", &document, &table(&document))?;
+    Ok(())
+}
+
+fn table(document: &Document) -> String {
+    let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
+    let mut text = format!(
+        "{machine}\n\nPuts of {size_bytes} bytes with ACK, {WINDOW} at once, MTU {mtu_bytes}, threaded nodes\n{:<12}{:>12}{:>10}{:>10}\n",
+        "", "a second", "rail 1 %", "rail 2 %"
+    );
+    for Row { name, per_second, shares } in &document.rows {
+        let _ = writeln!(text, "{name:<12}{per_second:>12.0}{:>10.1}{:>10.1}", shares[0], shares[1]);
+    }
+    let [unknown, known] = document.half_round_trip_ns.map(|ns| ns as f64 / 1000.0);
+    let _ = write!(
+        text,
+        "\nboth / the better one: {:.2} (aim: at least 1.6 where each rail has CPUs of its own), shares 45 to 55 %\n\
+         first rail drops everything: no Put ended for {:.0} ms at most (aim: 2000, with the default timeouts)\n\
+         Put of {SMALL_BYTES} bytes, half a round trip: {unknown:.2} us to a peer that is not discovered, {known:.2} us to one that is",
+        document.rate_ratio, document.failover_ms
+    );
+    text
+}
