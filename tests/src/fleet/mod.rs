@@ -4,6 +4,7 @@
 //!
 //! Invariants: a run follows from its seed; what checkers find ends in the report.
 
+mod checks;
 mod file;
 mod node;
 mod report;
@@ -33,6 +34,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const SILENCE_NS: u64 = SECOND_NS / 2;
 /// How long messages under way may take at the end of a run.
 const REST_NS: u64 = 60 * SECOND_NS;
+/// How long discovery may go on after a change: a ping or push that is lost is given up, and the next one is sent.
+const QUIET_NS: u64 = 30 * SECOND_NS;
 const SAMPLES: u64 = 200;
 /// Violations that are kept.
 const VIOLATIONS_MAX: usize = 20;
@@ -91,9 +94,22 @@ struct World<'a> {
     events: BTreeMap<(u64, u64), Event>,
     random: Random,
     report: FleetReport,
-    /// Puts that are under way: whether they were acknowledged.
-    under_way: HashMap<u64, bool>,
+    /// Puts that are under way.
+    under_way: HashMap<u64, Put>,
+    /// When something changed last that discovery is about: a rail, or two nodes that talk for the first time.
+    changed_at: u64,
+    /// Pairs of nodes that have talked.
+    talked: HashSet<(u32, u32)>,
     arrived: HashSet<u64>,
+}
+
+/// A Put that is under way.
+struct Put {
+    is_acked: bool,
+    /// To which node.
+    to: u32,
+    /// Rails by which it may go, a bit each: its initiator knows them, and they have carried everything since it began.
+    good: u16,
 }
 
 /// Runs a fleet; `progress` hears of each sample.
@@ -121,8 +137,22 @@ impl<'a> World<'a> {
         let end = (fleet.workload.seconds * SECOND_NS as f64) as u64;
         let cut = vec![0; members.len()];
         let (events, under_way, arrived) = (BTreeMap::new(), HashMap::new(), HashSet::new());
-        let mut world =
-            Self { fleet, members, cut, now: 0, end, order: 0, events, random, report, under_way, arrived };
+        let (changed_at, talked) = (0, HashSet::new());
+        let mut world = Self {
+            fleet,
+            members,
+            cut,
+            now: 0,
+            end,
+            order: 0,
+            events,
+            random,
+            report,
+            under_way,
+            changed_at,
+            talked,
+            arrived,
+        };
         world.begin();
         world
     }
@@ -194,12 +224,6 @@ impl<'a> World<'a> {
             }
         }
         self.check_rest();
-    }
-
-    fn violate(&mut self, what: String) {
-        if self.report.violations.len() < VIOLATIONS_MAX {
-            self.report.violations.push(format!("{:.6} s: {what}", self.now as f64 / SECOND_NS as f64));
-        }
     }
 
     fn step(&mut self, event: Event) {
@@ -287,7 +311,10 @@ impl<'a> World<'a> {
             let other = &self.members[partner as usize].nids;
             let common: Vec<_> = other.iter().filter(|(rail, _)| rails.contains(rail)).collect();
             let (_, nid) = *common[partner as usize % common.len()];
-            self.start_put(number, nid);
+            if self.talked.insert((number, partner)) {
+                self.changed_at = self.now;
+            }
+            self.start_put(number, partner, nid);
         }
         let interval = (SECOND_NS as f64 / self.fleet.workload.puts_per_second) as u64;
         let next = self.now + interval / 2 + self.below(interval + 1);
@@ -296,8 +323,9 @@ impl<'a> World<'a> {
         }
     }
 
-    fn start_put(&mut self, number: u32, nid: Nid) {
+    fn start_put(&mut self, number: u32, to: u32, nid: Nid) {
         let now = Instant(self.now);
+        let good = self.good_rails(number, to, nid);
         self.report.puts += 1;
         let put = self.report.puts;
         let member = &mut self.members[number as usize];
@@ -316,7 +344,7 @@ impl<'a> World<'a> {
         let started = bound.map(|md| (md, member.shard.put(now, &request(md))));
         match started {
             Ok((_, Ok(()))) => {
-                self.under_way.insert(put, false);
+                self.under_way.insert(put, Put { is_acked: false, to, good });
             }
             Ok((md, Err(_))) => {
                 // It was not started: its descriptor goes, which an event tells.
@@ -349,9 +377,12 @@ impl<'a> World<'a> {
     }
 
     fn fault(&mut self, index: usize, begins: bool) {
+        self.changed_at = self.now;
         let fault = self.fleet.faults[index].clone();
         let bit = 1 << fault.rail;
         let nodes = fault.nodes.unwrap_or(u32::MAX).min(self.members.len() as u32);
+        // What has begun before may have met the fault.
+        self.under_way.values_mut().for_each(|put| put.good &= !bit);
         for number in 0..nodes {
             let cut = &mut self.cut[number as usize];
             *cut = if begins { *cut | bit } else { *cut & !bit };
@@ -394,13 +425,13 @@ impl<'a> World<'a> {
                 let count =
                     if is_recovery { &mut self.report.recovery_pings } else { &mut self.report.pings };
                 *count += 1;
-                self.count_late(length_bytes.min(272));
+                self.count_late(number, nid, length_bytes.min(272));
                 self.soon(Event::Ping { from: number, ping, nid, length_bytes });
             }
             Action::Push { ping, nid, bytes } => {
                 self.report.pushes += 1;
                 let source = member.nids.iter().find(|(_, its)| its.net() == nid.net()).map(|(_, its)| *its);
-                self.count_late(bytes.len());
+                self.count_late(number, nid, bytes.len());
                 match source {
                     Some(source) => self.soon(Event::Push { from: number, ping, source, nid, bytes }),
                     None => self.answer(number, (ping, nid), None),
@@ -408,11 +439,6 @@ impl<'a> World<'a> {
             }
             _ => {}
         }
-    }
-
-    fn count_late(&mut self, bytes: usize) {
-        self.report.discovery_bytes += bytes as u64;
-        self.report.late_traffic += u64::from(self.now > self.end / 10 * 9 && self.now <= self.end);
     }
 
     fn take_messages(&mut self, number: u32) {
@@ -442,13 +468,16 @@ impl<'a> World<'a> {
             if is_acked && !self.arrived.contains(&put) {
                 self.violate(format!("put {put} of node {number} is acknowledged and has not arrived"));
             }
-            if let Some(acked) = self.under_way.get_mut(&put) {
-                *acked |= is_acked;
+            if event.kind() == EventKind::Send {
+                self.check_sent(number, put, event.status());
+            }
+            if let Some(state) = self.under_way.get_mut(&put) {
+                state.is_acked |= is_acked;
             }
             if event.unlinked()
-                && let Some(acked) = self.under_way.remove(&put)
+                && let Some(Put { is_acked, .. }) = self.under_way.remove(&put)
             {
-                let count = if acked { &mut self.report.acked } else { &mut self.report.failed };
+                let count = if is_acked { &mut self.report.acked } else { &mut self.report.failed };
                 *count += 1;
             } else if event.kind() == EventKind::Send && event.status() != Status::Ok {
                 // No ACK comes of it.
@@ -458,24 +487,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a node knows one that it talks to as that is.
-    fn knows(&self, number: u32, partner: u32) -> bool {
-        let (own, other) = (&self.members[number as usize], &self.members[partner as usize]);
-        // A peer that is not Multi-Rail is known by the NID that was used.
-        let Some(peer) = other.nids.iter().find_map(|(_, nid)| own.node.peer(nid)) else { return false };
-        let is_multi_rail = peer.is(peer_state::MULTI_RAIL);
-        let all = other.nids.iter().all(|(_, nid)| peer.ni(nid).is_some());
-        let discovered = peer.is(peer_state::DISCOVERED | peer_state::NIDS_UP_TO_DATE)
-            && !peer.is(peer_state::DISCOVERING);
-        discovered
-            && if is_multi_rail { all && peer.nis.len() == other.nids.len() } else { peer.nis.len() == 1 }
-    }
-
     fn sample(&mut self) -> Sample {
         let pairs = (0..self.members.len() as u32).flat_map(|number| {
             self.members[number as usize].partners.iter().map(move |other| (number, *other))
         });
-        let known = pairs.filter(|(number, other)| self.knows(*number, *other)).count() as u64;
+        let known = pairs.filter(|(number, other)| self.know_each_other(*number, *other)).count() as u64;
         let seconds = self.now as f64 / SECOND_NS as f64;
         let sample = Sample { seconds, converged: known as f64 / self.report.pairs.max(1) as f64 };
         if known == self.report.pairs && self.report.converged_s.is_none() {
@@ -487,32 +503,5 @@ impl<'a> World<'a> {
             self.at(next, Event::Sample);
         }
         sample
-    }
-
-    /// What holds when all has ended: nothing is under way, and every credit is home.
-    fn check_rest(&mut self) {
-        if !self.under_way.is_empty() {
-            self.violate(format!("{} puts have not ended", self.under_way.len()));
-        }
-        let mut peers = 0_usize;
-        let mut found = Vec::new();
-        for (number, member) in self.members.iter().enumerate() {
-            let usage = member.shard.usage();
-            if usage.messages != 0 {
-                found.push(format!("node {number} has {} messages under way", usage.messages));
-            }
-            for peer in member.shard.peers().filter(|peer| peer.credits != i64::from(peer.credits_max)) {
-                let (nid, credits, max) = (peer.nid, peer.credits, peer.credits_max);
-                found.push(format!("node {number} has {credits} of {max} credits of {nid}"));
-            }
-            peers += member.node.peers().count();
-            self.report.resends += member.shard.counters().resends;
-            for peer in member.node.peers() {
-                self.report.peer_bytes += size_of_val(peer) + size_of_val(&peer.nis[..]);
-                self.report.peer_bytes += peer.nis.len() * 2 * size_of::<(Nid, Nid, u64)>();
-            }
-        }
-        self.report.peer_bytes /= peers.max(1);
-        found.into_iter().for_each(|what| self.violate(what));
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Member {
     pub(super) published: Arc<[u8]>,
     /// When its timers are looked at next.
     pub(super) timer: Option<u64>,
+    /// Whether it takes part in discovery.
+    pub(super) takes_part: bool,
     /// Peers that it talks to.
     pub(super) partners: Vec<u32>,
 }
@@ -97,7 +99,7 @@ impl Member {
         let changes = settings.into_iter().chain(nids.iter().map(add)).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");
         let (published, partners) = (Arc::default(), Vec::new());
-        Self { node, shard, queue, nids, published, timer: None, partners }
+        Self { node, shard, queue, nids, published, timer: None, takes_part, partners }
     }
 
     /// Has its state machine and its shard hear of each other, opens and closes its NIs; what else the state machine

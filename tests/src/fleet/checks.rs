@@ -1,0 +1,224 @@
+//! The checkers of a fleet, which are always on. Nothing is delivered twice, and what is acknowledged has arrived, is looked at
+//! with each event; the rest here.
+
+use lnet_core::lnd::Status;
+use lnet_core::node::peer_state;
+use lnet_wire::Nid;
+
+use super::{QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
+
+impl World<'_> {
+    pub(super) fn violate(&mut self, what: String) {
+        if self.report.violations.len() < VIOLATIONS_MAX {
+            self.report.violations.push(format!("{:.6} s: {what}", self.now as f64 / SECOND_NS as f64));
+        }
+    }
+
+    /// What was not sent may be sent by another path, so it is lost only where there is none.
+    pub(super) fn check_sent(&mut self, number: u32, put: u64, status: Status) {
+        if let (Status::NeverSent(cause), Some(state)) = (status, self.under_way.get(&put))
+            && state.good != 0
+        {
+            let (to, good) = (state.to, state.good);
+            self.violate(format!(
+                "put {put} of node {number} to node {to} ends as {cause:?}, and the rails {good:#b} were in order"
+            ));
+        }
+    }
+
+    /// The rails by which a message to a NID may go, a bit each, as far as its initiator knows.
+    pub(super) fn good_rails(&self, number: u32, to: u32, nid: Nid) -> u16 {
+        let own = &self.members[number as usize];
+        let peer = own.node.peer(&nid).filter(|peer| peer.is(peer_state::MULTI_RAIL));
+        let is_known = |its: &Nid| peer.map_or(*its == nid, |peer| peer.ni(its).is_some());
+        let has = |rail: u8| own.nids.iter().any(|(its, _)| *its == rail);
+        let theirs = self.members[to as usize].nids.iter();
+        let rails = theirs.filter(|(rail, its)| has(*rail) && is_known(its));
+        let rails = rails.fold(0, |bits, (rail, _)| bits | 1 << rail);
+        rails & !self.cut[number as usize] & !self.cut[to as usize]
+    }
+
+    /// Whether a node knows one that it talks to as that is.
+    fn knows(&self, number: u32, partner: u32) -> bool {
+        let (own, other) = (&self.members[number as usize], &self.members[partner as usize]);
+        // A peer that is not Multi-Rail is known by the NID that was used.
+        let Some(peer) = other.nids.iter().find_map(|(_, nid)| own.node.peer(nid)) else { return false };
+        let is_multi_rail = peer.is(peer_state::MULTI_RAIL);
+        let all = other.nids.iter().all(|(_, nid)| peer.ni(nid).is_some());
+        let discovered = peer.is(peer_state::DISCOVERED | peer_state::NIDS_UP_TO_DATE)
+            && !peer.is(peer_state::DISCOVERING);
+        discovered
+            && if is_multi_rail { all && peer.nis.len() == other.nids.len() } else { peer.nis.len() == 1 }
+    }
+
+    /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one, if both take part.
+    pub(super) fn know_each_other(&self, number: u32, partner: u32) -> bool {
+        let takes_part = |number: u32| self.members[number as usize].takes_part;
+        self.knows(number, partner)
+            && (!takes_part(number) || !takes_part(partner) || self.knows(partner, number))
+    }
+
+    pub(super) fn count_late(&mut self, number: u32, nid: Nid, bytes: usize) {
+        if self.now > self.changed_at + QUIET_NS {
+            let seconds = (self.now - self.changed_at) / SECOND_NS;
+            self.violate(format!("node {number} discovers {nid} {seconds} s after the last change"));
+        }
+        self.report.discovery_bytes += bytes as u64;
+        self.report.late_traffic += u64::from(self.now > self.end / 10 * 9 && self.now <= self.end);
+    }
+
+    /// What holds when all has ended: nothing is under way, and every credit is home.
+    pub(super) fn check_rest(&mut self) {
+        if !self.under_way.is_empty() {
+            self.violate(format!("{} puts have not ended", self.under_way.len()));
+        }
+        let mut peers = 0_usize;
+        let mut found = Vec::new();
+        for (number, other) in
+            self.talked.iter().filter(|(number, other)| !self.know_each_other(*number, *other))
+        {
+            found.push(format!("nodes {number} and {other} talk, and do not know each other as they are"));
+        }
+        found.sort();
+        for (number, member) in self.members.iter().enumerate() {
+            let usage = member.shard.usage();
+            if usage.messages != 0 {
+                found.push(format!("node {number} has {} messages under way", usage.messages));
+            }
+            for peer in member.shard.peers().filter(|peer| peer.credits != i64::from(peer.credits_max)) {
+                let (nid, credits, max) = (peer.nid, peer.credits, peer.credits_max);
+                found.push(format!("node {number} has {credits} of {max} credits of {nid}"));
+            }
+            for (ni, local) in member.shard.topology().local_nis() {
+                let (nid, max) = (local.nid, i64::from(local.credits));
+                let credits = member.shard.interface_credits(ni).unwrap_or_default();
+                if credits != max {
+                    found.push(format!("node {number} has {credits} of {max} credits of {nid}"));
+                }
+            }
+            peers += member.node.peers().count();
+            self.report.resends += member.shard.counters().resends;
+            for peer in member.node.peers() {
+                self.report.peer_bytes += size_of_val(peer) + size_of_val(&peer.nis[..]);
+                self.report.peer_bytes += peer.nis.len() * 2 * size_of::<(Nid, Nid, u64)>();
+            }
+        }
+        self.report.peer_bytes /= peers.max(1);
+        found.into_iter().for_each(|what| self.violate(what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_core::lnd::{Cause, RxId, Uplink as _, Verdict};
+    use lnet_core::node::{Change, PeerEdit, Request};
+    use lnet_core::time::Instant;
+
+    use super::*;
+    use crate::fleet::node::owner;
+    use crate::fleet::{Event, Fleet, REST_NS, nid};
+
+    /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle` gets each event with its number and may
+    /// replace it, or swallow it.
+    #[track_caller]
+    fn check(meddle: impl Fn(&mut World<'_>, u64, Event) -> Option<Event>, expected: &str) {
+        let text =
+            "rails: 2\ngroups:\n- nodes: 4\nworkload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}\n";
+        let fleet = Fleet::parse(text).unwrap();
+        let mut world = World::new(&fleet, 1);
+        let mut count = 0;
+        while let Some(((at, _), event)) = world.events.pop_first() {
+            world.now = at;
+            if at > world.end + REST_NS {
+                break;
+            }
+            count += 1;
+            if let Some(event) = meddle(&mut world, count, event) {
+                world.step(event);
+            }
+        }
+        world.check_rest();
+        let found = &world.report.violations;
+        let is_found = found.iter().any(|what| what.contains(expected));
+        assert!(is_found || (expected.is_empty() && found.is_empty()), "{expected:?}: {found:?}");
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_is_wrong_has_no_findings() {
+        check(|_, _, event| Some(event), "");
+    }
+
+    #[test]
+    fn what_an_lnd_never_ends_is_found() {
+        let swallow = |_: &mut World<'_>, count, event| (count < 100 || !is_sent(&event)).then_some(event);
+        check(swallow, " messages under way");
+        // Those of the peer NI, and those of the NI.
+        check(swallow, " of 128 credits of 10.0.0.");
+        check(swallow, " of 1024 credits of 10.0.0.");
+    }
+
+    const fn is_sent(event: &Event) -> bool {
+        matches!(event, Event::Sent { .. })
+    }
+
+    #[test]
+    fn what_is_lost_though_a_path_was_in_order_is_found() {
+        let lose = |_: &mut World<'_>, count, event| {
+            Some(match event {
+                Event::Arrive { from, tx, .. } if count > 100 => {
+                    Event::Sent { node: from, tx, status: Status::NeverSent(Cause::CreditTimeout) }
+                }
+                other => other,
+            })
+        };
+        check(lose, "were in order");
+    }
+
+    #[test]
+    fn a_message_that_arrives_twice_is_found() {
+        let double = |world: &mut World<'_>, _, event| {
+            if let Event::Arrive { ni: source, to, header, .. } = &event
+                && let Some((number, rail)) = owner(to)
+            {
+                let (member, now) = (&mut world.members[number as usize], Instant(world.now));
+                let ni = member.ni_of(rail).unwrap();
+                if let Verdict::Deliver(_) = member.shard.header(now, ni, source, RxId(0), header) {
+                    member.shard.received(now, RxId(0), Status::Ok);
+                }
+            }
+            Some(event)
+        };
+        check(double, "is delivered twice");
+    }
+
+    /// A node that asks though nothing has changed.
+    #[test]
+    fn discovery_that_goes_on_is_found() {
+        let ask = |world: &mut World<'_>, _, event| {
+            if world.now > world.changed_at + QUIET_NS + SECOND_NS {
+                let request = Request::Discover { nid: nid(1, 0), is_forced: true };
+                let _ = world.members[0].node.handle_request(Instant(world.now), request);
+                world.settle(0);
+            }
+            Some(event)
+        };
+        check(ask, "s after the last change");
+    }
+
+    /// A node that has forgotten another one after all have talked.
+    #[test]
+    fn a_peer_that_is_not_known_in_the_end_is_found() {
+        let forget = |world: &mut World<'_>, _, event| {
+            if world.now > world.end {
+                let edit = PeerEdit::Delete { primary: nid(1, 0), nids: Vec::new(), is_forced: true };
+                let request = Request::batch(vec![Change::Peer(edit)]);
+                for number in [0, 2, 3] {
+                    let _ = world.members[number].node.handle_request(Instant(world.now), request.clone());
+                    world.settle(number as u32);
+                }
+            }
+            Some(event)
+        };
+        check(forget, "do not know each other as they are");
+    }
+}
