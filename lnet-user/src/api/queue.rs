@@ -239,12 +239,12 @@ impl Waits {
     const STREAK: u32 = 4;
     /// How soon the next wait begins in such a row, where the keeper only has looks at the shard meanwhile.
     const SOON: Duration = Duration::from_millis(5);
-    /// The same, where the keeper drives meanwhile.
-    const SOON_KEPT: Duration = Duration::from_micros(100);
+    /// The same, where the keeper drives in pauses.
+    const SOON_BOUND: Duration = Duration::from_micros(100);
 
     /// A wait begins: whether the thread is to drive the shard while it waits.
-    fn begin(&mut self, is_kept: bool) -> bool {
-        let soon = if is_kept { Self::SOON_KEPT } else { Self::SOON };
+    fn begin(&mut self, is_driven: bool) -> bool {
+        let soon = if is_driven { Self::SOON_BOUND } else { Self::SOON };
         let is_soon = self.ended_at.is_some_and(|ended| ended.elapsed() < soon);
         self.streak = if is_soon { self.streak + 1 } else { 0 };
         self.streak >= Self::STREAK
@@ -358,7 +358,7 @@ impl EventQueue {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A task that was polled before does not wait any more: the thread does.
         self.set_waiting(false);
-        let eager = self.waits.begin(self.ends[0].wakes.shard.end().thread.is_kept_in_pauses());
+        let eager = self.waits.begin(self.ends[0].wakes.shard.end().thread.is_driven_in_pauses());
         let next = self.wait(until, eager);
         self.set_waiting(false);
         self.waits.ended_at = Some(Instant::now());

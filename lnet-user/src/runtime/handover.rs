@@ -340,11 +340,11 @@ mod tests {
     fn keeper(look: Look) -> (Arc<Handover<()>>, Arc<AtomicUsize>, thread::JoinHandle<()>) {
         let handover = Arc::new(Handover::new(()));
         let drives = Arc::new(AtomicUsize::new(0));
-        let (kept, counted) = (Arc::clone(&handover), Arc::clone(&drives));
+        let (own, counted) = (Arc::clone(&handover), Arc::clone(&drives));
         let drive = move |()| {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let keeper = thread::spawn(move || kept.keep(|()| drive(()), |()| look));
+        let keeper = thread::spawn(move || own.keep(|()| drive(()), |()| look));
         (handover, drives, keeper)
     }
 

@@ -233,7 +233,7 @@ impl<S: Send + 'static> ShardThread<S> {
     }
 
     /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some milliseconds.
-    pub(crate) fn is_kept_in_pauses(&self) -> bool {
+    pub(crate) fn is_driven_in_pauses(&self) -> bool {
         self.shard.is_bound()
     }
 
