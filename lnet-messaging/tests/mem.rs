@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::Party;
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, BulkDescriptor, Domain, Errno, Event, MemTransport, Memory, Operation, QueueType, StopMode,
-    TmEvent, TmState,
+    Addition, BulkDescriptor, Callback, Domain, Errno, Event, MemTransport, Memory, Operation, QueueType,
+    StopMode, TmEvent, TmState,
 };
 
 fn mem() -> Arc<dyn Transport> {
@@ -246,6 +246,53 @@ fn me_12_stop_with_and_without_cancel() {
     assert!(near.tm.del(room));
     assert_eq!(near.end_of(room).0, CANCELED);
     assert_eq!(near.tm_event(), stopped);
+}
+
+/// Every queue has buffers, those of sends and active operations that wait for the one worker included.
+#[test]
+fn me_12_an_aborting_stop_with_all_queues_loaded() {
+    let [mut near, far] = pair(2180);
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let hold = Callback::new(move |_, _| {
+        entered.send(()).unwrap();
+        let _ = gate.lock().unwrap().recv();
+    });
+    // The worker is held in a callback, so that nothing behind it has begun.
+    let receive = || Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
+    let first = near.add(near.buffer(&[8]), Addition::from(receive()).callback(&hold));
+    assert!(near.tm.del(first));
+    is_entered.recv().unwrap();
+    let send = || Operation::PassiveSend { initiator: None, length_bytes: 8 };
+    let from = far.tm.add(far.buffer(&[8]), send()).unwrap().descriptor.unwrap();
+    let room = Operation::PassiveReceive { initiator: None };
+    let to = far.tm.add(far.buffer(&[8]), room).unwrap().descriptor.unwrap();
+    far.post(8, 8, 1);
+    for operation in [
+        receive(),
+        Operation::PassiveReceive { initiator: None },
+        send(),
+        Operation::ActiveReceive { from },
+        Operation::ActiveSend { to, length_bytes: 8 },
+    ] {
+        near.add(near.buffer(&[8]), operation);
+    }
+    near.send(&far.address(), b"hello");
+    assert!(QueueType::ALL.iter().all(|queue| near.tm.queue_length(*queue) == 1));
+    near.tm.stop(StopMode::Abort).unwrap();
+    go.send(()).unwrap();
+    let mut ended: Vec<_> = (0..6)
+        .map(|_| near.buffer_event())
+        .map(|event| (event.queue(), event.status, event.is_last()))
+        .collect();
+    ended.sort_by_key(|(queue, ..)| *queue);
+    assert_eq!(ended, QueueType::ALL.map(|queue| (queue, CANCELED, true)));
+    assert!(matches!(near.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
+    // The other side's buffers were not touched.
+    let queues = [QueueType::Receive, QueueType::PassiveReceive, QueueType::PassiveSend];
+    assert!(queues.iter().all(|queue| far.tm.queue_length(*queue) == 1));
+    far.end();
 }
 
 #[test]
