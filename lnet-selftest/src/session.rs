@@ -149,6 +149,8 @@ impl Sessions {
         if features & !FEATURES != 0 {
             return self.described(Status::PROTOCOL);
         }
+        // The name in the answer is that of the session that was there, as kernel nodes have it.
+        let former = self.0.as_ref().map_or(Name::EMPTY, |session| session.name);
         self.end();
         let now = Instant::now();
         self.0 = Some(Session {
@@ -161,7 +163,7 @@ impl Sessions {
             batches: BTreeMap::new(),
             errors: Rc::default(),
         });
-        self.described(Status::OK)
+        JoinReply { name: former, ..self.described(Status::OK) }
     }
 
     pub(crate) fn remove(&mut self, request: &RemoveSession) -> SessionReply {

@@ -12,8 +12,13 @@ mod hostile_tcp;
 mod local;
 mod nettest;
 mod pair;
+#[path = "../../../lnet-wire/tests/captures/pcap.rs"]
+mod pcap;
 mod peers;
+mod replay;
 mod run;
+#[path = "../replay/said.rs"]
+mod said;
 mod selftest;
 mod starts;
 mod states;
