@@ -27,7 +27,7 @@ use matrix::{CASES, Case};
   cargo xtask interop --lab ../lab --out docs/interop.md")]
 pub(crate) struct Options {
     /// Directory of the lab: its program `lab` boots kernel nodes (needs root and QEMU); without it captures of kernel
-    /// nodes are played to the protocol
+    /// nodes are played to the protocol, and to a live daemon in namespaces (needs root)
     #[arg(long, value_name = "DIR")]
     lab: Option<PathBuf>,
     /// Only the cases whose name has this in it
@@ -51,7 +51,9 @@ struct Outcome {
 /// When the lab does not work, a build fails, or a case does.
 pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
     let Some(directory) = &options.lab else {
-        return succeed(cargo::cargo(root).args(["test", "--package", "lnet-tests", "--test", "replay"]));
+        let test = ["test", "--package", "lnet-tests", "--test"];
+        succeed(cargo::cargo(root).args(test).arg("replay"))?;
+        return succeed(cargo::cargo(root).args(test).args(["control", "replay::"]));
     };
     let cases: Vec<_> = CASES.iter().filter(|case| case.name.contains(&options.only)).collect();
     ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
