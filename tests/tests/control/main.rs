@@ -12,11 +12,13 @@ mod hostile_tcp;
 mod local;
 mod nettest;
 mod pair;
+#[allow(dead_code, reason = "the tests of the machine use the rest")]
 #[path = "../../../lnet-wire/tests/captures/pcap.rs"]
 mod pcap;
 mod peers;
 mod replay;
 mod run;
+#[allow(dead_code, reason = "the tests of the machine use the rest")]
 #[path = "../replay/said.rs"]
 mod said;
 mod selftest;
