@@ -57,6 +57,14 @@ counters! {
         route_length: u64 = "route_length",
         /// Payload dropped.
         drop_length: u64 = "drop_length",
+        /// Pushes of peers by which they are known.
+        pushes_taken: u64 = "pushes_taken",
+        /// Pushes whose senders were pinged instead: longer than the buffer, older than what is known, without Multi-Rail.
+        pushes_pinged: u64 = "pushes_pinged",
+        /// NIDs that a peer claimed and another one has.
+        pushes_contradicted: u64 = "pushes_contradicted",
+        /// Pushes that were malformed, or not of their senders.
+        pushes_refused: u64 = "pushes_refused",
     }
 }
 

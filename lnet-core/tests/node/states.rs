@@ -144,6 +144,26 @@ fn a_peer_goes_through_the_states_of_discovery() {
     assert_eq!(state(&runner, nid(1, 7)), PeerState::Init);
 }
 
+/// Catalogue case 304: a peer that is locked by hand, and made one that was found, is discovered by its other NID.
+#[test]
+fn case_304_a_locked_nid_stays_the_primary_one() {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    let nids = [nid(1, 9), nid(1, 8)];
+    let add = PeerEdit::Add { primary: nids[1], nids: vec![], is_multi_rail: true, locks_primary: true };
+    runner.batch(&[Change::Peer(add)]).unwrap();
+    let state = |runner: &Runner| runner.node.peer(&nids[1]).unwrap().state;
+    assert_eq!(state(&runner), 1_048_585);
+    runner.batch(&[Change::Peer(PeerEdit::SetState { nid: nids[1], state: 1_048_577 })]).unwrap();
+    assert_eq!(state(&runner), 1_048_577);
+    let request = runner.start(Request::Discover { nid: nids[0], is_forced: false });
+    answer(&mut runner, nids[0], &info(&nids, NiStatus::UP));
+    assert!(runner.result(request).is_some_and(|result| result.is_ok()));
+    assert_eq!(runner.node.peers().count(), 1);
+    let peer = runner.node.peer(&nids[0]).unwrap();
+    assert_eq!((peer.primary, state(&runner)), (nids[1], 1_048_849));
+}
+
 #[test]
 fn peers_wait_for_their_turn() {
     let mut runner = Runner::new(1);

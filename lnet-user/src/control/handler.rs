@@ -93,7 +93,8 @@ impl Handler for Control {
             sum.add(&counters, &usage);
             errors += counters.receive_failures;
         }
-        Ok(statistics(&sum, errors))
+        let pushes = *self.lnet.machine().push_counters();
+        Ok(statistics(&sum, errors, &pushes))
     }
 
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
