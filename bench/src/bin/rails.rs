@@ -188,7 +188,7 @@ impl Cli {
                 if discovers {
                     end.lnet().discover(link.nid_b, true)?;
                 }
-                end.ping(count)
+                end.ping(count, Duration::ZERO)
             },
         )
     }
