@@ -56,8 +56,8 @@ impl Socklnd {
         let mut keepalive_at = None;
         if keepalive != Duration::ZERO && self.carries_keepalives(slot) {
             let peer = self.connections[slot].peer;
-            let heard = self.heard_at(peer) + keepalive;
-            let at = heard.max(self.peers[peer].keepalive_at + KEEPALIVE_INTERVAL);
+            let quiet_until = self.moved_at(peer) + keepalive;
+            let at = quiet_until.max(self.peers[peer].keepalive_at + KEEPALIVE_INTERVAL);
             keepalive_at = Some(at);
             if at <= now {
                 self.peers[peer].keepalive_at = now;
@@ -81,7 +81,7 @@ impl Socklnd {
     }
 
     /// When something last arrived from a peer, or TCP took something for it, on any connection.
-    fn heard_at(&self, peer: u32) -> Instant {
+    fn moved_at(&self, peer: u32) -> Instant {
         let connections = self.peers[peer].connections.iter(&self.connections);
         let times = connections.map(|(_, connection)| connection.received_at.max(connection.sent_at));
         times.max().unwrap_or(Instant(0))
