@@ -9,6 +9,7 @@ use lnet_wire::Nid;
 use crate::credit::Credits;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, linked};
+use crate::lnd::NiId;
 use crate::message::Queued;
 use crate::slab::slot_bytes;
 use crate::stats::NiCounters;
@@ -25,6 +26,8 @@ pub(crate) struct PeerNi {
     pub(crate) counters: NiCounters,
     /// When it was last chosen among several, as a number that grows.
     pub(crate) sequence: u64,
+    /// The local NI that a message of it came by which made it known.
+    first_ni: Option<NiId>,
     /// Under which snapshot it was last looked at whether its peer is to be found out about.
     pub(crate) looked_at: u64,
     /// Under which snapshot its NID was last told to be found out about.
@@ -61,6 +64,8 @@ pub struct PeerRecord {
     pub nid: Nid,
     /// Whether it is this node's own.
     pub is_own: bool,
+    /// The local NI that a message of it came by, if that made it known here.
+    pub first_ni: Option<NiId>,
     /// Messages to it that this shard may have in flight.
     pub credits_max: u32,
     /// Those of them that are free, less the messages that wait for one.
@@ -130,6 +135,7 @@ impl Peers {
             queued_bytes: 0,
             counters: NiCounters::default(),
             sequence: 0,
+            first_ni: None,
             looked_at: 0,
             wanted_at: 0,
             is_own: false,
@@ -166,14 +172,19 @@ impl Peers {
     /// The peer that a message came from, made if it is not known, and there is room or one that is idle. A new one
     /// gets this many credits.
     #[inline]
-    pub(crate) fn sender(&mut self, nid: &Nid, credits: u32) -> Option<&mut PeerNi> {
+    pub(crate) fn sender(&mut self, nid: &Nid, ni: NiId, credits: u32) -> Option<&mut PeerNi> {
         let bytes = nid.to_bytes();
         // The last bytes of an IPv4 and of an IPv6 address.
         let recent = usize::from(bytes[7] ^ bytes[19]) % RECENT;
         let slot = self.recent[recent];
         if self.peers.get(slot).is_none_or(|peer| peer.nid != *nid) {
-            self.recent[recent] = self.acquire(nid, credits)?;
-            self.release(self.recent[recent]);
+            let is_new = self.find(nid).is_none();
+            let slot = self.acquire(nid, credits)?;
+            if is_new {
+                self.peers[slot].first_ni = Some(ni);
+            }
+            self.recent[recent] = slot;
+            self.release(slot);
         }
         Some(&mut self.peers[self.recent[recent]])
     }
@@ -200,6 +211,7 @@ impl Peers {
             PeerRecord {
                 nid: peer.nid,
                 is_own: peer.is_own,
+                first_ni: peer.first_ni,
                 credits_max,
                 credits: peer.credits.available(),
                 credits_min,
@@ -236,6 +248,11 @@ impl Peers {
     pub(crate) fn available(&self, nid: &Nid) -> Option<i64> {
         let slot = self.find(nid)?;
         Some(self.peers[slot].credits.available())
+    }
+
+    /// The local NI that a message of the peer with this NID came by, if that made it known.
+    pub(crate) fn first_ni(&self, nid: &Nid) -> Option<NiId> {
+        self.peers[self.find(nid)?].first_ni
     }
 
     /// When the peer with this NID was last chosen among several, if it is known.

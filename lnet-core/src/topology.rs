@@ -8,6 +8,7 @@ use core::time::Duration;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Net, Nid};
 
+pub(crate) use peers::source_rank;
 pub use peers::{PeerMap, PeerNid, PeerView};
 
 use crate::lnd::NiId;

@@ -144,6 +144,11 @@ impl Rule {
         [&self.source, &self.destination, &self.router]
     }
 
+    /// Whether it says which local NIs an NI of a peer prefers.
+    pub(crate) fn prefers_for(&self, nid: &Nid) -> bool {
+        self.source.is_some() && self.destination.as_ref().is_some_and(|pattern| pattern.covers(nid))
+    }
+
     /// Whether it gives a priority.
     const fn is_priority(&self) -> bool {
         self.router.is_none() && (self.source.is_none() || self.destination.is_none())
@@ -180,6 +185,9 @@ pub enum RuleError {
     /// There is none with these patterns (`-ENOENT`).
     #[error("there is no selection policy of these patterns")]
     NoneLike,
+    /// A peer NI that is not Multi-Rail would prefer several local NIs (`-EPERM`).
+    #[error("{0} belongs to a peer that is not Multi-Rail: one preferred local nid is expected")]
+    SeveralPreferred(Nid),
     /// There are as many as may be (`-ENOSPC`).
     #[error("there are {RULES_MAX} selection policies, the most there can be")]
     TooMany,
@@ -190,6 +198,7 @@ impl RuleError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
+            Self::SeveralPreferred(_) => 1,
             Self::Unknown(_) | Self::NoneLike => 2,
             Self::Patterns | Self::Priority => 22,
             Self::TooMany => 28,

@@ -12,7 +12,7 @@ use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
-use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
+use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Steering, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
@@ -323,4 +323,77 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
     });
     assert_eq!(measured.count_total, 0, "{measured:?}");
     assert_eq!(shard.topology().generation(), 4);
+}
+
+/// Four NIs here and four of a peer's, on one net.
+fn many_paths(generation: u64, is_gated: bool) -> Arc<Topology> {
+    let locals = (1..5).map(|last| LocalNi::new(host(last).nid, 64, 16, Duration::from_secs(50))).collect();
+    let mut peers = PeerMap::default();
+    let mut far: Vec<_> = (11..15).map(|last| PeerNid::new(host(last).nid, HEALTH_MAX)).collect();
+    far[1].health = 900;
+    far[2].preferred = [host(3).nid].into();
+    let view = PeerView::new(true, far).unwrap();
+    peers.insert(PeerView { is_gated, is_wanted: is_gated, ..view });
+    // One that sees a single source.
+    let plain = PeerNid { preferred: [host(2).nid].into(), ..PeerNid::new(host(20).nid, HEALTH_MAX) };
+    peers.insert(PeerView::new(false, vec![plain]).unwrap());
+    let topology = Topology::new(locals).with_peers(peers).with_gated_requests(true);
+    Arc::new(topology.with_generation(generation))
+}
+
+/// Requests wait for discovery, are selected for, and are sent again by other paths, more often than there are paths.
+#[test]
+fn nothing_is_allocated_where_paths_are_chosen() {
+    const FAR: [u64; 3] = [11, 14, 20];
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardId(0),
+        shard_count: 1,
+        interface_cookie: 1,
+        pid: ProcessId::LUSTRE_PID,
+        limits: Limits { requests: 64, memory_descs: 64, peers: 32, interfaces: 4, ..Limits::DEFAULT },
+        topology: many_paths(1, true),
+        hash_seed: 1,
+    });
+    let queue = shard.create_event_queue(400).unwrap();
+    let known = many_paths(2, false);
+    let start = |shard: &mut Shard| {
+        for number in 0..30 {
+            let md =
+                shard.bind(&MdSpec { threshold: Threshold::Count(1), ..descriptor(queue, MdOptions::NONE) });
+            let put = PutRequest {
+                md: md.unwrap(),
+                ack: false,
+                self_nid: None,
+                target: host(FAR[number % FAR.len()]),
+                portal: 4,
+                match_bits: 0,
+                offset: 0,
+                hdr_data: 0,
+            };
+            shard.put(Instant(0), &put).unwrap();
+        }
+    };
+    let mut paths = [[false; 4]; 4];
+    let measured = allocation_counter::measure(|| {
+        start(&mut shard);
+        assert_eq!((shard.counters().gated, shard.poll_wanted().is_some()), (20, true));
+        shard.update(Instant(0), Arc::clone(&known));
+        for round in 0..4 {
+            while let Some(transmit) =
+                (0..4).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+            {
+                if let Some(far) = (0..4).find(|far| host(11 + far).nid == transmit.next_hop) {
+                    paths[usize::from(transmit.ni.0)][far as usize] = true;
+                }
+                let failed = Status::NeverSent(Cause::Timeout);
+                shard.sent(Instant(0), transmit.tx, if round % 2 == 0 { failed } else { Status::Ok });
+            }
+            while shard.poll_event(queue).is_some() {}
+            while shard.poll_health().is_some() {}
+            start(&mut shard);
+        }
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert!(shard.counters().resends > 20, "{:?}", shard.counters());
+    assert!(paths.iter().flatten().filter(|is_used| **is_used).count() > 8, "{paths:?}");
 }

@@ -1,8 +1,10 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! They use `lnet-wire`, and three of them `lnet-core`, alone, so that the fuzzer has little to instrument.
+//! They use `lnet-wire`, and four of them `lnet-core`, alone, so that the fuzzer has little to instrument.
 
+#[path = "fuzz_control/mod.rs"]
+mod fuzz_control;
 #[path = "fuzz_shard/mod.rs"]
 mod fuzz_shard;
 #[path = "fuzz_socklnd/mod.rs"]
@@ -20,6 +22,7 @@ use lnet_wire::selftest::{Body, Message, MessageError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
+pub use fuzz_control::control;
 pub use fuzz_shard::shard;
 pub use fuzz_socklnd::{connection_request, hello, prefix, socklnd};
 pub use fuzz_transfer::transfer;
@@ -28,8 +31,9 @@ pub use fuzz_transfer::transfer;
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("connection_request", connection_request),
+    ("control", control),
     ("frame", frame),
     ("header", header),
     ("hello", hello),

@@ -70,7 +70,7 @@ fn replay(name: &str) {
         run(target, &path.display().to_string(), &bytes);
         let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15 ^ file_index as u64);
         // Those of whole conversations take long.
-        let mutations = if matches!(name, "shard" | "socklnd" | "transfer") {
+        let mutations = if matches!(name, "control" | "shard" | "socklnd" | "transfer") {
             MUTATIONS_PER_FILE / 8
         } else {
             MUTATIONS_PER_FILE
@@ -97,7 +97,7 @@ macro_rules! replays {
     };
 }
 
-replays! { connection_request frame header hello nid_text ping prefix selftest shard socklnd transfer }
+replays! { connection_request control frame header hello nid_text ping prefix selftest shard socklnd transfer }
 
 /// Each target is replayed here, and has a file for the fuzzer and a corpus.
 #[test]

@@ -249,6 +249,8 @@ pub enum Report<'a> {
         nid: Nid,
         /// Whether messages have come from it, and not only gone to it.
         is_incoming: bool,
+        /// The local NI that a message of it came by, if that made it known.
+        first_ni: Option<NiId>,
     },
     /// A request has gone to a NID that is to be found out about ([`Shard::poll_wanted`]).
     ///

@@ -15,7 +15,7 @@ use super::peers::{PeerEdit, PeerTable};
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::HEALTH_MAX;
-use crate::udsp::{RuleEdit, RuleList};
+use crate::udsp::{RuleEdit, RuleError, RuleList};
 
 /// One change of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -180,7 +180,16 @@ impl<O: Clone> Draft<'_, O> {
             }
             Change::Udsp(edit) => {
                 let rules = self.plan.rules.get_or_insert_with(|| self.node.rules.clone());
-                rules.apply(edit).map_err(ChangeError::Rule)
+                rules.apply(edit).map_err(ChangeError::Rule)?;
+                let RuleEdit::Add { rule, .. } = edit else { return Ok(()) };
+                let own = || self.nis.iter().map(|(_, config)| &config.spec.nid);
+                let peers = self.peers.as_ref().unwrap_or(&self.node.peers).iter();
+                let nis = peers.filter(|peer| !peer.is_multi_rail()).flat_map(|peer| &peer.nis);
+                let mut named = nis.filter(|ni| rule.prefers_for(&ni.nid));
+                match named.find(|ni| rules.preferred(&ni.nid, own()).len() > 1) {
+                    Some(ni) => Err(ChangeError::Rule(RuleError::SeveralPreferred(ni.nid))),
+                    None => Ok(()),
+                }
             }
             Change::Set { setting, value } => {
                 let changed = self.plan.settings.with(*setting, *value);

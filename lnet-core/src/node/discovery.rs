@@ -297,7 +297,7 @@ impl<O: Clone> Node<O> {
     }
 
     /// A peer that waits for its visit may be in the queue by a NID that it has no more.
-    fn requeue(&mut self, nid: &Nid) {
+    pub(super) fn requeue(&mut self, nid: &Nid) {
         let Some(peer) = self.peers.get(nid) else { return };
         let (primary, waits) = (peer.primary, peer.is(peer_state::DISCOVERING) && peer.under_way.is_none());
         if waits && !self.to_discover.iter().any(|queued| peer.ni(queued).is_some()) {
@@ -336,7 +336,9 @@ impl<O: Clone> Node<O> {
         if is_multi_rail && !is_fixed {
             self.peers.join(from);
         }
+        let told_count = nids.len();
         let told = within_bounds(&primary, from, nids);
+        self.note_cut(&primary, told_count.saturating_sub(told.len()));
         if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
             self.peers.reset(from);
         }

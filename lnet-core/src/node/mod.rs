@@ -25,6 +25,7 @@ mod peers;
 mod pings;
 mod recovery;
 mod settings;
+mod source;
 mod states;
 mod task;
 mod upper;
@@ -259,6 +260,10 @@ impl<O: Clone> Node<O> {
                 {
                     self.publish();
                     self.tell();
+                    // Peers may have given paths up that a link makes good again, whatever they were told last.
+                    if is_up && self.is_discovery_on() {
+                        self.push_due = Some(true);
+                    }
                 }
             }
             Report::Renamed { ni, interface } => {
@@ -267,9 +272,10 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
-            Report::Traffic { nid, is_incoming } => {
+            Report::Traffic { nid, is_incoming, first_ni } => {
                 if self.may_be_peer(&nid) {
                     self.peers.note_traffic(&nid);
+                    self.note_first_ni(&nid, first_ni);
                     if is_incoming {
                         self.received_from(now, &nid);
                     }
@@ -440,6 +446,9 @@ impl<O: Clone> Node<O> {
         for nid in &removed {
             self.peer_map.remove(nid);
         }
+        for primary in &changed {
+            self.record_sources(primary);
+        }
         for peer in changed.iter().filter_map(|primary| self.peers.get(primary)) {
             if let Some(view) = self.view(peer) {
                 self.peer_map.insert(view);
@@ -450,10 +459,9 @@ impl<O: Clone> Node<O> {
 
     /// A peer as the shards know it.
     fn view(&self, peer: &Peer) -> Option<PeerView> {
-        let own = || self.nis.0.iter().map(|config| &config.spec.nid);
         let nis = peer.nis.iter().map(|ni| PeerNid {
             priority: self.rules.peer_priority(&ni.nid),
-            preferred: self.rules.preferred(&ni.nid, own()),
+            preferred: self.preferred(peer, ni),
             ..PeerNid::new(ni.nid, ni.health)
         });
         let view = PeerView::new(peer.is_multi_rail(), nis.collect())?;

@@ -7,6 +7,7 @@
 
 mod announce;
 mod edit;
+mod nets;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,8 @@ use super::recovery::Recovery;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
-/// Most NIs of a peer.
-pub const TOLD_MAX: usize = 64;
+/// Most NIs of a peer: as many as `lnetctl` takes of one. What a peer tells beyond them is cut, with a warning.
+pub const TOLD_MAX: usize = 128;
 
 /// Bits of [`Peer::state`] (LNet `lib-types.h: LNET_PEER_*`).
 pub mod peer_state {
@@ -74,12 +75,15 @@ pub struct PeerNi {
     pub received_at: Option<Instant>,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
+    /// The local NID by which requests to it go, and no other, while its peer is not Multi-Rail: that by which it was heard, or
+    /// the best one when it was first used. What a selection policy prefers replaces it.
+    pub source: Option<Nid>,
 }
 
 impl PeerNi {
     pub(super) fn new(nid: Nid) -> Self {
         let recovery = Recovery::default();
-        Self { nid, health: HEALTH_MAX, is_up: None, received_at: None, recovery }
+        Self { nid, health: HEALTH_MAX, is_up: None, received_at: None, recovery, source: None }
     }
 }
 
@@ -108,6 +112,8 @@ pub struct Peer {
     last_traffic: u64,
     /// When its primary NID was locked, as a number that grows; 0 if it is not.
     locked_at: u64,
+    /// Whether NIDs of it went with a net of this node's.
+    has_left: bool,
     /// A NID of the peer that it is a part of, as a program has announced.
     part_of: Option<Box<Nid>>,
 }
@@ -126,6 +132,7 @@ impl Peer {
             waiting: Vec::new(),
             last_traffic: 0,
             locked_at: 0,
+            has_left: false,
             part_of: None,
         }
     }

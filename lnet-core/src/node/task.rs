@@ -11,10 +11,11 @@
 //! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was to go is
 //! lost then, what was to stay is absent.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
 
 use super::change::{Change, Plan};
 use super::error::{DriverError, RequestError};
@@ -310,6 +311,7 @@ impl<O: Clone> Node<O> {
                 config.set_health(value);
             }
         }
+        let (had_added, former_nets) = (task.opened.len(), self.nis.nets());
         for mut config in task.opened.drain(..) {
             self.added += 1;
             config.added = self.added;
@@ -325,14 +327,30 @@ impl<O: Clone> Node<O> {
         if let Some(rules) = task.plan.rules.take() {
             self.rules = rules;
         }
-        if had_rules || !self.rules.rules().is_empty() {
+        let has_other_nis = !task.plan.delete.is_empty() || had_added > 0;
+        if had_rules || !self.rules.rules().is_empty() || has_other_nis {
             self.peers.mark_all();
         }
+        self.change_nets(&task.deleted, &former_nets);
         for change in &task.plan.peers {
             // They were tried when the batch began; what peers have done since may have made one superfluous.
             let _ = self.peers.apply(change, |_| false);
         }
         self.settle(task);
+    }
+
+    /// Has the peers follow the nets that have gone and come.
+    fn change_nets(&mut self, deleted: &[NiConfig<O>], former: &[Net]) {
+        let nets = self.nis.nets();
+        if nets.iter().any(|net| !former.contains(net)) {
+            self.peers.gain_net();
+        }
+        let gone: BTreeSet<Net> = deleted.iter().map(|config| config.spec.nid.net()).collect();
+        for net in gone.into_iter().filter(|net| !nets.contains(net)) {
+            for primary in self.peers.lose_net(net, |net| nets.contains(&net)) {
+                self.requeue(&primary);
+            }
+        }
     }
 
     fn settle(&mut self, task: &mut Task<O>) {

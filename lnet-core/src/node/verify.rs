@@ -1,4 +1,4 @@
-//! Verification: how what peers tell of themselves differs from what is known of them.
+//! Verification: how what peers tell of themselves differs from what is known of them, and how much of it is kept.
 //!
 //! What an administrator has configured is changed by no discovery, and with [`Discovery::Verify`] nothing is. What a peer tells
 //! is compared instead, and differences are told to the runner (design of Multi-Rail: "deferring to the configuration, but
@@ -30,6 +30,8 @@ pub struct Difference {
     pub untold: Vec<Nid>,
     /// Whether it is Multi-Rail by its own account, if that is otherwise here.
     pub is_multi_rail: Option<bool>,
+    /// NIDs that it tells and that are not kept, since a peer has [`TOLD_MAX`](super::TOLD_MAX) at most.
+    pub cut_count: usize,
 }
 
 impl Difference {
@@ -44,6 +46,7 @@ impl Difference {
             unknown: told.iter().filter(is_unknown).copied().collect(),
             untold: peer.nids().into_iter().filter(|nid| !told.contains(nid)).collect(),
             is_multi_rail: (is_described && is_multi_rail != peer.is_multi_rail()).then_some(is_multi_rail),
+            cut_count: 0,
         };
         let Self { told_primary, unknown, untold, is_multi_rail, .. } = &difference;
         let is_same = told_primary.is_none() && unknown.is_empty() && untold.is_empty();
@@ -65,6 +68,10 @@ impl fmt::Display for Difference {
         say("it tells, and is not known by,", &self.unknown)?;
         say("it does not tell", &self.untold)?;
         say("its primary nid is", self.told_primary.as_slice())?;
+        if self.cut_count > 0 {
+            write!(f, "{separator}it has {} nids more than are kept of a peer", self.cut_count)?;
+            separator = "; ";
+        }
         match self.is_multi_rail {
             Some(true) => write!(f, "{separator}it is Multi-Rail"),
             Some(false) => write!(f, "{separator}it is not Multi-Rail"),
@@ -77,6 +84,17 @@ impl<O: Clone> Node<O> {
     /// A difference between what a peer tells and what is known of it, once: something to warn of.
     pub fn poll_difference(&mut self) -> Option<Difference> {
         self.differences.pop_front()
+    }
+
+    /// Warns of a peer that has told more NIDs than are kept, once for each time that it does.
+    pub(super) fn note_cut(&mut self, primary: &Nid, cut_count: usize) {
+        if cut_count > 0 && self.differences.len() < DIFFERENCES_MAX {
+            let (unknown, untold) = (Vec::new(), Vec::new());
+            let primary = *primary;
+            let cut =
+                Difference { primary, told_primary: None, unknown, untold, is_multi_rail: None, cut_count };
+            self.differences.push_back(cut);
+        }
     }
 
     /// Compares a peer with what it has told, where that changes nothing.

@@ -16,9 +16,9 @@ use core::time::Duration;
 use lnet_wire::{Body, Nid};
 
 use super::Shard;
+use super::initiator::finds_out;
 use crate::lnd::{Cause, Status, Transmit};
 use crate::message::{Gated, Message, MessageState};
-use crate::node::PORTAL as PING_PORTAL;
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
@@ -42,8 +42,7 @@ impl Shard {
     #[cold]
     fn look_closely(&mut self, slot: u32, target: &Nid, body: &Body) -> bool {
         let generation = self.topology.generation();
-        let (Body::Put { portal, .. } | Body::Get { portal, .. }) = *body else { return false };
-        if portal == PING_PORTAL {
+        if finds_out(body) {
             return false;
         }
         let (is_wanted, is_gated) = self.outlook(target);
@@ -139,7 +138,7 @@ impl Shard {
         if let Some(cause) = cause {
             return self.end(message, Status::NeverSent(cause));
         }
-        let choice = self.select(now, &target, is_bound.then_some(&source));
+        let choice = self.select(now, &target, is_bound.then_some(&source), false);
         let moved = choice.and_then(|choice| Some((choice.ni, self.move_to_peer(&message, &choice)?)));
         let Some((to, former)) = moved else {
             return self.end(message, Status::NeverSent(Cause::Unreachable));

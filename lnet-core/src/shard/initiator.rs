@@ -208,7 +208,8 @@ impl Shard {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
-        let Some(Choice { ni, peer: next_hop }) = self.select(now, target, request.self_nid.as_ref()) else {
+        let chosen = self.select(now, target, request.self_nid.as_ref(), finds_out(&body));
+        let Some(Choice { ni, peer: next_hop }) = chosen else {
             self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);
             self.complete(Ended::Sent(slot, &header), status);
@@ -281,6 +282,12 @@ impl Shard {
 /// Whether this is a ping.
 pub(super) const fn is_ping(body: &Body) -> bool {
     matches!(body, Body::Get { portal: PING_PORTAL, .. })
+}
+
+/// Whether a request asks a node, or tells it, who it is.
+#[inline]
+pub(super) const fn finds_out(body: &Body) -> bool {
+    matches!(body, Body::Put { portal: PING_PORTAL, .. } | Body::Get { portal: PING_PORTAL, .. })
 }
 
 /// Whether a response is awaited (LNet `lib-move.c: lnet_response_tracking_enabled`).

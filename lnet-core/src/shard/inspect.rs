@@ -188,7 +188,7 @@ impl Shard {
         }
         let interface = &mut self.interfaces[usize::from(ni.0)];
         interface.counters.received.add(message_type);
-        let mut sender = self.peers.sender(from, interface.peer_share);
+        let mut sender = self.peers.sender(from, ni, interface.peer_share);
         if let Some(peer) = &mut sender {
             peer.counters.received.add(message_type);
         }

@@ -6,8 +6,8 @@
 //! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an interface that the application names is obeyed, and the
 //! destination then is the one given. A request to a Multi-Rail peer goes by the best net that this node and the
 //! peer have in common, the best local NI there, and the best NI of the peer there, by the criteria of [`criteria`] in
-//! their order. A request to any other peer goes to the NID given; where the snapshot knows the peer, from the NI that the
-//! peer prefers. Responses are not chosen for: they go back by the interface that was asked. Where there is nothing
+//! their order. A request to any other peer goes to the NID given, always from one and the same NI, that which the snapshot
+//! says, so that the peer sees one node; pings go from any. Responses are not chosen for: they go back by the interface that was asked. Where there is nothing
 //! to choose nothing is looked up.
 
 pub(super) mod criteria;
@@ -22,7 +22,7 @@ pub(super) use paths::KnownPaths;
 use super::Shard;
 use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
-use crate::topology::{LocalNi, NiStatus, PRIORITY_NONE, PeerNid, PeerView};
+use crate::topology::{LocalNi, NiStatus, PRIORITY_NONE, PeerNid, PeerView, source_rank};
 use criteria::{Candidate, Deaf, LOCAL, NET, PEER, SOURCE, Trace, Values, Weighed};
 
 /// What was chosen for a request.
@@ -50,7 +50,7 @@ pub struct Explanation {
 
 impl Shard {
     /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To `0@lo`
-    /// everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). `None` when no such interface serves on a net of
+    /// everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a peer, by whichever NI. `None` when no such interface serves on a net of
     /// the destination's.
     #[inline]
     pub(super) fn select(
@@ -58,12 +58,13 @@ impl Shard {
         now: Instant,
         destination: &Nid,
         self_nid: Option<&Nid>,
+        is_ping: bool,
     ) -> Option<Choice> {
         if self_nid.is_none()
             && self.topology.has_choice()
             && self.topology.loopback_to(destination).is_none()
         {
-            return self.select_of_several(now, destination);
+            return self.select_of_several(now, destination, is_ping);
         }
         self.select_given(now, destination, self_nid)
     }
@@ -95,8 +96,8 @@ impl Shard {
     }
 
     #[cold]
-    fn select_of_several(&mut self, now: Instant, destination: &Nid) -> Option<Choice> {
-        let choice = self.choose(now, destination, &mut Deaf)?;
+    fn select_of_several(&mut self, now: Instant, destination: &Nid, is_ping: bool) -> Option<Choice> {
+        let choice = self.choose(now, destination, is_ping, &mut Deaf)?;
         self.note_use(&choice);
         Some(choice)
     }
@@ -121,7 +122,7 @@ impl Shard {
         let loopback = self.topology.loopback_to(destination);
         let choice = match loopback {
             Some(ni) => Some(Choice { ni, peer: *destination }),
-            None => self.choose(now, destination, &mut steps),
+            None => self.choose(now, destination, false, &mut steps),
         };
         let peer = self.topology.peer(destination);
         Explanation {
@@ -132,11 +133,21 @@ impl Shard {
         }
     }
 
-    fn choose(&self, now: Instant, destination: &Nid, trace: &mut impl Trace) -> Option<Choice> {
+    fn choose(
+        &self,
+        now: Instant,
+        destination: &Nid,
+        is_ping: bool,
+        trace: &mut impl Trace,
+    ) -> Option<Choice> {
         let view = self.topology.peer(destination);
         let Some(view) = view.filter(|view| view.is_multi_rail) else {
-            let ni = self.choose_source(now, destination, view, trace)?;
-            return Some(Choice { ni, peer: *destination });
+            let ni = if is_ping || !self.topology.finds_peers() {
+                self.choose_local(now, destination.net(), core::iter::once(destination), trace)
+            } else {
+                self.choose_source(destination, view, trace)
+            };
+            return Some(Choice { ni: ni?, peer: *destination });
         };
         let nets = view.nets().filter(|(net, _)| self.topology.serving(*net).next().is_some());
         trace.step(&NET, || {
@@ -151,31 +162,31 @@ impl Shard {
         Some(Choice { ni, peer: peer.nid })
     }
 
-    /// The source of a request to a peer that is not known to be Multi-Rail: the one that it prefers, so that it sees one
-    /// node and not several. Where nothing finds out about peers any may be.
+    /// The source of a request to a peer that is not known to be Multi-Rail: the one that is recorded, so that it sees one
+    /// node and not several. Without a record, the NI by which it was first heard, then those in health and with priority, of
+    /// which each shard takes the same.
     fn choose_source(
         &self,
-        now: Instant,
         destination: &Nid,
         view: Option<&PeerView>,
         trace: &mut impl Trace,
     ) -> Option<NiId> {
         let net = destination.net();
-        let is_silent = |ni: &NiId| self.paths.is_silent(now, &Path { ni: *ni, peer: *destination });
         let preferred = view.and_then(|view| view.ni(destination)).map_or(&[][..], |peer| &peer.preferred);
-        let serving = || self.topology.serving(net);
-        if self.topology.finds_peers() && serving().any(|ni| !is_silent(&ni)) {
-            // Of equal ones the first: what it goes by does not change while it is used.
-            let values = |ni: &NiId| {
-                let local = self.topology.known_ni(*ni);
-                let is_preferred = preferred.contains(&local.nid);
-                [i64::from(is_silent(ni)), i64::from(!is_preferred), local.priority.into()]
-            };
-            let candidate = |ni: NiId| (Candidate::Local(self.topology.known_ni(ni).nid), values(&ni));
-            trace.step(&SOURCE, || serving().map(candidate));
-            return best(serving(), values);
-        }
-        self.choose_local(now, net, core::iter::once(destination), trace)
+        let first_ni = self.peers.first_ni(destination).filter(|_| preferred.is_empty());
+        let values = |ni: &NiId| {
+            let local = self.topology.known_ni(*ni);
+            let is_preferred = preferred.contains(&local.nid) || first_ni == Some(*ni);
+            [
+                i64::from(!is_preferred),
+                -i64::from(local.health),
+                local.priority.into(),
+                source_rank(&local.nid, destination).into(),
+            ]
+        };
+        let candidate = |ni: NiId| (Candidate::Local(self.topology.known_ni(ni).nid), values(&ni));
+        trace.step(&SOURCE, || self.topology.serving(net).map(candidate));
+        best(self.topology.serving(net), values)
     }
 
     fn choose_local<'a>(
@@ -249,7 +260,13 @@ impl Shard {
         if self.topology.loopback_to(&than.peer).is_some() {
             return None;
         }
-        let best = self.choose(now, &than.peer, &mut Deaf).filter(|choice| choice != than);
+        if self.topology.finds_peers()
+            && !self.topology.peer(&than.peer).is_some_and(|peer| peer.is_multi_rail)
+        {
+            // It sees one source, whatever becomes of that.
+            return None;
+        }
+        let best = self.choose(now, &than.peer, false, &mut Deaf).filter(|choice| choice != than);
         best.or_else(|| self.select_other(than))
     }
 

@@ -16,6 +16,14 @@ const LIST_NIDS: usize = 8;
 /// No secret: the number of peers is bounded, and so is a list that one of them fills on purpose.
 const SEED: Seed = Seed::new(0);
 
+/// The place of a local NI among equal ones as the source of what goes to a NID: the least is taken. It is the same on all
+/// shards, and spreads NIDs over the NIs.
+pub(crate) fn source_rank(own: &Nid, to: &Nid) -> u32 {
+    let [a, b, c] = nid_words(own);
+    let [d, e, f] = nid_words(to);
+    (SEED.hash([a, b, c, d, e, f]) >> 32) as u32
+}
+
 /// An NI of a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerNid {

@@ -244,7 +244,7 @@ fn announced_peers_make_no_room() {
     announce(&mut runner, &[nid(1, 9)]).unwrap();
     for number in 0..5000_u32 {
         let nid = Nid::from_small(2 << 48 | 1 << 32 | 11 << 24 | u64::from(number)).unwrap();
-        runner.node.handle_report(runner.now, Report::Traffic { nid, is_incoming: true });
+        runner.node.handle_report(runner.now, Report::Traffic { nid, is_incoming: true, first_ni: None });
     }
     check(&runner, nid(1, 9), &[nid(1, 9)], true);
     assert_eq!(runner.node.peers().count(), (1 << 12) + 1);

@@ -228,6 +228,115 @@ fn a_push_that_is_cut_or_says_too_little_has_its_sender_pinged() {
     assert_eq!(runner.node.poll_timeout(), None);
 }
 
+/// A peer has as many NIDs as are kept of one; of more it is warned.
+#[test]
+fn what_a_peer_tells_beyond_the_limit_is_cut_with_a_warning() {
+    for (count, expected) in [(TOLD_MAX, None), (TOLD_MAX + 72, Some(72))] {
+        let mut runner = runner();
+        let nids: Vec<_> =
+            (0..count).map(|index| nid(1 + (index / 200) as u16, (index % 200 + 2) as u8)).collect();
+        let bytes = info(MULTI_RAIL, &nids);
+        let from = *nids.last().unwrap();
+        push(&mut runner, from, &bytes);
+        for (ping, _, length_bytes) in pings(&mut runner) {
+            let bytes = &bytes[..bytes.len().min(length_bytes)];
+            runner.node.handle_report(runner.now, Report::Answered { ping, bytes });
+            runner.run();
+        }
+        for (ping, ..) in pings(&mut runner) {
+            runner.node.handle_report(runner.now, Report::Answered { ping, bytes: &bytes });
+            runner.run();
+        }
+        let peer = runner.node.peer(&from).unwrap();
+        assert_eq!(
+            (peer.primary, peer.nis.len()),
+            (nids[0], TOLD_MAX),
+            "the NID that it spoke by is among them"
+        );
+        let cut =
+            std::iter::from_fn(|| runner.node.poll_difference()).map(|told| (told.primary, told.cut_count));
+        assert_eq!(cut.last(), expected.map(|count| (nids[0], count)));
+    }
+}
+
+/// A peer that pushes for ever costs a ping or push at a time, and none of the others anything.
+#[test]
+fn a_peer_that_pushes_for_ever_keeps_no_other_waiting() {
+    let mut runner = runner();
+    let (good, bad) = (nid(1, 8), nid(1, 9));
+    let mut most = 0;
+    let mut discovered = 0;
+    for round in 0..3000_u32 {
+        // Older, newer, cut, without Multi-Rail, and with other NIDs each time.
+        let nids = [bad, nid(2, (round % 250 + 2) as u8), nid(3, (round % 7 + 2) as u8)];
+        let mut bytes = info(if round % 5 == 0 { Features(0x06) } else { MULTI_RAIL }, &nids);
+        if round % 3 == 0 {
+            bytes.truncate(40);
+        }
+        push(&mut runner, bad, &bytes);
+        let asked = pings(&mut runner);
+        assert!(asked.iter().filter(|(_, nid, _)| *nid == bad).count() <= 1, "one at a time: {asked:?}");
+        if round % 100 == 0 {
+            let nid = good;
+            let request = runner.start(Request::Discover { nid, is_forced: true });
+            let (ping, ..) =
+                pings(&mut runner).into_iter().find(|(_, to, _)| *to == good).expect("its turn comes");
+            let bytes = info(MULTI_RAIL, &[good]);
+            runner.node.handle_report(runner.now, Report::Answered { ping, bytes: &bytes });
+            runner.run();
+            discovered += u32::from(matches!(runner.result(request), Some(Ok(_))));
+        }
+        // It answers some of what it is asked.
+        for (ping, ..) in asked.into_iter().filter(|(_, nid, _)| *nid == bad && round % 2 == 0) {
+            let bytes = info(MULTI_RAIL, &nids);
+            runner.node.handle_report(runner.now, Report::Answered { ping, bytes: &bytes });
+            runner.run();
+        }
+        most = most.max(runner.node.peers().count());
+        assert!(runner.node.request_count() == 0 && runner.done.len() < 8, "{:?}", runner.done);
+    }
+    assert_eq!((discovered, most), (30, 2));
+    assert_eq!(runner.node.peer(&good).unwrap().nids(), [good]);
+}
+
+/// A link that is back is told to all that take part, also to those who have acknowledged what this node tells.
+#[test]
+fn a_link_that_comes_back_is_pushed_to_all() {
+    let mut runner = runner();
+    runner.batch(&[Change::AddNi(spec(2, 1))]).unwrap();
+    push(&mut runner, nid(1, 9), &info(MULTI_RAIL, &[nid(1, 9)]));
+    runner.acknowledges = false;
+    let mut link = |is_up| {
+        runner.node.handle_report(runner.now, Report::Link { ni: NiId(2), is_up });
+        runner.run();
+        let mut pushes = Vec::new();
+        runner.done.retain(|action| match action {
+            Action::Push { ping, nid, .. } => {
+                pushes.push((*ping, *nid));
+                false
+            }
+            _ => true,
+        });
+        for (ping, _) in &pushes {
+            runner.node.handle_report(runner.now, Report::Answered { ping: *ping, bytes: &[] });
+        }
+        runner.run();
+        pushes.len()
+    };
+    assert_eq!([link(false), link(true), link(true)], [1, 1, 0]);
+    // It is told as down whatever its link does, and so nothing new is told.
+    let down = Change::SetHealth { nid: Some(nid(2, 1)), value: 0 };
+    runner.acknowledges = true;
+    runner.batch(&[down]).unwrap();
+    runner.acknowledges = false;
+    let mut link = |is_up| {
+        runner.node.handle_report(runner.now, Report::Link { ni: NiId(2), is_up });
+        runner.run();
+        runner.done.extract_if(.., |action| matches!(action, Action::Push { .. })).count()
+    };
+    assert_eq!([link(false), link(true)], [0, 1]);
+}
+
 #[test]
 fn bad_pushes_are_counted_and_no_more() {
     let mut runner = runner();

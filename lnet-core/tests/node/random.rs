@@ -278,7 +278,10 @@ impl Run {
                 self.node.handle_report(self.now, Report::Link { ni: NiId(*slot), is_up: *is_up });
             }
             Step::Traffic { host } => {
-                self.node.handle_report(self.now, Report::Traffic { nid: nid(1, *host), is_incoming: true });
+                self.node.handle_report(
+                    self.now,
+                    Report::Traffic { nid: nid(1, *host), is_incoming: true, first_ni: None },
+                );
                 assert!(self.node.peers().count() <= 4);
             }
             Step::Advance { milliseconds } => {

@@ -33,7 +33,7 @@ fn runner() -> Runner {
 }
 
 fn hear(runner: &mut Runner, nid: Nid) {
-    runner.node.handle_report(runner.now, Report::Traffic { nid, is_incoming: true });
+    runner.node.handle_report(runner.now, Report::Traffic { nid, is_incoming: true, first_ni: None });
     runner.run();
 }
 
@@ -181,7 +181,7 @@ fn a_peer_ni_that_was_never_heard_from_is_not_pinged() {
     runner.batch(&[Change::Peer(add)]).unwrap();
     note(&mut runner, ill, 3, 0);
     assert_eq!((peer_ni(&runner, ill).health, runner.node.recovering().1), (700, vec![]));
-    runner.node.handle_report(runner.now, Report::Traffic { nid: ill, is_incoming: false });
+    runner.node.handle_report(runner.now, Report::Traffic { nid: ill, is_incoming: false, first_ni: None });
     assert_eq!(runner.node.recovering().1, [], "it was sent to");
     hear(&mut runner, ill);
     assert_eq!(pinged_at(&mut runner, ill, 3, false), [1, 3]);

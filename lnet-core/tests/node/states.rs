@@ -112,7 +112,9 @@ fn a_peer_goes_through_the_states_of_discovery() {
     let delete = PeerEdit::Delete { primary: nids[0], nids: vec![], is_forced: false };
     runner.batch(&[Change::Peer(delete)]).unwrap();
 
-    runner.node.handle_report(runner.now, Report::Traffic { nid: nids[0], is_incoming: true });
+    runner
+        .node
+        .handle_report(runner.now, Report::Traffic { nid: nids[0], is_incoming: true, first_ni: None });
     assert_eq!(state(&runner, nids[0]), PeerState::Init);
     runner.node.handle_report(runner.now, Report::Wanted { nid: nids[0] });
     runner.run();

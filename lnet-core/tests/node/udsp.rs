@@ -91,7 +91,9 @@ fn what_is_set_below_full_health_recovers() {
     let mut runner = Runner::new(1);
     runner.batch(&[Change::AddNi(spec(1, 1)), peer(nid(1, 9), &[nid(1, 8)])]).unwrap();
     let set = PeerEdit::SetHealth { nid: Some(nid(1, 8)), value: 500 };
-    runner.node.handle_report(runner.now, Report::Traffic { nid: nid(1, 8), is_incoming: true });
+    runner
+        .node
+        .handle_report(runner.now, Report::Traffic { nid: nid(1, 8), is_incoming: true, first_ni: None });
     runner.batch(&[Change::SetHealth { nid: None, value: 900 }, Change::Peer(set)]).unwrap();
     let (own, peers) = runner.node.recovering();
     assert_eq!([own[0].nid, peers[0].nid], [nid(1, 1), nid(1, 8)]);

@@ -248,46 +248,127 @@ fn a_peer_that_is_not_multi_rail_sees_one_source() {
     let mut view = peer();
     view.is_multi_rail = false;
     view.nis[1].preferred = [nid(1, 2)].into();
-    let mut node = node(topology(locals(), view));
+    let (mut node, mut source) = (node(topology(locals(), view)), None);
     for _ in 0..4 {
         assert_eq!(path(&mut node), (nid(1, 2), nid(1, 12)));
         // None that is known: one and the same.
         put(&mut node, nid(2, 40), None);
         let [message] = sent(&mut node)[..] else { panic!("one message") };
-        assert_eq!((message.header.source.nid, message.next_hop), (nid(2, 1), nid(2, 40)));
+        assert_eq!(*source.get_or_insert(message.header.source.nid), message.header.source.nid);
+        assert_eq!(message.next_hop, nid(2, 40));
         node.shard.sent(NOW, message.tx, Status::Ok);
     }
 }
 
-/// The choice of a source is explained as well.
+/// The choice of a source is explained as well. Nothing that happens to a path changes it.
 #[test]
 fn the_source_to_a_peer_that_is_not_multi_rail_is_explained() {
     let mut view = peer();
     view.is_multi_rail = false;
-    let explained = |view: &PeerView, locals: Vec<LocalNi>, silent: &[u16]| {
+    let explained = |view: &PeerView, locals: Vec<LocalNi>| {
         let mut node = node(topology(locals, view.clone()));
-        for ni in silent {
-            let path = Path { ni: NiId(*ni), peer: nid(1, 12) };
-            node.shard.path_health(NOW, &path, PathReport::Silent);
+        let mut told = None;
+        for silent in [None, Some(0), Some(1)] {
+            if let Some(ni) = silent {
+                let path = Path { ni: NiId(ni), peer: nid(1, 12) };
+                node.shard.path_health(NOW, &path, PathReport::Silent);
+            }
+            let steps = node.shard.explain(NOW, &nid(1, 12)).steps;
+            let [candidates] = &steps[..] else { panic!("one step: {steps:?}") };
+            let expected = [nid(1, 1), nid(1, 2)].map(Candidate::Local);
+            assert!(candidates.iter().map(|weighed| weighed.candidate).eq(expected), "{candidates:?}");
+            let chosen = candidates.iter().position(|weighed| weighed.is_chosen).unwrap();
+            let (from, _) = path(&mut node);
+            assert_eq!(Candidate::Local(from), candidates[chosen].candidate, "as it was explained");
+            let lost_by = candidates[1 - chosen].lost_by;
+            assert_eq!(*told.get_or_insert((chosen, lost_by)), (chosen, lost_by), "one source: {silent:?}");
         }
-        let steps = node.shard.explain(NOW, &nid(1, 12)).steps;
-        let [candidates] = &steps[..] else { panic!("one step: {steps:?}") };
-        let expected = [nid(1, 1), nid(1, 2)].map(Candidate::Local);
-        assert!(candidates.iter().map(|weighed| weighed.candidate).eq(expected), "{candidates:?}");
-        let chosen = candidates.iter().position(|weighed| weighed.is_chosen).unwrap();
-        let (from, _) = path(&mut node);
-        assert_eq!(Candidate::Local(from), candidates[chosen].candidate, "as it was explained");
-        (chosen, candidates[1 - chosen].lost_by)
+        told.unwrap()
     };
-    assert_eq!(explained(&view, locals(), &[]), (0, None), "the first of equal ones");
-    let mut prior = locals();
-    prior[1].priority = 0;
-    assert_eq!(explained(&view, prior.clone(), &[]), (1, Some(Criterion::LocalPriority)));
-    view.nis[1].preferred = [nid(1, 1)].into();
-    assert_eq!(explained(&view, prior.clone(), &[]), (0, Some(Criterion::Preferred)));
-    assert_eq!(explained(&view, prior.clone(), &[0]), (1, Some(Criterion::Answers)));
-    // Where none answers they take turns, by all the criteria of local NIs.
-    assert_eq!(explained(&view, prior, &[0, 1]), (1, Some(Criterion::LocalPriority)));
+    let (ranked, criterion) = explained(&view, locals());
+    assert_eq!(criterion, Some(Criterion::Rank));
+    let (other, mut changed) = (1 - ranked, locals());
+    changed[other].priority = 0;
+    assert_eq!(explained(&view, changed.clone()), (other, Some(Criterion::LocalPriority)));
+    changed[other].health = 999;
+    assert_eq!(explained(&view, changed.clone()), (ranked, Some(Criterion::LocalHealth)));
+    // What is recorded stays, whatever the others have to show.
+    view.nis[1].preferred = [changed[other].nid].into();
+    assert_eq!(explained(&view, changed), (other, Some(Criterion::Preferred)));
+}
+
+/// Such NIDs are spread over the NIs of a net, and each goes by the same one on all shards.
+#[test]
+fn peers_that_are_not_multi_rail_are_spread_over_the_nis() {
+    let mut nodes = [7, 8].map(|hash_seed| {
+        let limits = Limits { interfaces: 4, peers: 64, ..config().limits };
+        let topology = Arc::new(topology(locals(), peer()));
+        Node::new(ShardConfig { limits, topology, hash_seed, ..config() })
+    });
+    let mut by_first = 0;
+    for host in 100..140 {
+        let sources = nodes.each_mut().map(|node| {
+            put(node, nid(1, host), None);
+            let [message] = sent(node)[..] else { panic!("one message") };
+            node.shard.sent(NOW, message.tx, Status::Ok);
+            drop(node.events());
+            message.header.source.nid
+        });
+        assert_eq!(sources[0], sources[1], "host {host}");
+        by_first += u32::from(sources[0] == nid(1, 1));
+    }
+    assert!((10..=30).contains(&by_first), "{by_first} of 40 by the first NI");
+}
+
+/// Who was heard before it was asked anything is answered, and asked, by the NI that it knows.
+#[test]
+fn a_peer_that_speaks_first_is_asked_by_the_ni_that_it_spoke_to() {
+    for (ni, own) in [(0, 1), (1, 2)] {
+        let mut node = node(topology(locals(), peer()));
+        node.post(9, &lnet_core::md::MdSpec { options: MdOptions::PUT, ..node.md(8) });
+        let mut header = put_header(9, 0);
+        (header.source.nid, header.destination.nid) = (nid(1, 40), nid(1, own));
+        node.shard.header(NOW, NiId(ni), &nid(1, 40), RxId(0), &header);
+        node.shard.received(NOW, RxId(0), Status::Ok);
+        let first_ni = |node: &Node| node.shard.peers().find(|peer| peer.nid == nid(1, 40)).unwrap().first_ni;
+        assert_eq!(first_ni(&node), Some(NiId(ni)));
+        put(&mut node, nid(1, 40), None);
+        let [message] = sent(&mut node)[..] else { panic!("one message") };
+        assert_eq!(message.header.source.nid, nid(1, own));
+    }
+}
+
+/// It sees one source also where that does not get through; only pings, which find out who it is, try others.
+#[test]
+fn what_never_left_to_a_peer_that_is_not_multi_rail_leaves_by_no_other_ni() {
+    let mut view = peer();
+    view.is_multi_rail = false;
+    view.nis[1].preferred = [nid(1, 2)].into();
+    let mut node = node(topology(locals(), view));
+    for to in [nid(1, 12), nid(1, 40)] {
+        put(&mut node, to, None);
+        let [message] = sent(&mut node)[..] else { panic!("one message") };
+        node.shard.sent(NOW, message.tx, Status::NeverSent(Cause::Timeout));
+        assert_eq!(sent(&mut node), []);
+        assert_eq!(node.event().status(), Status::NeverSent(Cause::Timeout));
+        put(&mut node, to, None);
+        let [again] = sent(&mut node)[..] else { panic!("one message") };
+        assert_eq!((again.ni, again.header.source), (message.ni, message.header.source));
+        node.shard.sent(NOW, again.tx, Status::Ok);
+        drop(node.events());
+    }
+    let mut sources = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        let md = node.shard.bind(&node.md(0)).unwrap();
+        let ping = PutRequest { target: ProcessId::lustre(nid(1, 12)), portal: 0, ..put_request(md, 0) };
+        node.shard.put(NOW, &ping).unwrap();
+        let [message] = sent(&mut node)[..] else { panic!("one message") };
+        sources.insert(message.header.source.nid);
+        let path = Path { ni: message.ni, peer: message.next_hop };
+        node.shard.path_health(NOW, &path, PathReport::Silent);
+        node.shard.sent(NOW, message.tx, Status::Ok);
+    }
+    assert_eq!(sources.len(), 2, "pings go by a path that answers");
 }
 
 #[test]

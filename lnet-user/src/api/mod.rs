@@ -127,10 +127,10 @@ impl Threads {
     }
 }
 
-/// What all handles of a node have in common. The threads stop with the last of them.
+/// What all handles of a node have in common. The threads stop with the last of them; those of the runner do not count.
 struct Inner {
     core: Arc<Core>,
-    /// That of the runner, until it is stopped.
+    /// That of the runner, until it is stopped; the runner's own handles have none, and stop nothing.
     control: Option<JoinHandle<()>>,
 }
 
@@ -154,6 +154,13 @@ struct Core {
     holds: Arc<()>,
 }
 
+impl Lnet {
+    /// A handle for the runner, which ends with it.
+    fn of_runner(core: &Arc<Core>) -> Self {
+        Self { inner: Arc::new(Inner { core: Arc::clone(core), control: None }) }
+    }
+}
+
 impl Deref for Inner {
     type Target = Core;
 
@@ -164,11 +171,9 @@ impl Deref for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let Some(control) = self.control.take() else { return };
         self.runner.stop();
-        // A ping that has just ended may have had the last handle: it is the runner that drops it then.
-        if let Some(control) =
-            self.control.take().filter(|one| one.thread().id() != std::thread::current().id())
-        {
+        if control.thread().id() != std::thread::current().id() {
             // A panic of the thread has been printed by then.
             let _ = control.join();
         }
@@ -248,7 +253,6 @@ impl Lnet {
         core.take_pushes()?;
         let control = Some(runner::spawn(&core).map_err(LnetError::Control)?);
         let inner = Arc::new(Inner { core, control });
-        inner.runner.set_handles(Arc::downgrade(&inner));
         Ok(Self { inner })
     }
 

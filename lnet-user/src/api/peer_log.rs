@@ -119,7 +119,7 @@ impl PeerLog {
         self.differing.retain(|_, told| now < *told + INTERVAL);
         let primary = difference.primary;
         if self.differing.len() < PEERS_MAX && self.differing.insert(primary, now).is_none() {
-            warn!(%primary, %difference, "a peer tells something else of itself than is known, which stays");
+            warn!(%primary, %difference, "what a peer tells of itself is not taken over, or not all of it");
         }
     }
 
@@ -262,6 +262,7 @@ mod tests {
             unknown: vec![nid(other)],
             untold: Vec::new(),
             is_multi_rail: None,
+            cut_count: 0,
         };
         let (mut log, begun) = (PeerLog::default(), Instant::now());
         tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {

@@ -3,13 +3,13 @@
 //!
 //! Invariants: one thread runs the machine, and never waits for the kernel or a peer while it has something else to do;
 //! snapshots reach the shards in their order, and before what was decided after them is carried out; what blocks
-//! (opening and closing NIs) runs on threads of its own. The thread keeps no handle of the node but for a ping that is
-//! under way, so that the last handle stops it.
+//! (opening and closing NIs) runs on threads of its own. The handles by which it pings
+//! are its own, so that the last one of the program stops it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use super::pings::{self, Posted};
 use super::pushes::{Push, PushTargets};
 use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
-use super::{Core, Inner, Lnet, LnetError};
+use super::{Core, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 
@@ -64,8 +64,6 @@ pub(super) struct Runner {
     ping_slots: Semaphore,
     pub(super) pushes: PushTargets,
     news: Arc<News>,
-    /// The handles of the node.
-    handles: OnceLock<Weak<Inner>>,
 }
 
 #[derive(Default, Debug)]
@@ -154,7 +152,6 @@ impl Runner {
             ping_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
             news,
-            handles: OnceLock::new(),
         }
     }
 
@@ -165,12 +162,6 @@ impl Runner {
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells it of the handles of its node.
-    pub(super) fn set_handles(&self, handles: Weak<Inner>) {
-        // There is one node.
-        let _ = self.handles.set(handles);
     }
 
     /// Has it end.
@@ -444,9 +435,7 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
         }
         Action::Close { ni } => work.push(Box::pin(close(Arc::clone(core), ni))),
         Action::Ping { ping, nid, source, length_bytes } => {
-            // Without a handle there is nothing that waits for it.
-            let Some(inner) = core.runner.handles.get().and_then(Weak::upgrade) else { return };
-            let lnet = Lnet { inner };
+            let lnet = Lnet::of_runner(core);
             let get = async move {
                 // The slots are never closed.
                 let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
@@ -458,8 +447,7 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             work.push(Box::pin(async move { get.await.map_or(Done::Forgotten, answered) }));
         }
         Action::Push { ping, nid, bytes } => {
-            let Some(inner) = core.runner.handles.get().and_then(Weak::upgrade) else { return };
-            let lnet = Lnet { inner };
+            let lnet = Lnet::of_runner(core);
             let put = async move {
                 let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
                 pings::push(&lnet, nid, &bytes).await
@@ -561,10 +549,10 @@ impl Core {
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
         let traffic = self.runner.books().traffic.note(told);
-        self.runner.books().log.note_traffic(traffic.iter().map(|(nid, _)| *nid));
+        self.runner.books().log.note_traffic(traffic.iter().map(|(nid, ..)| *nid));
         let mut machine = self.runner.machine();
-        for (nid, is_incoming) in traffic {
-            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid, is_incoming });
+        for (nid, is_incoming, first_ni) in traffic {
+            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid, is_incoming, first_ni });
         }
         Ok(())
     }

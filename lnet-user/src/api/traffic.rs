@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lnet_core::lnd::NiId;
 use lnet_core::shard::Shard;
 use lnet_core::stats::NiCounters;
 use lnet_wire::Nid;
@@ -18,8 +19,8 @@ pub(super) struct Traffic {
     peers: HashMap<(usize, Nid), Messages>,
 }
 
-/// What a shard has counted in all, and of each peer; `None` if nothing has moved.
-pub(super) type Moved = Option<(u64, Vec<(Nid, Messages)>)>;
+/// What a shard has counted in all, and of each peer, with the NI by which it was first heard; `None` if nothing has moved.
+pub(super) type Moved = Option<(u64, Vec<(Nid, Option<NiId>, Messages)>)>;
 
 /// Messages of a peer: in all, and those that came from it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -34,8 +35,9 @@ impl Traffic {
         Arc::clone(&self.totals)
     }
 
-    /// Takes what the shards tell; the peers with which there was traffic meanwhile, and whether some of it came from them.
-    pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<(Nid, bool)> {
+    /// Takes what the shards tell; the peers with which there was traffic meanwhile, and whether some of it came from them, and
+    /// the NIs by which they were first heard.
+    pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<(Nid, bool, Option<NiId>)> {
         let mut totals = self.totals.to_vec();
         totals.resize(told.len(), 0);
         let mut traffic = Vec::new();
@@ -44,10 +46,10 @@ impl Traffic {
             totals[index] = total;
             // Shards forget peers too.
             let former: HashMap<_, _> = self.peers.extract_if(|(shard, _), _| *shard == index).collect();
-            for (nid, count) in peers {
+            for (nid, first_ni, count) in peers {
                 let before = former.get(&(index, nid)).copied().unwrap_or_default();
                 if count.all != before.all {
-                    traffic.push((nid, count.received != before.received && count.received > 0));
+                    traffic.push((nid, count.received != before.received && count.received > 0, first_ni));
                 }
                 self.peers.insert((index, nid), count);
             }
@@ -65,7 +67,8 @@ pub(super) fn moved(shard: &Shard, before: u64) -> Moved {
         + counters.lent
         + counters.dropped().messages
         + counters.send_failures;
-    let peers = || shard.peers().filter(|peer| !peer.is_own).map(|peer| (peer.nid, messages(&peer.counters)));
+    let known = || shard.peers().filter(|peer| !peer.is_own);
+    let peers = || known().map(|peer| (peer.nid, peer.first_ni, messages(&peer.counters)));
     (total != before).then(|| (total, peers().collect()))
 }
 

@@ -362,7 +362,8 @@ impl Stage {
         let member = &mut self.members[node];
         match what {
             What::Ping { ping, length_bytes } => {
-                member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true });
+                let first_ni = owner(&to).and_then(|(_, rail)| member.ni_of(rail));
+                member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true, first_ni });
                 let answer = if is_old { old_answer(&member.published) } else { member.published.to_vec() };
                 let bytes = answer[..answer.len().min(length_bytes)].to_vec();
                 self.send("reply", to, from, What::Answer { ping, bytes });
@@ -381,9 +382,11 @@ impl Stage {
                 member.node.handle_report(now, Report::Answered { ping, bytes: &bytes });
             }
             What::Lnet(header) => {
-                member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true });
                 let rail = owner(&to).map_or(0, |(_, rail)| rail);
                 let ni = member.ni_of(rail);
+                member
+                    .node
+                    .handle_report(now, Report::Traffic { nid: from, is_incoming: true, first_ni: ni });
                 let verdict = ni.map(|ni| member.shard.header(now, ni, &from, RxId(0), &header));
                 if matches!(verdict, Some(Verdict::Deliver(_))) {
                     member.shard.received(now, RxId(0), Status::Ok);

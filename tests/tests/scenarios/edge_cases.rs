@@ -108,7 +108,7 @@ fn edge_case_an_ni_is_deleted_in_use() {
         assert!(puts.iter().all(|put| stage.ended(*put).is_some()), "a put has no end");
         assert!(puts.iter().any(|put| stage.ended(*put) == Some(true)), "the other rail has it");
         check_knows(&stage, other, own, &[1], MULTI_RAIL);
-        check_knows(&stage, own, other, &[0, 1], MULTI_RAIL);
+        check_knows(&stage, own, other, &[1], MULTI_RAIL);
         let put = stage.put(other, at(own, 1));
         stage.run();
         assert_eq!(stage.ended(put), Some(true));
@@ -186,6 +186,34 @@ fn edge_case_a_net_is_deleted_in_use() {
     stage.pass(Duration::from_secs(60));
     stage.check_rest();
     assert_eq!(stage.discovery_traffic(), before);
+}
+
+/// The net goes on which a peer has its primary NID: it goes by its other NID, and a peer that has none goes. Once the net is
+/// back both know all again.
+#[test]
+fn edge_case_the_net_of_primary_nids_is_deleted_and_comes_back() {
+    let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0]]);
+    for other in [B, C] {
+        stage.put(A, at(other, 0));
+        stage.run();
+    }
+    stage.delete_ni(A, 0);
+    stage.pass(Duration::from_secs(30));
+    check_nids(&stage, A, B, &[1]);
+    assert_eq!(stage.peer(A, at(C, 0)), None);
+    let put = stage.put(A, at(B, 1));
+    stage.run();
+    assert_eq!((stage.ended(put), stage.initiator(put)), (Some(true), Some(at(A, 1))));
+    stage.add_ni(A, 0);
+    stage.run();
+    for other in [B, C] {
+        stage.put(A, at(other, u8::from(other == B)));
+        stage.run();
+    }
+    all_talk(&mut stage, 3);
+    check_nids(&stage, A, B, &[0, 1]);
+    check_knows(&stage, A, C, &[0], MULTI_RAIL);
+    check_quiet(&mut stage, 3);
 }
 
 /// A NID is configured that the peer has not: it is warned of, loses health, and messages go by the other one.

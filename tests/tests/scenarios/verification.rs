@@ -46,6 +46,7 @@ fn verification_warns_of_every_difference_and_changes_nothing() {
         unknown: vec![at(B, 0)],
         untold: vec![at(B, 5)],
         is_multi_rail: None,
+        cut_count: 0,
     };
     let warnings = stage.warnings(A);
     assert!(warnings.contains(&expected), "{warnings:?}");

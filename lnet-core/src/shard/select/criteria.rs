@@ -34,6 +34,8 @@ pub enum Criterion {
     LocalCredits,
     /// The local NI that was used longest ago.
     LocalSequence,
+    /// The place of the local NI among equal ones as the source to this NID, the same on all shards; the lower one wins.
+    Rank,
     /// Health of the peer NI; the higher one wins.
     PeerHealth,
     /// Priority of the peer NI; the lower one wins.
@@ -61,6 +63,7 @@ impl fmt::Display for Criterion {
             Self::Distance => "numa distance",
             Self::LocalCredits => "local credits",
             Self::LocalSequence => "local sequence",
+            Self::Rank => "rank",
             Self::PeerHealth => "peer health",
             Self::PeerPriority => "peer priority",
             Self::Preferred => "preferred",
@@ -114,8 +117,8 @@ pub(super) const LOCAL: [Criterion; 6] = [
 ];
 
 /// Of a source to a peer that is not known to be Multi-Rail.
-pub(super) const SOURCE: [Criterion; 3] =
-    [Criterion::Answers, Criterion::Preferred, Criterion::LocalPriority];
+pub(super) const SOURCE: [Criterion; 4] =
+    [Criterion::Preferred, Criterion::LocalHealth, Criterion::LocalPriority, Criterion::Rank];
 
 pub(super) const PEER: [Criterion; 6] = [
     Criterion::Answers,

@@ -1,0 +1,47 @@
+//! What becomes of peers when a net goes, or comes back (LNet `peer.c: lnet_peer_tables_cleanup`; spec: core 8.6).
+
+use alloc::vec::Vec;
+
+use lnet_wire::{Net, Nid};
+
+use super::peer_state::{LOCK_PRIMARY, NIDS_UP_TO_DATE};
+use super::{Peer, PeerTable};
+
+impl PeerTable {
+    /// This node is on a net no more. Peers that it reaches by another one lose their NIDs there, and go by the first that it
+    /// reaches if their primary one was there; one that is locked stays. All others with a NID there go. The primary NIDs of
+    /// those that stay are returned.
+    pub(in crate::node) fn lose_net(&mut self, net: Net, is_local: impl Fn(Net) -> bool) -> Vec<Nid> {
+        let is_there = |peer: &&Peer| peer.nis.iter().any(|ni| ni.nid.net() == net);
+        let affected: Vec<Nid> = self.iter().filter(is_there).map(|peer| peer.primary).collect();
+        let mut staying = Vec::new();
+        for primary in affected {
+            let Some(peer) = self.get(&primary) else { continue };
+            let Some(first) = peer.nis.iter().map(|ni| ni.nid).find(|nid| is_local(nid.net())) else {
+                self.remove(&primary);
+                continue;
+            };
+            self.change(&primary, |peer| {
+                if peer.primary.net() == net && !peer.is(LOCK_PRIMARY) {
+                    peer.primary = first;
+                }
+                let primary = peer.primary;
+                peer.nis.retain(|ni| ni.nid.net() != net || ni.nid == primary);
+                peer.has_left = true;
+            });
+            staying.extend(self.get(&first).map(|peer| peer.primary));
+        }
+        staying
+    }
+
+    /// A net has come: peers that have lost NIDs with one are to be asked for them when they are used again.
+    pub(in crate::node) fn gain_net(&mut self) {
+        let lost: Vec<Nid> = self.iter().filter(|peer| peer.has_left).map(|peer| peer.primary).collect();
+        for primary in lost {
+            self.change(&primary, |peer| {
+                peer.has_left = false;
+                peer.state &= !NIDS_UP_TO_DATE;
+            });
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The one source of what goes to a peer that is not Multi-Rail (LNet `lib-move.c: lnet_select_preferred_best_ni`; spec: core
+//! 7.2).
+//!
+//! Such a peer knows this node by a NID, and would take another one for another node. So the local NID that requests to its NI
+//! go by is recorded with that, once, and all shards have it by their snapshot.
+//!
+//! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer becomes Multi-Rail, and
+//! when a selection policy says which NIs are preferred.
+
+use alloc::boxed::Box;
+use core::cmp::Reverse;
+
+use lnet_wire::Nid;
+
+use super::Node;
+use super::nets::NiConfig;
+use super::peers::{Peer, PeerNi};
+use crate::lnd::NiId;
+use crate::topology::{NiStatus, source_rank};
+
+impl<O: Clone> Node<O> {
+    fn stays(config: &NiConfig<O>) -> bool {
+        config.going.is_none()
+    }
+
+    /// Notes the local NI by which a peer was first heard, if there is no record of it yet.
+    pub(super) fn note_first_ni(&mut self, nid: &Nid, first_ni: Option<NiId>) {
+        let Some(by) = first_ni.and_then(|ni| self.nis.get(ni)).filter(|config| Self::stays(config)) else {
+            return;
+        };
+        let source = by.spec.nid;
+        let is_open = self
+            .peers
+            .get(nid)
+            .is_some_and(|peer| !peer.is_multi_rail() && peer.ni(nid).is_some_and(|ni| ni.source.is_none()));
+        if is_open
+            && source.net() == nid.net()
+            && let Some(ni) = self.peers.ni_mut(nid)
+        {
+            ni.source = Some(source);
+        }
+    }
+
+    /// Records the sources to the NIs of a peer, or erases them.
+    pub(super) fn record_sources(&mut self, primary: &Nid) {
+        let Some(peer) = self.peers.get(primary) else { return };
+        let sources: Box<[Option<Nid>]> = peer.nis.iter().map(|ni| self.source(peer, ni)).collect();
+        if let Some(peer) = self.peers.get_mut(primary) {
+            peer.nis.iter_mut().zip(sources).for_each(|(ni, source)| ni.source = source);
+        }
+    }
+
+    fn source(&self, peer: &Peer, ni: &PeerNi) -> Option<Nid> {
+        if peer.is_multi_rail() || !self.by_policy(ni).is_empty() {
+            return None;
+        }
+        let on_net = |config: &&NiConfig<O>| config.spec.nid.net() == ni.nid.net() && Self::stays(config);
+        let own = || self.nis.0.iter().filter(on_net);
+        let recorded = own().map(|config| config.spec.nid).find(|nid| ni.source == Some(*nid));
+        let best = || {
+            own().min_by_key(|config| {
+                let nid = &config.spec.nid;
+                let is_up = config.status() == NiStatus::Up;
+                let rank = source_rank(nid, &ni.nid);
+                (Reverse(is_up), Reverse(config.health), self.rules.ni_priority(nid), rank)
+            })
+        };
+        recorded.or_else(|| best().map(|config| config.spec.nid))
+    }
+
+    fn by_policy(&self, ni: &PeerNi) -> Box<[Nid]> {
+        self.rules.preferred(&ni.nid, self.nis.0.iter().map(|config| &config.spec.nid))
+    }
+
+    /// The local NIDs that a peer's NI prefers, as the shards are to know them: where a single one is on its net there is
+    /// nothing to prefer.
+    pub(super) fn preferred(&self, peer: &Peer, ni: &PeerNi) -> Box<[Nid]> {
+        let by_policy = self.by_policy(ni);
+        if peer.is_multi_rail() {
+            return by_policy;
+        }
+        // Of several that a policy has come to prefer it is the first.
+        let policy = by_policy.first().copied();
+        let has_choice =
+            || self.nis.0.iter().filter(|config| config.spec.nid.net() == ni.nid.net()).nth(1).is_some();
+        let source = policy.or_else(|| ni.source.filter(|_| has_choice()));
+        source.into_iter().collect()
+    }
+}

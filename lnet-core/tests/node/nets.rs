@@ -1,0 +1,134 @@
+//! What becomes of peers when a local net goes and comes back.
+
+use lnet_core::node::{Change, PeerEdit, Report, Request, RequestError, peer_state};
+use lnet_wire::Nid;
+
+use crate::common::{Runner, nid, spec};
+
+fn peer(nids: &[Nid], locks_primary: bool) -> Change<u32> {
+    let (primary, nids) = (nids[0], nids[1..].to_vec());
+    Change::Peer(PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary })
+}
+
+/// A node on three nets.
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    runner.batch(&[1, 2, 3].map(|net| Change::AddNi(spec(net, 1)))).unwrap();
+    runner
+}
+
+fn delete(runner: &mut Runner, net: u16) {
+    runner.batch(&[Change::DeleteNet { net: nid(net, 1).net() }]).unwrap();
+}
+
+/// The NIDs of the peer with a NID, the primary one first.
+fn nids(runner: &Runner, of: &Nid) -> Option<Vec<Nid>> {
+    runner.node.peer(of).map(|peer| {
+        assert_eq!(
+            runner.topology.peer(of).map(|view| view.primary),
+            Some(peer.primary),
+            "shards know the same"
+        );
+        peer.nids()
+    })
+}
+
+#[test]
+fn peers_lose_what_goes_with_a_net_and_those_go_that_have_no_more() {
+    let mut runner = runner();
+    let [by_two, by_other, alone, far, locked] = [9, 8, 7, 6, 5].map(|host| nid(1, host));
+    runner
+        .batch(&[
+            peer(&[by_two, nid(2, 9), nid(3, 9)], false),
+            peer(&[nid(2, 8), by_other], false),
+            peer(&[alone, nid(1, 77)], false),
+            // Its other net is none of this node's.
+            peer(&[far, nid(40, 6)], false),
+            peer(&[locked, nid(1, 55), nid(2, 5)], true),
+            peer(&[nid(3, 4)], false),
+        ])
+        .unwrap();
+    delete(&mut runner, 1);
+    assert_eq!(nids(&runner, &nid(2, 9)), Some(vec![nid(2, 9), nid(3, 9)]), "it goes by another NID");
+    assert_eq!(nids(&runner, &nid(2, 8)), Some(vec![nid(2, 8)]));
+    assert_eq!(nids(&runner, &locked), Some(vec![locked, nid(2, 5)]), "a locked one keeps its primary NID");
+    assert_eq!(nids(&runner, &nid(3, 4)), Some(vec![nid(3, 4)]));
+    assert_eq!(runner.node.peers().count(), 4);
+    for gone in [by_two, by_other, alone, nid(1, 77), far, nid(40, 6), nid(1, 55)] {
+        assert_eq!((runner.node.peer(&gone), runner.topology.peer(&gone)), (None, None), "{gone}");
+    }
+}
+
+/// One of two NIs of a net goes: the net stays, and so do its peers.
+#[test]
+fn a_net_that_keeps_an_ni_keeps_its_peers() {
+    let mut runner = runner();
+    runner.batch(&[Change::AddNi(spec(1, 2)), peer(&[nid(1, 9), nid(2, 9)], false)]).unwrap();
+    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9), nid(2, 9)]));
+    // It goes and comes back in one batch.
+    runner.batch(&[Change::DeleteNi { nid: nid(1, 2) }, Change::AddNi(spec(1, 3))]).unwrap();
+    assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9), nid(2, 9)]));
+}
+
+/// A batch that fails changes no peer.
+#[test]
+fn a_net_that_could_not_go_after_all_keeps_its_peers() {
+    let mut runner = runner();
+    runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
+    runner.broken.push(nid(4, 1));
+    let delete = Change::DeleteNet { net: nid(1, 1).net() };
+    let result = runner.batch(&[delete, Change::AddNi(spec(4, 1))]);
+    assert!(matches!(result, Err(RequestError::Open { .. })), "{result:?}");
+    assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9)]));
+}
+
+/// A request that waits for a peer that goes with a net ends; one whose peer goes by another NID from now on goes on.
+#[test]
+fn discoveries_of_peers_that_lose_a_net_end() {
+    let mut runner = runner();
+    let discover = |runner: &mut Runner, nid| runner.start(Request::Discover { nid, is_forced: true });
+    runner.batch(&[peer(&[nid(1, 8), nid(2, 8)], false)]).unwrap();
+    // As many as are pinged at once, so that the next ones wait for their turn.
+    for host in 100..164 {
+        discover(&mut runner, nid(3, host));
+    }
+    let alone = discover(&mut runner, nid(1, 9));
+    let other = discover(&mut runner, nid(1, 8));
+    delete(&mut runner, 1);
+    assert_eq!(runner.result(alone), Some(Err(RequestError::PeerGone(nid(1, 9)))));
+    assert_eq!(runner.result(other), None);
+    let pings = |runner: &Runner| {
+        let pinged = |action: &lnet_core::node::Action<u32>| match action {
+            lnet_core::node::Action::Ping { ping, nid, .. } => Some((*ping, *nid)),
+            _ => None,
+        };
+        runner.done.iter().filter_map(pinged).collect::<Vec<_>>()
+    };
+    for (ping, _) in pings(&runner) {
+        let error = lnet_core::node::DriverError { errno: 113, message: "no answer".to_owned() };
+        runner.node.handle_report(runner.now, Report::Unanswered { ping, error });
+    }
+    runner.run();
+    assert_eq!(pings(&runner).last().map(|(_, to)| *to), Some(nid(2, 8)), "its turn comes under another NID");
+    assert!(runner.node.peer(&nid(2, 8)).unwrap().is(peer_state::DISCOVERING));
+}
+
+/// Its NIDs there are asked for again when the net is back, at its next use.
+#[test]
+fn a_net_that_comes_back_has_peers_asked_for_their_nids_there() {
+    let mut runner = runner();
+    runner.batch(&[peer(&[nid(1, 9), nid(2, 9)], false), peer(&[nid(3, 8)], false)]).unwrap();
+    let known = peer_state::MULTI_RAIL | peer_state::DISCOVERED | peer_state::NIDS_UP_TO_DATE;
+    for nid in [nid(1, 9), nid(3, 8)] {
+        runner.batch(&[Change::Peer(PeerEdit::SetState { nid, state: known })]).unwrap();
+    }
+    delete(&mut runner, 1);
+    let is_up_to_date =
+        |runner: &Runner, nid| runner.node.peer(&nid).unwrap().is(peer_state::NIDS_UP_TO_DATE);
+    assert!(is_up_to_date(&runner, nid(2, 9)), "nothing is asked where nothing can have come");
+    runner.batch(&[Change::AddNi(spec(2, 2))]).unwrap();
+    assert!(is_up_to_date(&runner, nid(2, 9)), "nor for an NI of a net that there was");
+    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    assert!(!is_up_to_date(&runner, nid(2, 9)) && is_up_to_date(&runner, nid(3, 8)));
+}
