@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         }
         let mut bytes = vec![0; ping::encoded_bytes(told.iter().copied()).unwrap_or(0)];
         let features = Features(u32::from(features));
-        let _ = ping::write(&mut bytes, features, 12345, sequence.into(), told.into_iter());
+        let _ = ping::write(&mut bytes, features, 12345, sequence.into(), told);
         bytes
     }
 }
