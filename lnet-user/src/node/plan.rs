@@ -155,10 +155,13 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
     config.rings.check().map_err(ConfigError::Rings)
 }
 
-/// Checks the address of a NID that is to stand beside others.
+/// Checks the address of a NID that is to stand beside others. Diallers of tcp nets name the NID that they want, so
+/// NIDs of such nets share addresses with others.
 pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
     let address = xdp_address(nid)?;
-    let first = others.find(|other| other.ip() == Some(address));
+    let is_tcp = |nid: &Nid| nid.net().net_type() == NetType::TCP;
+    let is_told_apart = |other: &Nid| *other != nid && (is_tcp(&nid) || is_tcp(other));
+    let first = others.find(|other| other.ip() == Some(address) && !is_told_apart(other));
     first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first, second: nid }))
 }
 

@@ -14,6 +14,7 @@ use crate::lnd::tcp::{TcpCommon, TcpLnd, TcpPort, socket_options};
 use crate::lnd::{Part, ShardPort};
 use crate::netlink::{Interface, Neighbours, link_speed_mbits};
 use crate::uring::WaitError;
+use crate::uring::tcp::socket::SocketOptions;
 
 /// Connections of a peer by type at most (LNet `ksnr_conn_count`).
 const CONNS_PER_PEER_MAX: u32 = 127;
@@ -30,6 +31,9 @@ pub(super) struct TcpNi {
     pub(super) address: IpAddr,
     pub(super) conns_per_peer: u8,
     pub(super) tos: Option<u8>,
+    interface_index: u32,
+    /// What listens at its address. NIs with the same one share it, and it lasts as long as one of them.
+    listener: Option<OwnedFd>,
     /// Follows the interface.
     pub(super) neighbours: Arc<Neighbours>,
 }
@@ -59,11 +63,8 @@ impl NodeDriver {
         let tunables = self.config.sock;
         let tos = config.tos.and_then(|tos| u8::try_from(tos).ok());
         let options = socket_options(&tunables, tos, plan.interface.index);
-        let mut listener = None;
-        if tunables.accept != Accept::None {
-            let address = (plan.address, tunables.accept_port).into();
-            listener = Some(port::listen(address, tunables.accept_backlog, &options)?);
-        }
+        let mut listener = self.listener(plan, &options)?;
+        let kept = listener.as_ref().map(duplicate).transpose()?;
         let (rings, lnds) = match &self.tcp {
             Some(net) => (duplicates(&net.rings)?, Vec::new()),
             None => {
@@ -97,7 +98,28 @@ impl NodeDriver {
             listening: None,
         });
         let parts = Part::of_shards(lnds, ports.collect()).map(ShardPort::Tcp).collect();
-        Ok((TcpNi { address: plan.address, conns_per_peer, tos, neighbours }, parts))
+        let (address, interface_index) = (plan.address, plan.interface.index);
+        Ok((TcpNi { address, conns_per_peer, tos, interface_index, listener: kept, neighbours }, parts))
+    }
+
+    /// What listens at the address of an NI: that of another NI with the same address, or a new one.
+    fn listener(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Option<OwnedFd>, NodeError> {
+        let tunables = &self.config.sock;
+        if tunables.accept == Accept::None {
+            return Ok(None);
+        }
+        let place = (plan.address, plan.interface.index);
+        let shared = {
+            let open = self.view.open_nis();
+            let mut others = open.values().filter_map(|open| open.tcp());
+            let same = others.find(|other| (other.address, other.interface_index) == place);
+            same.and_then(|other| other.listener.as_ref()).map(duplicate).transpose()?
+        };
+        if shared.is_some() {
+            return Ok(shared);
+        }
+        let address = (plan.address, tunables.accept_port).into();
+        port::listen(address, tunables.accept_backlog, options).map(Some)
     }
 
     /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as many as its
@@ -143,13 +165,16 @@ fn own_namespace() -> Result<OwnedFd, NodeError> {
     Ok(opened?.into())
 }
 
-fn duplicates(fds: &[impl AsFd]) -> Result<Vec<OwnedFd>, NodeError> {
-    let duplicate = |fd: &_| AsFd::as_fd(fd).try_clone_to_owned();
+fn duplicate(fd: &impl AsFd) -> Result<OwnedFd, NodeError> {
     let failed = |error: std::io::Error| WaitError::System {
         operation: "dup",
         source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
     };
-    Ok(fds.iter().map(duplicate).collect::<Result<_, _>>().map_err(failed)?)
+    Ok(fd.as_fd().try_clone_to_owned().map_err(failed)?)
+}
+
+fn duplicates(fds: &[impl AsFd]) -> Result<Vec<OwnedFd>, NodeError> {
+    fds.iter().map(duplicate).collect()
 }
 
 #[cfg(test)]

@@ -165,3 +165,38 @@ fn daemons_ping_each_other_over_tcp_by_large_nids() {
     let pinged = two.b.good(&format!("ping {}", nids[0]));
     assert!(pinged.contains(&format!("primary nid: {}", nids[0])), "{pinged}");
 }
+
+/// Both NIs are reached at one address and port, and either goes without the other.
+#[test]
+fn an_interface_is_on_two_tcp_nets() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        for net in ["tcp", "tcp1"] {
+            daemon.good(&format!("net add --net {net} --if {}", side.interface().name));
+        }
+    }
+    let on = |net: &str| two.nids(0).map(|nid| nid.replace("@xdp", &format!("@{net}")));
+    let check = |nets: &[&str]| {
+        for net in nets {
+            let [a, b] = on(net);
+            until_shown(&two.a, &format!("ping {b}"), &b);
+            until_shown(&two.b, &format!("ping {a}"), &a);
+        }
+    };
+    check(&["tcp", "tcp1"]);
+    // The one that came first has the listener, and then the other.
+    for (gone, stays) in [("tcp", "tcp1"), ("tcp1", "tcp")] {
+        two.a.good(&format!("net del --net {gone}"));
+        // Connections that there are do not tell.
+        two.b.good(&format!("net del --net {stays}"));
+        two.b.good(&format!("net add --net {stays} --if {}", two.netns.b().interface().name));
+        let [a, _] = on(stays);
+        until_shown(&two.b, &format!("ping {a}"), &a);
+        two.a.good(&format!("net add --net {gone} --if {}", two.netns.a().interface().name));
+        check(&[stays, gone]);
+    }
+}

@@ -220,11 +220,18 @@ impl TcpLnd {
         if !self.opened.load(Ordering::Acquire) {
             return;
         }
-        for port in &mut self.ports {
-            if let Some(socket) = port.listener.take() {
-                port.listening = Some(self.streams.listen(socket));
-            }
+        while let Some(index) = self.unheard() {
+            let port = &mut self.ports[index];
+            port.listening = port.listener.take().map(|socket| self.streams.listen(socket));
         }
+    }
+
+    /// The port of an NI at whose address nothing is accepted although it could be.
+    fn unheard(&self) -> Option<usize> {
+        let is_heard = |port: &TcpPort| {
+            self.ports.iter().any(|other| other.listening.is_some() && other.shares_place(port))
+        };
+        self.ports.iter().position(|port| port.listener.is_some() && !is_heard(port))
     }
 
     /// Does what the protocol wants done with connections.
@@ -402,7 +409,14 @@ impl Driver for TcpLnd {
         let Some(index) = self.ports.iter().position(|port| port.ni() == ni) else { return };
         let mut port = self.ports.swap_remove(index);
         if let Some(listening) = port.listening.take() {
-            self.streams.unlisten(listening);
+            let heir =
+                self.ports.iter_mut().find(|other| other.listener.is_some() && other.shares_place(&port));
+            if let Some(heir) = heir {
+                // The kernel has the same socket by both descriptors.
+                (heir.listening, heir.listener) = (Some(listening), None);
+            } else {
+                self.streams.unlisten(listening);
+            }
         }
         self.closed.push(port);
         self.sock.close_ni(now, ni, up);
@@ -423,8 +437,7 @@ impl Driver for TcpLnd {
     fn set_policies(&mut self, _: &[PolicyWord; PORTALS]) {}
 
     fn has_work(&mut self) -> bool {
-        let is_due =
-            self.ports.iter().any(|port| port.listener.is_some()) && self.opened.load(Ordering::Acquire);
+        let is_due = self.unheard().is_some() && self.opened.load(Ordering::Acquire);
         is_due || self.sock.has_work() || self.streams.has_work() || self.exchange.has_work()
     }
 

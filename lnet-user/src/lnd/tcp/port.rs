@@ -28,7 +28,7 @@ pub(crate) struct TcpPort {
     pub(crate) options: SocketOptions,
     /// The network namespace of the NI.
     pub(crate) namespace: Arc<OwnedFd>,
-    /// Where peers connect to, on the shard that accepts for all, until it listens.
+    /// Where peers connect to, on the shard that accepts for all, until it listens. Ports with one address share it.
     pub(crate) listener: Option<OwnedFd>,
     /// Becomes readable when streams of the shard have news.
     pub(crate) ring: OwnedFd,
@@ -37,6 +37,11 @@ pub(crate) struct TcpPort {
 }
 
 impl TcpPort {
+    /// Whether peers connect to both at the same place.
+    pub(super) fn shares_place(&self, other: &Self) -> bool {
+        (self.address, self.options.interface_index) == (other.address, other.options.interface_index)
+    }
+
     /// The NI.
     pub(crate) fn ni(&self) -> NiId {
         self.ni
