@@ -15,6 +15,9 @@ pub(crate) const UNSOUND: u8 = 1;
 /// Status of a usage error.
 pub(crate) const USAGE: u8 = 2;
 
+/// The health of an NI that nothing is wrong with.
+const HEALTH_MAX: u32 = 1000;
+
 /// Why a command failed, as it is printed.
 #[derive(Debug)]
 pub(crate) struct CommandError {
@@ -126,6 +129,18 @@ impl Task {
             };
             self.error(errno, format!("--{name} {text:?}: {expected} is expected"))
         })
+    }
+
+    /// A health, if it is given. Any other number is invalid too, and not out of range.
+    pub(crate) fn health(self, text: Option<&String>) -> Result<Option<u32>, CommandError> {
+        let Some(text) = text else { return Ok(None) };
+        let number = lnet_control::pattern::integer(text).and_then(|number| u32::try_from(number).ok());
+        match number.filter(|number| *number <= HEALTH_MAX) {
+            None => {
+                Err(self.invalid(format!("--health {text:?}: a number from 0 to {HEALTH_MAX} is expected")))
+            }
+            health => Ok(health),
+        }
     }
 
     /// A number within a range, if it is given.

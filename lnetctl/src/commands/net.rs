@@ -56,7 +56,7 @@ pub(crate) enum NetCommand {
 #[derive(Debug, Args)]
 pub(crate) struct NetAddArgs {
     /// The net
-    #[arg(long, short, value_parser = Offered::of(&["xdp"]), hide_possible_values = true)]
+    #[arg(long, short, value_parser = Offered::of(&["tcp", "xdp"]), hide_possible_values = true)]
     pub(crate) net: Option<String>,
     /// Interfaces, with commas between them
     #[arg(long = "if", short = 'i')]
@@ -85,8 +85,8 @@ pub(crate) struct NetAddArgs {
     /// IP type of service, -1 to 255
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) tos: Option<String>,
-    /// What drives the net; this version has xdp only [default: that of the net's type]
-    #[arg(long, value_parser = Offered::of(&["xdp"]), hide_possible_values = true)]
+    /// What drives the net: xdp, also on a net of type tcp, or tcp [default: that of the net's type]
+    #[arg(long, value_parser = Offered::of(&["tcp", "xdp"]), hide_possible_values = true)]
     pub(crate) lnd: Option<String>,
     /// How the frames of an xdp NI reach the shards: auto, native, generic or socket
     #[arg(long, value_parser = Offered::of(XdpMode::NAMES), hide_possible_values = true)]
@@ -287,7 +287,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         nid => task.parsed(nid.as_deref(), pattern::nid)?,
     };
     let mut changes = Vec::new();
-    if let Some(value) = task.optional("health", what.health.as_ref(), 0..=1000)? {
+    if let Some(value) = task.health(what.health.as_ref())? {
         changes.push(Change::SetHealth { nid, value });
     }
     let conns: Option<i64> = task.optional("conns-per-peer", what.conns_per_peer.as_ref(), i64::MIN..=127)?;

@@ -146,7 +146,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         _ => {}
     }
     let mut changes = Vec::new();
-    if let Some(value) = task.optional("health", what.health.as_ref(), 0..=1000)? {
+    if let Some(value) = task.health(what.health.as_ref())? {
         changes.push(Change::SetPeerHealth { nid, value });
     }
     match (nid, task.optional("state", what.state.as_ref(), 0..=u32::MAX.into())?) {

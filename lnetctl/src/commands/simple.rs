@@ -145,6 +145,8 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
         "routing" | "tiny_buffers" | "small_buffers" | "large_buffers" => {
             return Err(parser.unsupported("routing between nets is").failed());
         }
+        // Interfaces are never bonded, which 0 asks for.
+        "use_tcp_bonding" if args.value.as_deref() == Some("0") => return Ok(()),
         "use_tcp_bonding" => return Err(parser.unsupported("bonding of interfaces is").failed()),
         _ => {}
     }

@@ -131,7 +131,8 @@ fn what_nis_have_is_set() {
     node.good("net set --nid 10.77.0.11@tcp --conns-per-peer -1");
     node.bad("net set --nid 10.77.0.11@tcp --all --health 10", 234, &["errno: -22"]);
     node.bad("net set --nid 10.99.0.1@tcp --health 10", 234, &["errno: -2"]);
-    node.bad("net set --health 1001", 234, &["0 to 1000"]);
+    node.bad("net set --health 1001", 234, &["errno: -22", "0 to 1000"]);
+    node.bad("peer set --all --health 1001", 234, &["errno: -22", "0 to 1000"]);
     node.bad("net set --health foo", 234, &["errno: -22"]);
     node.bad("net set --conns-per-peer 128", 234, &["127"]);
     node.bad("net set --lnd-timeout 20", 234, &["without --net"]);

@@ -61,7 +61,7 @@ fn what_makes_no_sense_of_peers_is_refused() {
         ("peer del --nid 10.9.0.1@tcp", -2, "10.9.0.1@tcp"),
         ("peer set --health 1", -22, "--nid, or --all"),
         ("peer set --all --nid 10.77.0.12@tcp --health 1", -22, "goes not with"),
-        ("peer set --all --health 1001", -34, "0 to 1000"),
+        ("peer set --all --health 1001", -22, "0 to 1000"),
         ("peer set --all --state 1", -22, "--nid"),
         ("peer set --all", -22, "nothing to set"),
         ("peer set --nid 10.9.0.1@tcp --state 1", -2, "10.9.0.1@tcp"),

@@ -38,6 +38,8 @@ fn words_that_mean_nothing_are_told_so() {
     ] {
         node.bad(words, 255, &["errno: -95", "not supported by this version"]);
     }
+    // What is so in any case.
+    node.good("set use_tcp_bonding 0");
     node.bad("net show --frob", 2, &["--frob", "Usage"]);
     let help = node.run("net");
     assert!(help.status == 234 && help.stdout.contains("Usage: lnetctl net"), "{help:?}");
