@@ -64,7 +64,7 @@ impl NodeDriver {
         let tos = config.tos.and_then(|tos| u8::try_from(tos).ok());
         let options = socket_options(&tunables, tos, plan.interface.index);
         let mut listener = self.listener(plan, &options)?;
-        let kept = listener.as_ref().map(duplicate).transpose()?;
+        let own = listener.as_ref().map(duplicate).transpose()?;
         let (rings, lnds) = match &self.tcp {
             Some(net) => (duplicates(&net.rings)?, Vec::new()),
             None => {
@@ -99,7 +99,7 @@ impl NodeDriver {
         });
         let parts = Part::of_shards(lnds, ports.collect()).map(ShardPort::Tcp).collect();
         let (address, interface_index) = (plan.address, plan.interface.index);
-        Ok((TcpNi { address, conns_per_peer, tos, interface_index, listener: kept, neighbours }, parts))
+        Ok((TcpNi { address, conns_per_peer, tos, interface_index, listener: own, neighbours }, parts))
     }
 
     /// What listens at the address of an NI: that of another NI with the same address, or a new one.
@@ -108,11 +108,11 @@ impl NodeDriver {
         if tunables.accept == Accept::None {
             return Ok(None);
         }
-        let place = (plan.address, plan.interface.index);
+        let at = (plan.address, plan.interface.index);
         let shared = {
             let open = self.view.open_nis();
             let mut others = open.values().filter_map(|open| open.tcp());
-            let same = others.find(|other| (other.address, other.interface_index) == place);
+            let same = others.find(|other| (other.address, other.interface_index) == at);
             same.and_then(|other| other.listener.as_ref()).map(duplicate).transpose()?
         };
         if shared.is_some() {

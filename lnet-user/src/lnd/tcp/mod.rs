@@ -220,18 +220,18 @@ impl TcpLnd {
         if !self.opened.load(Ordering::Acquire) {
             return;
         }
-        while let Some(index) = self.unheard() {
+        while let Some(index) = self.to_listen_at() {
             let port = &mut self.ports[index];
             port.listening = port.listener.take().map(|socket| self.streams.listen(socket));
         }
     }
 
     /// The port of an NI at whose address nothing is accepted although it could be.
-    fn unheard(&self) -> Option<usize> {
-        let is_heard = |port: &TcpPort| {
-            self.ports.iter().any(|other| other.listening.is_some() && other.shares_place(port))
+    fn to_listen_at(&self) -> Option<usize> {
+        let is_accepting = |port: &TcpPort| {
+            self.ports.iter().any(|other| other.listening.is_some() && other.shares_address(port))
         };
-        self.ports.iter().position(|port| port.listener.is_some() && !is_heard(port))
+        self.ports.iter().position(|port| port.listener.is_some() && !is_accepting(port))
     }
 
     /// Does what the protocol wants done with connections.
@@ -410,7 +410,7 @@ impl Driver for TcpLnd {
         let mut port = self.ports.swap_remove(index);
         if let Some(listening) = port.listening.take() {
             let heir =
-                self.ports.iter_mut().find(|other| other.listener.is_some() && other.shares_place(&port));
+                self.ports.iter_mut().find(|other| other.listener.is_some() && other.shares_address(&port));
             if let Some(heir) = heir {
                 // The kernel has the same socket by both descriptors.
                 (heir.listening, heir.listener) = (Some(listening), None);
@@ -437,7 +437,7 @@ impl Driver for TcpLnd {
     fn set_policies(&mut self, _: &[PolicyWord; PORTALS]) {}
 
     fn has_work(&mut self) -> bool {
-        let is_due = self.unheard().is_some() && self.opened.load(Ordering::Acquire);
+        let is_due = self.to_listen_at().is_some() && self.opened.load(Ordering::Acquire);
         is_due || self.sock.has_work() || self.streams.has_work() || self.exchange.has_work()
     }
 

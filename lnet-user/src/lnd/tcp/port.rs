@@ -37,8 +37,8 @@ pub(crate) struct TcpPort {
 }
 
 impl TcpPort {
-    /// Whether peers connect to both at the same place.
-    pub(super) fn shares_place(&self, other: &Self) -> bool {
+    /// Whether peers connect to both at the same address.
+    pub(super) fn shares_address(&self, other: &Self) -> bool {
         (self.address, self.options.interface_index) == (other.address, other.options.interface_index)
     }
 
