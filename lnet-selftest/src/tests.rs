@@ -167,8 +167,14 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
             assert_eq!(refused.errno, Errno::INVAL, "{length}: {refused}");
         }
         assert_eq!(run(&console, add_test(0, SelftestTest::Ping)).await.unwrap_err().errno, Errno::INVAL);
-        let run_it = Command::Run { batch: "b".into() };
-        assert_eq!(run(&console, run_it).await.unwrap_err().errno, Errno::NOENT);
+        // As the reference has it, a batch without tests runs, and there is nothing to do.
+        let Ok(SelftestAnswer::Nodes(idle)) = run(&console, Command::Run { batch: "b".into() }).await else {
+            panic!()
+        };
+        assert_eq!(idle.len(), 0);
+        run(&console, Command::Stop { batch: "b".into(), force: false }).await.unwrap();
+        let nowhere = Command::Run { batch: "nowhere".into() };
+        assert_eq!(run(&console, nowhere).await.unwrap_err().errno, Errno::NOENT);
         agreed(&console, add_test(1, SelftestTest::Ping)).await;
         let deleted = run(&console, Command::DeleteGroup { name: "c".into() }).await;
         assert_eq!(deleted.unwrap_err().errno, Errno::BUSY);
