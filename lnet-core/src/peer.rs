@@ -32,6 +32,8 @@ pub(crate) struct PeerNi {
     pub(crate) looked_at: u64,
     /// Under which snapshot its NID was last told to be found out about.
     pub(crate) wanted_at: u64,
+    /// Whether a request has waited for its discovery in vain.
+    pub(crate) has_waited: bool,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     chain: Link,
@@ -138,6 +140,7 @@ impl Peers {
             first_ni: None,
             looked_at: 0,
             wanted_at: 0,
+            has_waited: false,
             is_own: false,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

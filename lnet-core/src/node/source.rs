@@ -29,10 +29,12 @@ impl<O: Clone> Node<O> {
             return;
         };
         let source = by.spec.nid;
+        // Where a policy says what the peer prefers there is no record.
+        let has_room = |ni: &PeerNi| ni.source.is_none() && self.by_policy(ni).is_empty();
         let is_open = self
             .peers
             .get(nid)
-            .is_some_and(|peer| !peer.is_multi_rail() && peer.ni(nid).is_some_and(|ni| ni.source.is_none()));
+            .is_some_and(|peer| !peer.is_multi_rail() && peer.ni(nid).is_some_and(has_room));
         if is_open
             && source.net() == nid.net()
             && let Some(ni) = self.peers.ni_mut(nid)

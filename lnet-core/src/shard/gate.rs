@@ -6,8 +6,8 @@
 //! first one goes by the best path already. Responses, pings, and what is for this node never wait.
 //!
 //! Invariants: what waits has its room, its NI and its peer slot as any message on its way out, and no credit; it waits no
-//! longer than [`GATED_MAX`], a try's share of the transaction timeout, and its own deadline; the order of requests to a peer
-//! stays. A request to a peer that is known looks at nothing but the peer slot that it needs anyway.
+//! longer than [`GATED_MAX`], a try's share of the transaction timeout, and half of its own time; requests to a peer wait once, and
+//! keep their order. A request to a peer that is known looks at nothing but the peer slot that it needs anyway.
 //!
 //! [`Topology::gates_requests`]: crate::topology::Topology::gates_requests
 
@@ -15,8 +15,8 @@ use core::time::Duration;
 
 use lnet_wire::{Body, Nid};
 
-use super::Shard;
 use super::initiator::finds_out;
+use super::{Choice, Shard};
 use crate::lnd::{Cause, Status, Transmit};
 use crate::message::{Gated, Message, MessageState};
 use crate::time::Instant;
@@ -47,8 +47,8 @@ impl Shard {
         }
         let (is_wanted, is_gated) = self.outlook(target);
         let is_told = !is_wanted || self.want(slot, target);
-        // What is not told is not found out about.
-        let is_gated = is_gated && is_told;
+        // What is not told is not found out about, and what has cost the wait once does not cost it again.
+        let is_gated = is_gated && is_told && !self.peers.get_mut(slot).has_waited;
         self.peers.get_mut(slot).looked_at = if is_told && !is_gated { generation } else { 0 };
         is_gated
     }
@@ -95,7 +95,9 @@ impl Shard {
     pub(super) fn gate(&mut self, now: Instant, mut record: MessageState, target: &Nid) {
         let tunables = self.topology.tunables();
         let patience = tunables.transaction_timeout / tunables.retry_count.saturating_add(1);
-        let until = record.deadline.min(now + patience.min(GATED_MAX));
+        // Time is left to send it.
+        let left = record.deadline - now;
+        let until = now + patience.min(GATED_MAX).min(left / 2);
         record.transmit.header.destination.nid = *target;
         let message = self.enlist(record);
         let message = self.messages.gated(message);
@@ -112,7 +114,8 @@ impl Shard {
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
             let (is_wanted, is_gated) = self.outlook(&target);
             let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
-            if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
+            let may_wait = is_gated && has_ni && !self.peers.get_mut(peer).has_waited;
+            if may_wait && (!is_wanted || self.want(peer, &target)) {
                 self.gated.delay(&mut self.messages, message, release);
             } else {
                 self.let_go(now, message);
@@ -120,11 +123,18 @@ impl Shard {
         }
     }
 
-    /// Lets the requests go on that have waited for long enough.
+    /// Lets the requests go on that have waited for long enough, and with the first one to a peer those behind it.
     pub(super) fn release_gated(&mut self, now: Instant) {
+        let mut is_over = false;
         while let Some(message) = self.gated.pop_released(&mut self.messages, |(until, _)| until <= now) {
+            let peer = self.messages.record(&message).peer;
+            self.peers.get_mut(peer).has_waited = true;
+            is_over = true;
             self.let_go(now, message);
             self.settle(now);
+        }
+        if is_over {
+            self.look_at_gated(now);
         }
     }
 
@@ -139,7 +149,11 @@ impl Shard {
             return self.end(message, Status::NeverSent(cause));
         }
         let choice = self.select(now, &target, is_bound.then_some(&source), false);
-        let moved = choice.and_then(|choice| Some((choice.ni, self.move_to_peer(&message, &choice)?)));
+        let moved = choice.and_then(|choice| {
+            // The NID may have become one of this node's own.
+            let ni = self.topology.loopback_to(&target).unwrap_or(choice.ni);
+            Some((ni, self.move_to_peer(&message, &Choice { ni, ..choice })?))
+        });
         let Some((to, former)) = moved else {
             return self.end(message, Status::NeverSent(Cause::Unreachable));
         };

@@ -6,9 +6,10 @@
 
 use alloc::vec::Vec;
 
-use lnet_wire::Nid;
+use lnet_wire::{Header, Nid};
 
 use super::Shard;
+use super::initiator::is_ping;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, NiId, Path, PathReport, Status};
 use crate::time::Instant;
@@ -116,9 +117,14 @@ impl Shard {
     /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was looped back is the
     /// matter of the interface that has sent it.
     #[cold]
-    pub(super) fn note_failure(&mut self, ni: NiId, source: &Nid, peer: &Nid, status: HealthStatus) {
+    pub(super) fn note_failure(&mut self, ni: NiId, header: &Header, peer: &Nid, status: HealthStatus) {
         let Some(local) = self.topology.ni(ni).map(|local| local.nid) else { return };
-        let local = if local.is_loopback() { *source } else { local };
+        let local = match local.is_loopback() {
+            true if is_ping(&header.body) => header.source.nid,
+            // Nothing happens for other messages that stay here.
+            true => return,
+            false => local,
+        };
         if status.blames_local() && !local.is_loopback() {
             self.health.note(&local, true);
         }

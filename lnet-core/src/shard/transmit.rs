@@ -6,7 +6,7 @@
 //! here recurses however many messages wait.
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
-use lnet_wire::{Header, MessageType, Nid, ProcessId};
+use lnet_wire::{Header, MessageType, Nid};
 
 use super::report::Ended;
 use super::{Choice, Shard};
@@ -222,8 +222,7 @@ impl Shard {
     #[cold]
     fn resend_by_another_path(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let record = self.messages.record(&message);
-        let Transmit { ni, next_hop, header: Header { source: ProcessId { nid: source, .. }, .. }, .. } =
-            record.transmit;
+        let Transmit { ni, next_hop, header, .. } = record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         let may_go_on = !record.is_bound
@@ -245,7 +244,7 @@ impl Shard {
             Some(former)
         };
         if let Some(status) = HealthStatus::of(status) {
-            self.note_failure(ni, &source, &next_hop, status);
+            self.note_failure(ni, &header, &next_hop, status);
         }
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
@@ -336,7 +335,7 @@ impl Shard {
             if let Some(health) = HealthStatus::of(status) {
                 of_both.into_iter().for_each(|counters| counters.failed.add(health));
                 let nid = self.peers.get_mut(record.peer).nid;
-                self.note_failure(ni, &header.source.nid, &nid, health);
+                self.note_failure(ni, &header, &nid, health);
             }
             return;
         }

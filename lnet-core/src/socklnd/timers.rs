@@ -90,14 +90,18 @@ impl Socklnd {
     /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages take another one long
     /// before this stalls. When to look again.
     fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
-        let connection = &mut self.connections[slot];
+        let connection = &self.connections[slot];
         if connection.polled_bytes == connection.sent_bytes {
             return None;
         }
-        let silent_at = connection.sent_at + SILENCE;
+        // A peer that has no room for this message, and answers by other connections, is not silent.
+        let siblings = self.peers[connection.peer].connections.iter(&self.connections);
+        let received_at = siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0));
+        let silent_at = connection.sent_at.max(received_at) + SILENCE;
         if now < silent_at {
             return Some(silent_at);
         }
+        let connection = &mut self.connections[slot];
         connection.is_silent = true;
         let peer = &self.peers[connection.peer];
         self.reports.push_back((Path { ni: peer.ni, peer: peer.nid }, PathReport::Silent));

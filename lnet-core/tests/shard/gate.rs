@@ -160,19 +160,14 @@ fn what_waited_for_a_discovery_that_failed_goes_to_the_nid_that_it_was_given() {
 }
 
 #[test]
-fn none_waits_longer_than_its_limit_and_its_own_deadline() {
-    // The limit is the least of 5 s, a try's share of the transaction timeout, and what the message itself may take.
-    let limits = [
-        (Tunables::DEFAULT, MESSAGE_TIMEOUT, GATED_MAX, true),
-        (
-            Tunables { transaction_timeout: Duration::from_secs(6), ..Tunables::DEFAULT },
-            MESSAGE_TIMEOUT,
-            Duration::from_secs(2),
-            true,
-        ),
-        (Tunables::DEFAULT, Duration::from_secs(1), Duration::from_secs(1), false),
-    ];
-    for (tunables, message_timeout, expected, is_sent) in limits {
+fn none_waits_longer_than_its_limit_and_half_of_its_own_time() {
+    // The limit is the least of 5 s, a try's share of the transaction timeout, and half of what the message itself may take.
+    let two_each = Tunables { transaction_timeout: Duration::from_secs(6), ..Tunables::DEFAULT };
+    for (tunables, message_timeout, expected) in [
+        (Tunables::DEFAULT, MESSAGE_TIMEOUT, GATED_MAX),
+        (two_each, MESSAGE_TIMEOUT, Duration::from_secs(2)),
+        (Tunables::DEFAULT, Duration::from_secs(1), Duration::from_millis(500)),
+    ] {
         let locals = locals().into_iter().map(|ni| LocalNi { message_timeout, ..ni }).collect();
         let mut node = node_of(topology(1, locals, []).with_tunables(tunables));
         put(&mut node, nid(1, 11), 1);
@@ -180,17 +175,36 @@ fn none_waits_longer_than_its_limit_and_its_own_deadline() {
         node.shard.handle_timeout(Instant((NOW + expected).0 - 1));
         assert_eq!(sent(&mut node), []);
         node.shard.handle_timeout(NOW + expected);
-        let sent = sent(&mut node);
-        if is_sent {
-            let [transmit] = sent[..] else { panic!("one message") };
-            assert_eq!(transmit.next_hop, nid(1, 11));
-            node.shard.sent(NOW, transmit.tx, Status::Ok);
-        } else {
-            assert_eq!(sent, []);
-            assert_eq!(node.event().status(), Status::NeverSent(Cause::CreditTimeout));
-        }
+        let [transmit] = sent(&mut node)[..] else { panic!("one message") };
+        assert_eq!(transmit.next_hop, nid(1, 11));
+        node.shard.sent(NOW, transmit.tx, Status::Ok);
         check_rest(&mut node);
     }
+}
+
+/// A peer that answers no ping has its requests wait once, and not each of them: those behind the first go with it, later ones
+/// at once.
+#[test]
+fn requests_to_a_silent_peer_wait_once() {
+    let mut node = node_of(topology(1, locals(), []));
+    let put_at = |node: &mut Node, now: Instant, host: u8, match_bits: u64| {
+        let md = node.shard.bind(&node.md(10)).unwrap();
+        let target = ProcessId::lustre(nid(1, host));
+        node.shard.put(now, &PutRequest { target, match_bits, ..put_request(md, 0) }).unwrap();
+    };
+    let later = NOW + GATED_MAX / 2;
+    put_at(&mut node, NOW, 11, 1);
+    put_at(&mut node, later, 11, 2);
+    put_at(&mut node, later, 12, 3);
+    assert_eq!(sent(&mut node), []);
+    let over = NOW + GATED_MAX;
+    node.shard.handle_timeout(over);
+    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [1, 2]);
+    put_at(&mut node, over, 11, 4);
+    put_at(&mut node, over, 12, 5);
+    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [4]);
+    node.shard.handle_timeout(later + GATED_MAX);
+    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [3, 5]);
 }
 
 /// Pings and pushes are what finds out, and what answers goes where it was asked.

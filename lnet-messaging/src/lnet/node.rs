@@ -45,14 +45,22 @@ impl Network for NodeNetwork {
             EntrySpec { ignore_bits: super::address::COUNTER_MAX, ..EntrySpec::new(portal, match_bits) };
         let queue =
             self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| error_of(&error))?;
-        let poster = NodePoster { shard: queue.shard().clone(), queue: queue.handle() };
+        let poster = NodePoster {
+            lnet: self.lnet.clone(),
+            shard: queue.shard().clone(),
+            is_on_several_shards: queue.is_on_several_shards(),
+            queue: queue.handle(),
+        };
         Ok((Box::new(poster), Box::new(NodeEvents(queue))))
     }
 }
 
 struct NodePoster {
-    /// That of the event queue, where all messages of the transfer machine are.
+    lnet: Lnet,
+    /// That of the event queue, or one of them.
     shard: ShardHandle,
+    /// The portal's policy has messages of one transfer machine on several shards: each entry has its own.
+    is_on_several_shards: bool,
     queue: EqHandle,
 }
 
@@ -85,7 +93,12 @@ impl Poster for NodePoster {
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
         let entry = EntrySpec::new(portal, match_bits);
-        let attached = self.shard.attach(&entry, &self.spec(md, options_of(allowed)), memory.0);
+        let spec = self.spec(md, options_of(allowed));
+        let attached = if self.is_on_several_shards {
+            self.lnet.attach(&entry, &spec, memory.0)
+        } else {
+            self.shard.attach(&entry, &spec, memory.0)
+        };
         Ok(Box::new(attached.map_err(not_posted)?))
     }
 
@@ -96,6 +109,10 @@ impl Poster for NodePoster {
         allowed: Allowed,
         entries: Vec<(MdPlan, Memory)>,
     ) -> Vec<Result<Box<dyn Posted>, NotPosted>> {
+        if self.is_on_several_shards {
+            let one = |(md, memory)| self.attach(portal, match_bits, allowed, &md, memory);
+            return entries.into_iter().map(one).collect();
+        }
         let entry = EntrySpec::new(portal, match_bits);
         let spec = |md: &MdPlan| self.spec(md, options_of(allowed));
         let entries = entries.into_iter().map(|(md, memory)| (entry, spec(&md), memory.0)).collect();

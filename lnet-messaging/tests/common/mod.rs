@@ -1,7 +1,10 @@
 //! Transfer machines with their events, over any transport.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lnet_messaging::transport::Transport;
@@ -12,6 +15,14 @@ use lnet_messaging::{
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
 
 /// A started transfer machine of a domain of its own.
 pub(crate) struct Party {
@@ -49,8 +60,22 @@ impl Party {
         self.tm.end_point().unwrap().address().to_owned()
     }
 
+    /// The next event. One that does not come in time is a failure, and no test waits for ever.
+    #[track_caller]
     pub(crate) fn event(&mut self) -> Event {
-        self.events.next_blocking().unwrap()
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let (mut context, deadline) = (Context::from_waker(&waker), Instant::now() + PATIENCE);
+        loop {
+            let next = std::pin::pin!(self.events.next()).poll(&mut context);
+            match next {
+                Poll::Ready(event) => return event.unwrap(),
+                Poll::Pending => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    assert!(!left.is_zero(), "no event in {PATIENCE:?}");
+                    std::thread::park_timeout(left);
+                }
+            }
+        }
     }
 
     #[track_caller]
@@ -66,6 +91,18 @@ impl Party {
         match self.event() {
             Event::Buffer(event) => event,
             Event::Tm(event) => panic!("{event:?}"),
+        }
+    }
+
+    /// The next event of a buffer, behind ends of messages that have gone well: in which order those come is open.
+    #[track_caller]
+    pub(crate) fn buffer_event_of(&mut self, queue: QueueType) -> BufferEvent {
+        loop {
+            let event = self.buffer_event();
+            if event.queue() == queue {
+                return event;
+            }
+            assert_eq!((event.queue(), event.status), (QueueType::Send, Ok(())), "{event:?}");
         }
     }
 

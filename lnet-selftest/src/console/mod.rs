@@ -318,7 +318,7 @@ impl Console {
             group.retain(|nid| !remove.contains(nid) && !clean.contains(&state(nid)));
             let stale = |nid: &&Nid| refresh && state(nid) != SelftestState::Active;
             let stale: Vec<Nid> = group.iter().filter(stale).copied().collect();
-            session.groups.retain(|(_, nids)| !nids.is_empty());
+            session.groups.retain(|(known, nids)| known != name || !nids.is_empty());
             let gone = session.forget_nodes();
             Ok((gone, stale, session.id, session.force, session.name))
         })?;

@@ -435,6 +435,12 @@ impl EventQueue {
     pub fn shard(&self) -> &ShardHandle {
         &self.ends[0].wakes.shard
     }
+
+    /// Whether it is on several shards.
+    #[must_use]
+    pub fn is_on_several_shards(&self) -> bool {
+        self.ends.len() > 1
+    }
 }
 
 /// The events until the shard ends.

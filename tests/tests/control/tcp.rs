@@ -35,7 +35,10 @@ const DIFFERING: [&str; 20] = [
 fn common(document: &str) -> Vec<(String, String)> {
     let mut entries = paths(document);
     // Ours.
-    entries.retain(|(path, _)| !["numa distance", "fsm state"].iter().any(|key| path.ends_with(key)));
+    let is_ours = |path: &str| {
+        ["numa distance", "fsm state"].iter().any(|key| path.ends_with(key)) || path.contains("/pushes_")
+    };
+    entries.retain(|(path, _)| !is_ours(path));
     for (path, value) in &mut entries {
         let key = path.rsplit('/').next().unwrap_or_default();
         if DIFFERING.iter().any(|differing| key == *differing || key.ends_with(&format!("_{differing}"))) {
