@@ -43,6 +43,29 @@ fn one_message_takes_one_frame_each_way_once_a_session_is_there() {
     );
 }
 
+/// A wire takes 5 us each way: what is acknowledged soon has ended 10 us and two ways later, and what waits as long as
+/// fragments do has not.
+#[test]
+fn a_message_that_asks_for_no_ack_ends_soon_after_it_has_arrived() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[100]);
+    network.run(SECOND);
+    let to = network.nodes[1].nids[0];
+    for (round, count) in [(1, 1), (2, 5)] {
+        let now = network.now;
+        let before = network.nodes[0].sent().len();
+        for at in 0..count {
+            network.nodes[0].put(now, &to, 0, 4, round * 10 + at, 64);
+        }
+        network.run(Duration::from_micros(19));
+        assert_eq!(network.nodes[0].sent().len(), before, "it waits for a frame to travel with");
+        network.run(Duration::from_micros(2));
+        assert_eq!(network.nodes[0].sent().len(), before + count as usize);
+        network.run(SECOND);
+    }
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
 #[test]
 fn small_messages_that_are_ready_together_share_frames() {
     let mut network = pair(1, (1, 1));
