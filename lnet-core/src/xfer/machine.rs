@@ -8,7 +8,7 @@ use super::config::XferConfig;
 use super::local::SWEEP_INTERVAL;
 use super::receiving::{Call, Receiving, Writing};
 use super::sending::{self, Sending, Unread};
-use super::sessions::{Address, Opened, Sessions};
+use super::sessions::{Address, Opened, Path, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
 use crate::list::NONE;
@@ -67,7 +67,31 @@ impl Xfer {
     /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
     pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
         self.sessions.local.now = now;
-        self.sending.submit(transmit, &mut self.sessions)
+        if self.sending.messages.is_full() {
+            return Err(Full(transmit.tx));
+        }
+        let path = self.sessions.acquire(transmit.ni, &transmit.next_hop).ok_or(Full(transmit.tx))?;
+        if self.sessions.paths[path].peer == NONE {
+            self.resume_path(path);
+        }
+        self.sending.submit(transmit, path, &mut self.sessions);
+        Ok(())
+    }
+
+    /// Goes on with the session that was saved when a path, or its peer, made room.
+    #[cold]
+    fn resume_path(&mut self, path: u32) {
+        let Path { ni, nid, asking, .. } = self.sessions.paths[path];
+        if asking.is_some() {
+            return;
+        }
+        let Some(resumable) = self.sessions.resumable(path) else { return };
+        let known = self.sessions.peers.with_incarnation(resumable.incarnation);
+        // Without room for it the path asks, and waits.
+        let peer = known.or_else(|| self.new_peer(resumable.incarnation, (ni, nid)).ok());
+        if let Some(peer) = peer {
+            self.sessions.resume((path, peer), resumable);
+        }
     }
 
     /// The next frame to be sent; the driver has room for one of the largest size.
@@ -313,6 +337,7 @@ impl Xfer {
             let is_idle = |peer| self.sending.is_idle(peer) && self.receiving.is_idle(peer);
             let Sessions { peers, hand, .. } = &mut self.sessions;
             let oldest = peers.oldest(hand, is_idle).ok_or(XferDrop::PeersFull)?;
+            self.sessions.save_all(oldest);
             self.forget_peer(oldest);
         }
         let peer = self.sessions.peers.begin(now, incarnation, address).ok_or(XferDrop::PeersFull)?;

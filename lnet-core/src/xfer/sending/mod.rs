@@ -35,7 +35,7 @@ use super::config::XferLimits;
 use super::local::{BySlot, Streams, existing};
 use super::sessions::{OfPeer, Sessions};
 use crate::list::{Link, List, NONE};
-use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
+use crate::lnd::{Cause, NiId, Status, Transmit, Uplink};
 use crate::schedule::Schedule;
 use crate::slab::{Slab, slot_bytes};
 use crate::time::Instant;
@@ -167,15 +167,9 @@ impl Sending {
         self.id_floor = self.id_floor.max(self.peers[peer].next_id);
     }
 
-    /// Takes a message to be sent.
-    pub(super) fn submit(&mut self, transmit: &Transmit, sessions: &mut Sessions) -> Result<(), Full<TxId>> {
+    /// Takes a message to be sent by a path; there is room for it.
+    pub(super) fn submit(&mut self, transmit: &Transmit, path: u32, sessions: &mut Sessions) {
         let now = sessions.local.now;
-        if self.messages.is_full() {
-            return Err(Full(transmit.tx));
-        }
-        let Some(path) = sessions.paths.acquire(transmit.ni, &transmit.next_hop) else {
-            return Err(Full(transmit.tx));
-        };
         let deadline = now + sessions.local.times.message;
         let Transmit { ni, next_hop, header, .. } = transmit;
         let is_ours = header.destination.nid == *next_hop && sessions.nid_of(*ni) == Some(&header.source.nid);
@@ -203,7 +197,6 @@ impl Sending {
         self.deadlines.push_back(&mut self.messages, slot);
         sessions.local.set_timer(deadline);
         self.dispatch(slot, sessions);
-        Ok(())
     }
 
     /// Gives a message that is in no list its id and its stream; where its path has no session, it waits.

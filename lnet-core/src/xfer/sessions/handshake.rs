@@ -57,7 +57,7 @@ impl Sessions {
         if ni == NOWHERE {
             return;
         }
-        let Some(path) = self.paths.acquire(ni, &nid) else { return self.local.starve() };
+        let Some(path) = self.acquire(ni, &nid) else { return self.local.starve() };
         let Path { peer: known, session, .. } = self.paths[path];
         if known != peer || session.is_none_or(|session| session.is_aged(now)) {
             self.ask(path);
@@ -170,6 +170,8 @@ impl Sessions {
         up: &mut impl Uplink,
     ) -> Opened {
         let now = self.local.now;
+        // What was saved of a session there is older.
+        self.forget_saved(&frame.address(), None);
         let former = self.paths.set_peer(path, peer);
         let Path { asking, session, .. } = self.paths[path];
         self.paths.answered(path);
@@ -225,6 +227,7 @@ impl Sessions {
     /// A peer speaks from an address. What is sent there from now on would be refused under the session of another one
     /// that lived there before, and lost: it waits for another session.
     pub(crate) fn lives_now_at(&mut self, peer: u32, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
+        self.forget_saved(&(ni, nid), Some(self.peers[peer].incarnation));
         let Some(path) = self.paths.find(ni, &nid) else { return };
         let former = self.paths[path].peer;
         if former != NONE && former != peer {

@@ -142,7 +142,7 @@ impl Sessions {
     /// The path by which a peer is spoken to, with a reference on it.
     pub(crate) fn other_path(&mut self, peer: u32) -> Option<u32> {
         let (ni, nid) = self.peers.get(peer)?.address;
-        let path = (ni != NOWHERE).then(|| self.paths.acquire(ni, &nid)).flatten()?;
+        let path = (ni != NOWHERE).then(|| self.acquire(ni, &nid)).flatten()?;
         if self.paths[path].peer == NONE {
             self.paths.set_peer(path, peer);
         }

@@ -10,6 +10,7 @@ mod interfaces;
 mod paths;
 mod peers;
 mod reply;
+mod saved;
 mod tokens;
 
 use alloc::collections::VecDeque;
@@ -22,12 +23,13 @@ pub(super) use self::handshake::Opened;
 use self::identity::Checks;
 pub use self::identity::Identity;
 pub(super) use self::interfaces::NOWHERE;
-pub(super) use self::paths::OfPeer;
 use self::paths::Paths;
+pub(super) use self::paths::{OfPeer, Path};
 pub(super) use self::peers::Address;
 use self::peers::Peers;
 use self::reply::REPLIES_MAX;
 pub(super) use self::reply::Reply;
+use self::saved::Saved;
 use self::tokens::Tokens;
 pub(super) use self::tokens::{Holder, Worth, is_newer};
 use super::Arrived;
@@ -42,8 +44,10 @@ use crate::time::Instant;
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that a peer with one path takes.
-pub(super) const PEER_BYTES: usize =
-    slot_bytes::<peers::PeerIncarnation>() + slot_bytes::<paths::Path>() + identity::KNOWN_BYTES;
+pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
+    + slot_bytes::<paths::Path>()
+    + identity::KNOWN_BYTES
+    + saved::SAVED_BYTES;
 
 /// Incarnations that have ended and are remembered for that.
 const OVER_MAX: usize = 1024;
@@ -56,6 +60,7 @@ pub(super) struct Sessions {
     pub(super) tokens: Tokens,
     identity: Identity,
     checks: Checks,
+    saved: Saved,
     secret: [u64; 2],
     shards: u8,
     policies: [PolicyWord; PORTALS],
@@ -85,6 +90,7 @@ impl Sessions {
             peers: Peers::new(peers, seed),
             tokens: Tokens::new(config.secret, &config.policies),
             checks: Checks::new(config.secret, peers),
+            saved: Saved::new(peers, seed),
             interfaces: interfaces.map(interface).collect(),
             identity: config.identity,
             secret: config.secret,

@@ -113,8 +113,7 @@ impl Paths {
     /// Finds or makes the path for an address, and takes a reference on it; `None` if all are in use.
     #[inline]
     pub(crate) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
-        if let Some(slot) = self.find(ni, nid) {
-            self.refer(slot);
+        if let Some(slot) = self.acquire_known(ni, nid) {
             return Some(slot);
         }
         if self.table.is_full() {
@@ -134,6 +133,20 @@ impl Paths {
             idle: Link::UNLINKED,
             of_peer: Link::UNLINKED,
         })
+    }
+
+    /// Takes a reference on the path for an address, if there is one.
+    #[inline]
+    pub(crate) fn acquire_known(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        let slot = self.find(ni, nid)?;
+        self.refer(slot);
+        Some(slot)
+    }
+
+    /// The path that makes room for the next new one, if one has to.
+    pub(crate) fn next_to_go(&self) -> Option<u32> {
+        let first = self.idle.first();
+        (self.table.is_full() && first != NONE).then_some(first)
     }
 
     #[inline]

@@ -26,7 +26,7 @@ impl Keyed for PeerIncarnation {
 }
 
 /// Where a peer's frames belong: what it has told of its shards.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PeerSteering {
     pub(crate) shards: u32,
     pub(crate) policies: [PolicyWord; PORTALS],

@@ -197,6 +197,92 @@ fn more_peers_than_there_is_room_for_take_turns() {
     assert_eq!(network.nodes[0].shards[0].xfer.usage().peers, 8);
 }
 
+/// A node that remembers fewer peers than there are others, and puts to each of them in turn, so often.
+fn visit_in_turn(network: &mut Network, rounds: core::ops::Range<u64>) {
+    for round in rounds {
+        for host in 1..13_usize {
+            let (now, to) = (network.now, network.nodes[host].nids[0]);
+            network.nodes[0].put(now, &to, 0, 4, round * 20 + host as u64, 300);
+            network.run(SECOND / 1000);
+        }
+    }
+}
+
+fn more_than_there_is_room_for() -> Network {
+    Network::new((1..14).map(|host| Node::new(host, 1, 1)).collect(), 1)
+}
+
+#[test]
+fn a_peer_that_had_to_make_room_is_not_asked_again() {
+    let mut network = more_than_there_is_room_for();
+    visit_in_turn(&mut network, 0..1);
+    assert_eq!(network.frames(Kind::Hello), 12);
+    visit_in_turn(&mut network, 1..20);
+    assert_eq!([network.frames(Kind::Hello), network.frames(Kind::Reset)], [12, 0]);
+    assert_eq!(network.nodes[0].sent().len(), 12 * 20);
+    assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    for host in 1..13 {
+        assert_eq!(network.nodes[host].arrived().len(), 20, "node {host}");
+        // No number was used twice.
+        let to = network.nodes[host].nids[0];
+        let data = network.log.iter().filter(|frame| frame.header.kind == Kind::Data && frame.to == to);
+        let mut numbers: Vec<_> = data.map(|frame| frame.transfer.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 20, "node {host}");
+    }
+    assert_eq!(network.nodes[0].shards[0].xfer.usage().peers, 8);
+}
+
+#[test]
+fn a_session_that_waits_to_be_renewed_is_asked_for_anew_after_an_eviction() {
+    let mut network = more_than_there_is_room_for();
+    visit_in_turn(&mut network, 0..1);
+    network.run(SECOND * 3);
+    visit_in_turn(&mut network, 1..2);
+    assert_eq!([network.frames(Kind::Hello), network.frames(Kind::Reset)], [24, 0]);
+    assert_eq!(network.nodes[0].sent().len(), 24);
+}
+
+#[test]
+fn a_peer_that_had_to_make_room_and_began_anew_is_asked_once() {
+    let mut network = more_than_there_is_room_for();
+    visit_in_turn(&mut network, 0..1);
+    network.nodes[1] = Node::new(2, 2, 1);
+    visit_in_turn(&mut network, 1..2);
+    // The first message was sent under the session of the former life, and the new one has refused it.
+    assert_eq!([network.frames(Kind::Hello), network.frames(Kind::Reset)], [12, 1]);
+    assert_eq!(network.nodes[0].sent()[12], (12, Status::Unknown(Cause::Reset)));
+    visit_in_turn(&mut network, 2..4);
+    assert_eq!([network.frames(Kind::Hello), network.frames(Kind::Reset)], [13, 1]);
+    assert_eq!(network.nodes[1].arrived(), [(41, Status::Ok), (61, Status::Ok)]);
+}
+
+#[test]
+fn a_peer_that_had_to_make_room_and_has_other_policies_gets_every_message() {
+    let mut network = more_than_there_is_room_for();
+    visit_in_turn(&mut network, 0..1);
+    network.nodes[1].set_policy(4, Policy::Rotor, 0..1);
+    visit_in_turn(&mut network, 1..3);
+    assert_eq!([network.frames(Kind::Hello), network.frames(Kind::Reset)], [13, 1]);
+    assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    assert_eq!(network.nodes[1].arrived(), [1, 21, 41].map(|number| (number, Status::Ok)));
+}
+
+#[test]
+fn what_was_saved_of_a_life_ends_when_another_one_speaks_from_its_address() {
+    let mut network = more_than_there_is_room_for();
+    visit_in_turn(&mut network, 0..1);
+    network.nodes[1] = Node::new(2, 2, 1);
+    let (now, to) = (network.now, network.nodes[0].nids[0]);
+    network.nodes[1].put(now, &to, 0, 4, 9, 10);
+    network.run(SECOND / 1000);
+    visit_in_turn(&mut network, 1..2);
+    assert_eq!(network.frames(Kind::Reset), 0);
+    assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    assert_eq!(network.nodes[1].arrived(), [(21, Status::Ok)]);
+}
+
 /// Asks the second node a hundred times.
 fn ask_often(network: &mut Network, hello: &Frame) {
     for nonce in 0..100 {
