@@ -280,7 +280,7 @@ pub(crate) struct AddTest {
     /// The group of the servers
     #[arg(long, short)]
     to: String,
-    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0] [skip_rx_copy]
+    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0], and skip_rx_copy, which is check=discard
     #[arg(required = true, num_args = 1.., value_name = "TEST")]
     test: Vec<String>,
 }

@@ -104,8 +104,33 @@ impl<O: Clone> Node<O> {
             self.push_to_all(now, is_forced);
         }
         self.go_on_discovering(now);
+        self.queue_stranded();
+        self.go_on_discovering(now);
         for request in self.peers.take_orphans() {
-            self.lose_discovery(request);
+            // The NID may be that of another peer now.
+            match self.discoveries.get(&request).copied().filter(|nid| self.peers.get(nid).is_some()) {
+                Some(nid) => self.discover(now, &nid, Some(request)),
+                None => self.lose_discovery(request),
+            }
+        }
+    }
+
+    /// Queues peers that are being discovered, and that nothing is under way for: they were made of others, or have lost the NID
+    /// by which they were to be visited. They are looked for while requests wait and no peer is queued.
+    fn queue_stranded(&mut self) {
+        if self.discoveries.is_empty() || !self.to_discover.is_empty() {
+            return;
+        }
+        let is_stranded = |peer: &&Peer| {
+            let has_ping = peer.under_way.is_some_and(|ping| self.pings.contains_key(&ping));
+            peer.is(peer_state::DISCOVERING) && !has_ping
+        };
+        let stranded: Vec<Nid> = self.peers.iter().filter(is_stranded).map(|peer| peer.primary).collect();
+        for primary in stranded {
+            if let Some(peer) = self.peers.get_mut(&primary) {
+                peer.under_way = None;
+            }
+            self.to_discover.push_back(primary);
         }
     }
 

@@ -533,10 +533,9 @@ impl PeerTable {
                 }
                 Some(other) if other == *nid => {
                     if let Some(gone) = self.take_out(&other) {
-                        self.change(&owner, |peer| {
-                            peer.take_lock(&gone);
-                            peer.waiting.extend(gone.waiting);
-                        });
+                        self.change(&owner, |peer| peer.take_lock(&gone));
+                        // The owner may be discovered already.
+                        self.orphans.extend(gone.waiting);
                     }
                 }
                 Some(other) => {

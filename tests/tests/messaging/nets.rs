@@ -88,7 +88,7 @@ pub(crate) fn transport(lnet: &Lnet) -> LnetTransport {
 pub(crate) struct Nodes {
     pub(crate) carrier: Carrier,
     transports: [LnetTransport; 2],
-    lnets: [Lnet; 2],
+    pub(crate) lnets: [Lnet; 2],
     // Behind the nodes, whose interfaces go with it.
     pub(crate) netns: Netns,
 }
