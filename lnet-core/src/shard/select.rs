@@ -256,17 +256,19 @@ impl Shard {
     }
 
     /// The path of a request that cannot leave by the one that it had; `None` where there is no other.
-    pub(super) fn select_again(&self, now: Instant, than: &Choice) -> Option<Choice> {
+    pub(super) fn select_again(&self, now: Instant, than: &Choice, is_ping: bool) -> Option<Choice> {
         if self.topology.loopback_to(&than.peer).is_some() {
             return None;
         }
-        if self.topology.finds_peers()
+        // Pings go from any.
+        if !is_ping
+            && self.topology.finds_peers()
             && !self.topology.peer(&than.peer).is_some_and(|peer| peer.is_multi_rail)
         {
             // It sees one source, whatever becomes of that.
             return None;
         }
-        let best = self.choose(now, &than.peer, false, &mut Deaf).filter(|choice| choice != than);
+        let best = self.choose(now, &than.peer, is_ping, &mut Deaf).filter(|choice| choice != than);
         best.or_else(|| self.select_other(than))
     }
 

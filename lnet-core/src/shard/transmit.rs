@@ -234,7 +234,8 @@ impl Shard {
             self.paths.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
         }
         let failed = Choice { ni, peer: next_hop };
-        let Some(choice) = may_go_on.then(|| self.select_again(now, &failed)).flatten() else {
+        let is_ping = super::initiator::finds_out(&header.body);
+        let Some(choice) = may_go_on.then(|| self.select_again(now, &failed, is_ping)).flatten() else {
             return Err(message);
         };
         let former_peer = if choice.peer == next_hop {

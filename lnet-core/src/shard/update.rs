@@ -295,7 +295,11 @@ impl Shard {
         if record.is_response() {
             return self.is_still_answered_by(ni).then_some(path);
         }
-        if record.is_bound { None } else { self.select_again(now, &path) }
+        if record.is_bound {
+            None
+        } else {
+            self.select_again(now, &path, super::initiator::finds_out(&record.transmit.header.body))
+        }
     }
 
     /// Whether responses leave by an interface.

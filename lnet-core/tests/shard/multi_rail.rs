@@ -369,6 +369,14 @@ fn what_never_left_to_a_peer_that_is_not_multi_rail_leaves_by_no_other_ni() {
         node.shard.sent(NOW, message.tx, Status::Ok);
     }
     assert_eq!(sources.len(), 2, "pings go by a path that answers");
+    // One that an NI cannot send, since it leads nowhere near the peer, leaves by another one.
+    let md = node.shard.bind(&node.md(0)).unwrap();
+    let ping = PutRequest { target: ProcessId::lustre(nid(1, 12)), portal: 0, ..put_request(md, 0) };
+    node.shard.put(NOW, &ping).unwrap();
+    let [message] = sent(&mut node)[..] else { panic!("one message") };
+    node.shard.sent(NOW, message.tx, Status::NeverSent(Cause::Unreachable));
+    let [again] = sent(&mut node)[..] else { panic!("the same by another NI") };
+    assert_ne!(again.ni, message.ni);
 }
 
 #[test]
