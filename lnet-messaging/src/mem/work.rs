@@ -121,6 +121,14 @@ impl Crew {
         Ok(())
     }
 
+    /// Has a worker see to the deadline of a buffer that was added. What has an item has woken one already; what waits for others
+    /// concerns them by its deadline alone.
+    pub(crate) fn watch(&self, front: &mut TmFront, id: BufferId) {
+        if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
+            self.work.wake();
+        }
+    }
+
     /// Asks for the end of a buffer's operation, unless data is being moved.
     pub(crate) fn del(&self, front: &mut TmFront, id: BufferId) {
         let Some(queued) = front.queued(id) else { return };

@@ -285,10 +285,7 @@ impl TransportTm for RpcTm {
             (Some(queued), Some(passive)) => self.begin(queued, id, passive)?,
             _ => None,
         };
-        // What has an item has woken a worker; what waits for others concerns them by its deadline alone.
-        if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
-            self.crew.work.wake();
-        }
+        self.crew.watch(front, id);
         Ok(descriptor)
     }
 
