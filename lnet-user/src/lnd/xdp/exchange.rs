@@ -264,6 +264,12 @@ impl Exchange {
         })
     }
 
+    /// What siblings have not taken yet of what this shard has sent them: the most that one of them lets wait.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.to.iter().flatten().map(Addressee::waiting).max().unwrap_or(0)
+    }
+
     /// Whether something waits for this shard.
     pub(super) fn has_arrivals(&self) -> bool {
         self.from.iter().any(|sender| !sender.hand_offs.is_empty())

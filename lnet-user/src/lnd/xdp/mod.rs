@@ -195,6 +195,8 @@ pub struct XdpLnd {
     /// Those that were closed and are to be removed.
     closed: Vec<XdpPort>,
     links: Vec<Link>,
+    /// Bytes of frames that the shard can take at once while all frames of its siblings' queues are at home.
+    receive_bytes: u32,
     /// Frames that are kept for sending.
     transmit_reserve: usize,
     /// Chunks of the longest frame.
@@ -285,6 +287,7 @@ impl XdpLnd {
             sockets: Vec::new(),
             closed: Vec::new(),
             links: Vec::new(),
+            receive_bytes: 0,
             transmit_reserve: 0,
             paths: Paths::new(limits.peers as usize),
             retry_unresolved: false,
@@ -406,6 +409,7 @@ impl XdpLnd {
         let completed = self.take_completions(budget);
         let idle = self.was_idle;
         self.refill(idle);
+        self.follow_siblings();
         self.xfer.handle_timeout(now, up);
         self.follow_neighbours(now);
         self.follow_devices(now, up);
@@ -416,6 +420,13 @@ impl XdpLnd {
             up.sent(now, tx, status);
         }
         completed + replayed + ended
+    }
+
+    /// Grants peers no frame that a sibling has yet to give to the kernel again: one that is not scheduled lets its
+    /// fill rings run dry while this shard takes frames from them, and what comes then is lost.
+    fn follow_siblings(&mut self) {
+        let away_bytes = self.exchange.waiting() as u32 * CHUNK_BYTES;
+        self.xfer.set_receive_bytes(self.receive_bytes.saturating_sub(away_bytes));
     }
 
     /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at

@@ -212,8 +212,9 @@ impl XdpLnd {
     /// Takes in which queues there are.
     fn follow_rings(&mut self) {
         self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
-        // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
-        self.transmit_reserve = self.common.rings.tx as usize * self.links.len();
+        // Each interface's rings may be full of frames to send, also of one that sends nothing any more. Frames in them are
+        // not in stock: with all of the rings' frames as the reserve, fill rings would run dry as soon as many are there.
+        self.transmit_reserve = self.common.rings.tx as usize * self.links.len() / 2;
     }
 
     /// Takes in which NIs there are.
@@ -230,7 +231,8 @@ impl XdpLnd {
         let rings = self.ports.iter().map(|port| port.receive_bytes);
         // Peers are not told by which NI they may send how much.
         if let Some(least) = rings.chain(self.sockets.iter().map(|socket| socket.receive_bytes)).min() {
-            self.xfer.set_receive_bytes(least);
+            self.receive_bytes = least;
+            self.follow_siblings();
         }
         self.follow_mtus();
         self.paths.clear();

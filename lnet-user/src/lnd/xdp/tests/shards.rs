@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use lnet_core::lnd::{NiId, Status, TxId};
+use lnet_core::time::Instant;
 use lnet_wire::Nid;
-use lnet_wire::frame::FrameHeader;
+use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::nid::Net;
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ use super::{acquainted, pattern};
 use crate::lnd::Driver;
 use crate::lnd::xdp::XdpDrop;
 use crate::uring::{Waiter, Waker};
-use crate::xsk::{RingDescriptor, RingSizes, Umem};
+use crate::xsk::{CHUNK_BYTES, RingDescriptor, RingSizes, Umem};
 
 fn plan(host: u8) -> Plan {
     Plan { shards: 2, queues: 2, ..Plan::new(host) }
@@ -77,6 +78,43 @@ fn a_frame_received_on_a_siblings_queue_goes_home() {
     b.shards[1].drive(now);
     assert_eq!(b.shards[1].up.arrived, [(match_bits, 5000)]);
     assert!(b.shards[0].lnd.has_work());
+    wire.run();
+    wire.assert_frames_conserved();
+}
+
+/// The queue is of a shard that does not run: frames that its sibling takes from it are missing until it does.
+#[test]
+fn no_frame_is_granted_that_a_sibling_has_yet_to_give_to_the_kernel() {
+    let rings = RingSizes { fill: 256, completion: 256, rx: 256, tx: 256 };
+    let plan = |host| Plan { rings, ..plan(host) };
+    let (mut wire, match_bits, packet) = packet_between([plan(1), plan(2)], 1);
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    let take = |b: &mut Node, now, packet: &[u8]| {
+        assert!(b.deliver(0, 1, packet));
+        b.shards[1].drive(now);
+    };
+    take(b, now, &packet);
+    for tx in 2..32 {
+        let put = a.put(tx, &b.plan, match_bits, 64);
+        a.shards[0].submit_at(now, put).unwrap();
+        a.take_sent(0).iter().for_each(|packet| take(b, now, packet));
+    }
+    // An acknowledgement is due some time after a message.
+    let granted = |b: &mut Node, now: Instant| {
+        let later = Instant(now.0 + 1_000_000);
+        b.shards[1].drive(later);
+        let acks = b.take_sent(1);
+        let ack = acks.last().expect("what came is acknowledged");
+        Transfer::decode(ack[42..].first_chunk().unwrap()).unwrap().ack.unwrap().grant_bytes
+    };
+    let less = granted(b, now);
+    b.settle_at(now);
+    let put = a.put(32, &b.plan, match_bits, 64);
+    a.shards[0].submit_at(now, put).unwrap();
+    a.take_sent(0).iter().for_each(|packet| take(b, now, packet));
+    let all = granted(b, now);
+    assert!(less + 30 * CHUNK_BYTES <= all, "{less} of {all} bytes while more than 30 frames are missing");
     wire.run();
     wire.assert_frames_conserved();
 }
