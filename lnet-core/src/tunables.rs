@@ -95,6 +95,8 @@ pub struct SockTunables {
     pub accept_timeout: Duration,
     /// Bytes of a message, with its heads, from which on it goes by a connection for large ones (`min_bulk`).
     pub min_bulk_bytes: u32,
+    /// Whether messages of protocol 2 leave with checksums (`enable_csum`); other protocols have none.
+    pub sends_checksums: bool,
     /// Whether small segments wait for acknowledgements (`nagle`).
     pub nagle: bool,
     /// Silence after which TCP probes a connection, in seconds; 0 for never (`keepalive_idle`).
@@ -121,6 +123,7 @@ impl SockTunables {
         accept_backlog: 127,
         accept_timeout: Duration::from_secs(5),
         min_bulk_bytes: 1024,
+        sends_checksums: false,
         nagle: false,
         keepalive_idle_s: 30,
         keepalive_interval_s: 5,

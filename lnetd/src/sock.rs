@@ -20,6 +20,7 @@ Tunables of the tcp LND, for --sock:
   min_reconnectms=MS       first pause before a connection is tried again [1000]
   max_reconnectms=MS       longest pause [60000]
   min_bulk=BYTES           messages from which on they go by a connection for large ones [1024]
+  enable_csum=0|1          whether messages of protocol 2 leave with checksums [0]
   nagle=0|1                whether small segments wait [0]
   tx_buffer_size=BYTES     send buffer of a connection, 0 for the system's choice [0]
   rx_buffer_size=BYTES     receive buffer of a connection, 0 for the system's choice [0]";
@@ -68,6 +69,7 @@ impl Setting {
             "min_reconnectms" => tunables.min_reconnect = milliseconds()?,
             "max_reconnectms" => tunables.max_reconnect = milliseconds()?,
             "min_bulk" => tunables.min_bulk_bytes = self.number(0, u32::MAX)?,
+            "enable_csum" => tunables.sends_checksums = self.number(0, 1)? != 0,
             "nagle" => tunables.nagle = self.number(0, 1)? != 0,
             "tx_buffer_size" => tunables.tx_buffer_bytes = self.number(0, i32::MAX as u32)?,
             "rx_buffer_size" => tunables.rx_buffer_bytes = self.number(0, i32::MAX as u32)?,
@@ -123,7 +125,7 @@ mod tests {
             assert_eq!(parsed(&format!("{name}={value}")), Ok(SockTunables::DEFAULT), "{line}");
             let other = match name {
                 "accept" => "none",
-                "nagle" => "1",
+                "enable_csum" | "nagle" => "1",
                 _ => "11",
             };
             let set = parsed(&format!("min_reconnectms=9 {name}={other}")).unwrap();

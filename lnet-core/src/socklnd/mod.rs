@@ -37,7 +37,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use lnet_wire::socklnd::{Checksum, Hello};
+use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, Hello};
 use lnet_wire::{Nid, steer};
 
 use crate::handle::ShardId;
@@ -207,6 +207,8 @@ pub struct Piece {
     length: u8,
     /// The payload, and whose it is.
     pub payload: Option<(TxId, Span)>,
+    /// The checksum so far, if the head has one.
+    checksum: Option<Checksum>,
 }
 
 impl Piece {
@@ -214,6 +216,19 @@ impl Piece {
     #[must_use]
     pub fn head(&self) -> &[u8] {
         &self.head[..usize::from(self.length)]
+    }
+
+    /// Whether the head has a checksum: all bytes of the payload are to go through [`Piece::cover`] before it is sent.
+    #[must_use]
+    pub const fn has_checksum(&self) -> bool {
+        self.checksum.is_some()
+    }
+
+    /// Adds the next bytes of the payload to the checksum in the head, if that has one.
+    pub fn cover(&mut self, bytes: &[u8]) {
+        let Some(sum) = &mut self.checksum else { return };
+        sum.update(bytes);
+        self.head[CHECKSUM_RANGE].copy_from_slice(&sum.value().to_le_bytes());
     }
 }
 

@@ -1,7 +1,9 @@
 //! What arrives: heads of messages, and where their payload goes (LNet `socklnd_cb.c: ksocknal_process_receive`).
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::socklnd::{Acks, Checksum, ConnectionType, PREFIX_BYTES, Prefix, PrefixKind, Version};
+use lnet_wire::socklnd::{
+    Acks, CHECKSUM_RANGE, Checksum, ConnectionType, PREFIX_BYTES, Prefix, PrefixKind, Version,
+};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::connection::{Phase, Reading};
@@ -325,6 +327,6 @@ fn decode(version: Version, bytes: &[u8]) -> Option<Header> {
 fn without_checksum(prefix: &[u8]) -> [u8; PREFIX_BYTES] {
     let mut bytes = [0; PREFIX_BYTES];
     bytes.copy_from_slice(&prefix[..PREFIX_BYTES]);
-    bytes[4..8].fill(0);
+    bytes[CHECKSUM_RANGE].fill(0);
     bytes
 }

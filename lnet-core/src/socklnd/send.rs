@@ -2,7 +2,7 @@
 //! `ksocknal_queue_tx_locked`).
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::socklnd::{PREFIX_BYTES, Prefix, Version};
+use lnet_wire::socklnd::{Checksum, PREFIX_BYTES, Prefix, Version};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::connection::{Connection, Phase, Queue};
@@ -122,12 +122,20 @@ impl Socklnd {
         if connection.polled_bytes == connection.sent_bytes {
             connection.sent_at = now;
         }
-        let mut piece = Piece { head: [0; super::connection::HEAD_MAX_BYTES], length: 0, payload: None };
+        let mut piece = Piece {
+            head: [0; super::connection::HEAD_MAX_BYTES],
+            length: 0,
+            payload: None,
+            checksum: None,
+        };
         if connection.greeting_bytes != 0 {
             piece.head = connection.greeting;
             piece.length = core::mem::take(&mut connection.greeting_bytes);
         } else if let Some(cookie) = connection.acks.pop() {
             piece.set_prefix(&Prefix::acknowledgement(cookie));
+            if self.sends_checksums(conn.0) {
+                piece.begin_checksum();
+            }
             self.resumed.add(&mut self.connections, conn.0);
         } else if core::mem::take(&mut connection.wants_keepalive) {
             piece.set_prefix(&Prefix::keepalive());
@@ -140,7 +148,13 @@ impl Socklnd {
         Some(piece)
     }
 
+    /// Whether what leaves by a connection has checksums: kernel nodes know them in protocol 2 alone.
+    fn sends_checksums(&self, slot: u32) -> bool {
+        self.config.tunables.sends_checksums && self.connections[slot].version == Version::V2
+    }
+
     fn poll_message(&mut self, now: Instant, slot: u32, mut piece: Piece) -> Option<Piece> {
+        let sends_checksums = self.sends_checksums(slot);
         let connection = &mut self.connections[slot];
         while let Some(item) = connection.queue.pop_front(&mut self.items) {
             let Transmit { tx, header, payload, .. } = self.items[item].transmit;
@@ -150,6 +164,9 @@ impl Socklnd {
                 self.items.remove(item);
                 self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
                 continue;
+            }
+            if sends_checksums {
+                piece.begin_checksum();
             }
             connection.polled_bytes += bytes;
             self.items[item].end_bytes = connection.polled_bytes;
@@ -199,6 +216,13 @@ impl Piece {
             prefix.encode(bytes);
         }
         self.length = PREFIX_BYTES as u8;
+    }
+
+    /// Gives the head a checksum, so far of itself.
+    fn begin_checksum(&mut self) {
+        self.checksum = Some(Checksum::new());
+        let Self { head, length, .. } = *self;
+        self.cover(&head[..usize::from(length)]);
     }
 
     /// Whether the header can be written in this version.

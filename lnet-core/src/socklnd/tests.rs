@@ -16,6 +16,8 @@ use crate::handle::{BufferRef, Cookie, Kind};
 use crate::lnd::{Cause, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use crate::testing::nid;
 
+#[path = "checksum_tests.rs"]
+mod checksum;
 #[path = "close_tests.rs"]
 mod close;
 #[path = "refusal_tests.rs"]
@@ -253,11 +255,9 @@ impl Pair {
             let Some((pipe, end)) = node.streams.get(&conn).copied() else { continue };
             while let Some(piece) = node.sock.poll_send(self.now, conn) {
                 moved = true;
-                let bytes = &mut self.pipes[pipe][end].bytes;
-                bytes.extend(piece.head());
-                let payload_bytes = piece.payload.map_or(0, |(_, span)| span.length_bytes as usize);
-                bytes.extend((0..payload_bytes).map(|index| index as u8));
-                let sent = (piece.head().len() + payload_bytes) as u64;
+                let whole = bytes_of(piece);
+                self.pipes[pipe][end].bytes.extend(&whole);
+                let sent = whole.len() as u64;
                 node.sock.sent(self.now, conn, sent, &mut node.shard);
             }
         }
@@ -469,14 +469,21 @@ fn hello(host: u8, version: Version, connection: ConnectionType) -> Hello {
     }
 }
 
+/// A piece as it is on the stream.
+fn bytes_of(mut piece: Piece) -> Vec<u8> {
+    let payload_bytes = piece.payload.map_or(0, |(_, span)| span.length_bytes);
+    let payload: Vec<u8> = (0..payload_bytes).map(|index| index as u8).collect();
+    piece.cover(&payload);
+    [piece.head(), &payload].concat()
+}
+
 /// All bytes that a connection sends.
 fn sent(node: &mut Node, now: Instant, conn: ConnId) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some(piece) = node.sock.poll_send(now, conn) {
-        bytes.extend(piece.head());
-        let payload_bytes = piece.payload.map_or(0, |(_, span)| span.length_bytes);
-        let count = piece.head().len() as u64 + u64::from(payload_bytes);
-        node.sock.sent(now, conn, count, &mut node.shard);
+        let whole = bytes_of(piece);
+        bytes.extend(&whole);
+        node.sock.sent(now, conn, whole.len() as u64, &mut node.shard);
         if node.has_closed(conn) {
             break;
         }

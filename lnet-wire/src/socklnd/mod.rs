@@ -19,7 +19,7 @@ mod tests;
 pub use acceptor::{ConnectionRequest, ConnectionRequestError, REQUEST_MAX_BYTES};
 pub use checksum::Checksum;
 pub use hello::{ConnectionType, HELLO_MAX_BYTES, Hello, HelloError, Version};
-pub use prefix::{Acks, PREFIX_BYTES, Prefix, PrefixError, PrefixKind};
+pub use prefix::{Acks, CHECKSUM_RANGE, PREFIX_BYTES, Prefix, PrefixError, PrefixKind};
 
 /// Begins a connection request (`LNET_PROTO_ACCEPTOR_MAGIC`).
 pub const ACCEPTOR_MAGIC: u32 = 0xACCE_7100;

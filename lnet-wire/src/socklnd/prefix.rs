@@ -14,6 +14,8 @@ use crate::bytes::{get, put_u32, put_u64};
 
 /// Bytes of a prefix.
 pub const PREFIX_BYTES: usize = 24;
+/// Where its checksum is. For the checksum itself these bytes are zero.
+pub const CHECKSUM_RANGE: core::ops::Range<usize> = 4..8;
 const NOOP: u32 = 0xC0;
 const LNET: u32 = 0xC1;
 /// Cookie 1 of a keepalive.

@@ -188,6 +188,23 @@ fn the_checksum_of_the_check_string() {
 
 const MAGICS: &[u32] = &[ACCEPTOR_MAGIC, HELLO_MAGIC, HELLO_MAGIC.swap_bytes(), OLD_MAGIC];
 
+/// Two answers to pings and an acknowledgement, as a kernel node with `enable_csum` has sent them in version 2.
+#[test]
+fn the_checksums_of_a_kernel_node() {
+    let mut rest = &include_bytes!("../../../tests/data/captures/checksums_v2.bin")[..];
+    for length in [144, 144, PREFIX_BYTES] {
+        let (bytes, behind) = rest.split_at(length);
+        let prefix = Prefix::decode(bytes.first_chunk().unwrap(), ByteOrder::Little).unwrap();
+        let mut covered = bytes.to_vec();
+        covered[CHECKSUM_RANGE].fill(0);
+        let mut sum = Checksum::new();
+        sum.update(&covered);
+        assert_eq!(prefix.checksum, sum.value());
+        rest = behind;
+    }
+    assert_eq!(rest, []);
+}
+
 proptest! {
     #[test]
     fn no_bytes_are_too_wild(

@@ -102,9 +102,9 @@ impl TcpLnd {
             if is_full {
                 return;
             }
-            let Some(piece) = stopped.or_else(|| self.sock.poll_send(now, conn)) else { return };
+            let Some(mut piece) = stopped.or_else(|| self.sock.poll_send(now, conn)) else { return };
             if let Some((tx, span)) = piece.payload {
-                if !self.push_payload(stream, &piece, tx, &span, source) {
+                if !self.push_payload(stream, &mut piece, tx, &span, source) {
                     self.link_mut(conn).stopped = Some(piece);
                     self.stopped.push(conn);
                     return;
@@ -119,12 +119,19 @@ impl TcpLnd {
     fn push_payload(
         &mut self,
         stream: StreamId,
-        piece: &Piece,
+        piece: &mut Piece,
         tx: TxId,
         span: &Span,
         source: &mut impl Source,
     ) -> bool {
         if let Some(payload) = self.exchange.payload(tx) {
+            match &payload {
+                Payload::Lease(lease) if piece.has_checksum() => {
+                    lease.fragments().for_each(|fragment| piece.cover(fragment));
+                }
+                Payload::Bytes(bytes) => piece.cover(bytes),
+                Payload::Lease(_) => {}
+            }
             self.streams.queue_bytes(stream, piece.head());
             match payload {
                 Payload::Lease(lease) => self.streams.queue_lease(stream, lease),
@@ -137,6 +144,9 @@ impl TcpLnd {
                 return false;
             }
             if let Some(lease) = source.lend(span) {
+                if piece.has_checksum() {
+                    lease.fragments().for_each(|fragment| piece.cover(fragment));
+                }
                 self.streams.queue_bytes(stream, piece.head());
                 self.streams.queue_lease(stream, lease);
                 return true;
@@ -144,6 +154,10 @@ impl TcpLnd {
         }
         // Written to at this moment: later.
         let Some(fragments) = source.memory().try_fragments(span) else { return false };
+        if piece.has_checksum() {
+            let Some(covered) = source.memory().try_fragments(span) else { return false };
+            covered.for_each(|fragment| piece.cover(fragment));
+        }
         self.streams.queue_bytes(stream, piece.head());
         fragments.for_each(|fragment| self.streams.queue_bytes(stream, fragment));
         true
