@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::node::NetTunables;
+
 /// Which requests are watched until their response comes (`lnet_response_tracking`).
 ///
 /// A descriptor's [`MdOptions::TRACK_RESPONSE`] and [`MdOptions::NO_TRACK_RESPONSE`] go before it.
@@ -87,8 +89,10 @@ pub struct SockTunables {
     pub max_reconnect: Duration,
     /// Who may connect (`accept`).
     pub accept: Accept,
-    /// The port of acceptors, this node's and its peers' (`accept_port`).
+    /// The port of acceptors, this node's and its peers', for connections of type CONTROL (`accept_port`).
     pub accept_port: u16,
+    /// Their port for connections of other types; this node listens at both (`accept_port_bulk`).
+    pub accept_port_bulk: u16,
     /// Connections that may wait to be accepted (`accept_backlog`).
     pub accept_backlog: u32,
     /// How long a handshake may take (`accept_timeout`).
@@ -97,6 +101,8 @@ pub struct SockTunables {
     pub min_bulk_bytes: u32,
     /// Whether messages of protocol 2 leave with checksums (`enable_csum`); other protocols have none.
     pub sends_checksums: bool,
+    /// Whether the first checksum that a shard sends is wrong, for tests of peers (`inject_csum_error`).
+    pub injects_checksum_error: bool,
     /// Whether small segments wait for acknowledgements (`nagle`).
     pub nagle: bool,
     /// Silence after which TCP probes a connection, in seconds; 0 for never (`keepalive_idle`).
@@ -109,6 +115,15 @@ pub struct SockTunables {
     pub tx_buffer_bytes: u32,
     /// Bytes of a stream's receive buffer; 0 for the system's choice (`rx_buffer_size`).
     pub rx_buffer_bytes: u32,
+    /// The least payload that is sent without being copied (`zc_min_payload`).
+    pub zero_copy_min_bytes: u32,
+    /// What a new net has where nothing is asked for (`credits`, `peer_credits`, `peer_buffer_credits`, `peer_timeout`).
+    pub net: NetTunables,
+    /// Connections of an NI that does not say how many with a peer for messages of each direction; 0 for as many as the
+    /// speed of its link wants (`conns_per_peer`).
+    pub conns_per_peer: u8,
+    /// The IP type of service of an NI that does not say which; `None` for the system's (`tos`).
+    pub tos: Option<u8>,
 }
 
 impl SockTunables {
@@ -120,16 +135,22 @@ impl SockTunables {
         max_reconnect: Duration::from_secs(60),
         accept: Accept::Secure,
         accept_port: 988,
+        accept_port_bulk: 988,
         accept_backlog: 127,
         accept_timeout: Duration::from_secs(5),
         min_bulk_bytes: 1024,
         sends_checksums: false,
+        injects_checksum_error: false,
         nagle: false,
         keepalive_idle_s: 30,
         keepalive_interval_s: 5,
         keepalive_count: 5,
         tx_buffer_bytes: 0,
         rx_buffer_bytes: 0,
+        zero_copy_min_bytes: 64 << 10,
+        net: NetTunables::TCP,
+        conns_per_peer: 0,
+        tos: None,
     };
 }
 

@@ -76,6 +76,7 @@ pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
 pub use lnet_core::lnd::{Cause, Status};
 pub use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
+pub use lnet_core::node::NetTunables;
 pub use lnet_core::portal::{EntryError, EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};

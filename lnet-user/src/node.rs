@@ -45,7 +45,7 @@ pub use crate::uring::WaitError;
 pub use crate::uring::udp::UdpError;
 pub use crate::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
-pub(crate) use config::{LndTimeouts, is_tcp};
+pub(crate) use config::{LndDefaults, is_tcp};
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;

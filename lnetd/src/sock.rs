@@ -3,13 +3,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use lnet_user::{Accept, SockTunables};
+use lnet_user::{Accept, NetTunables, SockTunables};
 
 /// What the help says of `--sock`.
 pub(crate) const HELP: &str = "\
 Tunables of the tcp LND, for --sock:
   accept=secure|all|none   who may connect: peers with a port below 1024, all, or none
   accept_port=PORT         port of the acceptors, this node's and its peers' [988]
+  accept_port_bulk=PORT    their port for connections of types other than control [988]
   accept_backlog=COUNT     connections that may wait to be accepted [127]
   accept_timeout=SECONDS   how long a handshake may take [5]
   sock_timeout=SECONDS     how long a message, or its progress, may take, 0 for --lnd-timeout [50]
@@ -21,9 +22,18 @@ Tunables of the tcp LND, for --sock:
   max_reconnectms=MS       longest pause [60000]
   min_bulk=BYTES           messages from which on they go by a connection for large ones [1024]
   enable_csum=0|1          whether messages of protocol 2 leave with checksums [0]
+  inject_csum_error=0|1    whether the first checksum that a shard sends is wrong [0]
   nagle=0|1                whether small segments wait [0]
   tx_buffer_size=BYTES     send buffer of a connection, 0 for the system's choice [0]
-  rx_buffer_size=BYTES     receive buffer of a connection, 0 for the system's choice [0]";
+  rx_buffer_size=BYTES     receive buffer of a connection, 0 for the system's choice [0]
+  zc_min_payload=BYTES     least payload that is sent without being copied [65536]
+  credits=COUNT            messages in flight by an NI [256]
+  peer_credits=COUNT       messages in flight to a peer NI, at most credits [8]
+  peer_buffer_credits=COUNT  messages of a peer NI that may be forwarded at once, 0 for peer_credits [0]
+  peer_timeout=SECONDS     silence after which a gateway counts as dead, 0 for never [180]
+  conns_per_peer=COUNT     connections of each bulk type with a peer, 0 for as many as the link wants [0]
+  tos=NUMBER               type of service of packets, -1 for the system's [-1]
+The last six are for NIs that say nothing else (lnetctl net add).";
 
 /// One tunable that is set.
 #[derive(Clone, Debug)]
@@ -59,6 +69,7 @@ impl Setting {
                 }
             }
             "accept_port" => tunables.accept_port = self.number(1, 65_535)? as u16,
+            "accept_port_bulk" => tunables.accept_port_bulk = self.number(1, 65_535)? as u16,
             "accept_backlog" => tunables.accept_backlog = self.number(1, 65_535)?,
             "accept_timeout" => tunables.accept_timeout = seconds(1)?,
             "sock_timeout" => tunables.timeout = seconds(0)?,
@@ -70,12 +81,36 @@ impl Setting {
             "max_reconnectms" => tunables.max_reconnect = milliseconds()?,
             "min_bulk" => tunables.min_bulk_bytes = self.number(0, u32::MAX)?,
             "enable_csum" => tunables.sends_checksums = self.number(0, 1)? != 0,
+            "inject_csum_error" => tunables.injects_checksum_error = self.number(0, 1)? != 0,
             "nagle" => tunables.nagle = self.number(0, 1)? != 0,
             "tx_buffer_size" => tunables.tx_buffer_bytes = self.number(0, i32::MAX as u32)?,
             "rx_buffer_size" => tunables.rx_buffer_bytes = self.number(0, i32::MAX as u32)?,
+            "zc_min_payload" => tunables.zero_copy_min_bytes = self.number(2048, 1 << 20)?,
+            "conns_per_peer" => tunables.conns_per_peer = self.number(0, 127)? as u8,
+            "tos" => tunables.tos = self.tos()?,
+            _ => return self.apply_to_nets(&mut tunables.net),
+        }
+        Ok(())
+    }
+
+    fn apply_to_nets(&self, net: &mut NetTunables) -> Result<(), String> {
+        match self.name.as_str() {
+            "credits" => net.credits = self.number(1, i32::MAX as u32)?,
+            "peer_credits" => net.peer_credits = self.number(1, i32::MAX as u32)?,
+            "peer_buffer_credits" => net.peer_buffer_credits = self.number(0, i32::MAX as u32)?,
+            "peer_timeout" => net.peer_timeout_s = self.number(0, i32::MAX as u32)?,
             _ => return Err(format!("{}: no tunable of the tcp LND; `lnetd --help` lists them", self.name)),
         }
         Ok(())
+    }
+
+    /// The type of service: `None` for the system's.
+    fn tos(&self) -> Result<Option<u8>, String> {
+        if self.value == "-1" {
+            return Ok(None);
+        }
+        let number = self.value.parse().map(Some);
+        number.map_err(|_| self.unexpected("a number from -1 to 255"))
     }
 
     fn number(&self, least: u32, greatest: u32) -> Result<u32, String> {
@@ -117,7 +152,7 @@ mod tests {
 
     #[test]
     fn each_tunable_that_the_help_lists_is_set() {
-        for line in HELP.lines().skip(1) {
+        for line in HELP.lines().skip(1).filter(|line| line.starts_with(' ')) {
             let (name, rest) = line.trim().split_once('=').unwrap();
             // The value that the help calls the default, else the first of a choice.
             let default = rest.rsplit_once('[').and_then(|(_, rest)| rest.strip_suffix(']'));
@@ -125,7 +160,8 @@ mod tests {
             assert_eq!(parsed(&format!("{name}={value}")), Ok(SockTunables::DEFAULT), "{line}");
             let other = match name {
                 "accept" => "none",
-                "enable_csum" | "nagle" => "1",
+                "enable_csum" | "inject_csum_error" | "nagle" => "1",
+                "zc_min_payload" => "4096",
                 _ => "11",
             };
             let set = parsed(&format!("min_reconnectms=9 {name}={other}")).unwrap();
@@ -141,6 +177,9 @@ mod tests {
             ("accept_port=65536", "accept_port=65536: a number from 1 to 65535 is expected"),
             ("sock_timeout=-1", "sock_timeout=-1: a number from 0"),
             ("speed=1", "speed: no tunable"),
+            ("tos=256", "tos=256: a number from -1 to 255"),
+            ("zc_min_payload=2047", "zc_min_payload=2047: a number from 2048 to 1048576"),
+            ("conns_per_peer=128", "conns_per_peer=128: a number from 0 to 127"),
             (
                 "min_reconnectms=5000 max_reconnectms=4000",
                 "min_reconnectms=5000: at most max_reconnectms=4000",

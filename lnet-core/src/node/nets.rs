@@ -32,6 +32,13 @@ pub struct NetTunables {
     pub credits: u32,
 }
 
+impl NetTunables {
+    /// Defaults of nets of type tcp (LNet `socklnd_modparams.c`).
+    pub const TCP: Self = Self { peer_timeout_s: 180, peer_credits: 8, peer_buffer_credits: 0, credits: 256 };
+    /// Defaults of nets of type xdp.
+    pub const XDP: Self = Self { peer_credits: 128, credits: 1024, ..Self::TCP };
+}
+
 /// Tunables that are asked for; the others are the defaults of the net's type, or what its net has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NetOptions {
@@ -43,6 +50,8 @@ pub struct NetOptions {
     pub peer_buffer_credits: Option<u32>,
     /// As in [`NetTunables`].
     pub credits: Option<u32>,
+    /// What a new net has where nothing is asked for, instead of the defaults of its type.
+    pub new_net: Option<NetTunables>,
     /// How long the LND may take for a message; the default of the net's type if it does not say, and zero follows
     /// the global tunables.
     pub lnd_timeout: Option<Duration>,
@@ -52,12 +61,13 @@ impl NetOptions {
     /// The tunables of a new net of this type.
     #[must_use]
     pub fn tunables(&self, net_type: NetType) -> NetTunables {
-        let (credits, peer_credits) = if net_type == NetType::XDP { (1024, 128) } else { (256, 8) };
-        let credits = self.credits.unwrap_or(credits);
+        let of_type = if net_type == NetType::XDP { NetTunables::XDP } else { NetTunables::TCP };
+        let new = self.new_net.unwrap_or(of_type);
+        let credits = self.credits.unwrap_or(new.credits);
         NetTunables {
-            peer_timeout_s: self.peer_timeout_s.unwrap_or(180),
-            peer_credits: self.peer_credits.unwrap_or(peer_credits).min(credits),
-            peer_buffer_credits: self.peer_buffer_credits.unwrap_or(0),
+            peer_timeout_s: self.peer_timeout_s.unwrap_or(new.peer_timeout_s),
+            peer_credits: self.peer_credits.unwrap_or(new.peer_credits).min(credits),
+            peer_buffer_credits: self.peer_buffer_credits.unwrap_or(new.peer_buffer_credits),
             credits,
         }
     }

@@ -98,9 +98,11 @@ impl Socklnd {
         match parsed {
             None => {}
             Some(Ok(ConnectionRequest { target })) => match self.nis.iter().find(|ni| ni.nid == target) {
-                Some(ni) => {
+                Some(local) => {
+                    let (conn, ni) = (ConnId(slot), local.ni);
                     let connection = &mut self.connections[slot];
-                    (connection.phase, connection.ni) = (Phase::Requested, Some(ni.ni));
+                    (connection.phase, connection.ni) = (Phase::Requested, Some(ni));
+                    self.actions.push_back(Action::Serve { conn, ni });
                 }
                 None => {
                     self.counters.add(SocklndEvent::UnknownTarget);

@@ -94,3 +94,19 @@ fn what_is_cut_short_is_not_checked() {
     }
     assert_eq!((node.payload.len(), node.count(SocklndEvent::BadChecksum)), (10, 0));
 }
+
+#[test]
+fn an_error_is_injected_once() {
+    let tunables =
+        SockTunables { sends_checksums: true, injects_checksum_error: true, ..SockTunables::DEFAULT };
+    let (mut node, now) = (Node::new(1, tunables), Instant(1));
+    let said =
+        Hello { source: ProcessId::lustre(nid(0, 2)), ..hello(2, Version::V2, ConnectionType::Control) };
+    let conn = played(&mut node, now, 2, 1000, said);
+    sent(&mut node, now, conn);
+    let cut_counts = [0, 1].map(|tx| {
+        node.sock.submit(now, &transmit(tx, node.nid, nid(0, 2), PAYLOAD_BYTES)).unwrap();
+        arrived(Version::V2, &sent(&mut node, now, conn)).1
+    });
+    assert_eq!(cut_counts, [1, 0]);
+}

@@ -74,7 +74,7 @@ impl Socklnd {
         self.peers[slot].dialling = Some(conn);
         self.set_timer(Timer::Connection(conn), deadline);
         self.counters.add(SocklndEvent::Dialled);
-        self.actions.push_back(Action::Dial { conn: ConnId(conn), ni: local.ni, from, to });
+        self.actions.push_back(Action::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
     }
 
     /// A stream was connected, or could not be.

@@ -64,9 +64,14 @@ impl Node {
 
     fn act(&mut self) {
         while let Some(action) = self.sock.poll_action() {
-            let Action::Close { conn } = action else { panic!("{action:?}") };
-            self.sock.closed(NOW, conn, &mut Shard);
-            self.closed.push(conn);
+            match action {
+                Action::Serve { .. } => {}
+                Action::Close { conn } => {
+                    self.sock.closed(NOW, conn, &mut Shard);
+                    self.closed.push(conn);
+                }
+                _ => panic!("{action:?}"),
+            }
         }
     }
 

@@ -37,7 +37,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, Hello};
+use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
 
 use crate::handle::ShardId;
@@ -167,6 +167,15 @@ pub enum Action {
         from: IpAddr,
         /// The peer's address.
         to: IpAddr,
+        /// What it is to be for, by which acceptors may have different ports.
+        kind: ConnectionType,
+    },
+    /// The dialler of a stream has asked for this interface: from now on the stream has its options.
+    Serve {
+        /// Its name.
+        conn: ConnId,
+        /// The interface.
+        ni: NiId,
     },
     /// Close a stream, whatever is under way on it, and say [`Socklnd::closed`] once the memory of its messages is not
     /// used any more, be it for sending or for payload that arrives. Nothing else is to be said of it.
@@ -272,6 +281,8 @@ pub struct Socklnd {
     first_name: u32,
     /// Peers that make room for others.
     idle: List<Idle>,
+    /// Whether the next checksum that is sent is to be wrong.
+    is_checksum_error_due: bool,
     /// Counts the choices of connections, so that equals take turns.
     turn: u64,
     counters: SocklndCounters,
@@ -303,6 +314,7 @@ impl Socklnd {
             named: (0..incoming).map(|_| NONE).collect(),
             first_name: 0,
             idle: List::new(),
+            is_checksum_error_due: config.tunables.injects_checksum_error,
             turn: 0,
             counters: SocklndCounters::default(),
             #[cfg(feature = "sabotage")]

@@ -122,20 +122,14 @@ impl Socklnd {
         if connection.polled_bytes == connection.sent_bytes {
             connection.sent_at = now;
         }
-        let mut piece = Piece {
-            head: [0; super::connection::HEAD_MAX_BYTES],
-            length: 0,
-            payload: None,
-            checksum: None,
-        };
+        let mut piece =
+            Piece { head: [0; super::connection::HEAD_MAX_BYTES], length: 0, payload: None, checksum: None };
         if connection.greeting_bytes != 0 {
             piece.head = connection.greeting;
             piece.length = core::mem::take(&mut connection.greeting_bytes);
         } else if let Some(cookie) = connection.acks.pop() {
             piece.set_prefix(&Prefix::acknowledgement(cookie));
-            if self.sends_checksums(conn.0) {
-                piece.begin_checksum();
-            }
+            self.begin_checksum(conn.0, &mut piece);
             self.resumed.add(&mut self.connections, conn.0);
         } else if core::mem::take(&mut connection.wants_keepalive) {
             piece.set_prefix(&Prefix::keepalive());
@@ -148,13 +142,14 @@ impl Socklnd {
         Some(piece)
     }
 
-    /// Whether what leaves by a connection has checksums: kernel nodes know them in protocol 2 alone.
-    fn sends_checksums(&self, slot: u32) -> bool {
-        self.config.tunables.sends_checksums && self.connections[slot].version == Version::V2
+    /// Gives what leaves by a connection its checksum, if that has one: kernel nodes know them in protocol 2 alone.
+    fn begin_checksum(&mut self, slot: u32, piece: &mut Piece) {
+        if self.config.tunables.sends_checksums && self.connections[slot].version == Version::V2 {
+            piece.begin_checksum(core::mem::take(&mut self.is_checksum_error_due));
+        }
     }
 
     fn poll_message(&mut self, now: Instant, slot: u32, mut piece: Piece) -> Option<Piece> {
-        let sends_checksums = self.sends_checksums(slot);
         let connection = &mut self.connections[slot];
         while let Some(item) = connection.queue.pop_front(&mut self.items) {
             let Transmit { tx, header, payload, .. } = self.items[item].transmit;
@@ -165,13 +160,11 @@ impl Socklnd {
                 self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
                 continue;
             }
-            if sends_checksums {
-                piece.begin_checksum();
-            }
             connection.polled_bytes += bytes;
             self.items[item].end_bytes = connection.polled_bytes;
             connection.sending.push_back(&mut self.items, item);
             piece.payload = payload.map(|span| (tx, span));
+            self.begin_checksum(slot, &mut piece);
             self.watch_sending(now, slot);
             return Some(piece);
         }
@@ -218,9 +211,13 @@ impl Piece {
         self.length = PREFIX_BYTES as u8;
     }
 
-    /// Gives the head a checksum, so far of itself.
-    fn begin_checksum(&mut self) {
-        self.checksum = Some(Checksum::new());
+    /// Gives the head a checksum, so far of itself, and if asked for of a byte that is not sent.
+    fn begin_checksum(&mut self, is_wrong: bool) {
+        let mut sum = Checksum::new();
+        if is_wrong {
+            sum.update(&[1]);
+        }
+        self.checksum = Some(sum);
         let Self { head, length, .. } = *self;
         self.cover(&head[..usize::from(length)]);
     }

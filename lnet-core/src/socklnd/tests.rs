@@ -242,6 +242,7 @@ impl Pair {
                     let node = &mut self.nodes[index];
                     node.sock.closed(self.now, conn, &mut node.shard);
                 }
+                Action::Serve { .. } => {}
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
@@ -399,6 +400,7 @@ fn who_is_not_there_ends_messages_at_once_and_is_not_asked_too_often() {
                     node.sock.dialled(now, conn, false, &mut node.shard);
                 }
                 Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
+                Action::Serve { .. } => {}
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
@@ -451,6 +453,7 @@ fn played(node: &mut Node, now: Instant, host: u8, port: u16, said: Hello) -> Co
     let mut bytes = [0; REQUEST_MAX_BYTES];
     let length = ConnectionRequest { target: node.nid }.encode(&mut bytes);
     node.take(now, conn, &bytes[..length], 3);
+    node.sock.actions.retain(|action| *action != Action::Serve { conn, ni: NI });
     let mut bytes = [0; HELLO_MAX_BYTES];
     let length = said.encode(&mut bytes).unwrap();
     node.take(now, conn, &bytes[..length], 5);

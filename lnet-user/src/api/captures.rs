@@ -20,7 +20,7 @@ impl Lnet {
         // An NI that is opened from now on is shown to the capture.
         let mut captures = self.inner.lock_captures();
         let nis = self.inner.view.nis();
-        check_lnds(&nis, spec, self.inner.accept_port)?;
+        check_lnds(&nis, spec, self.inner.accept_ports)?;
         let interfaces: Vec<CaptureInterface> = nis.into_iter().filter_map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
@@ -69,7 +69,7 @@ impl Core {
 }
 
 /// Refuses a capture of interfaces where nothing but TCP would be captured.
-fn check_lnds(nis: &[NiState], spec: &CaptureSpec, port: u16) -> Result<(), CaptureError> {
+fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<(), CaptureError> {
     let asked = |name: &String| spec.interfaces.is_empty() || spec.interfaces.contains(name);
     let nis: Vec<_> = nis.iter().filter(|state| asked(&state.config.interface)).collect();
     let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && ni.config.interface == *name);
@@ -81,7 +81,7 @@ fn check_lnds(nis: &[NiState], spec: &CaptureSpec, port: u16) -> Result<(), Capt
     if tcp.is_empty() || spec.interfaces.is_empty() && nis.iter().any(|ni| ni.tcp.is_none()) {
         return Ok(());
     }
-    Err(CaptureError::Tcp { interfaces: tcp, port })
+    Err(CaptureError::Tcp { interfaces: tcp, ports })
 }
 
 /// What an NI's frames come by; an in-process one has none.

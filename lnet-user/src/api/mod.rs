@@ -80,7 +80,7 @@ use tokio::sync::oneshot;
 use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{
-    ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,
+    ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,
 };
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
@@ -147,9 +147,9 @@ struct Core {
     /// The snapshot that was published last.
     topology: ArcSwap<Topology>,
     runner: Runner,
-    lnd_timeouts: LndTimeouts,
+    lnd_defaults: LndDefaults,
     /// Where the tcp LND listens.
-    accept_port: u16,
+    accept_ports: [u16; 2],
     /// Each [`Hold`] is a clone of it.
     holds: Arc<()>,
 }
@@ -245,8 +245,8 @@ impl Lnet {
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
-            lnd_timeouts: config.lnd_timeouts(),
-            accept_port: config.sock.accept_port,
+            lnd_defaults: config.lnd_defaults(),
+            accept_ports: [config.sock.accept_port, config.sock.accept_port_bulk],
             holds: Arc::default(),
         });
         core.answer_pings(&answer);

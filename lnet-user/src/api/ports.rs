@@ -23,7 +23,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Refused`]: the node is as before. [`LnetError::Ended`].
     pub fn add_ni(&self, config: &NiConfig) -> Result<NiId, LnetError> {
-        block_on(self.request(Request::batch(vec![Change::AddNi(config.spec(&self.inner.lnd_timeouts))])))?;
+        block_on(self.request(Request::batch(vec![Change::AddNi(config.spec(&self.inner.lnd_defaults))])))?;
         let added = self.machine().ni(&config.nid).map(|ni| ni.ni);
         // Another request may have deleted it since.
         added.ok_or(LnetError::Refused(lnet_core::node::RequestError::Cancelled))

@@ -93,14 +93,14 @@ pub enum CaptureError {
     },
     /// The NIs in question have the LND tcp, whose bytes the kernel handles.
     #[error(
-        "NIs on {} have the LND tcp, whose packets are the kernel's: `tcpdump -i {} -w FILE port {port}` captures them",
-        .interfaces.join(", "), .interfaces.first().map_or("any", String::as_str)
+        "NIs on {} have the LND tcp, whose packets are the kernel's: `tcpdump -i {} -w FILE {}` captures them",
+        .interfaces.join(", "), .interfaces.first().map_or("any", String::as_str), port_filter(.ports)
     )]
     Tcp {
         /// Their interfaces.
         interfaces: Vec<String>,
-        /// The port of acceptors.
-        port: u16,
+        /// The ports of acceptors, that of control connections first.
+        ports: [u16; 2],
     },
     /// There are as many captures as there can be.
     #[error("the node has {CAPTURES_MAX} captures: stop one of them")]
@@ -111,6 +111,11 @@ pub enum CaptureError {
     /// There is no such capture.
     #[error("no capture writes to {}", .0.display())]
     NoCapture(PathBuf),
+}
+
+/// What `tcpdump` calls packets of these ports.
+fn port_filter(&[port, other]: &[u16; 2]) -> String {
+    if port == other { format!("port {port}") } else { format!("port {port} or port {other}") }
 }
 
 /// Takes the taps of a capture off all shards.

@@ -151,16 +151,17 @@ impl Control {
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
         let location = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
+        let asked_of_net = NetOptions {
+            peer_timeout_s: options.peer_timeout_s,
+            peer_credits: options.peer_credits,
+            peer_buffer_credits: options.peer_buffer_credits,
+            credits: options.credits,
+            ..NetOptions::default()
+        };
         Ok(node::Change::AddNi(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
-            options: NetOptions {
-                peer_timeout_s: options.peer_timeout_s,
-                peer_credits: options.peer_credits,
-                peer_buffer_credits: options.peer_buffer_credits,
-                credits: options.credits,
-                lnd_timeout: Some(self.defaults.timeouts.of(is_tcp(location.nid, options.lnd))),
-            },
+            options: self.defaults.lnd.complete(asked_of_net, is_tcp(location.nid, options.lnd)),
             lnd: LndOptions {
                 lnd: options.lnd,
                 mode: options.mode,
@@ -227,7 +228,7 @@ impl Control {
         let option = if is_tcp { "--sock sock_timeout=SECONDS" } else { "--lnd-timeout" };
         let message = format!(
             "the LND timeout of {net} is {:?} since the daemon's start (lnetd {option})",
-            self.defaults.timeouts.of(is_tcp)
+            self.defaults.lnd.timeout(is_tcp)
         );
         Refusal::new(Errno::OPNOTSUPP, message)
     }

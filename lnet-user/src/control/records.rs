@@ -81,7 +81,7 @@ impl Control {
         let is_tcp = is_tcp(spec.nid, spec.lnd.lnd);
         let lnd = if is_tcp { Lnd::Tcp } else { Lnd::Xdp };
         let is_xdp = !is_tcp && fabric_of(&spec.interface).is_none();
-        let timeout = self.defaults.timeouts.of(is_tcp);
+        let timeout = self.defaults.lnd.timeout(is_tcp);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },

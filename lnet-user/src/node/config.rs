@@ -7,6 +7,7 @@ use std::time::Duration;
 use lnet_control::records::Lnd;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
+use lnet_core::node::NetOptions;
 use lnet_core::tunables::SockTunables;
 use lnet_core::xfer::XferTimes;
 use lnet_wire::steer::Policy;
@@ -173,24 +174,30 @@ pub struct NodeConfig {
     pub frame_loss_per_million: u32,
 }
 
-/// How long the LNDs of a node may take for a message.
+/// What the NIs of a node have by its configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LndTimeouts {
-    pub(crate) xdp: Duration,
-    pub(crate) tcp: Duration,
+pub(crate) struct LndDefaults {
+    xdp_timeout: Duration,
+    tcp: SockTunables,
 }
 
-impl LndTimeouts {
-    /// That of one of them.
-    pub(crate) fn of(&self, is_tcp: bool) -> Duration {
-        if is_tcp { self.tcp } else { self.xdp }
+impl LndDefaults {
+    /// How long an LND may take for a message.
+    pub(crate) fn timeout(&self, is_tcp: bool) -> Duration {
+        if is_tcp { self.tcp.timeout } else { self.xdp_timeout }
+    }
+
+    /// What is asked of the net of an NI, with what the node says of it.
+    pub(crate) fn complete(&self, asked: NetOptions, is_tcp: bool) -> NetOptions {
+        let new_net = is_tcp.then_some(self.tcp.net);
+        NetOptions { new_net, lnd_timeout: Some(self.timeout(is_tcp)), ..asked }
     }
 }
 
 impl NodeConfig {
-    /// The timeouts of the LNDs.
-    pub(crate) fn lnd_timeouts(&self) -> LndTimeouts {
-        LndTimeouts { xdp: self.lnd_timeout, tcp: self.sock.timeout }
+    /// The defaults of its NIs.
+    pub(crate) fn lnd_defaults(&self) -> LndDefaults {
+        LndDefaults { xdp_timeout: self.lnd_timeout, tcp: self.sock }
     }
 
     /// A node that only itself reaches, by `0@lo`.

@@ -11,7 +11,7 @@ use lnet_wire::nid::NetType;
 use super::plan::{self, NiPlan};
 use super::shards::make_workers;
 use super::{
-    ConfigError, LndTimeouts, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode,
+    ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode,
     first_frames_per_shard,
 };
 use crate::runtime::{Steering, Worker};
@@ -44,13 +44,10 @@ pub(crate) struct Started {
 
 impl NiConfig {
     /// As the state machine is asked for it.
-    pub(crate) fn spec(&self, timeouts: &LndTimeouts) -> NiSpec<LndOptions> {
-        let options = NetOptions {
-            credits: self.credits,
-            peer_credits: self.peer_credits,
-            lnd_timeout: Some(timeouts.of(self.is_tcp())),
-            ..NetOptions::default()
-        };
+    pub(crate) fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
+        let (credits, peer_credits) = (self.credits, self.peer_credits);
+        let asked = NetOptions { credits, peer_credits, ..NetOptions::default() };
+        let options = defaults.complete(asked, self.is_tcp());
         let &Self { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = self;
         let lnd = LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, is_chosen_by_nid: true };
         NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
@@ -86,8 +83,8 @@ pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<Ln
         ..node::NodeConfig::new(config.shards as u8, slots, &nets)
     };
     let machine = Machine::new(core);
-    let timeouts = config.lnd_timeouts();
-    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&timeouts))).collect();
+    let defaults = config.lnd_defaults();
+    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&defaults))).collect();
     machine.validate(&changes)?;
     plan::check_nis(&config.nis)?;
     Ok((machine, changes))

@@ -32,8 +32,8 @@ pub(super) struct TcpNi {
     pub(super) conns_per_peer: u8,
     pub(super) tos: Option<u8>,
     interface_index: u32,
-    /// What listens at its address. NIs with the same one share it, and it lasts as long as one of them.
-    listener: Option<OwnedFd>,
+    /// What listens at its address. NIs with the same one share them, and they last as long as one of these.
+    listeners: Vec<OwnedFd>,
     /// Follows the interface.
     pub(super) neighbours: Arc<Neighbours>,
 }
@@ -61,10 +61,10 @@ impl NodeDriver {
     ) -> Result<(TcpNi, Vec<ShardPort>), NodeError> {
         let neighbours = self.follow(&plan.interface, false)?;
         let tunables = self.config.sock;
-        let tos = config.tos.and_then(|tos| u8::try_from(tos).ok());
+        let tos = config.tos.and_then(|tos| u8::try_from(tos).ok()).or(tunables.tos);
         let options = socket_options(&tunables, tos, plan.interface.index);
-        let mut listener = self.listener(plan, &options)?;
-        let own = listener.as_ref().map(duplicate).transpose()?;
+        let mut listeners = self.listeners(plan, &options)?;
+        let own = duplicates(&listeners)?;
         let (rings, lnds) = match &self.tcp {
             Some(net) => (duplicates(&net.rings)?, Vec::new()),
             None => {
@@ -82,7 +82,7 @@ impl NodeDriver {
                 (rings, lnds)
             }
         };
-        let conns_per_peer = conns_per_peer(config.conns_per_peer, &plan.interface.name);
+        let conns_per_peer = self.conns_per_peer(config.conns_per_peer, &plan.interface.name);
         let incarnation = incarnation();
         let namespace = Arc::new(own_namespace()?);
         let ports = rings.into_iter().map(|ring| TcpPort {
@@ -93,33 +93,43 @@ impl NodeDriver {
             conns_per_peer,
             options,
             namespace: Arc::clone(&namespace),
-            listener: listener.take(),
+            listeners: std::mem::take(&mut listeners),
             ring,
-            listening: None,
+            listening: Vec::new(),
         });
         let parts = Part::of_shards(lnds, ports.collect()).map(ShardPort::Tcp).collect();
         let (address, interface_index) = (plan.address, plan.interface.index);
-        Ok((TcpNi { address, conns_per_peer, tos, interface_index, listener: own, neighbours }, parts))
+        Ok((TcpNi { address, conns_per_peer, tos, interface_index, listeners: own, neighbours }, parts))
     }
 
-    /// What listens at the address of an NI: that of another NI with the same address, or a new one.
-    fn listener(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Option<OwnedFd>, NodeError> {
+    /// What listens at the address of an NI: that of another NI with the same address, or new ones, one for each port.
+    fn listeners(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Vec<OwnedFd>, NodeError> {
         let tunables = &self.config.sock;
         if tunables.accept == Accept::None {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let at = (plan.address, plan.interface.index);
         let shared = {
             let open = self.view.open_nis();
             let mut others = open.values().filter_map(|open| open.tcp());
             let same = others.find(|other| (other.address, other.interface_index) == at);
-            same.and_then(|other| other.listener.as_ref()).map(duplicate).transpose()?
+            same.map(|other| duplicates(&other.listeners)).transpose()?
         };
-        if shared.is_some() {
+        if let Some(shared) = shared {
             return Ok(shared);
         }
-        let address = (plan.address, tunables.accept_port).into();
-        port::listen(address, tunables.accept_backlog, options).map(Some)
+        let mut ports = vec![tunables.accept_port, tunables.accept_port_bulk];
+        ports.dedup();
+        let listen = |port| port::listen((plan.address, port).into(), tunables.accept_backlog, options);
+        ports.into_iter().map(listen).collect()
+    }
+
+    /// Connections of a peer by type, as they are asked for, as the node has them, or as an interface's link wants them.
+    fn conns_per_peer(&self, asked: Option<u32>, interface: &str) -> u8 {
+        let of_node = u32::from(self.config.sock.conns_per_peer);
+        let asked = asked.filter(|count| *count > 0).or(Some(of_node).filter(|count| *count > 0));
+        let count = asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(interface).unwrap_or(0)));
+        count.min(CONNS_PER_PEER_MAX) as u8
     }
 
     /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as many as its
@@ -128,7 +138,7 @@ impl NodeDriver {
         let mut nis = self.view.open_nis();
         let (number, open) = nis.iter_mut().find(|(_, open)| open.config.nid == *nid)?;
         let OpenLnd::Tcp(tcp) = &mut open.lnd else { return None };
-        tcp.conns_per_peer = conns_per_peer(Some(asked), &tcp.neighbours.name());
+        tcp.conns_per_peer = self.conns_per_peer(Some(asked), &tcp.neighbours.name());
         open.config.conns_per_peer = Some(asked);
         Some((NiId(*number), tcp.conns_per_peer))
     }
@@ -141,13 +151,6 @@ impl NodeDriver {
             self.tcp = None;
         }
     }
-}
-
-/// Connections of a peer by type, as they are asked for or as an interface's link wants them.
-fn conns_per_peer(asked: Option<u32>, interface: &str) -> u8 {
-    let asked = asked.filter(|count| *count > 0);
-    let count = asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(interface).unwrap_or(0)));
-    count.min(CONNS_PER_PEER_MAX) as u8
 }
 
 /// Connections of a peer by type, as the speed of the link wants them: one more for each four times as fast (LNet

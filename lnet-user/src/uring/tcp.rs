@@ -53,6 +53,7 @@ use super::waiter::{WaitError, system};
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
 use outgoing::Chunks;
+use socket::set_tos;
 use stream::{Phase, Stream};
 use submission::Submission;
 
@@ -74,6 +75,8 @@ pub(crate) struct Streams {
     chunks: Chunks,
     free: Vec<u32>,
     streams_max: u32,
+    /// Leases from so many bytes on are sent without copying.
+    zero_copy_min_bytes: usize,
     listeners: Listeners,
     /// Streams that may have something to start.
     due: VecDeque<u32>,
@@ -98,7 +101,7 @@ impl Streams {
     /// # Errors
     /// [`TcpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
     pub(crate) fn new(config: &StreamsConfig) -> Result<Self, TcpError> {
-        let StreamsConfig { streams_max, receive_buffers, receive_buffer_bytes } = *config;
+        let &StreamsConfig { streams_max, receive_buffers, receive_buffer_bytes, .. } = config;
         let fits = (1..SLOTS_MAX).contains(&streams_max)
             && receive_buffers.is_power_of_two()
             && (1..=1 << 24).contains(&receive_buffer_bytes);
@@ -122,6 +125,7 @@ impl Streams {
             chunks: Chunks::default(),
             free: Vec::new(),
             streams_max,
+            zero_copy_min_bytes: config.zero_copy_min_bytes as usize,
             listeners: Listeners::default(),
             due: VecDeque::new(),
             starved: VecDeque::new(),
@@ -160,6 +164,14 @@ impl Streams {
     /// The socket, when there are `streams_max` streams.
     pub(crate) fn adopt(&mut self, socket: OwnedFd) -> Result<StreamId, Full<OwnedFd>> {
         self.insert(socket, Phase::Open)
+    }
+
+    /// Gives the packets of a stream this type of service; `None` for the system's.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn set_tos(&self, id: StreamId, tos: Option<u8>) -> Result<(), TcpError> {
+        self.get(id).and_then(|stream| stream.socket.as_ref()).map_or(Ok(()), |socket| set_tos(socket, tos))
     }
 
     fn insert(&mut self, socket: OwnedFd, phase: Phase) -> Result<StreamId, Full<OwnedFd>> {

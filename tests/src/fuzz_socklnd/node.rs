@@ -303,6 +303,10 @@ impl Node {
                     assert!(self.streams.remove(&conn).is_some(), "{conn:?} is closed twice");
                     self.sock.closed(self.now, conn, &mut self.above);
                 }
+                Action::Serve { conn, ni } => {
+                    assert_eq!(ni, NI);
+                    assert!(self.streams.contains_key(&conn), "{conn:?} has no stream");
+                }
                 Action::HandOver { conn, handed, .. } => {
                     let stream = self.streams.remove(&conn).unwrap_or_default();
                     if let Some(adopted) = self.sock.adopt(self.now, &handed, &mut self.above) {

@@ -219,6 +219,8 @@ impl SockDriver {
                     up.around.streams.close(now.0, link.end, up.around.random);
                     self.closing.push(conn);
                 }
+                // Streams of the simulator have no options.
+                Action::Serve { .. } => {}
                 Action::HandOver { conn, to, handed } => {
                     let Link { end, early, .. } = self.unlink(conn);
                     up.around.streams.move_to(end, usize::from(to.0));

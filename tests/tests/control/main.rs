@@ -26,4 +26,5 @@ mod selftest;
 mod starts;
 mod states;
 mod tcp;
+mod tcp_tunables;
 mod transcripts;

@@ -26,6 +26,7 @@ use lnet_core::socklnd::{Action, ConnId, Piece, Socklnd, SocklndConfig, SocklndL
 use lnet_core::time::{self, Instant};
 use lnet_core::tunables::SockTunables;
 use lnet_wire::ProcessId;
+use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use rustix::io::Errno;
@@ -168,6 +169,7 @@ impl TcpLnd {
                 streams_max: CONNECTIONS_MAX,
                 receive_buffers: RECEIVE_BUFFERS,
                 receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
+                zero_copy_min_bytes: common.tunables.zero_copy_min_bytes,
             };
             Ok(Self {
                 shard: ShardId(shard),
@@ -222,28 +224,27 @@ impl TcpLnd {
         }
         while let Some(index) = self.to_listen_at() {
             let port = &mut self.ports[index];
-            port.listening = port.listener.take().map(|socket| self.streams.listen(socket));
+            port.listening.extend(port.listeners.drain(..).map(|socket| self.streams.listen(socket)));
         }
     }
 
     /// The port of an NI at whose address nothing is accepted although it could be.
     fn to_listen_at(&self) -> Option<usize> {
         let is_accepting = |port: &TcpPort| {
-            self.ports.iter().any(|other| other.listening.is_some() && other.shares_address(port))
+            self.ports.iter().any(|other| !other.listening.is_empty() && other.shares_address(port))
         };
-        self.ports.iter().position(|port| port.listener.is_some() && !is_accepting(port))
+        self.ports.iter().position(|port| !port.listeners.is_empty() && !is_accepting(port))
     }
 
     /// Does what the protocol wants done with connections.
     fn act(&mut self, now: Instant, up: &mut impl Uplink) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Dial { conn, ni, to, .. } => {
-                    let dial = Dial {
-                        ni,
-                        to: (to, self.sock.tunables().accept_port).into(),
-                        below: port::RESERVED_END,
-                    };
+                Action::Dial { conn, ni, to, kind, .. } => {
+                    let tunables = self.sock.tunables();
+                    let is_bulk = kind != ConnectionType::Control;
+                    let port = if is_bulk { tunables.accept_port_bulk } else { tunables.accept_port };
+                    let dial = Dial { ni, to: (to, port).into(), below: port::RESERVED_END };
                     self.link(conn, Link::new(None, Some(dial)));
                     self.dial(now, conn, up);
                 }
@@ -258,8 +259,23 @@ impl TcpLnd {
                     }
                     self.drop_pending(link);
                 }
+                Action::Serve { conn, ni } => self.serve(conn, ni),
                 Action::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
             }
+        }
+    }
+
+    /// Gives a stream the options of an NI, where it has those of another one whose listener it came by.
+    fn serve(&mut self, conn: ConnId, ni: NiId) {
+        let Some(port) = self.ports.iter().find(|port| port.ni() == ni) else { return };
+        let tos = port.options.tos;
+        let mut siblings = self.ports.iter().filter(|other| other.shares_address(port));
+        if siblings.all(|other| other.options.tos == tos) {
+            return;
+        }
+        let Some(stream) = self.link_mut(conn).stream else { return };
+        if let Err(error) = self.streams.set_tos(stream, tos) {
+            tracing::warn!(%error, "a connection has the type of service of another NI");
         }
     }
 
@@ -408,14 +424,17 @@ impl Driver for TcpLnd {
     fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, _: &Memory) {
         let Some(index) = self.ports.iter().position(|port| port.ni() == ni) else { return };
         let mut port = self.ports.swap_remove(index);
-        if let Some(listening) = port.listening.take() {
-            let heir =
-                self.ports.iter_mut().find(|other| other.listener.is_some() && other.shares_address(&port));
+        let listening = std::mem::take(&mut port.listening);
+        if !listening.is_empty() {
+            let heir = self
+                .ports
+                .iter_mut()
+                .find(|other| !other.listeners.is_empty() && other.shares_address(&port));
             if let Some(heir) = heir {
-                // The kernel has the same socket by both descriptors.
-                (heir.listening, heir.listener) = (Some(listening), None);
+                // The kernel has the same sockets by both descriptors.
+                (heir.listening, heir.listeners) = (listening, Vec::new());
             } else {
-                self.streams.unlisten(listening);
+                listening.into_iter().for_each(|listening| self.streams.unlisten(listening));
             }
         }
         self.closed.push(port);

@@ -28,12 +28,12 @@ pub(crate) struct TcpPort {
     pub(crate) options: SocketOptions,
     /// The network namespace of the NI.
     pub(crate) namespace: Arc<OwnedFd>,
-    /// Where peers connect to, on the shard that accepts for all, until it listens. Ports with one address share it.
-    pub(crate) listener: Option<OwnedFd>,
+    /// Where peers connect to, on the shard that accepts for all, until it listens. NIs with one address share them.
+    pub(crate) listeners: Vec<OwnedFd>,
     /// Becomes readable when streams of the shard have news.
     pub(crate) ring: OwnedFd,
     /// What listens, on that shard.
-    pub(crate) listening: Option<ListenerId>,
+    pub(crate) listening: Vec<ListenerId>,
 }
 
 impl TcpPort {

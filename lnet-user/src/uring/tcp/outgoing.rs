@@ -12,8 +12,6 @@ use crate::region::ReadLease;
 const CHUNK_BYTES: usize = 4096;
 /// Chunks that are not in use and not freed, at most.
 const SPARE_CHUNKS: usize = 64;
-/// A lease of so many bytes is worth a send without copying.
-const ZC_MIN_BYTES: usize = 64 << 10;
 /// Bytes that one operation sends, at most. The kernel tries again by itself 128 times, whenever a part of the socket's
 /// buffer is free; beyond that it would block a thread of its own (`APOLL_MAX_RETRY`, io_uring/poll.c).
 const SEND_BYTES_MAX: usize = 2 << 20;
@@ -151,9 +149,9 @@ impl Outgoing {
         chunk.into_iter().chain(lease.into_iter().flatten())
     }
 
-    /// Whether what is sent next is worth being sent without copying.
-    pub(super) fn is_worth_zero_copy(&self) -> bool {
-        let is_large = |(piece, taken): (&Piece, usize)| matches!(piece, Piece::Lease(lease) if lease.length_bytes() - taken >= ZC_MIN_BYTES);
+    /// Whether what is sent next is worth being sent without copying: a lease of so many bytes is among it.
+    pub(super) fn is_worth_zero_copy(&self, least_bytes: usize) -> bool {
+        let is_large = |(piece, taken): (&Piece, usize)| matches!(piece, Piece::Lease(lease) if lease.length_bytes() - taken >= least_bytes);
         !self.copies && self.parts().take(8).any(is_large)
     }
 

@@ -57,7 +57,9 @@ impl Streams {
         let message = self.submission.message(vector);
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let fd = stream.fd();
-        let entry = if self.submission.sends_zero_copy && stream.outgoing.is_worth_zero_copy() {
+        let entry = if self.submission.sends_zero_copy
+            && stream.outgoing.is_worth_zero_copy(self.zero_copy_min_bytes)
+        {
             let send = opcode::SendMsgZc::new(fd, message).flags(flags);
             send.ioprio(IORING_SEND_ZC_REPORT_USAGE).build()
         } else {
@@ -87,7 +89,10 @@ impl Streams {
         match errno_of(result) {
             None => {}
             Some(errno) if is_pause(errno) => {}
-            Some(errno) if refuses_zero_copy(errno) && stream.outgoing.is_worth_zero_copy() => {
+            Some(errno)
+                if refuses_zero_copy(errno)
+                    && stream.outgoing.is_worth_zero_copy(self.zero_copy_min_bytes) =>
+            {
                 stream.outgoing.give_up_zero_copy();
             }
             Some(errno) => self.fail_sending(slot, errno),

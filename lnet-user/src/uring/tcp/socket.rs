@@ -129,6 +129,24 @@ pub(crate) fn reserved_dialler(
     Err(at(SocketAddr::new(source, 0))(refused))
 }
 
+/// Has a socket's packets have this type of service, or traffic class; `None` for the system's.
+///
+/// # Errors
+/// [`TcpError::Socket`] with what the kernel refused.
+pub(super) fn set_tos(socket: &OwnedFd, tos: Option<u8>) -> Result<(), TcpError> {
+    let local = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
+    let address = local.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
+    give_tos(socket, address.is_ipv4(), tos.unwrap_or(0)).map_err(at(address))
+}
+
+fn give_tos(socket: &OwnedFd, is_ipv4: bool, tos: u8) -> Result<(), Refused> {
+    if is_ipv4 {
+        set_ip_tos(socket, tos).map_err(|errno| ("IP_TOS", errno))
+    } else {
+        set_ipv6_tclass(socket, u32::from(tos)).map_err(|errno| ("IPV6_TCLASS", errno))
+    }
+}
+
 fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused> {
     let refused = |operation| move |errno| (operation, errno);
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -152,10 +170,8 @@ fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused
         let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         set_tcp_user_timeout(&socket, limit_ms).map_err(refused("TCP_USER_TIMEOUT"))?;
     }
-    match options.tos {
-        Some(tos) if address.is_ipv4() => set_ip_tos(&socket, tos).map_err(refused("IP_TOS"))?,
-        Some(tos) => set_ipv6_tclass(&socket, u32::from(tos)).map_err(refused("IPV6_TCLASS"))?,
-        None => {}
+    if let Some(tos) = options.tos {
+        give_tos(&socket, address.is_ipv4(), tos)?;
     }
     if let Some(bytes) = options.send_buffer_bytes {
         set_socket_send_buffer_size(&socket, bytes as usize).map_err(refused("SO_SNDBUF"))?;

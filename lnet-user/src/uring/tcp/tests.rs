@@ -11,12 +11,17 @@ use super::*;
 use crate::region::Region;
 
 mod load;
+mod options;
 mod peers;
 
 /// How long a condition may take to come true: machines are slow at times.
 const PATIENCE: Duration = Duration::from_secs(30);
-const SMALL: StreamsConfig =
-    StreamsConfig { streams_max: 8, receive_buffers: 16, receive_buffer_bytes: 4096 };
+const SMALL: StreamsConfig = StreamsConfig {
+    streams_max: 8,
+    receive_buffers: 16,
+    receive_buffer_bytes: 4096,
+    zero_copy_min_bytes: 64 << 10,
+};
 
 /// Streams, and what they have told.
 struct Side {

@@ -17,6 +17,8 @@ pub(crate) struct StreamsConfig {
     pub receive_buffers: u16,
     /// Bytes of each, at most 2^24.
     pub receive_buffer_bytes: u32,
+    /// A lease of so many bytes is worth a send without copying.
+    pub zero_copy_min_bytes: u32,
 }
 
 /// A stream. The id of one that was closed or detached means nothing any more: what is asked for it is ignored.

@@ -6,7 +6,12 @@ use super::*;
 
 #[test]
 fn hundreds_of_streams_share_few_receive_buffers() {
-    let config = StreamsConfig { streams_max: 300, receive_buffers: 16, receive_buffer_bytes: 1024 };
+    let config = StreamsConfig {
+        streams_max: 300,
+        receive_buffers: 16,
+        receive_buffer_bytes: 1024,
+        zero_copy_min_bytes: 64 << 10,
+    };
     for mode in [Mode::Many, Mode::Once] {
         let mut sides = [Side::new(config), Side::new(config)];
         let pairs: Vec<_> = (0..300).map(|_| connect(&mut sides)).collect();
