@@ -258,6 +258,15 @@ impl Peers {
         self.peers[self.find(nid)?].first_ni
     }
 
+    /// Another local NI has a slot: no peer was heard by that one yet.
+    pub(crate) fn forget_first_ni(&mut self, ni: NiId) {
+        for slot in 0..self.peers.capacity() {
+            if self.peers.get(slot).is_some_and(|peer| peer.first_ni == Some(ni)) {
+                self.peers[slot].first_ni = None;
+            }
+        }
+    }
+
     /// When the peer with this NID was last chosen among several, if it is known.
     pub(crate) fn sequence(&self, nid: &Nid) -> Option<u64> {
         Some(self.peers[self.find(nid)?].sequence)

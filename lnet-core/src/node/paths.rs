@@ -1,8 +1,9 @@
 //! What LNDs know of paths, and the health that it costs before a message times out.
 //!
-//! A path that is silent costs a step of health, at most once a second, and again while it stays silent and is used: that of
-//! the peer NI, or of the local NI if it reaches none of several peers while another local NI reaches one. Recovery pings
-//! bring back what has lost health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
+//! A path that is silent costs a step of health, each path at most once a second, and again while it stays silent and is used:
+//! that of the peer NI, or of the local NI if it reaches none of several peers while another local NI reaches one. So an NI of
+//! which several paths are silent loses a step for each. Recovery pings bring back what has lost health so. Invariant: at most
+//! [`PATHS_MAX`] paths are remembered.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;

@@ -132,6 +132,7 @@ impl Shard {
         for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
             if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
                 *slot = ShardNi::vacant();
+                self.peers.forget_first_ni(ni);
             }
             if let Some(local) = local {
                 slot.peer_share = share(local.peer_credits.min(local.credits), shards);

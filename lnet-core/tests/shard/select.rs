@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink};
+use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::{PeerChange, PutRequest};
 use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
-use crate::common::{NOW, Node, config, interface, nid, put_request};
+use crate::common::{NOW, Node, config, interface, nid, put_header, put_request};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NIS: [NiId; 2] = [NiId(0), NiId(1)];
@@ -242,4 +243,42 @@ fn what_two_devices_refuse_leaves_by_the_third() {
     used.sort_unstable();
     assert_eq!(used, [0, 1, 2]);
     assert_eq!(node.event().status(), Status::Ok);
+}
+
+/// More paths than are remembered answer in turn: each is new again and again, and that is told now and then, not each time.
+#[test]
+fn answers_of_more_paths_than_are_remembered_are_told_rarely() {
+    let mut node = node();
+    let answers = PathReport::Answers { round_trip: None };
+    let mut told = 0;
+    for round in 0..20 {
+        for host in 10..60 {
+            let path = Path { ni: NIS[0], peer: nid(1, host) };
+            node.shard.path_health(NOW + SECOND / 10 * round, &path, answers);
+            told += std::iter::from_fn(|| node.shard.poll_paths()).count();
+        }
+    }
+    // 32 are new at first; two seconds pass.
+    assert!((32..=36).contains(&told), "{told} notes");
+}
+
+/// A peer that was heard by an NI which has gone is not spoken to by the NI that has its slot now, for that.
+#[test]
+fn the_ni_by_which_a_peer_was_first_heard_is_no_other_one_in_its_slot() {
+    let topology = |nids: [Option<Nid>; 2], generation| {
+        let slots = nids.map(|nid| nid.map(|nid| interface(nid, 8, 8)));
+        let peers = PeerMap::default();
+        Arc::new(Topology::with_slots(slots.to_vec()).with_peers(peers).with_generation(generation))
+    };
+    let first = |node: &Node| node.shard.peers().find(|peer| peer.nid == nid(1, 2)).unwrap().first_ni;
+    let mut node =
+        Node::new(ShardConfig { topology: topology([Some(nid(1, 1)), Some(nid(1, 9))], 1), ..config() });
+    node.post(9, &MdSpec { options: MdOptions::PUT, ..node.md(8) });
+    node.shard.header(NOW, NIS[0], &nid(1, 2), RxId(1), &put_header(9, 0));
+    node.shard.received(NOW, RxId(1), Status::Ok);
+    assert_eq!(first(&node), Some(NIS[0]));
+    node.shard.update(NOW, topology([None, Some(nid(1, 9))], 2));
+    assert_eq!(first(&node), None, "it has gone");
+    node.shard.update(NOW, topology([Some(nid(1, 7)), Some(nid(1, 9))], 3));
+    assert_eq!(first(&node), None, "another one has the slot");
 }

@@ -27,11 +27,13 @@ pub(in crate::shard) struct KnownPaths {
     known: Vec<Known>,
     /// Whether a path was reported silent, ever: else nothing is looked up.
     has_silent: bool,
+    /// Since when an answer by a path that is not known is no news, since there is no room to know it.
+    full_since: Option<Instant>,
 }
 
 impl KnownPaths {
     pub(in crate::shard) fn new() -> Self {
-        Self { known: Vec::with_capacity(PATHS_MAX), has_silent: false }
+        Self { known: Vec::with_capacity(PATHS_MAX), has_silent: false, full_since: None }
     }
 
     fn of(&self, path: &Path) -> Option<&Known> {
@@ -65,7 +67,8 @@ impl KnownPaths {
     }
 
     /// Notes what was reported of a path; whether that is news: a path that answers did not before, or is known for the first
-    /// time; one that is silent was not, or for as long as it is avoided.
+    /// time; one that is silent was not, or for as long as it is avoided. Where more paths answer than there is room for, each is
+    /// known for the first time again and again: that is news once in the time for which a path is avoided.
     pub(in crate::shard) fn note(&mut self, now: Instant, path: &Path, report: PathReport) -> bool {
         let is_silence = report == PathReport::Silent;
         self.has_silent |= is_silence;
@@ -75,7 +78,7 @@ impl KnownPaths {
         let is_news = if is_silence {
             was_silent.is_none_or(|until| until <= now)
         } else {
-            former.is_none() || was_silent.is_some()
+            was_silent.is_some() || former.is_none() && self.is_first_answer(now)
         };
         if self.known.len() == PATHS_MAX {
             let rank = |(_, known): &(usize, &Known)| (known.silent_until.is_some(), known.told_at);
@@ -92,6 +95,16 @@ impl KnownPaths {
         }
         let silent_until = is_silence.then(|| now + AVOIDED);
         self.known.push(Known { path: *path, told_at: now, silent_until, round_trip });
+        is_news
+    }
+
+    /// Whether an answer by a path that is not known is news.
+    fn is_first_answer(&mut self, now: Instant) -> bool {
+        let is_full = self.known.len() == PATHS_MAX;
+        let is_news = !is_full || self.full_since.is_none_or(|since| since + AVOIDED <= now);
+        if is_full && is_news {
+            self.full_since = Some(now);
+        }
         is_news
     }
 }
