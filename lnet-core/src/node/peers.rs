@@ -77,7 +77,7 @@ pub struct PeerNi {
     pub recovery: Recovery,
     /// The local NID by which requests to it go, and no other, while its peer is not Multi-Rail: that by which it was heard, or
     /// the best one when it was first used. What a selection policy prefers replaces it.
-    pub source: Option<Nid>,
+    pub source: Option<Box<Nid>>,
 }
 
 impl PeerNi {
@@ -330,7 +330,7 @@ pub enum PeerEdit {
 #[derive(Clone, Debug)]
 pub(super) struct PeerTable {
     /// By primary NID.
-    peers: BTreeMap<Nid, Peer>,
+    peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
     /// Those that make room, by when their last traffic was.
@@ -396,7 +396,7 @@ impl PeerTable {
         let primary = self.primaries.get(nid).copied().unwrap_or(*nid);
         if !self.peers.contains_key(&primary) {
             self.make_room();
-            self.insert(Peer::new(primary, 0));
+            self.insert(Box::new(Peer::new(primary, 0)));
         }
         self.last_traffic += 1;
         let last_traffic = self.last_traffic;
@@ -416,8 +416,10 @@ impl PeerTable {
         }
     }
 
-    fn insert(&mut self, mut peer: Peer) {
+    fn insert(&mut self, mut peer: Box<Peer>) {
         let primary = peer.primary;
+        // There are many of them, and most do not change any more.
+        peer.nis.shrink_to_fit();
         self.number_lock(&mut peer);
         for ni in &peer.nis {
             self.primaries.insert(ni.nid, primary);
@@ -434,7 +436,7 @@ impl PeerTable {
         self.orphans.extend(gone.into_iter().flat_map(|peer| peer.waiting));
     }
 
-    fn take_out(&mut self, primary: &Nid) -> Option<Peer> {
+    fn take_out(&mut self, primary: &Nid) -> Option<Box<Peer>> {
         let peer = self.peers.remove(primary)?;
         self.order.remove(&peer.last_traffic);
         for ni in &peer.nis {
@@ -457,7 +459,7 @@ impl PeerTable {
 
     /// A peer, to change what shards do not know.
     pub(super) fn get_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
-        self.peers.get_mut(self.primaries.get(nid)?)
+        self.peers.get_mut(self.primaries.get(nid)?).map(Box::as_mut)
     }
 
     /// A peer's NI, to change its health or state.
@@ -468,12 +470,12 @@ impl PeerTable {
     }
 
     pub(super) fn get(&self, nid: &Nid) -> Option<&Peer> {
-        self.peers.get(self.primaries.get(nid)?)
+        self.peers.get(self.primaries.get(nid)?).map(Box::as_ref)
     }
 
     /// In the order of their primary NIDs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.values()
+        self.peers.values().map(Box::as_ref)
     }
 
     /// A peer as discovery makes it anew, which has become another node: with its primary NID alone.

@@ -39,7 +39,7 @@ impl<O: Clone> Node<O> {
             && source.net() == nid.net()
             && let Some(ni) = self.peers.ni_mut(nid)
         {
-            ni.source = Some(source);
+            ni.source = Some(Box::new(source));
         }
     }
 
@@ -48,7 +48,11 @@ impl<O: Clone> Node<O> {
         let Some(peer) = self.peers.get(primary) else { return };
         let sources: Box<[Option<Nid>]> = peer.nis.iter().map(|ni| self.source(peer, ni)).collect();
         if let Some(peer) = self.peers.get_mut(primary) {
-            peer.nis.iter_mut().zip(sources).for_each(|(ni, source)| ni.source = source);
+            peer.nis.iter_mut().zip(sources).for_each(|(ni, source)| {
+                if ni.source.as_deref() != source.as_ref() {
+                    ni.source = source.map(Box::new);
+                }
+            });
         }
     }
 
@@ -58,7 +62,7 @@ impl<O: Clone> Node<O> {
         }
         let on_net = |config: &&NiConfig<O>| config.spec.nid.net() == ni.nid.net() && Self::stays(config);
         let own = || self.nis.0.iter().filter(on_net);
-        let recorded = own().map(|config| config.spec.nid).find(|nid| ni.source == Some(*nid));
+        let recorded = own().map(|config| config.spec.nid).find(|nid| ni.source.as_deref() == Some(nid));
         let best = || {
             own().min_by_key(|config| {
                 let nid = &config.spec.nid;
@@ -85,7 +89,7 @@ impl<O: Clone> Node<O> {
         let policy = by_policy.first().copied();
         let has_choice =
             || self.nis.0.iter().filter(|config| config.spec.nid.net() == ni.nid.net()).nth(1).is_some();
-        let source = policy.or_else(|| ni.source.filter(|_| has_choice()));
+        let source = policy.or_else(|| ni.source.as_deref().copied().filter(|_| has_choice()));
         source.into_iter().collect()
     }
 }

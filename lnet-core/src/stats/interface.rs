@@ -80,25 +80,27 @@ impl AddAssign<&Self> for Latency {
     }
 }
 
-/// Messages that were not sent, by the health status of their end.
+/// Messages that were not sent, by the health status of their end. There are so many peers that each has 32 bits for one; what is
+/// more stays at the most.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct HealthCounts([u64; HealthStatus::ALL.len()]);
+pub struct HealthCounts([u32; HealthStatus::ALL.len()]);
 
 impl HealthCounts {
     pub(crate) const fn add(&mut self, status: HealthStatus) {
-        self.0[status as usize - 1] += 1;
+        let count = &mut self.0[status as usize - 1];
+        *count = count.saturating_add(1);
     }
 
     /// Messages that ended so.
     #[must_use]
     pub const fn of(&self, status: HealthStatus) -> u64 {
-        self.0[status as usize - 1]
+        self.0[status as usize - 1] as u64
     }
 }
 
 impl AddAssign<&Self> for HealthCounts {
     fn add_assign(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
     }
 }
 

@@ -28,7 +28,7 @@ fn pair(source: Option<NidPattern>, destination: Option<NidPattern>) -> Change<u
 }
 
 fn source(runner: &Runner, to: &Nid) -> Option<Nid> {
-    runner.node.peer(to).and_then(|peer| peer.ni(to)?.source)
+    runner.node.peer(to).and_then(|peer| peer.ni(to)?.source.as_deref().copied())
 }
 
 /// What the shards have.

@@ -1,5 +1,7 @@
 //! What the administrator does with peers (LNet `peer.c: lnet_user_add_peer_ni`, `lnet_del_peer`; spec: core 8.6).
 
+use alloc::boxed::Box;
+
 use lnet_wire::Nid;
 
 use super::peer_state::{BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, MULTI_RAIL, NIDS_UP_TO_DATE};
@@ -67,7 +69,7 @@ impl PeerTable {
             let former = peer.primary;
             self.remove(&former);
         }
-        self.insert(Peer::new(primary, state));
+        self.insert(Box::new(Peer::new(primary, state)));
         Ok(())
     }
 
