@@ -428,6 +428,7 @@ impl<O: Clone> Node<O> {
         let (sequence, is_on) = (self.sequence, self.is_discovery_on());
         let is_due = |peer: &&Peer| {
             peer.is_multi_rail()
+                && !peer.is_own()
                 && (is_forced || peer.needs_push(sequence, is_on))
                 && peer.is(peer_state::DISCOVERED)
         };

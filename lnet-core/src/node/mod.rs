@@ -449,7 +449,8 @@ impl<O: Clone> Node<O> {
         for primary in &changed {
             self.record_sources(primary);
         }
-        for peer in changed.iter().filter_map(|primary| self.peers.get(primary)) {
+        let peers = changed.iter().filter_map(|primary| self.peers.get(primary));
+        for peer in peers.filter(|peer| !peer.is_own()) {
             if let Some(view) = self.view(peer) {
                 self.peer_map.insert(view);
             }
@@ -498,6 +499,8 @@ impl<O: Clone> Node<O> {
         }
         if !are_same {
             self.sequence = self.sequence.wrapping_add(1).max(1);
+            let nids: Vec<_> = told.iter().map(|ni| ni.nid).collect();
+            self.peers.follow_own(&nids, self.sequence);
         }
         // What is new is pushed; that discovery is off now, to all.
         let ends_discovery =
@@ -533,7 +536,7 @@ impl<O: Clone> Node<O> {
             return Err(RequestError::PingWildcard(nid));
         }
         if self.is_local(&nid) {
-            let result = Ok(Outcome::Pinged(self.pinged_self(nid)));
+            let result = Ok(Outcome::Pinged(self.discover_self(nid)));
             self.actions.push_back(Action::Done { request, result });
             return Ok(());
         }
@@ -600,6 +603,8 @@ impl<O: Clone> Node<O> {
             Answer::Done(Ok(nids)) => {
                 if !self.is_local(&ping.nid) {
                     self.peers.note_traffic(&ping.nid);
+                } else if !ping.nid.is_loopback() {
+                    self.peers.note_own(&ping.nid);
                 }
                 let peer = self.peers.get(&ping.nid);
                 let (primary, is_multi_rail) =

@@ -8,6 +8,7 @@
 mod announce;
 mod edit;
 mod nets;
+mod own;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -114,6 +115,8 @@ pub struct Peer {
     locked_at: u64,
     /// Whether NIDs of it went with a net of this node's.
     has_left: bool,
+    /// Whether it is this node itself.
+    is_own: bool,
     /// A NID of the peer that it is a part of, as a program has announced.
     part_of: Option<Box<Nid>>,
 }
@@ -133,6 +136,7 @@ impl Peer {
             last_traffic: 0,
             locked_at: 0,
             has_left: false,
+            is_own: false,
             part_of: None,
         }
     }

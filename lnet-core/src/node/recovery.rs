@@ -169,7 +169,9 @@ impl<O: Clone> Node<O> {
         for edit in &plan.peers {
             match edit {
                 PeerEdit::SetHealth { nid: Some(nid), .. } => set.push(*nid),
-                PeerEdit::SetHealth { nid: None, .. } => set.extend(self.peers.iter().flat_map(Peer::nids)),
+                PeerEdit::SetHealth { nid: None, .. } => {
+                    set.extend(self.peers.iter().filter(|peer| !peer.is_own()).flat_map(Peer::nids));
+                }
                 _ => {}
             }
         }

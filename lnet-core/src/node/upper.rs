@@ -82,6 +82,17 @@ impl<O: Clone> Node<O> {
         Ok(())
     }
 
+    /// This node is discovered by one of its NIDs: it is a peer of itself from then on.
+    pub(super) fn discover_self(&mut self, nid: Nid) -> Pinged {
+        let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();
+        if self.is_discovery_on() {
+            self.peers.discover_own(&nids, self.sequence);
+        } else if !nid.is_loopback() {
+            self.peers.note_own(&nid);
+        }
+        self.pinged_self(nid)
+    }
+
     /// What is known of this node itself, by one of its NIDs.
     pub(super) fn pinged_self(&self, nid: Nid) -> Pinged {
         let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();

@@ -6,6 +6,7 @@ mod batches;
 mod common;
 mod health;
 mod nets;
+mod own;
 mod pings;
 mod pushes;
 mod random;
