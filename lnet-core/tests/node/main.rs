@@ -5,6 +5,7 @@ mod announce;
 mod batches;
 mod common;
 mod health;
+mod lies;
 mod nets;
 mod own;
 mod pings;

@@ -1,0 +1,173 @@
+//! Peers that answer discovery with what is wrong, too much, or another one's.
+
+use lnet_core::node::{Change, Outcome, Report, Request, RequestError, RequestId, TOLD_MAX, peer_state};
+use lnet_wire::Nid;
+use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingError, PingNi};
+
+use crate::common::{Runner, nid, spec};
+
+/// Multi-Rail, with discovery.
+const MULTI_RAIL: Features = Features(0x1E);
+
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 1))]).unwrap();
+    runner
+}
+
+fn info(sequence: u32, nids: &[Nid]) -> Vec<u8> {
+    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+    bytes
+}
+
+fn discover(runner: &mut Runner, nid: Nid) -> RequestId {
+    runner.start(Request::Discover { nid, is_forced: true })
+}
+
+/// Answers all pings to a NID; with how much room they asked.
+fn answer(runner: &mut Runner, nid: Nid, bytes: &[u8]) -> Vec<usize> {
+    let mut rooms = Vec::new();
+    loop {
+        let at = runner
+            .done
+            .iter()
+            .position(|action| matches!(action, lnet_core::node::Action::Ping { nid: to, .. } if *to == nid));
+        let Some(at) = at else { return rooms };
+        let lnet_core::node::Action::Ping { ping, length_bytes, .. } = runner.done.remove(at) else {
+            return rooms;
+        };
+        rooms.push(length_bytes);
+        let bytes = &bytes[..bytes.len().min(length_bytes)];
+        runner.node.handle_report(runner.now, Report::Answered { ping, bytes });
+        runner.run();
+    }
+}
+
+fn nids(runner: &Runner, nid: Nid) -> Vec<Nid> {
+    runner.node.peer(&nid).map(lnet_core::node::Peer::nids).unwrap_or_default()
+}
+
+#[test]
+fn an_answer_with_a_wrong_magic_or_size_is_no_peers_word() {
+    let good = info(1, &[nid(1, 9), nid(2, 9)]);
+    let wrong = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        bytes
+    };
+    for bytes in [
+        wrong(&|bytes| bytes[0] ^= 1),
+        wrong(&|bytes| bytes.truncate(15)),
+        wrong(&|bytes| bytes.truncate(0)),
+        // No entry, and entries that are not there.
+        wrong(&|bytes| bytes[12..16].fill(0)),
+    ] {
+        let mut runner = runner();
+        let request = discover(&mut runner, nid(1, 9));
+        answer(&mut runner, nid(1, 9), &bytes);
+        let result = runner.result(request);
+        let is_refused =
+            matches!(&result, Some(Err(RequestError::PingAnswer { .. } | RequestError::PingStranger(_))));
+        assert!(is_refused, "{bytes:?}: {result:?}");
+        let peer = runner.node.peer(&nid(1, 9)).unwrap();
+        assert_eq!(peer.nids(), [nid(1, 9)]);
+        assert!(peer.is(peer_state::REDISCOVER) && !peer.is(peer_state::DISCOVERED), "{}", peer.state);
+        // An honest answer to the next ping mends it.
+        let request = discover(&mut runner, nid(1, 9));
+        answer(&mut runner, nid(1, 9), &good);
+        assert!(matches!(runner.result(request), Some(Ok(Outcome::Pinged(_)))));
+        assert_eq!(nids(&runner, nid(1, 9)), [nid(1, 9), nid(2, 9)]);
+    }
+    assert!(matches!(ping::PingInfo::parse(&[7; 48]), Err(PingError::Magic(_))), "the reason is told");
+}
+
+#[test]
+fn a_nid_that_is_told_twice_counts_once() {
+    let mut runner = runner();
+    discover(&mut runner, nid(1, 9));
+    let told = [nid(1, 9), nid(2, 9), nid(1, 9), nid(2, 9), nid(2, 9)];
+    answer(&mut runner, nid(1, 9), &info(1, &told));
+    assert_eq!(nids(&runner, nid(1, 9)), [nid(1, 9), nid(2, 9)]);
+}
+
+/// NIDs of this node, the wildcard and `lo` are none's to tell.
+#[test]
+fn nids_that_are_not_a_peers_are_left_out() {
+    let mut runner = runner();
+    discover(&mut runner, nid(1, 9));
+    answer(&mut runner, nid(1, 9), &info(1, &[nid(1, 9), nid(1, 1), nid(2, 1), nid(2, 9)]));
+    assert_eq!(nids(&runner, nid(1, 9)), [nid(1, 9), nid(2, 9)]);
+    assert!(runner.node.peer(&nid(1, 1)).is_none() && runner.node.ni(&nid(1, 1)).is_some());
+}
+
+#[test]
+fn of_ten_thousand_entries_so_many_are_kept_as_a_peer_may_have() {
+    let mut runner = runner();
+    let told: Vec<_> = (0..250).map(|index| nid(1 + index / 200, (index % 200 + 2) as u8)).collect();
+    let mut bytes = info(1, &told);
+    // The number of entries, of which the rest is not there.
+    bytes[12..16].copy_from_slice(&10_000_u32.to_le_bytes());
+    let request = discover(&mut runner, told[0]);
+    let rooms = answer(&mut runner, told[0], &bytes);
+    assert!(rooms.iter().all(|room| (BUFFER_MIN_BYTES..=BUFFER_MAX_BYTES).contains(room)), "{rooms:?}");
+    assert!(rooms.len() <= 3, "it is not asked for ever: {rooms:?}");
+    assert!(runner.result(request).is_some(), "it ends");
+    assert!(nids(&runner, told[0]).len() <= TOLD_MAX);
+    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+}
+
+/// A peer that has told which NIDs are its own keeps them until it tells otherwise.
+#[test]
+fn of_two_peers_that_claim_one_nid_the_first_keeps_it_until_it_tells_otherwise() {
+    let mut runner = runner();
+    let (honest, shared, other) = (nid(1, 8), nid(2, 8), nid(1, 9));
+    discover(&mut runner, honest);
+    answer(&mut runner, honest, &info(1, &[honest, shared]));
+    for sequence in 1..4 {
+        discover(&mut runner, other);
+        answer(&mut runner, other, &info(sequence, &[other, shared]));
+        assert_eq!(nids(&runner, shared), [honest, shared]);
+        assert_eq!(nids(&runner, other), [other]);
+        let marked = [honest, other].map(|nid| runner.node.peer(&nid).unwrap().is(peer_state::BAD_CONFIG));
+        assert_eq!(marked, [true; 2], "both are marked");
+        assert_eq!(runner.node.push_counters().contradicted, sequence.into());
+        // The first one is asked, and says so again.
+        assert_eq!(answer(&mut runner, honest, &info(1, &[honest, shared])).len(), 1);
+    }
+    // It has lost the NID to the other one: both say so.
+    discover(&mut runner, honest);
+    answer(&mut runner, honest, &info(2, &[honest]));
+    discover(&mut runner, other);
+    answer(&mut runner, other, &info(4, &[other, shared]));
+    assert_eq!((nids(&runner, shared), nids(&runner, honest)), (vec![other, shared], vec![honest]));
+    assert!(!runner.node.peer(&other).unwrap().is(peer_state::BAD_CONFIG));
+}
+
+/// The primary NID is the first that a peer tells, unless it is locked.
+#[test]
+fn a_primary_nid_that_changes_is_followed_and_a_locked_one_stays() {
+    for is_locked in [false, true] {
+        let mut runner = runner();
+        let (first, second) = (nid(1, 9), nid(2, 9));
+        discover(&mut runner, first);
+        answer(&mut runner, first, &info(1, &[first, second]));
+        if is_locked {
+            let announced = runner.start(Request::Announce { nids: vec![first] });
+            assert!(matches!(runner.result(announced), Some(Ok(_))));
+        }
+        for (sequence, told) in [(2, [second, first]), (3, [first, second]), (4, [second, first])] {
+            discover(&mut runner, first);
+            let to = nids(&runner, first)[0];
+            answer(&mut runner, to, &info(sequence, &told));
+            let peer = runner.node.peer(&first).unwrap();
+            assert_eq!(
+                peer.primary,
+                if is_locked { first } else { told[0] },
+                "locked: {is_locked}, {sequence}"
+            );
+            assert_eq!((peer.nis.len(), runner.node.peers().count()), (2, 1));
+        }
+    }
+}
