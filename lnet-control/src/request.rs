@@ -9,7 +9,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
-use crate::records::{DropRule, Global, NiOptions, PortalPolicy, UdspRule};
+use crate::records::{DropRule, Global, NiOptions, PortalPolicy, Selection, UdspRule};
 use crate::text;
 
 pub use crate::table::{Reply, Request};
@@ -139,8 +139,15 @@ pub enum Change {
         /// The rule.
         rule: UdspRule,
     },
-    /// Delete the selection policy with the patterns of this one.
-    DeleteUdspLike(UdspRule),
+    /// Make a selection policy of the older form; the node gives it a number.
+    AddSelection(Selection),
+    /// Delete a selection policy of the older form.
+    DeleteSelection {
+        /// Its number.
+        id: Option<u32>,
+        /// One like it; with a number it has to be that one's.
+        like: Option<Selection>,
+    },
     /// Delete a selection policy, or all.
     DeleteUdsp {
         /// Which; all if there is none.

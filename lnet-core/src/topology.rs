@@ -1,6 +1,7 @@
 //! The node's view of its nets: an immutable snapshot that all shards share.
 
 mod peers;
+mod preferred;
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,6 +11,7 @@ use lnet_wire::{Net, Nid};
 
 pub(crate) use peers::source_rank;
 pub use peers::{PeerMap, PeerNid, PeerView};
+pub use preferred::PreferredSources;
 
 use crate::lnd::NiId;
 use crate::tunables::Tunables;

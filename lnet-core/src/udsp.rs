@@ -11,6 +11,8 @@
 //! Invariants: no two rules have the same patterns; where several set the same priority the one with the lowest index
 //! does; what follows from the rules is worked out anew from all of them, so that nothing is left of one that goes.
 
+mod selection;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -18,7 +20,7 @@ use core::net::IpAddr;
 use lnet_wire::{Net, NetType, Nid};
 use thiserror::Error;
 
-use crate::topology::PRIORITY_NONE;
+use crate::topology::{PRIORITY_NONE, PreferredSources};
 
 /// Most rules of a node.
 pub const RULES_MAX: usize = 1024;
@@ -135,8 +137,12 @@ pub struct Rule {
     pub destination: Option<NidPattern>,
     /// Gateways.
     pub router: Option<NidPattern>,
-    /// The priority that it gives, 0 the best; of a rule with one pattern alone.
+    /// The priority that it gives, 0 the best. Of a rule with two patterns it is the rank of what it prefers, which selections
+    /// alone have.
     pub priority: Option<u32>,
+    /// The number of the selection that it is of, if it is of one: a rule of the Multi-Rail design's, which stands for one or two
+    /// of these.
+    pub selection: Option<u32>,
 }
 
 impl Rule {
@@ -149,6 +155,12 @@ impl Rule {
         self.source.is_some() && self.destination.as_ref().is_some_and(|pattern| pattern.covers(nid))
     }
 
+    /// How far before others it brings the local NIs that are preferred by it.
+    fn rank(&self) -> u32 {
+        let unset = if self.selection.is_some() { PRIORITY_NONE - 1 } else { 0 };
+        self.priority.unwrap_or(unset)
+    }
+
     /// Whether it gives a priority.
     const fn is_priority(&self) -> bool {
         self.router.is_none() && (self.source.is_none() || self.destination.is_none())
@@ -157,7 +169,10 @@ impl Rule {
     fn check(&self) -> Result<(), RuleError> {
         match (&self.source, &self.destination, &self.router) {
             (Some(_), None, None) | (None, Some(_), None) => Ok(()),
-            (Some(_), Some(_), None) | (None, Some(_), Some(_)) if self.priority.is_some() => {
+            (None, Some(_), Some(_)) if self.selection.is_some() => Err(RuleError::Patterns),
+            (Some(_), Some(_), None) | (None, Some(_), Some(_))
+                if self.priority.is_some() && self.selection.is_none() =>
+            {
                 Err(RuleError::Priority)
             }
             (Some(_), Some(_), None) | (None, Some(_), Some(_)) => Ok(()),
@@ -179,12 +194,21 @@ pub enum RuleError {
     /// There is such a rule (`-EALREADY`).
     #[error("the selection policy exists already, as number {0}")]
     Exists(usize),
+    /// There is such a selection (`-EEXIST`).
+    #[error("there is a selection of these patterns already, with the id {0}")]
+    SelectionExists(u32),
+    /// The number is that of another selection (`-EEXIST`).
+    #[error("the id {0} is that of another selection")]
+    SelectionId(u32),
+    /// There is no such selection (`-ENOENT`).
+    #[error("there is no such selection")]
+    NoSelection,
+    /// The number and the patterns are those of two selections (`-EINVAL`).
+    #[error("the selection {0} has other patterns")]
+    SelectionDiffers(u32),
     /// There is none of this index (`-ENOENT`).
     #[error("there is no selection policy {0}")]
     Unknown(usize),
-    /// There is none with these patterns (`-ENOENT`).
-    #[error("there is no selection policy of these patterns")]
-    NoneLike,
     /// A peer NI that is not Multi-Rail would prefer several local NIs (`-EPERM`).
     #[error("{0} belongs to a peer that is not Multi-Rail: one preferred local nid is expected")]
     SeveralPreferred(Nid),
@@ -199,8 +223,9 @@ impl RuleError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::SeveralPreferred(_) => 1,
-            Self::Unknown(_) | Self::NoneLike => 2,
-            Self::Patterns | Self::Priority => 22,
+            Self::Unknown(_) | Self::NoSelection => 2,
+            Self::SelectionExists(_) | Self::SelectionId(_) => 17,
+            Self::Patterns | Self::Priority | Self::SelectionDiffers(_) => 22,
             Self::TooMany => 28,
             Self::Exists(_) => 114,
         }
@@ -217,10 +242,17 @@ pub enum RuleEdit {
         /// The rule.
         rule: Rule,
     },
-    /// The rule with the patterns of this one goes.
-    DeleteLike {
-        /// It; its priority is of no interest.
-        rule: Rule,
+    /// A selection comes, with a number of its own.
+    AddSelection {
+        /// Its rules, which get the number.
+        rules: Vec<Rule>,
+    },
+    /// A selection goes: that of a number, that of these patterns, or that of both.
+    DeleteSelection {
+        /// Its number.
+        id: Option<u32>,
+        /// Its rules; their priorities are of no interest.
+        rules: Vec<Rule>,
     },
     /// A rule goes; all without an index.
     Delete {
@@ -231,13 +263,17 @@ pub enum RuleEdit {
 
 /// The rules of a node, the strongest one first.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct RuleList(Vec<Rule>);
+pub struct RuleList {
+    rules: Vec<Rule>,
+    /// The highest number that a selection ever had: none is given twice.
+    last_selection: u32,
+}
 
 impl RuleList {
     /// The rules, by index.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
-        &self.0
+        &self.rules
     }
 
     /// Makes a change, or none.
@@ -247,17 +283,14 @@ impl RuleList {
     pub(crate) fn apply(&mut self, edit: &RuleEdit) -> Result<(), RuleError> {
         match edit {
             RuleEdit::Add { index, rule } => self.add(*index, rule.clone()),
-            RuleEdit::DeleteLike { rule } => {
-                let like = self.0.iter().position(|known| known.patterns() == rule.patterns());
-                self.0.remove(like.ok_or(RuleError::NoneLike)?);
-                Ok(())
-            }
+            RuleEdit::AddSelection { rules } => self.add_selection(rules),
+            RuleEdit::DeleteSelection { id, rules } => self.delete_selection(*id, rules),
             RuleEdit::Delete { index: None } => {
-                self.0.clear();
+                self.rules.clear();
                 Ok(())
             }
-            RuleEdit::Delete { index: Some(index) } if *index < self.0.len() => {
-                self.0.remove(*index);
+            RuleEdit::Delete { index: Some(index) } if *index < self.rules.len() => {
+                self.rules.remove(*index);
                 Ok(())
             }
             RuleEdit::Delete { index: Some(index) } => Err(RuleError::Unknown(*index)),
@@ -269,21 +302,22 @@ impl RuleList {
         if rule.is_priority() {
             rule.priority = rule.priority.or(Some(0));
         }
-        if let Some(same) = self.0.iter().position(|known| known.patterns() == rule.patterns()) {
-            let former = core::mem::replace(&mut self.0[same].priority, rule.priority);
+        if let Some(same) = self.rules.iter().position(|known| known.patterns() == rule.patterns()) {
+            let former = core::mem::replace(&mut self.rules[same].priority, rule.priority);
             return if former == rule.priority { Err(RuleError::Exists(same)) } else { Ok(()) };
         }
-        if self.0.len() >= RULES_MAX {
+        if self.rules.len() >= RULES_MAX {
             return Err(RuleError::TooMany);
         }
-        let index = index.unwrap_or(usize::MAX).min(self.0.len());
-        self.0.insert(index, rule);
+        self.take_number(&rule)?;
+        let index = index.unwrap_or(usize::MAX).min(self.rules.len());
+        self.rules.insert(index, rule);
         Ok(())
     }
 
     /// The priority by the first rule with this pattern alone that fits.
     fn priority(&self, fits: impl Fn(&Rule) -> bool) -> u32 {
-        let rule = self.0.iter().find(|rule| rule.is_priority() && fits(rule));
+        let rule = self.rules.iter().find(|rule| rule.is_priority() && fits(rule));
         rule.and_then(|rule| rule.priority).unwrap_or(PRIORITY_NONE)
     }
 
@@ -311,13 +345,14 @@ impl RuleList {
         self.priority(|rule| rule.destination.as_ref().is_some_and(|pattern| pattern.is_nid(nid)))
     }
 
-    /// The NIDs among the local ones that an NI of a peer prefers, in their order.
+    /// The NIDs among the local ones that an NI of a peer prefers, in their order, each with the best rank that a rule gives it.
     #[must_use]
-    pub fn preferred<'a>(&self, nid: &Nid, local: impl Iterator<Item = &'a Nid>) -> Box<[Nid]> {
-        let pairs =
-            self.0.iter().filter_map(|rule| Some((rule.destination.as_ref()?, rule.source.as_ref()?)));
-        let sources: Vec<_> = pairs.filter(|(to, _)| to.covers(nid)).map(|(_, from)| from).collect();
-        local.filter(|own| sources.iter().any(|pattern| pattern.covers(own))).copied().collect()
+    pub fn preferred<'a>(&self, nid: &Nid, local: impl Iterator<Item = &'a Nid>) -> PreferredSources {
+        let pairs = self.rules.iter().filter(|rule| rule.prefers_for(nid));
+        let sources: Vec<_> = pairs.filter_map(|rule| Some((rule.source.as_ref()?, rule.rank()))).collect();
+        let rank =
+            |own: &Nid| sources.iter().filter(|(from, _)| from.covers(own)).map(|(_, rank)| *rank).min();
+        local.filter_map(|own| Some((*own, rank(own)?))).collect()
     }
 }
 
@@ -345,11 +380,11 @@ mod tests {
     }
 
     fn source(source: Option<NidPattern>, priority: u32) -> Rule {
-        Rule { source, destination: None, router: None, priority: Some(priority) }
+        Rule { source, destination: None, router: None, priority: Some(priority), selection: None }
     }
 
     fn destination(destination: Option<NidPattern>, priority: u32) -> Rule {
-        Rule { source: None, destination, router: None, priority: Some(priority) }
+        Rule { source: None, destination, router: None, priority: Some(priority), selection: None }
     }
 
     fn list(rules: &[Rule]) -> RuleList {
@@ -380,12 +415,24 @@ mod tests {
 
     #[test]
     fn a_pair_makes_local_nis_preferred() {
-        let rule = Rule { source: hosts(1, 2, 3, 1), destination: net(1), router: None, priority: None };
-        let other = Rule { source: net(2), destination: hosts(1, 7, 7, 1), router: None, priority: None };
+        let rule = Rule {
+            source: hosts(1, 2, 3, 1),
+            destination: net(1),
+            router: None,
+            priority: None,
+            selection: None,
+        };
+        let other = Rule {
+            source: net(2),
+            destination: hosts(1, 7, 7, 1),
+            router: None,
+            priority: None,
+            selection: None,
+        };
         let list = list(&[rule, other]);
         let local = [nid(1, 1), nid(1, 2), nid(1, 3), nid(2, 1)];
-        assert_eq!(list.preferred(&nid(1, 9), local.iter())[..], local[1..3]);
-        assert_eq!(list.preferred(&nid(1, 7), local.iter())[..], local[1..]);
+        assert_eq!(list.preferred(&nid(1, 9), local.iter()), local[1..3].iter().copied().collect());
+        assert_eq!(list.preferred(&nid(1, 7), local.iter()), local[1..].iter().copied().collect());
         assert!(list.preferred(&nid(2, 7), local.iter()).is_empty());
         assert_eq!(list.peer_net_priority(nid(1, 1).net()), PRIORITY_NONE, "a pair gives no priority");
     }
@@ -402,11 +449,6 @@ mod tests {
         list.apply(&add(Some(0), source(net(2), 8))).unwrap();
         list.apply(&RuleEdit::Delete { index: Some(0) }).unwrap();
         assert_eq!(priorities(&list), [Some(3), Some(8), Some(4)]);
-        let like = |rule| RuleEdit::DeleteLike { rule };
-        assert_eq!(list.apply(&like(source(net(9), 8))), Err(RuleError::NoneLike));
-        let mut other = list.clone();
-        other.apply(&like(source(net(2), 0))).unwrap();
-        assert_eq!(priorities(&other), [Some(3), Some(4)]);
         let unknown = RuleEdit::Delete { index: Some(3) };
         assert_eq!(list.apply(&unknown).map_err(|error| error.errno()), Err(2));
         // Without a number a priority is the best one.
@@ -420,7 +462,7 @@ mod tests {
     fn patterns_that_go_not_together_are_refused() {
         let mut rules = RuleList::default();
         let mut refused = |source, destination, router, priority| {
-            let rule = Rule { source, destination, router, priority };
+            let rule = Rule { source, destination, router, priority, selection: None };
             rules.apply(&RuleEdit::Add { index: None, rule }).err()
         };
         assert_eq!(refused(None, None, None, None), Some(RuleError::Patterns));

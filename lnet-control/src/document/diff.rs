@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::output::scalar;
 use super::show::NodeState;
 use crate::pattern::{cpts_text, fault_nid_text};
-use crate::records::{PortalPolicy, SteeringPolicy, UdspRule};
+use crate::records::{PortalPolicy, Selection, SteeringPolicy, UdspRule};
 use crate::request::{Change, NiName, NiSpec, Outcome, PeerSpec};
 
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes something
@@ -56,7 +56,12 @@ fn line(state: &NodeState, change: &Change) -> String {
             let index = index.map_or_else(String::new, |index| format!(" {index}"));
             format!("+ udsp{index}: {}", udsp_text(rule))
         }
-        Change::DeleteUdspLike(rule) => format!("- udsp: {}", udsp_text(rule)),
+        Change::AddSelection(selection) => format!("+ selection: {}", selection_text(selection)),
+        Change::DeleteSelection { id, like } => {
+            let id = id.map_or_else(String::new, |id| format!(" {id}"));
+            let like = like.as_ref().map_or_else(String::new, |like| format!(": {}", selection_text(like)));
+            format!("- selection{id}{like}")
+        }
         Change::DeleteUdsp { index: None } => "- udsp: all".to_owned(),
         Change::DeleteUdsp { index: Some(index) } => {
             let rule = state.udsp.get(*index as usize).map_or_else(String::new, udsp_text);
@@ -97,6 +102,14 @@ fn peer_text(spec: &PeerSpec) -> String {
 fn udsp_text(rule: &UdspRule) -> String {
     let patterns = rule.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
     let priority = rule.priority.map(|priority| format!("priority {priority}"));
+    let selection = rule.selection.map(|id| format!("of selection {id}"));
+    patterns.chain(priority).chain(selection).collect::<Vec<_>>().join(", ")
+}
+
+/// One of the older form in a few words.
+fn selection_text(selection: &Selection) -> String {
+    let patterns = selection.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
+    let priority = selection.priority().map(|priority| format!("priority {priority}"));
     patterns.chain(priority).collect::<Vec<_>>().join(", ")
 }
 

@@ -4,7 +4,7 @@ use lnet_wire::Nid;
 
 use super::show::NodeState;
 use super::{Action, Document, Item};
-use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord};
+use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord, Selection};
 use crate::request::{Change, NiSpec, PeerSpec};
 
 impl Document {
@@ -147,6 +147,9 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
         }
         Change::AddPeer(spec) => state.peers.iter().any(|peer| is_peer(peer, spec)),
         Change::AddUdsp { rule, .. } => state.udsp.contains(rule),
+        Change::AddSelection(selection) => Selection::of(&state.udsp)
+            .iter()
+            .any(|known| known.is_like(selection) && known.priority() == selection.priority()),
         _ => false,
     }
 }

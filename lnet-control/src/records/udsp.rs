@@ -19,8 +19,11 @@ pub struct UdspRule {
     /// Gateways.
     #[serde(with = "text::option")]
     pub router: Option<UdspPattern>,
-    /// The priority that it gives, 0 the best and [`UdspInfo::NONE`] the worst; none of a rule with two patterns.
+    /// The priority that it gives, 0 the best and [`UdspInfo::NONE`] the worst. Of a rule with two patterns it is the rank of what
+    /// it prefers, which selections alone have.
     pub priority: Option<u32>,
+    /// The number of the selection that it is of, if it is of one.
+    pub selection: Option<u32>,
 }
 
 impl UdspRule {
@@ -46,7 +49,26 @@ impl UdspRule {
                 return Err(Refusal::new(Errno::INVAL, message));
             }
         };
-        Ok(Self { source, destination, router, priority })
+        Ok(Self { source, destination, router, priority, selection: None })
+    }
+
+    /// A rule of the selection of this number.
+    ///
+    /// # Errors
+    /// [`Refusal`]: patterns that go not together.
+    pub fn of_selection(
+        source: Option<UdspPattern>,
+        destination: Option<UdspPattern>,
+        router: Option<UdspPattern>,
+        priority: Option<u32>,
+        id: u32,
+    ) -> Result<Self, Refusal> {
+        let is_pair = source.is_some() && destination.is_some();
+        let rule = Self::new(source, destination, router, priority.filter(|_| !is_pair))?;
+        if rule.router.is_some() {
+            return Err(Refusal::new(Errno::INVAL, "a selection has no gateways"));
+        }
+        Ok(Self { priority: if is_pair { priority } else { rule.priority }, selection: Some(id), ..rule })
     }
 
     /// The patterns that it has, each with its name.
@@ -69,12 +91,15 @@ words! {
 }
 
 /// A selection policy in the older form, that of the Multi-Rail design: it stands for one or two of today's.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Selection {
     kind: SelectionKind,
     /// One, or those of the local NIDs and of the peers'.
+    #[serde(with = "text::list")]
     patterns: Vec<UdspPattern>,
     priority: Option<u32>,
+    /// Its number, once a node has given it one.
+    id: Option<u32>,
 }
 
 impl Selection {
@@ -92,55 +117,58 @@ impl Selection {
             let expected = if is_net { "nets such as tcp[1-3]" } else { "nids such as 10.0.[1-9].*@tcp" };
             return Err(Refusal::new(Errno::INVAL, format!("\"{other}\": {expected} are expected")));
         }
-        Ok(Self { kind, patterns, priority })
+        Ok(Self { kind, patterns, priority, id: None })
     }
 
-    /// The policies that it stands for. The priority of a pair has no effect: there is one degree of preference.
+    /// The policies that it stands for, of the number 0 while it has none.
     ///
     /// # Errors
     /// [`Refusal`]: it has not the patterns of its kind.
     pub fn rules(&self) -> Result<Vec<UdspRule>, Refusal> {
-        let Self { kind, patterns, priority } = self;
+        let Self { kind, patterns, priority, id } = self;
         let rule = |source: Option<&UdspPattern>, destination: Option<&UdspPattern>, priority| {
-            UdspRule::new(source.cloned(), destination.cloned(), None, priority)
+            let id = id.unwrap_or(0);
+            UdspRule::of_selection(source.cloned(), destination.cloned(), None, priority, id)
         };
         match (kind, &patterns[..]) {
             (SelectionKind::Net, [net]) => Ok(vec![rule(Some(net), None, *priority)?]),
             (SelectionKind::Nid, [nid]) => {
                 Ok(vec![rule(Some(nid), None, *priority)?, rule(None, Some(nid), *priority)?])
             }
-            (SelectionKind::Peer, [local, remote]) => Ok(vec![rule(Some(local), Some(remote), None)?]),
+            (SelectionKind::Peer, [local, remote]) => Ok(vec![rule(Some(local), Some(remote), *priority)?]),
             _ => Err(Refusal::new(Errno::INVAL, format!("a {kind} rule has other patterns"))),
         }
     }
 
-    /// Those of today's rules that the older form can tell.
+    /// The selections that rules are of, in the order of their first rules.
     #[must_use]
     pub fn of(rules: &[UdspRule]) -> Vec<Self> {
-        let is_nid = |pattern: &UdspPattern| pattern.address.is_some();
-        let selection = |rule: &UdspRule| {
-            let priority = rule.priority;
-            match (&rule.source, &rule.destination, &rule.router) {
-                (Some(net), None, None) if !is_nid(net) => {
-                    Some(Self { kind: SelectionKind::Net, patterns: vec![net.clone()], priority })
-                }
-                (Some(nid), None, None) => {
-                    let twin = |other: &&UdspRule| {
-                        other.source.is_none()
-                            && other.destination.as_ref() == Some(nid)
-                            && other.priority == priority
-                    };
-                    rules.iter().find(twin)?;
-                    Some(Self { kind: SelectionKind::Nid, patterns: vec![nid.clone()], priority })
-                }
-                (Some(local), Some(remote), None) if is_nid(local) && is_nid(remote) => {
-                    let patterns = vec![local.clone(), remote.clone()];
-                    Some(Self { kind: SelectionKind::Peer, patterns, priority: None })
-                }
-                _ => None,
+        let mut selections: Vec<Self> = Vec::new();
+        for rule in rules.iter().filter(|rule| rule.selection.is_some()) {
+            let (kind, patterns) = match (&rule.source, &rule.destination) {
+                (Some(net), None) if net.address.is_none() => (SelectionKind::Net, vec![net.clone()]),
+                (Some(local), Some(remote)) => (SelectionKind::Peer, vec![local.clone(), remote.clone()]),
+                (Some(nid), None) | (None, Some(nid)) => (SelectionKind::Nid, vec![nid.clone()]),
+                (None, None) => continue,
+            };
+            let is_known = selections.iter().any(|selection| selection.id == rule.selection);
+            if !is_known {
+                selections.push(Self { kind, patterns, priority: rule.priority, id: rule.selection });
             }
-        };
-        rules.iter().filter_map(selection).collect()
+        }
+        selections
+    }
+
+    /// Its number, once a node has given it one.
+    #[must_use]
+    pub const fn id(&self) -> Option<u32> {
+        self.id
+    }
+
+    /// Whether another one is of the same kind, for the same patterns.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.kind, &self.patterns) == (other.kind, &other.patterns)
     }
 
     /// What it is about.
@@ -159,7 +187,7 @@ impl Selection {
         keys.iter().copied().zip(&self.patterns)
     }
 
-    /// Its priority; none of a pair.
+    /// Its priority; of a pair its rank.
     #[must_use]
     pub const fn priority(&self) -> Option<u32> {
         self.priority

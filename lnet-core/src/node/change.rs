@@ -186,7 +186,7 @@ impl<O: Clone> Draft<'_, O> {
                 let peers = self.peers.as_ref().unwrap_or(&self.node.peers).iter();
                 let nis = peers.filter(|peer| !peer.is_multi_rail()).flat_map(|peer| &peer.nis);
                 let mut named = nis.filter(|ni| rule.prefers_for(&ni.nid));
-                match named.find(|ni| rules.preferred(&ni.nid, own()).len() > 1) {
+                match named.find(|ni| rules.preferred(&ni.nid, own()).nids().len() > 1) {
                     Some(ni) => Err(ChangeError::Rule(RuleError::SeveralPreferred(ni.nid))),
                     None => Ok(()),
                 }

@@ -16,7 +16,7 @@ use super::Node;
 use super::nets::NiConfig;
 use super::peers::{Peer, PeerNi};
 use crate::lnd::NiId;
-use crate::topology::{NiStatus, source_rank};
+use crate::topology::{NiStatus, PreferredSources, source_rank};
 
 impl<O: Clone> Node<O> {
     fn stays(config: &NiConfig<O>) -> bool {
@@ -74,19 +74,19 @@ impl<O: Clone> Node<O> {
         recorded.or_else(|| best().map(|config| config.spec.nid))
     }
 
-    fn by_policy(&self, ni: &PeerNi) -> Box<[Nid]> {
+    fn by_policy(&self, ni: &PeerNi) -> PreferredSources {
         self.rules.preferred(&ni.nid, self.nis.0.iter().map(|config| &config.spec.nid))
     }
 
     /// The local NIDs that a peer's NI prefers, as the shards are to know them: where a single one is on its net there is
     /// nothing to prefer.
-    pub(super) fn preferred(&self, peer: &Peer, ni: &PeerNi) -> Box<[Nid]> {
+    pub(super) fn preferred(&self, peer: &Peer, ni: &PeerNi) -> PreferredSources {
         let by_policy = self.by_policy(ni);
         if peer.is_multi_rail() {
             return by_policy;
         }
-        // Of several that a policy has come to prefer it is the first.
-        let policy = by_policy.first().copied();
+        // Of several that policies have come to prefer it is the best one, and the first.
+        let policy = by_policy.best();
         let has_choice =
             || self.nis.0.iter().filter(|config| config.spec.nid.net() == ni.nid.net()).nth(1).is_some();
         let source = policy.or_else(|| ni.source.as_deref().copied().filter(|_| has_choice()));

@@ -172,13 +172,15 @@ impl Shard {
         trace: &mut impl Trace,
     ) -> Option<NiId> {
         let net = destination.net();
-        let preferred = view.and_then(|view| view.ni(destination)).map_or(&[][..], |peer| &peer.preferred);
-        let first_ni = self.peers.first_ni(destination).filter(|_| preferred.is_empty());
+        let preferred = view.and_then(|view| view.ni(destination)).map(|peer| &peer.preferred);
+        let preferred = preferred.filter(|preferred| !preferred.is_empty());
+        let first_ni = self.peers.first_ni(destination).filter(|_| preferred.is_none());
         let values = |ni: &NiId| {
             let local = self.topology.known_ni(*ni);
-            let is_preferred = preferred.contains(&local.nid) || first_ni == Some(*ni);
+            let rank = preferred.and_then(|preferred| preferred.rank(&local.nid));
+            let rank = rank.or_else(|| (first_ni == Some(*ni)).then_some(0));
             [
-                i64::from(!is_preferred),
+                rank.unwrap_or(PRIORITY_NONE).into(),
                 -i64::from(local.health),
                 local.priority.into(),
                 source_rank(&local.nid, destination).into(),
@@ -249,7 +251,7 @@ impl Shard {
             i64::from(self.is_cut_off(now, ni, core::iter::once(&peer.nid))),
             -i64::from(peer.health),
             peer.priority.into(),
-            i64::from(!peer.preferred.contains(local)),
+            peer.preferred.rank(local).unwrap_or(PRIORITY_NONE).into(),
             -credits,
             sequence as i64,
         ]

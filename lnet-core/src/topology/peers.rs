@@ -2,13 +2,12 @@
 //!
 //! Invariant: a copy of the map shares all that has not changed since; what changes a peer copies a few lists.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 
-use super::{HEALTH_MAX, PRIORITY_NONE};
+use super::{HEALTH_MAX, PRIORITY_NONE, PreferredSources};
 use crate::hash::{Seed, nid_words};
 
 /// NIDs that a list of the map has at most on average.
@@ -33,15 +32,15 @@ pub struct PeerNid {
     pub health: u32,
     /// Its priority by the selection policies; the lower one wins.
     pub priority: u32,
-    /// Local NIDs that messages to it come from before others do; empty for no preference.
-    pub preferred: Box<[Nid]>,
+    /// Local NIDs that messages to it come from before others do.
+    pub preferred: PreferredSources,
 }
 
 impl PeerNid {
     /// An NI of this health, without priority or preference.
     #[must_use]
     pub fn new(nid: Nid, health: u32) -> Self {
-        Self { nid, health, priority: PRIORITY_NONE, preferred: Box::default() }
+        Self { nid, health, priority: PRIORITY_NONE, preferred: PreferredSources::default() }
     }
 }
 

@@ -23,7 +23,7 @@ fn hosts(low: u32, high: u32) -> Option<NidPattern> {
 fn pair(source: Option<NidPattern>, destination: Option<NidPattern>) -> Change<u32> {
     Change::Udsp(RuleEdit::Add {
         index: None,
-        rule: Rule { source, destination, router: None, priority: None },
+        rule: Rule { source, destination, router: None, priority: None, selection: None },
     })
 }
 
@@ -33,7 +33,7 @@ fn source(runner: &Runner, to: &Nid) -> Option<Nid> {
 
 /// What the shards have.
 fn preferred(runner: &Runner, to: &Nid) -> Vec<Nid> {
-    runner.topology.peer(to).unwrap().ni(to).unwrap().preferred.to_vec()
+    runner.topology.peer(to).unwrap().ni(to).unwrap().preferred.nids().collect()
 }
 
 fn two_nis() -> Runner {

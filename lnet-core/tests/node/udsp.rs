@@ -16,7 +16,7 @@ fn net(number: u32) -> Option<NidPattern> {
 }
 
 fn add(source: Option<NidPattern>, destination: Option<NidPattern>, priority: Option<u32>) -> Change<u32> {
-    let rule = Rule { source, destination, router: None, priority };
+    let rule = Rule { source, destination, router: None, priority, selection: None };
     Change::Udsp(RuleEdit::Add { index: None, rule })
 }
 
@@ -45,13 +45,13 @@ fn rules_reach_what_is_there_and_what_comes_later() {
 
     runner.batch(&[Change::AddNi(spec(2, 2)), peer(nid(2, 8), &[])]).unwrap();
     assert_eq!(local(&runner, &nid(2, 2)).net_priority, PRIORITY_NONE);
-    assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred[..], [nid(2, 2)]);
+    assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred, [nid(2, 2)].into());
     assert_eq!(view(&runner, &nid(2, 8)).net_priorities, [(nid(2, 9).net(), 4)]);
 
     // What a rule gave goes with it, and the others stay.
     runner.batch(&[Change::Udsp(RuleEdit::Delete { index: Some(1) })]).unwrap();
     assert!(view(&runner, &nid(1, 9)).net_priorities.is_empty());
-    assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred[..], [nid(2, 2)]);
+    assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred, [nid(2, 2)].into());
     runner.batch(&[Change::Udsp(RuleEdit::Delete { index: None })]).unwrap();
     assert!(view(&runner, &nid(1, 9)).nis[0].preferred.is_empty());
     assert_eq!(local(&runner, &nid(1, 1)).net_priority, PRIORITY_NONE);

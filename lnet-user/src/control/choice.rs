@@ -8,6 +8,7 @@ use lnet_control::text::NidText;
 use lnet_control::{Errno, Refusal};
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::socklnd::home_of;
+use lnet_core::topology::PRIORITY_NONE;
 use lnet_wire::Nid;
 use tracing::info;
 
@@ -115,7 +116,9 @@ fn shown(criterion: Criterion, value: i64) -> i64 {
         | Criterion::LocalCredits
         | Criterion::PeerCredits => -value,
         // 1 is yes.
-        Criterion::Answers | Criterion::Preferred => 1 - value,
+        Criterion::Answers => 1 - value,
+        // What is not preferred has no rank.
+        Criterion::Preferred if value == i64::from(PRIORITY_NONE) => -1,
         _ => value,
     }
 }

@@ -13,7 +13,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use super::udsp::{peer_to_be, rule_to_be, rule_to_go};
+use super::udsp::{peer_to_be, rule_to_be, rules_of};
 use crate::node::{LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
@@ -134,7 +134,13 @@ impl Control {
                 node::Change::Peer(PeerEdit::SetState { nid: *nid, state: *state })
             }
             Change::AddUdsp { index, rule } => node::Change::Udsp(rule_to_be(*index, rule)),
-            Change::DeleteUdspLike(rule) => node::Change::Udsp(rule_to_go(rule)),
+            Change::AddSelection(selection) => {
+                node::Change::Udsp(RuleEdit::AddSelection { rules: rules_of(selection)? })
+            }
+            Change::DeleteSelection { id, like } => {
+                let rules = like.as_ref().map(rules_of).transpose()?.unwrap_or_default();
+                node::Change::Udsp(RuleEdit::DeleteSelection { id: *id, rules })
+            }
             Change::DeleteUdsp { index } => {
                 node::Change::Udsp(RuleEdit::Delete { index: index.map(|index| index as usize) })
             }

@@ -1,7 +1,8 @@
 //! Selection policies and peers in the terms of the core, and in those of the tools.
 
+use lnet_control::errno::Refusal;
 use lnet_control::pattern::{NumberRange, UdspAddress, UdspPattern};
-use lnet_control::records::{PeerRecord, UdspInfo, UdspRule};
+use lnet_control::records::{PeerRecord, Selection, UdspInfo, UdspRule};
 use lnet_control::request::{Outcome, PeerSpec};
 use lnet_core::node::{Peer, PeerEdit, peer_state};
 use lnet_core::udsp::{self, AddressPattern, NidPattern, Rule, RuleEdit};
@@ -42,16 +43,19 @@ pub(super) fn rule_to_be(index: Option<u32>, rule: &UdspRule) -> RuleEdit {
     RuleEdit::Add { index: index.map(|index| index as usize), rule: core_rule(rule) }
 }
 
-/// The edit that deletes the selection policy of these patterns.
-pub(super) fn rule_to_go(rule: &UdspRule) -> RuleEdit {
-    RuleEdit::DeleteLike { rule: core_rule(rule) }
+/// The rules that a selection policy of the older form stands for.
+///
+/// # Errors
+/// [`Refusal`]: it has not the patterns of its kind.
+pub(super) fn rules_of(selection: &Selection) -> Result<Vec<Rule>, Refusal> {
+    Ok(selection.rules()?.iter().map(core_rule).collect())
 }
 
 fn core_rule(rule: &UdspRule) -> Rule {
-    let UdspRule { source, destination, router, priority } = rule;
+    let UdspRule { source, destination, router, priority, selection } = rule;
     let pattern = |pattern: &Option<UdspPattern>| pattern.as_ref().map(to_core);
     let (source, destination, router) = (pattern(source), pattern(destination), pattern(router));
-    Rule { source, destination, router, priority: *priority }
+    Rule { source, destination, router, priority: *priority, selection: *selection }
 }
 
 fn to_core(pattern: &UdspPattern) -> NidPattern {
@@ -71,10 +75,10 @@ fn to_core(pattern: &UdspPattern) -> NidPattern {
 }
 
 fn shown_rule(rule: &Rule) -> UdspRule {
-    let Rule { source, destination, router, priority } = rule;
+    let Rule { source, destination, router, priority, selection } = rule;
     let pattern = |pattern: &Option<NidPattern>| pattern.as_ref().map(shown_pattern);
     let (source, destination, router) = (pattern(source), pattern(destination), pattern(router));
-    UdspRule { source, destination, router, priority: *priority }
+    UdspRule { source, destination, router, priority: *priority, selection: *selection }
 }
 
 fn shown_pattern(pattern: &NidPattern) -> UdspPattern {
@@ -112,7 +116,7 @@ pub(super) fn peer_info<'a>(
     UdspInfo {
         net_priority: rules.peer_net_priority(nid.net()),
         nid_priority: rules.peer_priority(nid),
-        preferred_sources: rules.preferred(nid, local).into_vec(),
+        preferred_sources: rules.preferred(nid, local).nids().collect(),
     }
 }
 

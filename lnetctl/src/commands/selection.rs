@@ -28,7 +28,7 @@ pub(crate) enum SelectionCommand {
 pub(crate) enum KindCommand {
     /// Add a policy
     Add(Patterns),
-    /// Delete the policy with the same patterns
+    /// Delete the policy with the same patterns, or that of a number, or check that both are one
     Del(Patterns),
     /// Show the policies, all or those with the same patterns
     Show(Patterns),
@@ -51,8 +51,8 @@ pub(crate) struct Patterns {
     /// Priority, 0 is the best
     #[arg(long, short, allow_hyphen_values = true)]
     priority: Option<String>,
-    /// Number of a policy, which they have not here
-    #[arg(long, short, hide = true)]
+    /// Number of a policy, as `show` tells it; of `del` and `show`
+    #[arg(long, short)]
     id: Option<String>,
 }
 
@@ -94,28 +94,35 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: SelectionCommand) -> Result<
         KindCommand::Show(patterns) => ("show", patterns),
     };
     let task = Task::new(operation, "selection");
-    if patterns.id.is_some() {
-        return Err(task.unsupported("policies are named by their patterns: numbers are"));
-    }
+    let id: Option<u32> = task.optional("id", patterns.id.as_ref(), 1..=u32::MAX.into())?;
     let priority = task.optional("priority", patterns.priority.as_ref(), 0..=u32::MAX.into())?;
     let named = patterns.of(task, kind)?;
     if let KindCommand::Show(_) = command {
         let rules = daemon.ask(task, Client::udsp)?;
         let is_meant = |selection: &Selection| {
             let has = selection.patterns().map(|(_, pattern)| pattern);
-            selection.kind() == kind && (named.is_empty() || has.eq(&named))
+            let is_named = named.is_empty() || has.eq(&named);
+            selection.kind() == kind && is_named && (id.is_none() || id == selection.id())
         };
         let shown: Vec<_> = Selection::of(&rules).into_iter().filter(is_meant).collect();
         daemon.print(&document::selections(&shown));
         return Ok(());
     }
     let adds = matches!(command, KindCommand::Add(_));
-    if named.is_empty() || adds && priority.is_none() && kind != SelectionKind::Peer {
-        return Err(task.invalid("missing mandatory parameters: the patterns and --priority are expected"));
+    if adds && id.is_some() {
+        return Err(task.invalid("--id: a policy gets its number from the node"));
     }
-    let selection = Selection::new(kind, named, priority).map_err(task.pattern())?;
-    let change =
-        |rule| if adds { Change::AddUdsp { index: None, rule } } else { Change::DeleteUdspLike(rule) };
-    let rules = selection.rules().map_err(task.pattern())?;
-    daemon.apply(task, rules.into_iter().map(change).collect())
+    let is_missing = named.is_empty() && (adds || id.is_none());
+    if is_missing || adds && priority.is_none() && kind != SelectionKind::Peer {
+        let expected = if adds { "the patterns and --priority are" } else { "the patterns or --id are" };
+        return Err(task.invalid(format!("missing mandatory parameters: {expected} expected")));
+    }
+    let selection = || Selection::new(kind, named.clone(), priority).map_err(task.pattern());
+    let change = if adds {
+        Change::AddSelection(selection()?)
+    } else {
+        let like = if named.is_empty() { None } else { Some(selection()?) };
+        Change::DeleteSelection { id, like }
+    };
+    daemon.apply(task, vec![change])
 }

@@ -9,7 +9,8 @@ use lnet_control::records::{
     CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice,
     ExplainedKind, ExplainedPath, ExplainedStep, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord,
     NiHealth, NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord,
-    RecoveryRecord, RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, UdspRule, XdpMode,
+    RecoveryRecord, RuleCounters, Selection, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, UdspRule,
+    XdpMode,
 };
 use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PeerSpec, PingRecord};
 use lnet_control::server::Handler;
@@ -36,6 +37,7 @@ pub(crate) struct Model {
     pub(crate) statistics: Statistics,
     pub(crate) rules: Vec<DropRuleRecord>,
     pub(crate) udsp: Vec<UdspRule>,
+    last_selection: u32,
     pub(crate) steering: SteeringRecord,
     pub(crate) captures: Vec<CaptureRecord>,
     pub(crate) loads: Vec<LoadRecord>,
@@ -58,6 +60,7 @@ impl Model {
             statistics: Statistics::default(),
             rules: Vec::new(),
             udsp: Vec::new(),
+            last_selection: 0,
             steering: SteeringRecord { shard_count: shards, portals: Vec::new() },
             captures: Vec::new(),
             loads: Vec::new(),
@@ -172,12 +175,24 @@ impl Model {
                 let index = index.map_or(usize::MAX, |index| index as usize).min(self.udsp.len());
                 self.udsp.insert(index, rule.clone());
             }
-            Change::DeleteUdspLike(rule) => {
-                let like = self.udsp.iter().position(|known| known.patterns().eq(rule.patterns()));
-                let Some(at) = like else {
-                    return refuse(Errno::NOENT, "no selection policy of these patterns");
-                };
-                self.udsp.remove(at);
+            Change::AddSelection(selection) => {
+                let known = Selection::of(&self.udsp);
+                if known.iter().any(|known| known.is_like(selection)) {
+                    return refuse(Errno::EXIST, "there is such a selection");
+                }
+                self.last_selection += 1;
+                for rule in selection.rules()? {
+                    self.udsp.push(UdspRule { selection: Some(self.last_selection), ..rule });
+                }
+            }
+            Change::DeleteSelection { id, like } => {
+                let known = Selection::of(&self.udsp);
+                let named = known.iter().find(|known| {
+                    id.is_none_or(|id| known.id() == Some(id))
+                        && like.as_ref().is_none_or(|like| known.is_like(like))
+                });
+                let Some(named) = named else { return refuse(Errno::NOENT, "no such selection") };
+                self.udsp.retain(|rule| rule.selection != named.id());
             }
             Change::DeleteUdsp { index: None } => self.udsp.clear(),
             Change::DeleteUdsp { index: Some(index) } => {

@@ -282,64 +282,98 @@ udsp:
       src: tcp[1-3]
       action:
             priority: 2
+      selection: 1
 -     idx: 1
       src: 10.77.0.[11-12]@tcp
       action:
             priority: 1
+      selection: 2
 -     idx: 2
       dst: 10.77.0.[11-12]@tcp
       action:
             priority: 1
+      selection: 2
 -     idx: 3
       src: 10.77.0.*@tcp
       dst: 10.78.0.*@tcp
+      action:
+            priority: 4
+      selection: 3
 ";
     assert_eq!(node.good("udsp show"), shown);
-    let nid = "selection:\n-     type: nid\n      nid: 10.77.0.[11-12]@tcp\n      priority: 1\n";
+    let nid = "selection:\n-     type: nid\n      nid: 10.77.0.[11-12]@tcp\n      priority: 1\n      id: 2\n";
     assert_eq!(node.good("selection nid show"), nid);
     assert_eq!(node.good("selection nid show --nid 10.77.0.[11-12]@tcp"), nid);
+    assert_eq!(node.good("selection nid show --id 2"), nid);
     assert_eq!(node.good("selection nid show --nid 10.77.0.11@tcp"), "");
+    assert_eq!(node.good("selection nid show --id 1"), "");
     let all = "\
 selection:
 -     type: net
       net: tcp[1-3]
       priority: 2
+      id: 1
 -     type: nid
       nid: 10.77.0.[11-12]@tcp
       priority: 1
+      id: 2
 -     type: peer
       local: 10.77.0.*@tcp
       remote: 10.78.0.*@tcp
+      priority: 4
+      id: 3
 ";
     assert_eq!(node.good_with("import --show", "selection:\n"), all);
+    assert!(node.good_with("import", all).is_empty(), "what is so already is no error");
+    // As `udsp` they come back with their numbers.
+    node.good("udsp del --all");
+    node.good_with("import", shown);
+    assert_eq!(
+        node.good("udsp show") + &node.good_with("import --show", "selection:\n"),
+        shown.to_owned() + all
+    );
     node.good_with("import --del", all);
     assert_eq!(node.good("udsp show"), "");
+    // Anew they get new ones: none is given twice.
     node.good_with("import", all);
-    assert_eq!(node.good("udsp show"), shown);
+    assert_eq!(node.good("selection net show").matches("id: 4").count(), 1);
     node.good("selection nid del --nid 10.77.0.[11-12]@tcp");
-    node.good("selection peer del --local 10.77.0.*@tcp --remote 10.78.0.*@tcp");
-    node.good("selection net del --net tcp[1-3]");
+    node.good("selection peer del --id 6");
+    node.good("selection net del --net tcp[1-3] --id 4");
     assert_eq!(node.good("udsp show"), "");
+}
+
+#[test]
+fn what_makes_no_sense_of_older_policies_is_refused() {
+    let node = configured();
+    node.good("selection net add --net tcp --priority 2");
     for (words, errno, said) in [
-        ("selection net add --net tcp", -22, "--priority"),
+        ("selection net add --net tcp --priority 3", -17, "selection"),
+        ("selection net add --net tcp1", -22, "--priority"),
         ("selection net add --priority 1", -22, "missing mandatory"),
+        ("selection net add --net tcp1 --priority 1 --id 7", -22, "gets its number"),
         ("selection net add --net 10.0.0.1@tcp --priority 1", -22, "nets such as"),
         ("selection nid add --nid tcp --priority 1", -22, "nids such as"),
         ("selection nid add --net tcp --priority 1", -22, "--net is not of selection nid"),
         ("selection peer add --local 10.0.0.1@tcp", -22, "--local and --remote"),
-        ("selection net del --net tcp", -2, "no selection policy"),
-        ("selection net del --net tcp --id 4", -95, "named by their patterns"),
+        ("selection net del", -22, "--id"),
+        ("selection net del --id 0", -34, "--id"),
+        ("selection net del --net tcp1", -2, "no such selection"),
+        ("selection net del --id 4", -2, "no such selection"),
     ] {
         node.bad(words, 234, &[&format!("errno: {errno}\n"), said]);
     }
     for (item, said) in [
         ("type: net", "without 'net'"),
-        ("{type: net, net: tcp}", "without 'priority'"),
+        ("{type: net, net: tcp1}", "without 'priority'"),
         ("{type: bogus, net: tcp}", "one of net, nid, peer"),
-        ("{type: nid, nid: 10.0.0.1@tcp, priority: 0, id: 3}", "'id'"),
+        ("{type: nid, nid: 10.0.0.1@tcp, priority: 0, id: -3}", "id"),
     ] {
         node.bad_with("import", &format!("selection:\n- {item}\n"), 234, &["line 2", said]);
     }
+    node.bad_with("import", "udsp:\n- {dst: tcp, rte: 10.0.0.1@tcp, selection: 3}\n", 234, &["no gateways"]);
+    node.good_with("import --del", "selection:\n- id: 1\n");
+    assert_eq!(node.good("selection net show"), "");
 }
 
 /// The block `peers` names all that a peer is to have.

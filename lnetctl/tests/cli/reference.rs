@@ -141,3 +141,33 @@ fn the_layout_of_nets_is_theirs_to_the_letter() {
     let node = single();
     assert_eq!(node.good("net show"), data("net_show.yaml").trim_end().to_owned() + "\n");
 }
+
+/// Selection policies in the order in which they were set there, by themselves, in a backup, and after one has gone.
+#[test]
+fn selection_policies() {
+    let node = single();
+    assert_eq!(node.good("udsp show"), "");
+    for words in [
+        "--src 10.77.0.11@tcp --priority 0",
+        "--dst 10.78.0.12@tcp --priority 1 --idx 0",
+        "--src 10.78.0.11@tcp --dst 10.77.0.12@tcp",
+        "--src tcp1 --priority 2",
+        "--dst 10.[77-78].0.[1-20]@tcp --src tcp",
+    ] {
+        node.good(&format!("udsp add {words}"));
+    }
+    let refused = ["add:\n-     udsp:\n            errno: -22\n", "failed to parse src parameter"];
+    node.bad("udsp add --src bogus --priority 2", 234, &refused);
+    same_text(&node, "udsp show", "udsp_show.yaml", &[]);
+    for command in ["export", "export --backup"] {
+        let of_policies = |(path, _): &(String, String)| path.starts_with("udsp");
+        let found: Vec<_> = paths(&node.good(command)).into_iter().filter(of_policies).collect();
+        assert_eq!(found, paths(&data("udsp_show.yaml")), "{command}");
+    }
+    node.good("udsp del --idx 1");
+    same_text(&node, "udsp show", "udsp_show_less.yaml", &[]);
+    node.good("udsp del --all");
+    assert_eq!(node.good("udsp show"), "");
+    node.good_with("import", &data("udsp_show.yaml"));
+    same_text(&node, "udsp show", "udsp_show.yaml", &[]);
+}

@@ -178,7 +178,8 @@ fn use_case_7_selection_policies_are_added_and_deleted_at_a_running_node() {
         net_numbers: vec![NumberRange { low: 1, high: 1, step: 1 }],
         address: None,
     };
-    let rule = Rule { source: Some(net), destination: None, router: None, priority: Some(0) };
+    let rule =
+        Rule { source: Some(net), destination: None, router: None, priority: Some(0), selection: None };
     stage.change(A, Change::Udsp(RuleEdit::Add { index: None, rule }));
     stage.run();
     assert_eq!(paths(&mut stage, A, at(B, 0)), ["put a1>b1"]);

@@ -4,7 +4,6 @@ use super::Reader;
 use super::values::get;
 use crate::document::tree::{Entry, Position};
 use crate::document::{Action, Mode};
-use crate::errno::{Errno, Refusal};
 use crate::pattern::{self, UdspPattern};
 use crate::records::{Selection, SelectionKind};
 use crate::request::Change;
@@ -31,13 +30,17 @@ impl Reader {
         }
     }
 
-    /// A rule of one of three types.
+    /// A rule of one of three types; to be deleted, also by its number.
     pub(super) fn selection(&mut self, position: Position, entries: &[Entry]) {
         self.known_keys(entries, "selection", &SELECTION_KEYS);
         let errors = self.errors.len();
-        if let Some(id) = get(entries, "id") {
-            let message = "'id': rules are named by their patterns alone, numbers are not supported";
-            self.unsupported(id.position, message.to_owned());
+        let deletes = self.mode == Mode::Delete;
+        let id: Option<u32> = self.integer_of(entries, "id", 1..=u32::MAX.into());
+        if deletes && id.is_some() && get(entries, "type").is_none() {
+            if self.errors.len() == errors {
+                self.change(position, "selection", Change::DeleteSelection { id, like: None });
+            }
+            return;
         }
         let Some(value) = self.needed(position, entries, "type", "a rule") else { return };
         let kind = self.word(value, "type", SelectionKind::NAMES).and_then(|word| word.parse().ok());
@@ -56,18 +59,15 @@ impl Reader {
         if self.errors.len() > errors {
             return;
         }
-        let adds = self.mode != Mode::Delete;
-        let missing = || Refusal::new(Errno::INVAL, "a rule without 'priority', 0 is the best");
-        let rules = match (priority, adds && kind != SelectionKind::Peer) {
-            (None, true) => Err(missing()),
-            _ => Selection::new(kind, patterns, priority).and_then(|selection| selection.rules()),
-        };
-        match rules {
-            Ok(rules) => rules.into_iter().for_each(|rule| {
-                let change =
-                    if adds { Change::AddUdsp { index: None, rule } } else { Change::DeleteUdspLike(rule) };
-                self.change(position, "selection", change);
-            }),
+        if !deletes && priority.is_none() && kind != SelectionKind::Peer {
+            return self.error(position, "a rule without 'priority', 0 is the best".to_owned());
+        }
+        match Selection::new(kind, patterns, priority) {
+            Ok(like) if deletes => {
+                self.change(position, "selection", Change::DeleteSelection { id, like: Some(like) });
+            }
+            // The node gives it a number, whatever number it had.
+            Ok(selection) => self.change(position, "selection", Change::AddSelection(selection)),
             Err(refusal) => self.error_of(position, refusal.errno, refusal.message),
         }
     }

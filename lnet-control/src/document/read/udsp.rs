@@ -8,7 +8,7 @@ use crate::pattern::UdspPattern;
 use crate::records::{UdspInfo, UdspRule};
 use crate::request::Change;
 
-const KEYS: [&str; 7] = ["idx", "src", "dst", "rte", "priority", "action", "seq_no"];
+const KEYS: [&str; 8] = ["idx", "src", "dst", "rte", "priority", "action", "selection", "seq_no"];
 
 impl Reader {
     pub(super) fn udsp(&mut self, position: Position, entries: &[Entry]) {
@@ -21,13 +21,18 @@ impl Reader {
         };
         let [source, destination, router] = ["src", "dst", "rte"].map(|key| pattern(self, key));
         let priority = self.udsp_priority(entries);
+        let selection: Option<u32> = self.integer_of(entries, "selection", 1..=u32::MAX.into());
         if self.errors.len() > before {
             return;
         }
         if self.mode == Mode::Delete {
             return self.change(position, "udsp", Change::DeleteUdsp { index });
         }
-        match UdspRule::new(source, destination, router, priority) {
+        let rule = match selection {
+            Some(id) => UdspRule::of_selection(source, destination, router, priority, id),
+            None => UdspRule::new(source, destination, router, priority),
+        };
+        match rule {
             Ok(rule) => self.change(position, "udsp", Change::AddUdsp { index, rule }),
             Err(error) => self.error(position, error.message),
         }

@@ -20,6 +20,9 @@ pub fn udsp(rules: &[UdspRule], index: Option<u32>) -> Map {
         if let Some(value) = rule.priority {
             put(&mut map, "action", one("priority", priority(value)));
         }
+        if let Some(id) = rule.selection {
+            put(&mut map, "selection", id);
+        }
         map
     };
     let shown = (0..).zip(rules).filter(|(idx, _)| index.is_none_or(|index| index == *idx));
@@ -37,6 +40,9 @@ pub fn selections(selections: &[Selection]) -> Map {
         }
         if let Some(value) = selection.priority() {
             put(&mut map, "priority", priority(value));
+        }
+        if let Some(id) = selection.id() {
+            put(&mut map, "id", id);
         }
         map
     };

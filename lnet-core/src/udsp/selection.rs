@@ -1,0 +1,153 @@
+//! Selections: the rules of the Multi-Rail design, each of which stands for one or two of today's.
+//!
+//! | selection | rules |
+//! |---|---|
+//! | net | priority of local nets |
+//! | NID | priority of local NIs, and of peers' NIs |
+//! | peer | local NIs are preferred by peers' NIs, by rank |
+//!
+//! Invariants: a selection has a number that no other one has, had or will have; its rules are in the list of all, where they keep
+//! the order of their creation.
+
+use alloc::vec::Vec;
+
+use super::{RULES_MAX, Rule, RuleError, RuleList};
+
+impl RuleList {
+    /// The rule that has the patterns of this one.
+    fn like(&self, rule: &Rule) -> Option<&Rule> {
+        self.rules.iter().find(|known| known.patterns() == rule.patterns())
+    }
+
+    pub(super) fn add_selection(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
+        let id = self.last_selection.saturating_add(1);
+        let rules: Vec<_> = rules.iter().map(|rule| Rule { selection: Some(id), ..rule.clone() }).collect();
+        for rule in &rules {
+            rule.check()?;
+            if let Some(at) = self.rules.iter().position(|known| known.patterns() == rule.patterns()) {
+                let known = self.rules[at].selection;
+                return Err(known.map_or(RuleError::Exists(at), RuleError::SelectionExists));
+            }
+        }
+        if self.rules.len() + rules.len() > RULES_MAX {
+            return Err(RuleError::TooMany);
+        }
+        self.last_selection = id;
+        self.rules.extend(rules);
+        Ok(())
+    }
+
+    pub(super) fn delete_selection(&mut self, id: Option<u32>, rules: &[Rule]) -> Result<(), RuleError> {
+        let named = rules.first().map(|rule| self.like(rule).and_then(|known| known.selection));
+        let id = match (id, named) {
+            (Some(id), Some(named)) if named != Some(id) => {
+                let is_known = self.rules.iter().any(|rule| rule.selection == Some(id));
+                return Err(if is_known { RuleError::SelectionDiffers(id) } else { RuleError::NoSelection });
+            }
+            (Some(id), _) => Some(id),
+            (None, named) => named.flatten(),
+        };
+        let before = self.rules.len();
+        self.rules.retain(|rule| id.is_none() || rule.selection != id);
+        if self.rules.len() == before { Err(RuleError::NoSelection) } else { Ok(()) }
+    }
+
+    /// Notes the number that a rule comes with, if it is of a selection: free, or that of the other half of a selection of NIDs.
+    pub(super) fn take_number(&mut self, rule: &Rule) -> Result<(), RuleError> {
+        let Some(id) = rule.selection else { return Ok(()) };
+        let is_half = |known: &Rule| {
+            known.source == rule.destination
+                && known.destination == rule.source
+                && known.source.is_none() != known.destination.is_none()
+        };
+        if self.rules.iter().any(|known| known.selection == Some(id) && !is_half(known)) {
+            return Err(RuleError::SelectionId(id));
+        }
+        self.last_selection = self.last_selection.max(id);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::super::{AddressPattern, NidPattern, NumberRange, RuleEdit};
+    use super::*;
+    use crate::testing::nid;
+    use lnet_wire::NetType;
+
+    fn net(number: u32) -> NidPattern {
+        let net_numbers = vec![NumberRange { low: number, high: number, step: 1 }];
+        NidPattern { net_type: NetType::TCP, net_numbers, address: None }
+    }
+
+    fn nids(number: u32) -> NidPattern {
+        NidPattern { address: Some(AddressPattern::Any), ..net(number) }
+    }
+
+    fn rule(source: Option<NidPattern>, destination: Option<NidPattern>, priority: u32) -> Rule {
+        Rule { source, destination, router: None, priority: Some(priority), selection: None }
+    }
+
+    fn of_nids(number: u32, priority: u32) -> Vec<Rule> {
+        vec![rule(Some(nids(number)), None, priority), rule(None, Some(nids(number)), priority)]
+    }
+
+    fn numbers(list: &RuleList) -> Vec<Option<u32>> {
+        list.rules().iter().map(|rule| rule.selection).collect()
+    }
+
+    #[test]
+    fn each_has_a_number_of_its_own_and_none_is_there_twice() {
+        let mut list = RuleList::default();
+        let add = |rules| RuleEdit::AddSelection { rules };
+        let delete = |id, rules| RuleEdit::DeleteSelection { id, rules };
+        list.apply(&add(vec![rule(Some(net(1)), None, 3)])).unwrap();
+        list.apply(&add(of_nids(2, 1))).unwrap();
+        assert_eq!(numbers(&list), [Some(1), Some(2), Some(2)]);
+        assert_eq!(list.apply(&add(of_nids(2, 7))), Err(RuleError::SelectionExists(2)));
+        assert_eq!(list.apply(&delete(Some(1), of_nids(2, 0))), Err(RuleError::SelectionDiffers(1)));
+        assert_eq!(list.apply(&delete(Some(9), of_nids(2, 0))), Err(RuleError::NoSelection));
+        assert_eq!(list.apply(&delete(Some(9), vec![])), Err(RuleError::NoSelection));
+        assert_eq!(list.apply(&delete(None, of_nids(3, 0))), Err(RuleError::NoSelection));
+        list.apply(&delete(Some(2), of_nids(2, 0))).unwrap();
+        assert_eq!(numbers(&list), [Some(1)]);
+        // Its number is given to no other one.
+        list.apply(&add(of_nids(2, 7))).unwrap();
+        list.apply(&delete(None, vec![rule(Some(net(1)), None, 0)])).unwrap();
+        assert_eq!(numbers(&list), [Some(3), Some(3)]);
+        list.apply(&delete(Some(3), vec![])).unwrap();
+        assert_eq!(list.rules(), []);
+    }
+
+    #[test]
+    fn a_number_that_comes_with_a_rule_is_kept() {
+        let mut list = RuleList::default();
+        let add = |rule, selection| RuleEdit::Add {
+            index: None,
+            rule: Rule { selection: Some(selection), ..rule },
+        };
+        let [source, destination] = of_nids(1, 4).try_into().unwrap();
+        list.apply(&add(source, 5)).unwrap();
+        list.apply(&add(destination, 5)).unwrap();
+        assert_eq!(list.apply(&add(rule(Some(net(1)), None, 1), 5)), Err(RuleError::SelectionId(5)));
+        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
+        assert_eq!(numbers(&list), [Some(5), Some(5), Some(6), Some(6)]);
+    }
+
+    #[test]
+    fn the_first_of_a_type_wins_and_pairs_have_ranks() {
+        let mut list = RuleList::default();
+        for (number, priority) in [(1, 4), (2, 9)] {
+            list.apply(&RuleEdit::AddSelection { rules: of_nids(number, priority) }).unwrap();
+        }
+        assert_eq!((list.ni_priority(&nid(1, 5)), list.peer_priority(&nid(2, 5))), (4, 9));
+        let pair = |from: u32, rank| vec![rule(Some(nids(from)), Some(nids(7)), rank)];
+        list.apply(&RuleEdit::AddSelection { rules: pair(1, 8) }).unwrap();
+        list.apply(&RuleEdit::AddSelection { rules: pair(2, 3) }).unwrap();
+        let own = [nid(1, 1), nid(2, 1), nid(3, 1)];
+        let preferred = list.preferred(&nid(7, 1), own.iter());
+        assert_eq!(own.map(|own| preferred.rank(&own)), [Some(8), Some(3), None]);
+    }
+}
