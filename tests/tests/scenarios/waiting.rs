@@ -63,6 +63,24 @@ fn waiting_for_a_peer_that_answers_no_ping_ends_soon() {
     check_quiet(&mut stage, 3);
 }
 
+/// Where discovery was never on, the first requests go at once, each to the NID that it was given, and nothing is found out but by
+/// one ping for statuses.
+#[test]
+fn waiting_never_begins_without_discovery() {
+    let mut stage = Stage::new(&both());
+    stage.set_discovery(A, Discovery::Off);
+    let puts = [0, 1].map(|rail| stage.put(A, at(B, rail)));
+    for rail in [0, 1] {
+        let name = format!("put a{rail}>b{rail}");
+        assert!(stage.under_way().contains(&name.as_str()), "{name}: {:?}", stage.under_way());
+    }
+    stage.lose("ping");
+    stage.lose("ping");
+    stage.run();
+    assert_eq!(puts.map(|put| stage.ended(put)), [Some(true); 2], "whether pings are answered or not");
+    stage.check_rest();
+}
+
 /// Without discovery nothing is waited for, also by what waits already.
 #[test]
 fn waiting_ends_when_discovery_is_switched_off() {
