@@ -21,7 +21,7 @@ use crate::cargo;
   cargo xtask sim --seed 77 --trace
   cargo xtask sim --bug credit-lost
   cargo xtask sim --bugs
-  cargo xtask sim --topology tests/data/fleets/two-rails.yaml --plot target/convergence.svg")]
+  cargo xtask sim --topology examples/topologies/two-rails.yaml --plot target/convergence.svg")]
 pub(crate) struct Options {
     /// Options of the simulator; `--help` shows them
     #[arg(allow_hyphen_values = true, trailing_var_arg = true)]

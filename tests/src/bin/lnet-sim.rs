@@ -48,7 +48,8 @@ struct Arguments {
     /// Print all that happens in the run of the first seed
     #[arg(long)]
     trace: bool,
-    /// Many nodes that discover each other and talk, as a YAML document says: rails, groups of nodes, faults, workload
+    /// Many nodes that discover each other and talk, as a YAML document says: rails, groups of nodes with
+    /// their NIs and links, faults, workload; examples/topologies has some
     #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "bug", "bugs", "trace", "runs", "nodes"])]
     topology: Option<PathBuf>,
     /// With --topology: where the plot of convergence over time goes
@@ -65,13 +66,25 @@ fn net(name: &str) -> Result<NetKind, String> {
     NetKind::named(name).ok_or_else(|| "xdp or tcp is expected".to_owned())
 }
 
+fn measure(of: &mut dyn FnMut()) -> i64 {
+    allocation_counter::measure(of).bytes_current
+}
+
+/// The most memory that this process ever had, as the kernel says; nothing where it does not.
+fn most_memory() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(format!("{:.0} MiB", kibibytes / 1024.0))
+}
+
 /// Runs a fleet; says what came of it.
 fn run_fleet(path: &Path, seed: u64, plot: Option<&Path>) -> Result<bool, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
     let fleet = Fleet::parse(&text).map_err(|error| format!("{name}: {error}"))?;
     let start = Instant::now();
-    let report = fleet::run(&fleet, seed, |sample| {
+    let report = fleet::run(&fleet, seed, measure, |sample| {
         eprint!("\r{:8.1} s  {:6.2} % of the pairs up to date", sample.seconds, sample.converged * 100.0);
     });
     eprintln!();
@@ -81,6 +94,7 @@ fn run_fleet(path: &Path, seed: u64, plot: Option<&Path>) -> Result<bool, String
         "seed {seed}, simulated in".replace("{seed}", &seed.to_string()),
         start.elapsed().as_secs_f64()
     );
+    println!("{:<34}{:>14}", "resident memory at most", most_memory().unwrap_or_default());
     if let Some(plot) = plot {
         report.plot(plot).map_err(|error| format!("{}: {error}", plot.display()))?;
     }

@@ -5,6 +5,7 @@ use lnet_core::lnd::Status;
 use lnet_core::node::peer_state;
 use lnet_wire::Nid;
 
+use super::network::pair;
 use super::{QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
 
 impl World<'_> {
@@ -21,21 +22,29 @@ impl World<'_> {
         {
             let (to, good) = (state.to, state.good);
             self.violate(format!(
-                "put {put} of node {number} to node {to} ends as {cause:?}, and the rails {good:#b} were in order"
+                "put {put} of node {number} to node {to} ends as {cause:?}, and the paths {good:#x} were in order"
             ));
         }
     }
 
-    /// The rails by which a message to a NID may go, a bit each, as far as its initiator knows.
-    pub(super) fn good_rails(&self, number: u32, to: u32, nid: Nid) -> u16 {
+    /// The paths by which a message to a NID may go, a bit each, as far as its initiator knows.
+    pub(super) fn good_paths(&self, number: u32, to: u32, nid: Nid) -> u64 {
         let own = &self.members[number as usize];
         let peer = own.node.peer(&nid).filter(|peer| peer.is(peer_state::MULTI_RAIL));
         let is_known = |its: &Nid| peer.map_or(*its == nid, |peer| peer.ni(its).is_some());
-        let has = |rail: u8| own.nids.iter().any(|(its, _)| *its == rail);
-        let theirs = self.members[to as usize].nids.iter();
-        let rails = theirs.filter(|(rail, its)| has(*rail) && is_known(its));
-        let rails = rails.fold(0, |bits, (rail, _)| bits | 1 << rail);
-        rails & !self.cut[number as usize] & !self.cut[to as usize]
+        // A peer that is not Multi-Rail sees one source, whatever becomes of that.
+        if peer.is_none() && own.nids.iter().filter(|(_, own)| own.net() == nid.net()).count() > 1 {
+            return 0;
+        }
+        let mut good = 0;
+        for (at, (_, theirs)) in self.members[to as usize].nids.iter().enumerate() {
+            for (from, (_, own)) in own.nids.iter().enumerate() {
+                if own.net() == theirs.net() && is_known(theirs) && self.is_reached(own, theirs) {
+                    good |= pair(from, at);
+                }
+            }
+        }
+        good
     }
 
     /// Whether a node knows one that it talks to as that is.
@@ -51,15 +60,21 @@ impl World<'_> {
             && if is_multi_rail { all && peer.nis.len() == other.nids.len() } else { peer.nis.len() == 1 }
     }
 
-    /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one, if both take part.
+    /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one, if both take part. One
+    /// that has begun anew may have been told before.
     pub(super) fn know_each_other(&self, number: u32, partner: u32) -> bool {
         let takes_part = |number: u32| self.members[number as usize].takes_part;
+        let has_forgotten = |number: u32| self.places[number as usize].life > 0;
         self.knows(number, partner)
-            && (!takes_part(number) || !takes_part(partner) || self.knows(partner, number))
+            && (!takes_part(number)
+                || !takes_part(partner)
+                || has_forgotten(partner)
+                || self.knows(partner, number))
     }
 
     pub(super) fn count_late(&mut self, number: u32, nid: Nid, bytes: usize) {
-        if self.now > self.changed_at + QUIET_NS {
+        // A peer that is down is asked again with each use.
+        if self.now > self.changed_at + QUIET_NS && self.may_reach(number, &nid) {
             let seconds = (self.now - self.changed_at) / SECOND_NS;
             self.violate(format!("node {number} discovers {nid} {seconds} s after the last change"));
         }
@@ -72,7 +87,6 @@ impl World<'_> {
         if !self.under_way.is_empty() {
             self.violate(format!("{} puts have not ended", self.under_way.len()));
         }
-        let mut peers = 0_usize;
         let mut found = Vec::new();
         for (number, other) in
             self.talked.iter().filter(|(number, other)| !self.know_each_other(*number, *other))
@@ -96,14 +110,8 @@ impl World<'_> {
                     found.push(format!("node {number} has {credits} of {max} credits of {nid}"));
                 }
             }
-            peers += member.node.peers().count();
             self.report.resends += member.shard.counters().resends;
-            for peer in member.node.peers() {
-                self.report.peer_bytes += size_of_val(peer) + size_of_val(&peer.nis[..]);
-                self.report.peer_bytes += peer.nis.len() * 2 * size_of::<(Nid, Nid, u64)>();
-            }
         }
-        self.report.peer_bytes /= peers.max(1);
         found.into_iter().for_each(|what| self.violate(what));
     }
 }
@@ -118,13 +126,17 @@ mod tests {
     use crate::fleet::node::owner;
     use crate::fleet::{Event, Fleet, REST_NS, nid};
 
+    const FOUR: &str = "rails: [{name: left}, {name: right}]
+groups:
+- {name: all, nodes: 4, nis: [{net: xdp, rail: left}, {net: xdp1, rail: right}]}
+workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
+";
+
     /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle` gets each event with its number and may
     /// replace it, or swallow it.
     #[track_caller]
     fn check(meddle: impl Fn(&mut World<'_>, u64, Event) -> Option<Event>, expected: &str) {
-        let text =
-            "rails: 2\ngroups:\n- nodes: 4\nworkload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}\n";
-        let fleet = Fleet::parse(text).unwrap();
+        let fleet = Fleet::parse(FOUR).unwrap();
         let mut world = World::new(&fleet, 1);
         let mut count = 0;
         while let Some(((at, _), event)) = world.events.pop_first() {
@@ -177,11 +189,11 @@ mod tests {
     #[test]
     fn a_message_that_arrives_twice_is_found() {
         let double = |world: &mut World<'_>, _, event| {
-            if let Event::Arrive { ni: source, to, header, .. } = &event
-                && let Some((number, rail)) = owner(to)
+            if let Event::Arrive { source, to, header, .. } = &event
+                && let Some((number, _)) = owner(to)
             {
                 let (member, now) = (&mut world.members[number as usize], Instant(world.now));
-                let ni = member.ni_of(rail).unwrap();
+                let ni = member.slot_of(to).unwrap();
                 if let Verdict::Deliver(_) = member.shard.header(now, ni, source, RxId(0), header) {
                     member.shard.received(now, RxId(0), Status::Ok);
                 }

@@ -1,59 +1,124 @@
 //! What a fleet is and what happens to it: a YAML document.
 
+use lnet_wire::{Net, NetType};
 use serde::Deserialize;
 
 /// Nodes at most.
 const NODES_MAX: u32 = 100_000;
-/// Rails at most: those of a node are a bit each.
-const RAILS_MAX: u8 = 16;
+/// Rails at most.
+const RAILS_MAX: usize = 16;
+/// NIs of a node at most: a pair of them is a bit.
+pub(super) const NIS_MAX: usize = 8;
+const LATENCY_MAX_US: u64 = 1_000_000;
 
-/// A fleet: nodes, rails, faults over time, and what the nodes say to each other.
+/// A fleet: rails, nodes whose NIs are plugged into them, faults over time, and what the nodes say to each other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fleet {
-    /// Rails; each is a net of its own.
-    pub rails: u8,
+    /// What carries messages between NIs: fabrics, switches. A net may be spread over several, which are joined then.
+    pub rails: Vec<Rail>,
     /// The nodes, in groups of the same kind.
     pub groups: Vec<Group>,
-    /// How long a message takes, in microseconds.
-    #[serde(default = "latency_us")]
-    pub latency_us: u64,
     /// What fails, and when.
     #[serde(default)]
-    pub faults: Vec<RailFault>,
+    pub faults: Vec<Fault>,
     /// What the nodes say to each other.
     pub workload: Workload,
+}
+
+/// A fabric.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rail {
+    /// Its name.
+    pub name: String,
+    /// How long a message takes through it, in microseconds.
+    #[serde(default = "rail_latency_us")]
+    pub latency_us: u64,
+    /// How many of a hundred messages it loses; the transport sends them again.
+    #[serde(default)]
+    pub loss_percent: f64,
 }
 
 /// Nodes of the same kind.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
+    /// Its name.
+    pub name: String,
     /// How many.
     pub nodes: u32,
-    /// The rails that they have an NI on; all of them by default.
-    #[serde(default)]
-    pub rails: Vec<u8>,
+    /// The NIs of each, in their order.
+    pub nis: Vec<NiPlan>,
     /// Whether they take part in discovery.
     #[serde(default = "yes")]
     pub discovery: bool,
 }
 
-/// A rail that fails for a while.
+/// An NI of each node of a group, with the link that leads from it to its rail.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RailFault {
-    /// Which.
-    pub rail: u8,
+pub struct NiPlan {
+    /// Its net, such as `xdp1`; several NIs of a node may be on one.
+    pub net: String,
+    /// The rail that its link leads to.
+    pub rail: String,
+    /// How long a message takes over the link, in microseconds.
+    #[serde(default)]
+    pub latency_us: u64,
+    /// How many of a hundred messages the link loses.
+    #[serde(default)]
+    pub loss_percent: f64,
+}
+
+/// What fails for a while: a rail, links, or nodes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// The rail, which carries nothing.
+    pub rail: Option<String>,
+    /// The links, which carry nothing.
+    pub links: Option<Links>,
+    /// The nodes, which do nothing; nothing reaches them.
+    pub nodes: Option<Nodes>,
     /// From when, in seconds.
     pub from_s: f64,
     /// Until when.
     pub to_s: f64,
-    /// Of how many nodes, the first ones; of all by default.
-    pub nodes: Option<u32>,
-    /// Whether the nodes see that their link is down; otherwise nothing comes through and none is told.
+    /// Of a rail or links: whether the nodes see that their link is down. Otherwise nothing comes through and none is told.
     #[serde(default)]
     pub link_down: bool,
+    /// Of nodes: whether they begin anew in the end and know nothing. Otherwise they go on with what they knew.
+    #[serde(default)]
+    pub restart: bool,
+}
+
+/// Some nodes of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nodes {
+    /// Its name.
+    pub group: String,
+    /// The first one, from 0.
+    #[serde(default)]
+    pub first: u32,
+    /// How many; all that follow by default.
+    pub count: Option<u32>,
+}
+
+/// One link each of some nodes of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// The name of the group.
+    pub group: String,
+    /// Which NI's link it is, from 0.
+    pub ni: usize,
+    /// The first node, from 0.
+    #[serde(default)]
+    pub first: u32,
+    /// How many; all that follow by default.
+    pub count: Option<u32>,
 }
 
 /// Puts with ACK to sampled peers.
@@ -68,12 +133,27 @@ pub struct Workload {
     pub seconds: f64,
 }
 
-const fn latency_us() -> u64 {
+const fn rail_latency_us() -> u64 {
     50
 }
 
 const fn yes() -> bool {
     true
+}
+
+impl NiPlan {
+    /// Its net.
+    ///
+    /// # Errors
+    /// What is expected instead.
+    pub fn net(&self) -> Result<Net, String> {
+        let net = self.net.parse::<Net>().ok();
+        let net =
+            net.filter(|net| matches!(net.net_type(), NetType::XDP | NetType::TCP) && net.number() < 256);
+        net.ok_or_else(|| {
+            format!("net {}: xdp, tcp, and such with a number up to 255 are expected", self.net)
+        })
+    }
 }
 
 impl Fleet {
@@ -93,26 +173,86 @@ impl Fleet {
         self.groups.iter().map(|group| group.nodes).fold(0, u32::saturating_add)
     }
 
+    pub(super) fn rail_index(&self, name: &str) -> Option<usize> {
+        self.rails.iter().position(|rail| rail.name == name)
+    }
+
+    /// The numbers of some nodes of a group.
+    pub(super) fn numbers(&self, group: &str, first: u32, count: Option<u32>) -> std::ops::Range<u32> {
+        let before = self.groups.iter().take_while(|its| its.name != group);
+        let base: u32 = before.map(|group| group.nodes).sum();
+        let nodes = self.groups.iter().find(|its| its.name == group).map_or(0, |group| group.nodes);
+        let first = first.min(nodes);
+        base + first..base + first + count.unwrap_or(u32::MAX).min(nodes - first)
+    }
+
     fn check(&self) -> Result<(), String> {
-        if self.rails == 0 || self.rails > RAILS_MAX {
-            return Err(format!("rails: {}: 1 to {RAILS_MAX} are expected", self.rails));
-        }
+        let rails = self.rails.iter().map(|rail| &rail.name);
+        unique("rails", rails.collect(), RAILS_MAX)?;
+        unique("groups", self.groups.iter().map(|group| &group.name).collect(), usize::MAX)?;
         let nodes = self.node_count();
         if !(2..=NODES_MAX).contains(&nodes) {
             return Err(format!("groups: {nodes} nodes: 2 to {NODES_MAX} are expected"));
         }
-        let rails = self.groups.iter().flat_map(|group| &group.rails);
-        let rails = rails.chain(self.faults.iter().map(|fault| &fault.rail));
-        if let Some(rail) = rails.into_iter().find(|rail| **rail >= self.rails) {
-            return Err(format!("rail {rail}: below {} is expected", self.rails));
+        for Rail { name, latency_us, loss_percent } in &self.rails {
+            wire(*latency_us, *loss_percent).map_err(|error| format!("rail {name}: {error}"))?;
         }
-        for RailFault { from_s, to_s, .. } in &self.faults {
-            if !(0.0..1e6).contains(from_s) || !(*from_s..1e6).contains(to_s) {
-                return Err(format!(
-                    "faults: from_s {from_s}, to_s {to_s}: the first is expected to come first"
-                ));
+        for group in &self.groups {
+            self.check_nis(group).map_err(|error| format!("group {}: {error}", group.name))?;
+        }
+        for fault in &self.faults {
+            self.check_fault(fault).map_err(|error| format!("faults: {error}"))?;
+        }
+        self.check_workload(nodes)
+    }
+
+    fn check_nis(&self, group: &Group) -> Result<(), String> {
+        if !(1..=NIS_MAX).contains(&group.nis.len()) {
+            return Err(format!("{} nis: 1 to {NIS_MAX} are expected", group.nis.len()));
+        }
+        for ni in &group.nis {
+            ni.net()?;
+            self.known_rail(&ni.rail)?;
+            wire(ni.latency_us, ni.loss_percent)?;
+        }
+        Ok(())
+    }
+
+    fn known_rail(&self, name: &str) -> Result<(), String> {
+        self.rail_index(name).map(|_| ()).ok_or_else(|| format!("rail {name}: no rail has that name"))
+    }
+
+    fn check_fault(&self, fault: &Fault) -> Result<(), String> {
+        let Fault { rail, links, nodes, from_s, to_s, link_down, restart } = fault;
+        if !(0.0..1e6).contains(from_s) || !(*from_s..1e6).contains(to_s) {
+            return Err(format!("from_s {from_s}, to_s {to_s}: the first is expected to come first"));
+        }
+        let group = |name: &str, first: u32, count: Option<u32>| {
+            let group = self.groups.iter().find(|group| group.name == *name);
+            let group = group.ok_or_else(|| format!("group {name}: no group has that name"))?;
+            let last = u64::from(first) + u64::from(count.unwrap_or(1));
+            if count == Some(0) || last > group.nodes.into() {
+                return Err(format!("group {name} has {} nodes: first and count lie outside", group.nodes));
             }
+            Ok(group)
+        };
+        match (rail, links, nodes) {
+            (Some(rail), None, None) if !restart => self.known_rail(rail),
+            (None, Some(Links { group: name, ni, first, count }), None) if !restart => {
+                let nis = group(name, *first, *count)?.nis.len();
+                if *ni < nis { Ok(()) } else { Err(format!("ni {ni}: below {nis} is expected")) }
+            }
+            (None, None, Some(Nodes { group: name, first, count })) if !link_down => {
+                group(name, *first, *count).map(|_| ())
+            }
+            _ => Err(
+                "one of rail, links and nodes is expected, link_down with the first two, restart with nodes"
+                    .to_owned(),
+            ),
         }
+    }
+
+    fn check_workload(&self, nodes: u32) -> Result<(), String> {
         let Workload { puts_per_second, seconds, peers_per_node } = self.workload;
         if !(0.0..=1e4).contains(&puts_per_second) || !(0.0..=1e5).contains(&seconds) {
             return Err(format!(
@@ -120,12 +260,34 @@ impl Fleet {
             ));
         }
         if peers_per_node == 0 || peers_per_node >= nodes {
-            return Err(format!(
-                "workload: peers_per_node {peers_per_node}: 1 to {} are expected",
-                nodes - 1
-            ));
+            let most = nodes - 1;
+            return Err(format!("workload: peers_per_node {peers_per_node}: 1 to {most} are expected"));
         }
         Ok(())
+    }
+}
+
+fn unique(what: &str, mut names: Vec<&String>, most: usize) -> Result<(), String> {
+    if names.is_empty() || names.len() > most {
+        let range =
+            if most == usize::MAX { "at least one is".to_owned() } else { format!("1 to {most} are") };
+        return Err(format!("{} {what}: {range} expected", names.len()));
+    }
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    twice.map_or(Ok(()), |pair| Err(format!("{what}: two have the name {}", pair[0])))
+}
+
+/// Checks what a rail or a link does to messages.
+fn wire(latency_us: u64, loss_percent: f64) -> Result<(), String> {
+    if latency_us > LATENCY_MAX_US {
+        return Err(format!("latency_us {latency_us}: up to {LATENCY_MAX_US} is expected"));
+    }
+    let is_share = (0.0..100.0).contains(&loss_percent);
+    if is_share {
+        Ok(())
+    } else {
+        Err(format!("loss_percent {loss_percent}: 0 to less than 100 is expected"))
     }
 }
 
@@ -133,21 +295,60 @@ impl Fleet {
 mod tests {
     use super::*;
 
+    const GOOD: &str = "rails: [{name: left}, {name: right}]
+groups:
+- {name: all, nodes: 3, nis: [{net: xdp, rail: left}, {net: xdp, rail: right}]}
+workload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}
+";
+
+    #[track_caller]
+    fn check(from: &str, to: &str, expected: &str) {
+        assert!(GOOD.contains(from), "{from}");
+        let error = Fleet::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+
     #[test]
     fn what_is_wrong_is_said() {
-        let good =
-            "rails: 2\ngroups:\n- nodes: 3\nworkload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}\n";
-        assert_eq!(Fleet::parse(good).unwrap().node_count(), 3);
-        let wrong = |from: &str, to: &str, expected: &str| {
-            let error = Fleet::parse(&good.replace(from, to)).unwrap_err();
-            assert!(error.contains(expected), "{error}");
+        assert_eq!(Fleet::parse(GOOD).unwrap().node_count(), 3);
+        check("rails: [{name: left}, {name: right}]", "rails: []", "0 rails: 1 to 16 are expected");
+        check("name: right", "name: left", "rails: two have the name left");
+        check("name: left}", "name: left, latency_us: 1000001}", "rail left: latency_us 1000001");
+        check("name: left}", "name: left, loss_percent: 100}", "rail left: loss_percent 100");
+        check("rail: left}", "rail: left, loss_percent: -1}", "group all: loss_percent -1");
+        check("rail: left}", "rail: up}", "group all: rail up: no rail has that name");
+        check("net: xdp,", "net: o2ib,", "group all: net o2ib: xdp, tcp");
+        check("[{net: xdp, rail: left}, {net: xdp, rail: right}]", "[]", "group all: 0 nis: 1 to 8");
+        check("nodes: 3", "nodes: 1", "1 nodes: 2 to 100000");
+        check("nodes: 3", "nodes: many", "at line 3 column");
+        check("nodes: 3", "colour: 3", "unknown field `colour`");
+        check("peers_per_node: 2", "peers_per_node: 3", "peers_per_node 3: 1 to 2");
+        check("seconds: 5", "seconds: -5", "seconds -5");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_fault_is_said() {
+        let wrong = |fault: &str, expected: &str| {
+            check("workload", &format!("faults: [{{{fault}}}]\nworkload"), expected);
         };
-        wrong("rails: 2", "rails: 0", "rails: 0: 1 to 16 are expected");
-        wrong("nodes: 3", "nodes: 1", "1 nodes: 2 to 100000");
-        wrong("nodes: 3", "nodes: 3\n  rails: [2]", "rail 2: below 2");
-        wrong("nodes: 3", "colour: 3", "unknown field");
-        wrong("peers_per_node: 2", "peers_per_node: 3", "peers_per_node 3: 1 to 2");
-        wrong("seconds: 5", "seconds: -5", "seconds -5");
-        wrong("workload", "faults: [{rail: 0, from_s: 3, to_s: 2}]\nworkload", "to_s 2");
+        wrong("rail: left, from_s: 3, to_s: 2", "faults: from_s 3, to_s 2");
+        wrong("rail: up, from_s: 1, to_s: 2", "rail up: no rail");
+        wrong("from_s: 1, to_s: 2", "one of rail, links and nodes");
+        wrong("rail: left, nodes: {group: all}, from_s: 1, to_s: 2", "one of rail, links and nodes");
+        wrong("rail: left, restart: true, from_s: 1, to_s: 2", "restart with nodes");
+        wrong("nodes: {group: all}, link_down: true, from_s: 1, to_s: 2", "link_down with the first two");
+        wrong("nodes: {group: few}, from_s: 1, to_s: 2", "group few: no group");
+        wrong("nodes: {group: all, first: 2, count: 2}, from_s: 1, to_s: 2", "group all has 3 nodes");
+        wrong("links: {group: all, ni: 2}, from_s: 1, to_s: 2", "ni 2: below 2");
+    }
+
+    #[test]
+    fn nodes_are_numbered_by_group() {
+        let text =
+            GOOD.replace("groups:\n", "groups:\n- {name: few, nodes: 2, nis: [{net: tcp1, rail: left}]}\n");
+        let fleet = Fleet::parse(&text).unwrap();
+        assert_eq!(fleet.numbers("few", 0, None), 0..2);
+        assert_eq!(fleet.numbers("all", 1, Some(1)), 3..4);
+        assert_eq!(fleet.numbers("all", 1, None), 3..5);
     }
 }

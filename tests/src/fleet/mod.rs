@@ -1,37 +1,37 @@
 //! A fleet: many nodes of the real core (control state machine and shard) that discover each other and talk over sampled
-//! pairs, while rails fail and return. The network, the clock and the drivers are made up; there is no LND, so what a
-//! transport does about loss is not in it (the [simulator](crate::sim) has that).
+//! pairs, while rails, links and nodes fail and return. The network, the clock and the drivers are made up; there is no LND, so
+//! that of what a transport does about loss only the time is in it (the [simulator](crate::sim) has the rest).
 //!
 //! Invariants: a run follows from its seed; what checkers find ends in the report.
 
 mod checks;
 mod file;
+mod memory;
+mod network;
 mod node;
 mod report;
 mod stage;
+mod traffic;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use lnet_core::event::{Event as LnetEvent, EventKind};
-use lnet_core::lnd::{Cause, NiId, RxId, Status, TxId, Uplink as _, Verdict};
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::node::{Action, DriverError, PingId, Report, peer_state};
-use lnet_core::shard::{HealthNote, PutRequest};
+use lnet_core::lnd::{Status, TxId, Uplink as _};
+use lnet_core::node::PingId;
 use lnet_core::time::Instant;
-use lnet_wire::{Header, Nid, ProcessId};
+use lnet_wire::{Header, Nid};
 
-pub use file::{Fleet, Group, RailFault, Workload};
+pub use file::{Fault, Fleet, Group, Links, NiPlan, Nodes, Rail, Workload};
+pub use memory::Measure;
 pub use node::nid;
 pub use report::{FleetReport, Sample};
 pub use stage::Stage;
 
 use crate::bpf::random::Random;
-use node::{MATCH_BITS, Member, PORTAL, owner};
+use network::Place;
+use node::{Member, nid_on};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// After which time a sender learns that nothing comes through.
-const SILENCE_NS: u64 = SECOND_NS / 2;
 /// How long messages under way may take at the end of a run.
 const REST_NS: u64 = 60 * SECOND_NS;
 /// How long discovery may go on after a change: a ping or push that is lost is given up, and the next one is sent.
@@ -40,30 +40,38 @@ const SAMPLES: u64 = 200;
 /// Violations that are kept.
 const VIOLATIONS_MAX: usize = 20;
 
+/// A node, in one of its lives: what is for it is void in the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Life {
+    number: u32,
+    life: u32,
+}
+
 enum Event {
     Timer(u32),
     /// A node puts something.
     Put(u32),
     Arrive {
-        from: u32,
-        ni: Nid,
+        from: Life,
+        source: Nid,
         to: Nid,
         tx: TxId,
         header: Box<Header>,
     },
     Sent {
-        node: u32,
+        node: Life,
         tx: TxId,
         status: Status,
     },
     Ping {
-        from: u32,
+        from: Life,
         ping: PingId,
+        source: Nid,
         nid: Nid,
         length_bytes: usize,
     },
     Push {
-        from: u32,
+        from: Life,
         ping: PingId,
         source: Nid,
         nid: Nid,
@@ -71,7 +79,7 @@ enum Event {
     },
     /// What comes of a ping or push to a NID: the answer, or nothing.
     Answer {
-        to: u32,
+        to: Life,
         ping: PingId,
         nid: Nid,
         bytes: Option<Vec<u8>>,
@@ -86,8 +94,9 @@ enum Event {
 struct World<'a> {
     fleet: &'a Fleet,
     members: Vec<Member>,
-    /// Rails of each node that carry nothing, a bit each.
-    cut: Vec<u16>,
+    places: Vec<Place>,
+    /// Faults of each rail.
+    rail_faults: Vec<u8>,
     now: u64,
     end: u64,
     order: u64,
@@ -96,7 +105,7 @@ struct World<'a> {
     report: FleetReport,
     /// Puts that are under way.
     under_way: HashMap<u64, Put>,
-    /// When something changed last that discovery is about: a rail, or two nodes that talk for the first time.
+    /// When something changed last that discovery is about: a fault, or two nodes that talk for the first time.
     changed_at: u64,
     /// Pairs of nodes that have talked.
     talked: HashSet<(u32, u32)>,
@@ -106,52 +115,49 @@ struct World<'a> {
 /// A Put that is under way.
 struct Put {
     is_acked: bool,
-    /// To which node.
+    from: u32,
     to: u32,
-    /// Rails by which it may go, a bit each: its initiator knows them, and they have carried everything since it began.
-    good: u16,
+    /// Paths by which it may go, a bit each: its initiator knows them, and they have carried everything since it began.
+    good: u64,
 }
 
 /// Runs a fleet; `progress` hears of each sample.
 #[must_use]
-pub fn run(fleet: &Fleet, seed: u64, progress: impl FnMut(&Sample)) -> FleetReport {
+pub fn run(fleet: &Fleet, seed: u64, measure: Measure, progress: impl FnMut(&Sample)) -> FleetReport {
     let mut world = World::new(fleet, seed);
     world.run(progress);
+    world.measure(measure);
     world.report
 }
 
 impl<'a> World<'a> {
     fn new(fleet: &'a Fleet, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let all: Vec<u8> = (0..fleet.rails).collect();
-        let groups = fleet.groups.iter().flat_map(|group| std::iter::repeat_n(group, group.nodes as usize));
-        let members: Vec<_> = (0..)
-            .zip(groups)
-            .map(|(number, group)| {
-                let rails = if group.rails.is_empty() { &all } else { &group.rails };
-                Member::new(number, rails, group.discovery, true, random.bits())
-            })
-            .collect();
-        let nodes = members.len() as u32;
-        let report = FleetReport { nodes, ..FleetReport::default() };
+        let groups = fleet.groups.iter().enumerate();
+        let groups = groups.flat_map(|(at, group)| std::iter::repeat_n((at, group), group.nodes as usize));
+        let (mut members, mut places) = (Vec::new(), Vec::new());
+        for (number, (at, group)) in (0..).zip(groups) {
+            let nids = nids_of(fleet, group, number);
+            members.push(Member::new((number, 0), nids, group.discovery, true, random.bits()));
+            places.push(Place::new(at));
+        }
+        let report = FleetReport::of(fleet);
         let end = (fleet.workload.seconds * SECOND_NS as f64) as u64;
-        let cut = vec![0; members.len()];
-        let (events, under_way, arrived) = (BTreeMap::new(), HashMap::new(), HashSet::new());
-        let (changed_at, talked) = (0, HashSet::new());
         let mut world = Self {
             fleet,
             members,
-            cut,
+            places,
+            rail_faults: vec![0; fleet.rails.len()],
             now: 0,
             end,
             order: 0,
-            events,
+            events: BTreeMap::new(),
             random,
             report,
-            under_way,
-            changed_at,
-            talked,
-            arrived,
+            under_way: HashMap::new(),
+            changed_at: 0,
+            talked: HashSet::new(),
+            arrived: HashSet::new(),
         };
         world.begin();
         world
@@ -163,10 +169,10 @@ impl<'a> World<'a> {
             let mut partners = HashSet::new();
             while partners.len() < self.fleet.workload.peers_per_node as usize {
                 let partner = self.below(nodes) as u32;
-                if partner != number && self.has_common_rail(number, partner) {
+                if partner != number && self.has_common_net(number, partner) {
                     partners.insert(partner);
                 } else if !(0..nodes as u32)
-                    .any(|other| other != number && self.has_common_rail(number, other))
+                    .any(|other| other != number && self.has_common_net(number, other))
                 {
                     break;
                 }
@@ -193,21 +199,14 @@ impl<'a> World<'a> {
         self.random.bits() % bound
     }
 
-    fn has_common_rail(&self, one: u32, other: u32) -> bool {
-        let of = |number: u32| self.members[number as usize].nids.iter().map(|(rail, _)| *rail);
-        of(one).any(|rail| of(other).any(|its| its == rail))
+    fn has_common_net(&self, one: u32, other: u32) -> bool {
+        let of = |number: u32| self.members[number as usize].nids.iter().map(|(_, nid)| nid.net());
+        of(one).any(|net| of(other).any(|its| its == net))
     }
 
     fn at(&mut self, at: u64, event: Event) {
         self.order += 1;
         self.events.insert((at.max(self.now), self.order), event);
-    }
-
-    /// After the time that a message takes.
-    fn soon(&mut self, event: Event) {
-        let latency = self.fleet.latency_us * 1000;
-        let jitter = self.below(latency / 4 + 1);
-        self.at(self.now + latency + jitter, event);
     }
 
     fn run(&mut self, mut progress: impl FnMut(&Sample)) {
@@ -226,265 +225,64 @@ impl<'a> World<'a> {
         self.check_rest();
     }
 
+    /// The node in its present life.
+    fn life(&self, number: u32) -> Life {
+        Life { number, life: self.places[number as usize].life }
+    }
+
+    /// Has an event that is for a node that is down wait until it is back; what was for a former life is void.
+    fn postpone(&mut self, event: Event) -> Option<Event> {
+        let for_whom = match &event {
+            Event::Timer(number) | Event::Put(number) => self.life(*number),
+            Event::Sent { node, .. } => *node,
+            Event::Answer { to, .. } => *to,
+            _ => return Some(event),
+        };
+        if for_whom != self.life(for_whom.number) {
+            return None;
+        }
+        let place = &self.places[for_whom.number as usize];
+        if place.is_down() {
+            let back_at = place.back_at;
+            self.at(back_at, event);
+            return None;
+        }
+        Some(event)
+    }
+
     fn step(&mut self, event: Event) {
-        let now = Instant(self.now);
+        let Some(event) = self.postpone(event) else { return };
         match event {
-            Event::Timer(number) => {
-                let member = &mut self.members[number as usize];
-                if member.timer.is_some_and(|timer| timer <= now.0) {
-                    member.timer = None;
-                }
-                if member.node.poll_timeout().is_some_and(|at| at <= now) {
-                    member.node.handle_timeout(now);
-                }
-                if member.shard.poll_timeout().is_some_and(|at| at <= now) {
-                    member.shard.handle_timeout(now);
-                }
-                self.settle(number);
-            }
+            Event::Timer(number) => self.timer(number),
             Event::Put(number) => self.put(number),
-            Event::Arrive { from, ni, to, tx, header } => self.arrive(from, ni, to, tx, &header),
+            Event::Arrive { from, source, to, tx, header } => self.arrive(from, source, to, tx, &header),
             Event::Sent { node, tx, status } => {
-                self.members[node as usize].shard.sent(now, tx, status);
-                self.settle(node);
+                self.members[node.number as usize].shard.sent(Instant(self.now), tx, status);
+                self.settle(node.number);
             }
-            Event::Ping { from, ping, nid, length_bytes } => {
-                let bytes = self.reach(from, &nid).map(|to| {
-                    let answer = &self.members[to as usize].published;
-                    answer[..answer.len().min(length_bytes)].to_vec()
-                });
-                self.answer(from, (ping, nid), bytes);
+            Event::Ping { from, ping, source, nid, length_bytes } => {
+                self.pinged(from, (ping, source, nid), length_bytes);
             }
-            Event::Push { from, ping, source, nid, bytes } => {
-                let reached = self.reach(from, &nid);
-                if let Some(to) = reached {
-                    let node = &mut self.members[to as usize].node;
-                    let room = node.push_room_bytes().min(bytes.len());
-                    let report =
-                        Report::Pushed { from: source, bytes: &bytes[..room], length_bytes: bytes.len() };
-                    node.handle_report(now, report);
-                    self.settle(to);
-                }
-                self.answer(from, (ping, nid), reached.map(|_| Vec::new()));
-            }
-            Event::Answer { to, ping, nid, bytes } => {
-                let node = &mut self.members[to as usize].node;
-                match &bytes {
-                    Some(bytes) => {
-                        // A shard would note the REPLY or ACK.
-                        let note = HealthNote { nid, failures: 0, successes: 1 };
-                        node.handle_report(now, Report::Health(note));
-                        node.handle_report(now, Report::Answered { ping, bytes });
-                    }
-                    None => {
-                        let error = DriverError { errno: 110, message: "no answer".to_owned() };
-                        node.handle_report(now, Report::Unanswered { ping, error });
-                    }
-                }
-                self.settle(to);
-            }
+            Event::Push { from, ping, source, nid, bytes } => self.pushed(from, (ping, source, nid), &bytes),
+            Event::Answer { to, ping, nid, bytes } => self.answered(to.number, ping, nid, bytes.as_deref()),
             Event::Fault { index, begins } => self.fault(index, begins),
             Event::Sample => {}
         }
     }
 
-    fn answer(&mut self, to: u32, (ping, nid): (PingId, Nid), bytes: Option<Vec<u8>>) {
-        let is_answered = bytes.is_some();
-        let event = Event::Answer { to, ping, nid, bytes };
-        if is_answered { self.soon(event) } else { self.at(self.now + 2 * SECOND_NS, event) }
-    }
-
-    /// The node that has a NID, if its rail carries something from this one.
-    fn reach(&self, from: u32, nid: &Nid) -> Option<u32> {
-        let (to, rail) = owner(nid)?;
-        let is_cut = |number: u32| self.cut[number as usize] >> rail & 1 != 0;
-        let is_there = self.members.get(to as usize)?.nids.iter().any(|(its, _)| *its == rail);
-        (is_there && !is_cut(from) && !is_cut(to)).then_some(to)
-    }
-
-    fn put(&mut self, number: u32) {
-        let member = &self.members[number as usize];
-        let partner = member.partners.get(self.random.below(member.partners.len().max(1)));
-        if let Some(partner) = partner.copied() {
-            // Each knows one NID of the other: one of a rail that both are on.
-            let rails: Vec<_> = member.nids.iter().map(|(rail, _)| *rail).collect();
-            let other = &self.members[partner as usize].nids;
-            let common: Vec<_> = other.iter().filter(|(rail, _)| rails.contains(rail)).collect();
-            let (_, nid) = *common[partner as usize % common.len()];
-            if self.talked.insert((number, partner)) {
-                self.changed_at = self.now;
-            }
-            self.start_put(number, partner, nid);
-        }
-        let interval = (SECOND_NS as f64 / self.fleet.workload.puts_per_second) as u64;
-        let next = self.now + interval / 2 + self.below(interval + 1);
-        if next < self.end {
-            self.at(next, Event::Put(number));
-        }
-    }
-
-    fn start_put(&mut self, number: u32, to: u32, nid: Nid) {
+    fn timer(&mut self, number: u32) {
         let now = Instant(self.now);
-        let good = self.good_rails(number, to, nid);
-        self.report.puts += 1;
-        let put = self.report.puts;
         let member = &mut self.members[number as usize];
-        let spec = MdSpec::new(8, Threshold::Count(2), MdOptions::NONE, member.queue);
-        let bound = member.shard.bind(&MdSpec { user_ptr: put, ..spec });
-        let request = |md| PutRequest {
-            md,
-            ack: true,
-            self_nid: None,
-            target: ProcessId::lustre(nid),
-            portal: PORTAL,
-            match_bits: MATCH_BITS,
-            offset: 0,
-            hdr_data: put,
-        };
-        let started = bound.map(|md| (md, member.shard.put(now, &request(md))));
-        match started {
-            Ok((_, Ok(()))) => {
-                self.under_way.insert(put, Put { is_acked: false, to, good });
-            }
-            Ok((md, Err(_))) => {
-                // It was not started: its descriptor goes, which an event tells.
-                let _ = member.shard.unlink(md);
-                self.report.failed += 1;
-            }
-            Err(_) => self.report.failed += 1,
+        if member.timer.is_some_and(|timer| timer <= now.0) {
+            member.timer = None;
+        }
+        if member.node.poll_timeout().is_some_and(|at| at <= now) {
+            member.node.handle_timeout(now);
+        }
+        if member.shard.poll_timeout().is_some_and(|at| at <= now) {
+            member.shard.handle_timeout(now);
         }
         self.settle(number);
-    }
-
-    fn arrive(&mut self, from: u32, source: Nid, to: Nid, tx: TxId, header: &Header) {
-        let now = Instant(self.now);
-        let Some(number) = self.reach(from, &to) else {
-            let status = Status::NeverSent(Cause::Unreachable);
-            return self.at(self.now + SILENCE_NS, Event::Sent { node: from, tx, status });
-        };
-        let rail = to.net().number() as u8;
-        let member = &mut self.members[number as usize];
-        if let Some(ni) = member.ni_of(rail) {
-            // Nothing is arriving in between, so one name does.
-            match member.shard.header(now, ni, &source, RxId(0), header) {
-                Verdict::Deliver(_) => member.shard.received(now, RxId(0), Status::Ok),
-                Verdict::Drop => {}
-                Verdict::Delay => self.violate(format!("node {number} delays {header:?}")),
-            }
-        }
-        self.soon(Event::Sent { node: from, tx, status: Status::Ok });
-        self.settle(number);
-    }
-
-    fn fault(&mut self, index: usize, begins: bool) {
-        self.changed_at = self.now;
-        let fault = self.fleet.faults[index].clone();
-        let bit = 1 << fault.rail;
-        let nodes = fault.nodes.unwrap_or(u32::MAX).min(self.members.len() as u32);
-        // What has begun before may have met the fault.
-        self.under_way.values_mut().for_each(|put| put.good &= !bit);
-        for number in 0..nodes {
-            let cut = &mut self.cut[number as usize];
-            *cut = if begins { *cut | bit } else { *cut & !bit };
-            let member = &mut self.members[number as usize];
-            if let Some(ni) = member.ni_of(fault.rail).filter(|_| fault.link_down) {
-                member.node.handle_report(Instant(self.now), Report::Link { ni, is_up: !begins });
-                self.settle(number);
-            }
-        }
-    }
-
-    /// Carries out what a node says, and takes what its shard tells.
-    fn settle(&mut self, number: u32) {
-        let now = Instant(self.now);
-        while let Some(action) = self.members[number as usize].poll(now) {
-            self.carry_out(number, action);
-        }
-        self.take_events(number);
-        self.take_messages(number);
-        let member = &mut self.members[number as usize];
-        let timers = [member.node.poll_timeout(), member.shard.poll_timeout()];
-        if let Some(at) = timers.into_iter().flatten().min()
-            && member.timer.is_none_or(|timer| at.0 < timer)
-        {
-            member.timer = Some(at.0);
-            self.at(at.0, Event::Timer(number));
-        }
-    }
-
-    fn carry_out(&mut self, number: u32, action: Action<()>) {
-        let member = &mut self.members[number as usize];
-        match action {
-            Action::Ping { ping, nid, length_bytes, .. } => {
-                if member.nids.iter().any(|(_, its)| *its == nid) {
-                    self.report.recovery_pings += 1;
-                    let bytes = member.published.to_vec();
-                    return self.soon(Event::Answer { to: number, ping, nid, bytes: Some(bytes) });
-                }
-                let is_recovery = member.node.peer(&nid).is_none_or(|peer| !peer.is(peer_state::PING_SENT));
-                let count =
-                    if is_recovery { &mut self.report.recovery_pings } else { &mut self.report.pings };
-                *count += 1;
-                self.count_late(number, nid, length_bytes.min(272));
-                self.soon(Event::Ping { from: number, ping, nid, length_bytes });
-            }
-            Action::Push { ping, nid, bytes } => {
-                self.report.pushes += 1;
-                let source = member.nids.iter().find(|(_, its)| its.net() == nid.net()).map(|(_, its)| *its);
-                self.count_late(number, nid, bytes.len());
-                match source {
-                    Some(source) => self.soon(Event::Push { from: number, ping, source, nid, bytes }),
-                    None => self.answer(number, (ping, nid), None),
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn take_messages(&mut self, number: u32) {
-        let slots = self.members[number as usize].shard.topology().interfaces().len() as u16;
-        for ni in (0..slots).map(NiId) {
-            while let Some(lent) = self.members[number as usize].shard.poll_transmit(ni) {
-                let transmit = *lent.transmit;
-                let source = transmit.header.source.nid;
-                let (to, tx, header) = (transmit.next_hop, transmit.tx, Box::new(transmit.header));
-                self.soon(Event::Arrive { from: number, ni: source, to, tx, header });
-            }
-        }
-    }
-
-    fn take_events(&mut self, number: u32) {
-        loop {
-            let member = &mut self.members[number as usize];
-            let Some(event) = member.shard.poll_event(member.queue) else { return };
-            if let LnetEvent::Put { hdr_data, .. } = event {
-                if !self.arrived.insert(hdr_data) {
-                    self.violate(format!("put {hdr_data} is delivered twice, to node {number}"));
-                }
-                continue;
-            }
-            let put = event.user_ptr();
-            let is_acked = event.kind() == EventKind::Ack && event.status() == Status::Ok;
-            if is_acked && !self.arrived.contains(&put) {
-                self.violate(format!("put {put} of node {number} is acknowledged and has not arrived"));
-            }
-            if event.kind() == EventKind::Send {
-                self.check_sent(number, put, event.status());
-            }
-            if let Some(state) = self.under_way.get_mut(&put) {
-                state.is_acked |= is_acked;
-            }
-            if event.unlinked()
-                && let Some(Put { is_acked, .. }) = self.under_way.remove(&put)
-            {
-                let count = if is_acked { &mut self.report.acked } else { &mut self.report.failed };
-                *count += 1;
-            } else if event.kind() == EventKind::Send && event.status() != Status::Ok {
-                // No ACK comes of it.
-                let md = event.md();
-                let _ = self.members[number as usize].shard.unlink(md);
-            }
-        }
     }
 
     fn sample(&mut self) -> Sample {
@@ -504,4 +302,16 @@ impl<'a> World<'a> {
         }
         sample
     }
+}
+
+/// The NIDs of a node, and which rail each is on.
+fn nids_of(fleet: &Fleet, group: &Group, number: u32) -> Vec<(u8, Nid)> {
+    let mut nids: Vec<(u8, Nid)> = Vec::new();
+    for ni in &group.nis {
+        let net = ni.net().expect("a checked net");
+        let ordinal = nids.iter().filter(|(_, nid)| nid.net() == net).count() as u8;
+        let rail = fleet.rail_index(&ni.rail).expect("a checked rail") as u8;
+        nids.push((rail, nid_on(net, number, ordinal)));
+    }
+    nids
 }

@@ -10,14 +10,18 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, Change, NetOptions, NiSpec, Node, NodeConfig, Report, Request};
 use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
+use lnet_core::topology::Topology;
 use lnet_core::{Shard, ShardConfig};
 use lnet_wire::{Global, Net, NetType, Nid, ProcessId};
+
+/// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a fleet lets it be.
+pub(super) const PEERS_MAX: u32 = 256;
 
 /// Where Puts go.
 pub(super) const PORTAL: u32 = 4;
 pub(super) const MATCH_BITS: u64 = 1;
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     match_entries: 4,
     memory_descs: 128,
     event_queues: 1,
@@ -28,7 +32,7 @@ const LIMITS: Limits = Limits {
     forwards: 0,
     incoming: 64,
     delayed: 4,
-    peers: 256,
+    peers: PEERS_MAX,
     interfaces: 20,
 };
 
@@ -36,7 +40,7 @@ pub(super) struct Member {
     pub(super) node: Node<()>,
     pub(super) shard: Shard,
     pub(super) queue: EqHandle,
-    /// Its NIDs, by rail.
+    /// The NIDs of its NIs, and which rail each is on.
     pub(super) nids: Vec<(u8, Nid)>,
     /// What it answers to pings.
     pub(super) published: Arc<[u8]>,
@@ -48,55 +52,76 @@ pub(super) struct Member {
     pub(super) partners: Vec<u32>,
 }
 
-/// The NID of a node on a rail.
+/// The NID of the first NI of a node on the xdp net of this number.
 pub fn nid(number: u32, rail: u8) -> Nid {
-    let [_, high, middle, low] = (number + 1).to_be_bytes();
-    let address = [10, high, middle, low];
-    Nid::new_ip(Net::new(NetType::XDP, rail.into()), address.into()).expect("an address of a node")
+    nid_on(Net::new(NetType::XDP, rail.into()), number, 0)
 }
 
-/// The node that has a NID.
+/// The NID of one of the NIs of a node on a net.
+pub(super) fn nid_on(net: Net, number: u32, ordinal: u8) -> Nid {
+    let [high, middle, low] = [number + 1 >> 16, number + 1 >> 8, number + 1].map(|part| part as u8);
+    let address = [10, ordinal << 4 | high, middle, low];
+    Nid::new_ip(net, address.into()).expect("an address of a node")
+}
+
+/// The node that has a NID, and the number of the net.
 pub(super) fn owner(nid: &Nid) -> Option<(u32, u8)> {
     let std::net::IpAddr::V4(address) = nid.ip()? else { return None };
     let [_, high, middle, low] = address.octets();
-    let number = u32::from_be_bytes([0, high, middle, low]).checked_sub(1)?;
+    let number = u32::from_be_bytes([0, high & 15, middle, low]).checked_sub(1)?;
     Some((number, nid.net().number() as u8))
 }
 
 /// An NI comes.
-pub(super) fn add_ni(rail: u8, nid: Nid) -> Change<()> {
+pub(super) fn add_ni(interface: u8, nid: Nid) -> Change<()> {
     let options = NetOptions { lnd_timeout: Some(Duration::from_secs(5)), ..NetOptions::default() };
-    Change::AddNi(NiSpec { nid, interface: format!("rail{rail}"), options, lnd: () })
+    Change::AddNi(NiSpec { nid, interface: format!("if{interface}"), options, lnd: () })
+}
+
+fn shard_config(limits: Limits, cookie: u64, seed: u64, topology: Arc<Topology>) -> ShardConfig {
+    ShardConfig {
+        shard: ShardId(0),
+        shard_count: 1,
+        interface_cookie: cookie,
+        pid: ProcessId::LUSTRE_PID,
+        limits,
+        topology,
+        hash_seed: seed,
+    }
+}
+
+/// A shard with these limits that knows nothing yet.
+pub(super) fn shard_of(limits: Limits) -> Shard {
+    Shard::new(shard_config(limits, 1, 1, Arc::default()))
 }
 
 impl Member {
-    /// A node with NIs on these rails, whose requests wait for discovery if it `holds` them; those of its own are still to be
-    /// carried out.
-    pub(super) fn new(number: u32, rails: &[u8], takes_part: bool, holds: bool, seed: u64) -> Self {
-        let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.interfaces, &[NetType::XDP]) };
+    /// A node with these NIs, whose requests wait for discovery if it `holds` them; those of its own are still to be carried
+    /// out. Which life it is tells it from what it was before a restart.
+    pub(super) fn new(
+        (number, life): (u32, u32),
+        nids: Vec<(u8, Nid)>,
+        takes_part: bool,
+        holds: bool,
+        seed: u64,
+    ) -> Self {
+        let nets = [NetType::XDP, NetType::TCP];
+        let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.interfaces, &nets) };
         let mut node = Node::new(config);
         if holds {
             node.gate_requests();
         }
         let topology = node.poll_snapshot().expect("a node has a snapshot");
-        let mut shard = Shard::new(ShardConfig {
-            shard: ShardId(0),
-            shard_count: 1,
-            interface_cookie: u64::from(number) + 1,
-            pid: ProcessId::LUSTRE_PID,
-            limits: LIMITS,
-            topology,
-            hash_seed: seed,
-        });
+        let cookie = u64::from(life) << 32 | u64::from(number) + 1;
+        let mut shard = Shard::new(shard_config(LIMITS, cookie, seed, topology));
         let queue = shard.create_event_queue(LIMITS.events).expect("an event queue");
         let entry = shard.attach_entry(&EntrySpec::new(PORTAL, MATCH_BITS)).expect("an entry");
         let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
         shard.attach(entry, &MdSpec::new(64, Threshold::Infinite, options, queue)).expect("a descriptor");
-        let nids: Vec<_> = rails.iter().map(|rail| (*rail, nid(number, *rail))).collect();
-        let add = |(rail, nid): &(u8, Nid)| add_ni(*rail, *nid);
+        let add = |(interface, (_, nid)): (u8, &(u8, Nid))| add_ni(interface, *nid);
         let settings = [(Global::Discovery, i64::from(takes_part)), (Global::TransactionTimeout, 10)];
         let settings = settings.map(|(setting, value)| Change::Set { setting, value });
-        let changes = settings.into_iter().chain(nids.iter().map(add)).collect();
+        let changes = settings.into_iter().chain((0..).zip(&nids).map(add)).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");
         let (published, partners) = (Arc::default(), Vec::new());
         Self { node, shard, queue, nids, published, timer: None, takes_part, partners }
@@ -132,9 +157,13 @@ impl Member {
         }
     }
 
-    /// The slot of the NI on a rail.
-    pub(super) fn ni_of(&self, rail: u8) -> Option<NiId> {
-        let (_, nid) = self.nids.iter().find(|(its, _)| *its == rail)?;
+    /// The slot of the NI with a NID.
+    pub(super) fn slot_of(&self, nid: &Nid) -> Option<NiId> {
         self.shard.topology().local_nis().find(|(_, local)| local.nid == *nid).map(|(ni, _)| ni)
+    }
+
+    /// Which of its NIs has a NID.
+    pub(super) fn index_of(&self, nid: &Nid) -> Option<usize> {
+        self.nids.iter().position(|(_, its)| its == nid)
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
+use super::Fleet;
+
 /// A moment of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -41,8 +43,18 @@ pub struct FleetReport {
     pub resends: u64,
     /// Pings and pushes in the last tenth of the run, when nothing changes any more.
     pub late_traffic: u64,
-    /// Bytes that the control state of a peer takes, roughly: of the node's table and of the snapshot that shards share.
-    pub peer_bytes: usize,
+    /// Tries of messages that were lost, and that transports have made again.
+    pub retransmissions: u64,
+    /// Nodes that have begun anew.
+    pub restarts: u64,
+    /// Peers that nodes have in the end.
+    pub peers: u64,
+    /// Bytes that a peer takes, as the allocator counts them: of its node's table, and of the snapshot that shards share.
+    pub peer_bytes: f64,
+    /// Bytes that the NIDs of a peer take in each shard, as the allocator counts them.
+    pub shard_bytes: f64,
+    /// When something fails, from and to, in seconds.
+    pub faults: Vec<(f64, f64)>,
     /// How it went.
     pub samples: Vec<Sample>,
     /// What a checker has found.
@@ -66,11 +78,27 @@ impl fmt::Display for FleetReport {
         writeln!(to, "{:<34}{:>14}", "acknowledged", self.acked)?;
         writeln!(to, "{:<34}{:>14}", "failed", self.failed)?;
         writeln!(to, "{:<34}{:>14}", "sent again by another path", self.resends)?;
-        write!(to, "{:<34}{:>14}", "bytes of a peer, about", self.peer_bytes)
+        writeln!(to, "{:<34}{:>14}", "tries lost and made again", self.retransmissions)?;
+        writeln!(to, "{:<34}{:>14}", "nodes that began anew", self.restarts)?;
+        writeln!(
+            to,
+            "{:<34}{:>14}   {:.1} a node",
+            "peers known in the end",
+            self.peers,
+            per_node(self.peers)
+        )?;
+        writeln!(to, "{:<34}{:>14.0}", "bytes of a peer, measured", self.peer_bytes)?;
+        write!(to, "{:<34}{:>14.0}", "and of its nids in each shard", self.shard_bytes)
     }
 }
 
 impl FleetReport {
+    /// Of a fleet whose run begins.
+    pub(super) fn of(fleet: &Fleet) -> Self {
+        let faults = fleet.faults.iter().map(|fault| (fault.from_s, fault.to_s)).collect();
+        Self { nodes: fleet.node_count(), faults, ..Self::default() }
+    }
+
     /// Draws how the nodes came to know each other, over time, as SVG.
     ///
     /// # Errors
@@ -86,6 +114,12 @@ impl FleetReport {
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..end, 0.0..100.0)?;
         chart.configure_mesh().x_desc("seconds").y_desc("pairs up to date, percent").draw()?;
+        // When something fails the ground is grey.
+        let grey = RGBColor(225, 225, 225).filled();
+        let dark = |(from, to): &(f64, f64)| {
+            Rectangle::new([(*from, 0.0), (to.max(from + end / 400.0).min(end), 100.0)], grey)
+        };
+        chart.draw_series(self.faults.iter().filter(|(from, _)| *from < end).map(dark))?;
         let points = self.samples.iter().map(|sample| (sample.seconds, sample.converged * 100.0));
         chart.draw_series(LineSeries::new(points, BLUE.stroke_width(2)))?;
         area.present()?;

@@ -93,7 +93,10 @@ impl Stage {
     }
 
     fn of(rails: &[&[u8]], holds: bool) -> Self {
-        let member = |(number, rails): (u32, &&[u8])| Member::new(number, rails, true, holds, number.into());
+        let member = |(number, rails): (u32, &&[u8])| {
+            let nids = rails.iter().map(|rail| (*rail, nid(number, *rail))).collect();
+            Member::new((number, 0), nids, true, holds, number.into())
+        };
         let mut stage = Self {
             members: (0..).zip(rails).map(member).collect(),
             holds,
@@ -112,8 +115,9 @@ impl Stage {
 
     /// A node is shut down and comes up again in another version: one that knows of Multi-Rail or one that does not.
     pub fn restart(&mut self, node: usize, is_old: bool) {
-        let rails: Vec<u8> = self.members[node].nids.iter().map(|(rail, _)| *rail).collect();
-        self.members[node] = Member::new(node as u32, &rails, true, self.holds && !is_old, self.now.0 + 77);
+        let nids = self.members[node].nids.clone();
+        self.members[node] =
+            Member::new((node as u32, 0), nids, true, self.holds && !is_old, self.now.0 + 77);
         let is_there = |nid: &Nid| owner(nid).is_some_and(|(other, _)| other as usize == node);
         self.under_way.retain(|message| !is_there(&message.from) && !is_there(&message.to));
         self.results.retain(|(of, _), _| *of != node);
@@ -155,7 +159,7 @@ impl Stage {
     pub fn add_ni(&mut self, node: usize, rail: u8) {
         let nid = nid(node as u32, rail);
         self.members[node].nids.push((rail, nid));
-        self.change(node, add_ni(rail, nid));
+        self.change(node, add_ni(rail + 100, nid));
     }
 
     /// A node loses an NI: no message arrives there from now on.
@@ -362,7 +366,7 @@ impl Stage {
         let member = &mut self.members[node];
         match what {
             What::Ping { ping, length_bytes } => {
-                let first_ni = owner(&to).and_then(|(_, rail)| member.ni_of(rail));
+                let first_ni = member.slot_of(&to);
                 member.node.handle_report(now, Report::Traffic { nid: from, is_incoming: true, first_ni });
                 let answer = if is_old { old_answer(&member.published) } else { member.published.to_vec() };
                 let bytes = answer[..answer.len().min(length_bytes)].to_vec();
@@ -382,8 +386,7 @@ impl Stage {
                 member.node.handle_report(now, Report::Answered { ping, bytes: &bytes });
             }
             What::Lnet(header) => {
-                let rail = owner(&to).map_or(0, |(_, rail)| rail);
-                let ni = member.ni_of(rail);
+                let ni = member.slot_of(&to);
                 member
                     .node
                     .handle_report(now, Report::Traffic { nid: from, is_incoming: true, first_ni: ni });
