@@ -205,12 +205,13 @@ impl LockedPool<'_> {
         Some(buffer)
     }
 
-    pub(crate) fn is_below_threshold(&self) -> bool {
-        self.free_count() < self.pool.shared.spec.threshold
+    /// Free buffers that the threshold asks for and that are not there.
+    pub(crate) fn lack(&self) -> usize {
+        self.pool.shared.spec.threshold.saturating_sub(self.free_count())
     }
 
     pub(crate) fn tell_below_threshold(&mut self) {
-        if self.is_below_threshold() {
+        if self.lack() != 0 {
             let handler = Arc::clone(&self.pool.shared.handler);
             handler.below_threshold(self);
         }

@@ -12,7 +12,7 @@ use crate::tm::TmLink;
 use crate::transport::{Completion, Outcome};
 use crate::{
     Attachment, BufferEvent, BufferId, Callback, Domain, Errno, Handler, LockedPool, Operation, Pool,
-    PoolHandler, StopMode, TmEvent, TmState, TransferMachine,
+    PoolHandler, PoolSpec, StopMode, TmEvent, TmState, TransferMachine,
 };
 
 /// Counts the times that the pool was not empty any more, and has transfer machines provisioned.
@@ -390,6 +390,41 @@ fn a_buffer_that_is_too_short_does_not_keep_the_others_out() {
     let stats = tm.stats(Receive, false).unwrap();
     assert_eq!((stats.num_adds, stats.num_f_events), (3, 1));
     setup.end(vec![tm]);
+}
+
+/// Counts how often the pool was too small.
+#[derive(Default)]
+struct CountLow(AtomicUsize);
+
+impl PoolHandler for CountLow {
+    fn below_threshold(&self, _: &mut LockedPool<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Each buffer that a queue gets and that leaves fewer than the threshold is told once; one that is refused is not.
+#[test]
+fn a_buffer_that_is_refused_does_not_make_the_pool_too_small() {
+    let setup = Setup::new(0);
+    let count = Arc::new(CountLow::default());
+    let spec = PoolSpec { threshold: 3, ..SPEC };
+    let pool = Pool::new(&setup.domain, spec, count.clone()).unwrap();
+    assert_eq!(pool.lock().provision(4), 4);
+    for _ in 0..2 {
+        // Too short for a message.
+        let short = setup.domain.allocate(1, 8).unwrap();
+        pool.lock().put(short, None).unwrap();
+    }
+    let tm = TransferMachine::new(&setup.domain, Arc::new(Ignore)).unwrap();
+    tm.attach_pool(Attachment { pool: pool.clone(), ..setup.attachment() }, 2).unwrap();
+    tm.start("own").unwrap();
+    await_state(&tm, TmState::Started);
+    let told = || count.0.swap(0, Ordering::Relaxed);
+    assert_eq!((provided(&tm), told()), ((2, 0), 0), "four are left");
+    tm.set_receive_queue_length(6).unwrap();
+    assert_eq!((provided(&tm), told()), ((4, 2), 1), "three and then two are left");
+    setup.end(vec![tm]);
+    pool.finish().unwrap();
 }
 
 #[test]

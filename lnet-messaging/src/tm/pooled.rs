@@ -116,7 +116,7 @@ impl TmShared {
     }
 
     fn provision_from(&self, pool: &mut LockedPool<'_>) {
-        let mut low_count = 0;
+        let mut added_count = 0;
         let mut locked = self.lock();
         let Some(attachment) = locked.front.attachment.clone() else { return };
         if locked.front.state() != TmState::Started || attachment.pool != *pool.pool() {
@@ -135,12 +135,12 @@ impl TmShared {
             let mut buffers = Vec::with_capacity(need.min(BURST));
             while buffers.len() < need.min(BURST) {
                 let Some(buffer) = pool.get_silently(colour) else { break };
-                low_count += usize::from(pool.is_below_threshold());
                 buffers.push(buffer);
             }
             let count = buffers.len();
             let refused = locked.add_receives(&self.domain, buffers, addition, now);
             need -= count - refused.len();
+            added_count += count - refused.len();
             let is_over = count == 0 || !refused.is_empty();
             for refused in refused {
                 tracing::warn!(error = %refused.error, "a receive buffer is not added");
@@ -153,7 +153,8 @@ impl TmShared {
         let former = self.deficit.swap(need, Ordering::Relaxed);
         locked.front.stats[queue as usize].num_f_events += need.saturating_sub(former) as u64;
         drop(locked);
-        for _ in 0..low_count {
+        // One call for each buffer that is gone and left too few. Those that were refused are back, and have left none.
+        for _ in 0..added_count.min(pool.lack()) {
             pool.tell_below_threshold();
         }
     }
