@@ -154,11 +154,22 @@ impl Domain {
     }
 }
 
+/// Whether a domain is made or ended at the moment.
+#[cfg(test)]
+pub(crate) fn all_are_locked() -> bool {
+    ALL_DOMAINS.try_lock().is_err()
+}
+
 fn ended() -> Error {
     Error::new(Errno::Busy, "the domain was finished: a live one is expected")
 }
 
 impl DomainShared {
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.state.try_lock().is_err()
+    }
+
     fn lock(&self) -> MutexGuard<'_, DomainState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -71,9 +71,12 @@ fn if_01_a_descriptor_is_copied_and_freed() {
 fn if_03_buffers_are_registered_with_the_transport() {
     let made = Made::new();
     made.fake.calls();
-    let buffers: Vec<Buffer> = (0..6).map(|_| made.buffer()).collect();
+    let shared = Arc::clone(made.domain.shared());
+    let is_locked = move || shared.is_locked();
+    let buffers: Vec<Buffer> = made.fake.under(is_locked.clone(), || (0..6).map(|_| made.buffer()).collect());
+    assert!(!is_locked());
     assert_eq!((made.fake.calls(), made.domain.buffer_count()), (vec!["register".to_owned(); 6], 6));
-    drop(buffers);
+    made.fake.under(is_locked, || drop(buffers));
     assert_eq!((made.fake.calls().len(), made.domain.buffer_count()), (6, 0));
     made.fake.plan(|plan| plan.refuse_register = Some(Errno::NoMemory));
     let (error, memory) = made.domain.register(Memory::zeroed(2, 8).unwrap()).unwrap_err();

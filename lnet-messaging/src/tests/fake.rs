@@ -22,10 +22,17 @@ pub(super) const LIMITS: Limits = Limits {
     preferred_segment_bytes: 4096,
 };
 
+/// Whether a lock is taken.
+pub(super) type IsLocked = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What a fake does from now on, and what it was asked for.
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) calls: Vec<String>,
+    /// The lock under which all is asked for from now on.
+    pub(super) is_locked: Option<IsLocked>,
+    /// What was asked for without it.
+    pub(super) unlocked: Vec<String>,
     pub(super) refuse_domain: Option<Errno>,
     pub(super) refuse_register: Option<Errno>,
     pub(super) refuse_add: Option<Errno>,
@@ -52,7 +59,30 @@ impl Fake {
 
     fn note(&self, call: impl Into<String>) {
         let call = call.into();
-        self.plan(|plan| plan.calls.push(call));
+        self.plan(|plan| {
+            if plan.is_locked.as_ref().is_some_and(|is_locked| !is_locked()) {
+                plan.unlocked.push(call.clone());
+            }
+            plan.calls.push(call);
+        });
+    }
+
+    /// Runs something during which all is asked for under this lock, which is free before and behind it.
+    #[track_caller]
+    pub(super) fn under<R>(
+        &self,
+        is_locked: impl Fn() -> bool + Send + Sync + 'static,
+        run: impl FnOnce() -> R,
+    ) -> R {
+        let is_locked: IsLocked = Arc::new(is_locked);
+        self.plan(|plan| plan.is_locked = Some(Arc::clone(&is_locked)));
+        let result = run();
+        let unlocked = self.plan(|plan| {
+            plan.is_locked = None;
+            std::mem::take(&mut plan.unlocked)
+        });
+        assert!(unlocked.is_empty(), "{unlocked:?} without the lock");
+        result
     }
 
     pub(super) fn calls(&self) -> Vec<String> {

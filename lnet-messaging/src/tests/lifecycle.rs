@@ -7,6 +7,7 @@ use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::fake::{Fake, Ignore, LIMITS, Made, PATIENCE, await_state};
+use crate::domain::all_are_locked;
 use crate::transport::{Completion, Transport};
 use crate::{
     Domain, Errno, Handler, MemTransport, Memory, Operation, Registry, StopMode, TmEvent, TmState,
@@ -16,9 +17,10 @@ use crate::{
 #[test]
 fn if_02_a_domain_has_the_limits_of_its_transport() {
     let fake = Fake::default();
-    let domain = fake.domain();
+    let domain = fake.under(all_are_locked, || fake.domain());
     assert_eq!((fake.calls(), *domain.limits()), (vec!["create_domain".to_owned()], LIMITS));
     // Nothing is locked any more.
+    assert!(!domain.shared().is_locked());
     drop(fake.domain());
     domain.finish().unwrap();
 
@@ -156,17 +158,24 @@ fn if_15_synchronous_delivery_reaches_the_transport() {
     let fake = Fake::default();
     fake.plan(|plan| plan.supports_synchronous = true);
     let mut made = Made::of(fake);
-    made.tm.deliver_synchronously().unwrap();
+    let fake = made.fake.clone();
+    let link = made.tm.link();
+    fake.under(move || link.is_locked(), || made.tm.deliver_synchronously().unwrap());
     assert_eq!(made.tm.deliver_synchronously().unwrap_err().errno(), Errno::Busy);
     assert_eq!(made.tm.is_pending().unwrap_err().errno(), Errno::NotPermitted, "not started");
     made.tm.start("own").unwrap();
     made.tm_event();
     made.await_state(TmState::Started);
     made.fake.calls();
-    assert!(!made.tm.is_pending().unwrap());
-    made.tm.deliver_all().unwrap();
     let count = Arc::new(Count(AtomicU32::new(0)));
-    made.tm.notify(Waker::from(Arc::clone(&count))).unwrap();
+    let link = fake.link();
+    let is_locked = move || link.is_locked();
+    fake.under(is_locked, || {
+        assert!(!made.tm.is_pending().unwrap());
+        made.tm.deliver_all().unwrap();
+        made.tm.notify(Waker::from(Arc::clone(&count))).unwrap();
+    });
+    assert!(!fake.link().is_locked());
     assert_eq!(made.fake.calls(), ["is_pending", "next_pending", "notify"]);
     made.fake.plan(|plan| plan.waker.take()).unwrap().wake();
     assert_eq!(count.0.load(Ordering::Relaxed), 1);

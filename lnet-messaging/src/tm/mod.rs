@@ -150,6 +150,11 @@ impl TransferMachine {
         Ok(tm)
     }
 
+    #[cfg(test)]
+    pub(crate) fn link(&self) -> TmLink {
+        TmLink::new(Arc::clone(&self.shared))
+    }
+
     fn of(shared: &Arc<TmShared>) -> Self {
         shared.handle_count.fetch_add(1, Ordering::AcqRel);
         Self { shared: Arc::clone(shared) }
@@ -243,7 +248,7 @@ impl TransferMachine {
     }
 
     /// Has its next passive buffer over lnet get this number.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn set_match_counter(&self, counter: u64) {
         self.shared
             .lock()
@@ -309,6 +314,11 @@ fn finished() -> Error {
 }
 
 impl TmLink {
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.shared.locked.try_lock().is_err()
+    }
+
     pub(crate) fn new(shared: Arc<TmShared>) -> Self {
         Self { shared }
     }
