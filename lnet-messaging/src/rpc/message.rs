@@ -1,8 +1,10 @@
 //! Calls and replies (RFC 5531, 9), without the arguments and results of procedures.
 //!
-//! Credentials and verifiers of callers are looked at for their length alone. The crates that have these messages
-//! (`onc-rpc` is the one that is kept up) take neither fragments nor credentials of more than 200 bytes, and none of them has arguments;
-//! the tests hold this module against `onc-rpc`.
+//! They are written by the crate `onc-rpc`. It reads neither fragments nor credentials of more than 200 bytes, and gives no number to
+//! answer what it refuses, so that what others send is read here. Their credentials and verifiers are looked at for their length alone.
+
+use onc_rpc::auth::AuthFlavor;
+use onc_rpc::{AcceptedReply, AcceptedStatus, AuthError, CallBody, MessageType, RejectedReply, ReplyBody};
 
 use super::xdr::{Decoder, Garbage, put_word};
 use crate::errno::Errno;
@@ -23,6 +25,11 @@ const DENIED: u32 = 1;
 const RPC_MISMATCH: u32 = 0;
 const AUTH_ERROR: u32 = 1;
 
+/// Neither credentials nor a verifier.
+const NONE: AuthFlavor<&[u8]> = AuthFlavor::AuthNone(None);
+/// What follows is appended by others.
+const NOTHING: &[u8] = &[];
+
 /// The procedures of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Procedure {
@@ -41,8 +48,10 @@ pub(super) enum Procedure {
 pub(super) enum Fault {
     /// Another version of the protocol of calls.
     RpcMismatch,
-    /// Credentials that are too long (1), or a verifier that is (3).
-    Auth(u32),
+    /// Credentials that are too long.
+    Credentials,
+    /// A verifier that is.
+    Verifier,
     ProgramUnavailable,
     ProgramMismatch,
     ProcedureUnavailable,
@@ -56,13 +65,15 @@ impl From<Garbage> for Fault {
     }
 }
 
+fn put(to: &mut Vec<u8>, xid: u32, message: &MessageType<&[u8], &[u8]>) {
+    put_word(to, xid);
+    message.serialise_into(to).expect("memory takes whatever is written to it");
+}
+
 /// The begin of a call: its arguments follow.
 pub(super) fn put_call(to: &mut Vec<u8>, xid: u32, procedure: Procedure) {
-    for word in [xid, CALL, RPC_VERSION, PROGRAM, VERSION, procedure as u32] {
-        put_word(to, word);
-    }
-    // Neither credentials nor a verifier.
-    (0..4).for_each(|_| put_word(to, 0));
+    let call = CallBody::new(PROGRAM, VERSION, procedure as u32, NONE, NONE, NOTHING);
+    put(to, xid, &MessageType::Call(call));
 }
 
 /// A call, or what is wrong with it: with its number, to be answered, in either case.
@@ -80,10 +91,10 @@ pub(super) fn call(record: &[u8]) -> Result<(u32, Result<(Procedure, &[u8]), Fau
         return Ok((xid, Err(Fault::RpcMismatch)));
     }
     let [program, version, procedure] = [decoder.word()?, decoder.word()?, decoder.word()?];
-    for refusal in [1, 3] {
+    for fault in [Fault::Credentials, Fault::Verifier] {
         decoder.word()?;
         if decoder.opaque(AUTH_MAX_BYTES).is_err() {
-            return Ok((xid, Err(Fault::Auth(refusal))));
+            return Ok((xid, Err(fault)));
         }
     }
     let procedure = match (program, version, procedure) {
@@ -100,24 +111,24 @@ pub(super) fn call(record: &[u8]) -> Result<(u32, Result<(Procedure, &[u8]), Fau
 
 /// A reply without results, or its begin: the results follow.
 pub(super) fn put_reply(to: &mut Vec<u8>, xid: u32, outcome: Result<(), Fault>) {
-    let status: &[u32] = match outcome {
-        Ok(()) => &[0],
-        Err(Fault::ProgramUnavailable) => &[1],
-        Err(Fault::ProgramMismatch) => &[2, VERSION, VERSION],
-        Err(Fault::ProcedureUnavailable) => &[3],
-        Err(Fault::GarbageArguments) => &[4],
-        Err(Fault::System) => &[5],
+    let accepted = |status| ReplyBody::Accepted(AcceptedReply::new(NONE, status));
+    let denied = ReplyBody::Denied;
+    let reply = match outcome {
+        Ok(()) => accepted(AcceptedStatus::Success(NOTHING)),
+        Err(Fault::ProgramUnavailable) => accepted(AcceptedStatus::ProgramUnavailable),
+        Err(Fault::ProgramMismatch) => {
+            accepted(AcceptedStatus::ProgramMismatch { low: VERSION, high: VERSION })
+        }
+        Err(Fault::ProcedureUnavailable) => accepted(AcceptedStatus::ProcedureUnavailable),
+        Err(Fault::GarbageArguments) => accepted(AcceptedStatus::GarbageArgs),
+        Err(Fault::System) => accepted(AcceptedStatus::SystemError),
         Err(Fault::RpcMismatch) => {
-            return [xid, REPLY, DENIED, RPC_MISMATCH, RPC_VERSION, RPC_VERSION]
-                .iter()
-                .for_each(|word| put_word(to, *word));
+            denied(RejectedReply::RpcVersionMismatch { low: RPC_VERSION, high: RPC_VERSION })
         }
-        Err(Fault::Auth(refusal)) => {
-            return [xid, REPLY, DENIED, AUTH_ERROR, refusal].iter().for_each(|word| put_word(to, *word));
-        }
+        Err(Fault::Credentials) => denied(RejectedReply::AuthError(AuthError::BadCredentials)),
+        Err(Fault::Verifier) => denied(RejectedReply::AuthError(AuthError::BadVerifier)),
     };
-    // A verifier that is none stands between.
-    [xid, REPLY, ACCEPTED, 0, 0].iter().chain(status).for_each(|word| put_word(to, *word));
+    put(to, xid, &MessageType::Reply(reply));
 }
 
 /// The results in a reply to the call of this number.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lnet_messaging::rpc::{PROGRAM, VERSION};
-use lnet_messaging::{RpcTransport, TmEvent};
+use lnet_messaging::{Added, BulkDescriptor, Errno, Operation, RpcTransport, TmEvent};
 use xtask::privilege::{self, UNPRIVILEGED};
 
 use super::common::{PATIENCE, Party};
@@ -76,6 +76,118 @@ fn play(place: &Place, bytes: &[u8]) -> Vec<u8> {
 
 fn null_call() -> Vec<u8> {
     words(&[40 | 1 << 31, 9, 0, 2, PROGRAM, 1, 0, 0, 0, 0, 0])
+}
+
+/// What a peer puts on the stream for a call: the mark, the header with the number 9, the arguments.
+fn call(procedure: u32, arguments: &[u32]) -> Vec<u8> {
+    let length = 4 * (10 + arguments.len()) as u32;
+    words(&[&[length | 1 << 31, 9, 0, 2, PROGRAM, 1, procedure, 0, 0, 0, 0], arguments].concat())
+}
+
+/// The answer to that.
+fn success(results: &[u32]) -> Vec<u8> {
+    let length = 4 * (6 + results.len()) as u32;
+    words(&[&[length | 1 << 31, 9, 1, 0, 0, 0, 0], results].concat())
+}
+
+/// Calls of each procedure, word by word as RFC 4506 has them, and each word of the replies.
+#[test]
+fn rp_08_byte_vectors_of_the_server() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let (ip, port) = (host().to_bits(), u32::from(place.port));
+    // A message of five bytes, from a service 2 at the same place.
+    party.post(8, 8, 1);
+    let message = call(1, &[ip, port, 2, ip, port, 1, 5, 0x6865_6C6C, 0x6F00_0000]);
+    assert_eq!(play(&place, &message), success(&[0]));
+    let event = party.buffer_event();
+    assert_eq!((event.status, event.payload_bytes()), (Ok(()), b"hello".to_vec()));
+    assert_eq!(event.end_point.as_ref().unwrap().address(), place.address(2));
+    drop(event);
+    // Without a buffer: the number of ENOBUFS.
+    assert_eq!(play(&place, &message), success(&[-105_i32 as u32]));
+    assert_eq!(party.tm_event(), TmEvent::Error(Errno::NoBuffers));
+    let described = |added: &Added| {
+        let bytes = added.descriptor.as_ref().unwrap().as_bytes();
+        bytes.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    // What is read comes segment by segment, with padding, and the last part says so.
+    let mut buffer = party.buffer(&[5, 2]);
+    buffer.fill(b"abcdefg");
+    let send = Operation::PassiveSend { initiator: None, length_bytes: 7 };
+    let added = party.tm.add(buffer, send).unwrap();
+    let descriptor = described(&added);
+    assert_eq!(descriptor[2..], [0, 0, 0, ip, port, 1, 3, 7]);
+    let get = |offset: u32| play(&place, &call(2, &[&descriptor[..], &[offset]].concat()));
+    assert_eq!(get(0), success(&[0, 0, 5, 0x6162_6364, 0x6500_0000]));
+    assert_eq!(get(5), success(&[0, 1, 2, 0x6667_0000]));
+    assert_eq!(party.end_of(added.id).0, Ok(()));
+    assert_eq!(get(5), success(&[-2_i32 as u32, 0, 0]));
+    // What is written comes in parts, of a length that the caller says.
+    let room = Operation::PassiveReceive { initiator: None };
+    let added = party.tm.add(party.buffer(&[8]), room).unwrap();
+    let mut descriptor = described(&added);
+    assert_eq!(descriptor[2..9], [0, 0, 0, ip, port, 1, 2]);
+    descriptor[9] = 7;
+    let put = |part: &[u32]| play(&place, &call(3, &[&descriptor[..], part].concat()));
+    assert_eq!(put(&[0, 5, 0x6162_6364, 0x6500_0000]), success(&[0]));
+    assert_eq!(put(&[5, 3, 0x6667_6800]), success(&[-22_i32 as u32]), "one byte too many");
+    assert_eq!(put(&[5, 2, 0x6667_0000]), success(&[0]));
+    let event = party.buffer_event();
+    assert_eq!((event.status, event.payload_bytes()), (Ok(()), b"abcdefg".to_vec()));
+    drop(event);
+    assert_eq!(put(&[5, 2, 0x6667_0000]), success(&[-2_i32 as u32]));
+    party.end();
+}
+
+/// Each word of the calls, seen by a server that is not ours.
+#[test]
+fn rp_08_byte_vectors_of_the_client() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let (own_ip, own_port) = (host().to_bits(), u32::from(place.port));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let far_port = listener.local_addr().unwrap().port();
+    let far = [0x7F00_0001, u32::from(far_port), 4];
+    let descriptor = |queue: u32, total: u32| [&[1, 2, 0, 0, 0], &far[..], &[queue, total]].concat();
+    let named = |queue, total| BulkDescriptor::from_bytes(&words(&descriptor(queue, total)));
+    // Each call with the number that its caller has chosen, which is no part of the vector, and what it is answered.
+    let played: Vec<(Vec<u8>, Vec<u8>)> = vec![
+        (
+            call(1, &[&[own_ip, own_port, 1], &far[..], &[5, 0x6865_6C6C, 0x6F00_0000]].concat()),
+            success(&[0]),
+        ),
+        (call(2, &[&descriptor(3, 7)[..], &[0]].concat()), success(&[0, 0, 4, 0x6162_6364])),
+        (call(2, &[&descriptor(3, 7)[..], &[4]].concat()), success(&[0, 1, 3, 0x6566_6700])),
+        (call(3, &[&descriptor(2, 7)[..], &[0, 5, 0x6162_6364, 0x6500_0000]].concat()), success(&[0])),
+        (call(3, &[&descriptor(2, 7)[..], &[5, 2, 0x6667_0000]].concat()), success(&[0])),
+    ];
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        for (expected, mut answer) in played {
+            let mut found = vec![0; expected.len()];
+            stream.read_exact(&mut found).unwrap();
+            answer[4..8].copy_from_slice(&found[4..8]);
+            found[4..8].copy_from_slice(&9_u32.to_be_bytes());
+            assert_eq!(found, expected);
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    let id = party.send(&format!("127.0.0.1:{far_port}:4"), b"hello");
+    assert_eq!(party.end_of(id).0, Ok(()));
+    party.add(party.buffer(&[3, 4]), Operation::ActiveReceive { from: named(3, 7) });
+    let event = party.buffer_event();
+    assert_eq!((event.status, event.payload_bytes()), (Ok(()), b"abcdefg".to_vec()));
+    drop(event);
+    let mut buffer = party.buffer(&[5, 2]);
+    buffer.fill(b"abcdefg");
+    // There is more room than what is written.
+    let write = Operation::ActiveSend { to: named(2, 9), length_bytes: 7 };
+    let id = party.add(buffer, write);
+    assert_eq!(party.end_of(id).0, Ok(()));
+    server.join().unwrap();
+    party.end();
 }
 
 #[test]
