@@ -4,19 +4,9 @@
 //! cargo run -p lnet-messaging --example kv_client -- rpc 127.0.0.2:9001:1 127.0.0.1:9000:1 put colour green
 //! cargo run -p lnet-messaging --example kv_client -- rpc 127.0.0.2:9001:1 127.0.0.1:9000:1 get colour
 //! cargo run -p lnet-messaging --example kv_client -- lnet eth0 10.0.0.2@tcp:12345:34:1 10.0.0.1@tcp:12345:34:1 get colour
-//! cargo run -p lnet-messaging --example kv_client -- mem 127.0.0.1:2 127.0.0.1:1 put colour green
 //! ```
-//!
-//! Over mem the server is in the same process, since that reaches no other one.
-#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
 
-#[path = "kv/protocol.rs"]
-pub(crate) mod protocol;
-#[path = "kv_server.rs"]
-#[allow(dead_code, reason = "it is a program of its own")]
-mod server;
-#[path = "kv/transports.rs"]
-mod transports;
+pub(crate) mod kv;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -27,7 +17,8 @@ use lnet_messaging::{
     Addition, Buffer, BulkDescriptor, Domain, EndPoint, Event, Events, Operation, QueueType, TransferMachine,
 };
 
-use protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
+use kv::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request};
+use kv::{start, transports};
 
 /// How long the server may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -160,19 +151,11 @@ impl Client {
 
 const USAGE: &str = "usage: kv_client TRANSPORT ADDRESS SERVER put KEY VALUE
        kv_client TRANSPORT ADDRESS SERVER get KEY
-       a TRANSPORT is rpc, lnet INTERFACE or mem";
+       a TRANSPORT is rpc or lnet INTERFACE";
 
-/// What is asked for by the command line; the value, where that is what was asked for.
-pub(crate) fn run(words: &[&str]) -> Result<Option<Vec<u8>>> {
-    let (transport, rest) = transports::of(words).ok_or(USAGE)?;
-    let [address, server, rest @ ..] = rest else { return Err(USAGE.into()) };
-    let transport = transport.open(address)?;
-    let _served = match transport.name() {
-        "mem" => Some(server::Server::start(&transport, server)?),
-        _ => None,
-    };
-    let mut client = Client::connect(&transport, address, server)?;
-    match rest {
+/// Does what is asked for; the value, where that is what was asked for.
+pub(crate) fn command(client: &mut Client, words: &[&str]) -> Result<Option<Vec<u8>>> {
+    match words {
         ["put", key, value] => client.put(key, value.as_bytes()).map(|()| None),
         ["get", key] => match client.get(key)? {
             Some(value) => Ok(Some(value)),
@@ -180,6 +163,13 @@ pub(crate) fn run(words: &[&str]) -> Result<Option<Vec<u8>>> {
         },
         _ => Err(USAGE.into()),
     }
+}
+
+pub(crate) fn run(words: &[&str]) -> Result<Option<Vec<u8>>> {
+    let (transport, rest) = transports::of(words).ok_or(USAGE)?;
+    let [address, server, rest @ ..] = rest else { return Err(USAGE.into()) };
+    let mut client = Client::connect(&transport.open(address)?, address, server)?;
+    command(&mut client, rest)
 }
 
 #[allow(dead_code, reason = "tests have this file as a module")]

@@ -5,13 +5,9 @@
 //! cargo run -p lnet-messaging --example kv_server -- lnet eth0 10.0.0.1@tcp:12345:34:1
 //! ```
 //!
-//! Its client is `kv_client`, which also shows it over mem.
-#![allow(clippy::duplicate_mod, reason = "client and server are programs with the same parts")]
+//! Its client is `kv_client`. What both have in common is the directory `kv`.
 
-#[path = "kv/protocol.rs"]
-mod protocol;
-#[path = "kv/transports.rs"]
-mod transports;
+mod kv;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -25,7 +21,8 @@ use lnet_messaging::{
     TransferMachine,
 };
 
-use protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
+use kv::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request};
+use kv::{start, transports};
 
 /// Requests that there is room for at the same time.
 const REQUESTS: usize = 16;

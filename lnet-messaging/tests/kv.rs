@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use client::Client;
-use client::protocol::{Action, Outcome, Reply, Request};
+use client::kv::protocol::{Action, Outcome, Reply, Request};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{BulkDescriptor, LnetTransport, MemTransport, RpcTransport};
 use lnet_user::{Lnet, NiConfig, NodeConfig};
@@ -83,12 +83,17 @@ fn requests_and_replies_are_what_they_were_made_from() {
 }
 
 #[test]
-fn the_command_lines_say_what_is_wrong_with_them() {
+fn commands_say_what_is_wrong_with_them() {
+    let transport = MemTransport::default().shared();
+    let _server = Server::start(&transport, "127.0.0.1:8010").unwrap();
+    let mut client = Client::connect(&transport, "127.0.0.1:8011", "127.0.0.1:8010").unwrap();
+    assert!(client::command(&mut client, &["put", "colour", "green"]).unwrap().is_none());
+    assert_eq!(client::command(&mut client, &["get", "colour"]).unwrap().unwrap(), b"green");
+    let absent = client::command(&mut client, &["get", "shape"]).unwrap_err();
+    assert_eq!(absent.to_string(), "there is no value of `shape`");
+    assert!(client::command(&mut client, &["del", "colour"]).unwrap_err().to_string().starts_with("usage:"));
     let run = |text: &str| client::run(&text.split(' ').collect::<Vec<_>>());
-    assert!(run("mem 127.0.0.1:8011 127.0.0.1:8010 put colour green").unwrap().is_none());
-    let absent = run("mem 127.0.0.1:8011 127.0.0.1:8010 get colour").unwrap_err();
-    assert_eq!(absent.to_string(), "there is no value of `colour`", "another server than the one before");
-    for wrong in ["", "udp 1 2 get x", "mem 127.0.0.1:8011", "mem 127.0.0.1:8011 127.0.0.1:8010 del x"] {
+    for wrong in ["", "udp 1 2 get x", "rpc 127.0.0.1:8011:1", "lnet eth0 10.0.0.1@tcp:12345:34:1"] {
         assert!(run(wrong).unwrap_err().to_string().starts_with("usage:"), "{wrong}");
     }
     let wrong = run("lnet eth0 10.0.0.1@tcp 10.0.0.2@tcp get x").unwrap_err();

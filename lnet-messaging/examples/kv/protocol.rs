@@ -1,31 +1,11 @@
-//! What client and server have in common: how they start, and what requests and replies say. Numbers are little-endian.
-#![allow(dead_code, reason = "the server and the client each use a part of it")]
+//! What requests and replies say. Numbers are little-endian.
 
-use std::error::Error;
-use std::sync::Arc;
-
-use lnet_messaging::transport::Transport;
-use lnet_messaging::{BulkDescriptor, Domain, Event, Events, TmEvent, TmState, TransferMachine};
+use lnet_messaging::BulkDescriptor;
 
 /// Longest request or reply.
 pub(crate) const MESSAGE_BYTES: u64 = 1024;
 /// Longest key.
 const KEY_MAX_BYTES: usize = 255;
-
-/// A transfer machine at an address, started, and its events from then on.
-pub(crate) fn start(
-    transport: &Arc<dyn Transport>,
-    address: &str,
-) -> Result<(Domain, TransferMachine, Events), Box<dyn Error>> {
-    let domain = Domain::new(transport)?;
-    let (handler, mut events) = Events::channel();
-    let tm = TransferMachine::new(&domain, handler)?;
-    tm.start(address)?;
-    match events.next_blocking() {
-        Some(Event::Tm(TmEvent::StateChange { state: TmState::Started, .. })) => Ok((domain, tm, events)),
-        event => Err(format!("{address} does not start: {event:?}").into()),
-    }
-}
 
 /// A request: the client has queued a passive buffer, and the descriptor tells the server where that is.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::transport::Transport;
-use lnet_messaging::{LnetTransport, MemTransport, RpcTransport};
+use lnet_messaging::{LnetTransport, RpcTransport};
 use lnet_user::{Lnet, NiConfig, NodeConfig};
 
 /// A transport that is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Chosen<'a> {
     Rpc,
-    Mem,
     /// Over a node on this interface.
     Lnet(&'a str),
 }
@@ -21,7 +20,6 @@ pub(crate) enum Chosen<'a> {
 pub(crate) fn of<'a, 'b>(words: &'b [&'a str]) -> Option<(Chosen<'a>, &'b [&'a str])> {
     match words {
         ["rpc", rest @ ..] => Some((Chosen::Rpc, rest)),
-        ["mem", rest @ ..] => Some((Chosen::Mem, rest)),
         ["lnet", interface, rest @ ..] => Some((Chosen::Lnet(interface), rest)),
         _ => None,
     }
@@ -32,7 +30,6 @@ impl Chosen<'_> {
     pub(crate) fn open(self, address: &str) -> Result<Arc<dyn Transport>, Box<dyn Error>> {
         Ok(match self {
             Self::Rpc => RpcTransport::default().shared(),
-            Self::Mem => MemTransport::default().shared(),
             Self::Lnet(interface) => {
                 let mut parts = address.rsplit(':').skip(1);
                 let (portal, nid) = (parts.next(), parts.nth(1));
