@@ -165,7 +165,7 @@ pub trait TransportTm: Send {
     }
 
     /// Has the next passive buffer get this number.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     fn set_match_counter(&mut self, counter: u64) {
         let _ = counter;
     }

@@ -18,16 +18,21 @@ use lnet_messaging::{
 };
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
-use lnet_user::{Limits, Lnet, NiConfig, NodeConfig};
+use lnet_user::{Limits, Lnet, NiConfig, NodeConfig, Policy, Spread};
 
 const PORTAL: u32 = 34;
 
 /// A node of so many shards on a fabric of this process.
 fn node(fabric: &str, host: u8, shards: u32) -> Lnet {
+    node_that_steers(fabric, host, shards, portal_policy())
+}
+
+/// The same with another policy of the portal.
+fn node_that_steers(fabric: &str, host: u8, shards: u32, policy: Policy) -> Lnet {
     let nid = format!("10.9.8.{host}@xdp").parse().unwrap();
     let config = NodeConfig::new(vec![NiConfig::new(nid, &format!("in-process:{fabric}"))])
         .shards(shards)
-        .policies(vec![(PORTAL as u8, portal_policy())])
+        .policies(vec![(PORTAL as u8, policy)])
         .lnd_timeout(Duration::from_secs(5))
         .limits(Limits {
             match_entries: 1 << 9,
@@ -103,6 +108,52 @@ fn a_peer_that_has_gone_ends_a_bulk_operation() {
 #[test]
 fn a_pool_feeds_a_receive_queue() {
     scenarios::a_pool_that_runs_empty(pair("pooled"));
+}
+
+/// The counter of a passive buffer says on which shard it is: those of one transfer machine are on both, where peers and their answers
+/// find them, and so are messages and pools, which have the counter 0.
+#[test]
+fn buffers_of_one_transfer_machine_are_on_several_shards() {
+    let policy = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
+    let lnets = [1, 2].map(|host| node_that_steers("counters", host, 2, policy));
+    let pair = || [0, 1].map(|at| Party::started(&transport(&lnets[at]), &address(at as u8 + 1, "7")));
+    let entries = || [0, 1].map(|shard| lnets[1].shard(shard).unwrap().usage().unwrap().match_entries);
+    let [mut near, mut far] = pair();
+    let before = entries();
+    let bytes = scenarios::pattern(3000);
+    let added: Vec<_> =
+        (0..32).map(|_| far.tm.add(far.filled(&bytes), passive_send(bytes.len() as u64)).unwrap()).collect();
+    let after = entries();
+    assert!((0..2).all(|shard| after[shard] > before[shard] + 4), "{before:?}, then {after:?}");
+    for passive in added {
+        near.add(near.buffer(&[bytes.len()]), Operation::ActiveReceive { from: passive.descriptor.unwrap() });
+        assert!(near.buffer_event().payload_bytes() == bytes);
+        assert_eq!(far.end_of(passive.id).0, Ok(()));
+    }
+    assert_eq!(entries(), before);
+    near.end();
+    far.end();
+    scenarios::messages_and_bulk(pair());
+    scenarios::several_messages_in_one_buffer(pair());
+    scenarios::refused_bulk_operations(pair());
+    scenarios::a_stop_with_all_queues_loaded(pair());
+    scenarios::a_pool_that_runs_empty(pair());
+}
+
+#[test]
+fn me_01_bulk_data_and_messages_across_segments() {
+    scenarios::bytes_across_segments(pair("segments"));
+}
+
+#[test]
+fn me_09_a_descriptor_dies_with_its_use() {
+    scenarios::a_descriptor_of_an_earlier_use(pair("earlier"));
+}
+
+#[test]
+fn me_12_and_ln_23_stops_with_all_queues_loaded() {
+    scenarios::a_stop_with_all_queues_loaded(pair("loaded"));
+    scenarios::a_stop_that_drains(pair("drains"));
 }
 
 const CANCELED: Result<(), Errno> = Err(Errno::Canceled);
@@ -347,7 +398,7 @@ fn ln_20_and_ln_21_deadlines_pass() {
 }
 
 #[test]
-fn ln_23_stop_with_and_without_cancel() {
+fn ln_23_an_aborting_stop_of_waiting_buffers() {
     let net = loopback();
     let mut party = Party::started(&net, &lo("1"));
     for _ in 0..3 {
@@ -362,14 +413,6 @@ fn ln_23_stop_with_and_without_cancel() {
     let stopped = TmEvent::StateChange { state: TmState::Stopped, status: Ok(()), end_point: None };
     assert_eq!(party.tm_event(), stopped);
     party.tm.finish().unwrap();
-
-    let mut party = Party::started(&net, &lo("1"));
-    let passive = party.add(party.buffer(&[8]), passive_send(8));
-    party.tm.stop(StopMode::Drain).unwrap();
-    assert_eq!(party.tm.state(), TmState::Stopping);
-    assert!(party.events.try_next().is_none() && party.tm.del(passive));
-    assert_eq!(party.end_of(passive).0, CANCELED);
-    assert_eq!(party.tm_event(), stopped);
 }
 
 /// More buffers than the event queue of the transfer machine has slots for.

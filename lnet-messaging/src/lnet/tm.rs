@@ -182,7 +182,7 @@ impl TransportTm for LnetTm {
         self.shared.active().as_ref().map(|active| (active.ring.reserved(), active.ring.size()))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     fn set_match_counter(&mut self, counter: u64) {
         self.shared.active().iter_mut().for_each(|active| active.counter = counter);
     }

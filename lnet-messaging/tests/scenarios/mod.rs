@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use lnet_messaging::{
-    Addition, Attachment, Callback, Errno, Operation, Pool, PoolSpec, QueueType, Reprovision, TmState,
-    TransferMachine,
+    Addition, Attachment, Callback, Errno, Operation, Pool, PoolSpec, QueueType, Reprovision, StopMode,
+    TmEvent, TmState, TransferMachine,
 };
 
 use crate::common::Party;
@@ -86,6 +86,130 @@ pub(crate) fn messages_and_bulk([mut client, mut server]: [Party; 2]) {
     }
     client.end();
     server.end();
+}
+
+/// ME-01: a message and a bulk operation in either direction between buffers of each of these shapes.
+pub(crate) fn bytes_across_segments([mut near, mut far]: [Party; 2]) {
+    let bytes = pattern(48);
+    let shapes: [&[usize]; 6] = [&[48], &[24; 2], &[16; 3], &[12; 4], &[8; 6], &[1, 40, 7]];
+    let filled = |party: &Party, shape| {
+        let mut buffer = party.buffer(shape);
+        buffer.fill(&bytes);
+        buffer
+    };
+    let taken = |party: &mut Party| {
+        let event = party.buffer_event();
+        assert_eq!((event.status, event.payload_bytes()), (Ok(()), bytes.clone()));
+    };
+    for from in shapes {
+        for to in shapes {
+            far.add(far.buffer(to), Operation::Receive { min_receive_bytes: 48, max_messages: 1 });
+            let end_point = near.tm.create_end_point(&far.address()).unwrap();
+            let id = near.add(filled(&near, from), Operation::Send { to: end_point, length_bytes: 48 });
+            assert_eq!(near.end_of(id).0, Ok(()));
+            taken(&mut far);
+            let passive = far.tm.add(filled(&far, from), passive_send(48)).unwrap();
+            near.add(near.buffer(to), Operation::ActiveReceive { from: passive.descriptor.unwrap() });
+            taken(&mut near);
+            assert_eq!(far.end_of(passive.id).0, Ok(()));
+            let room = Operation::PassiveReceive { initiator: None };
+            let passive = far.tm.add(far.buffer(to), room).unwrap();
+            let write = Operation::ActiveSend { to: passive.descriptor.unwrap(), length_bytes: 48 };
+            let id = near.add(filled(&near, from), write);
+            assert_eq!(near.end_of(id).0, Ok(()));
+            taken(&mut far);
+        }
+    }
+    near.end();
+    far.end();
+}
+
+/// ME-09: the same buffer is queued again, and the former descriptor reads nothing of it.
+pub(crate) fn a_descriptor_of_an_earlier_use([mut near, mut far]: [Party; 2]) {
+    let first = far.tm.add(far.filled(&[1; 8]), passive_send(8)).unwrap();
+    assert!(far.tm.del(first.id));
+    let buffer = far.buffer_event().into_buffer().unwrap();
+    let second = far.tm.add(buffer, passive_send(8)).unwrap();
+    assert_ne!(first.descriptor, second.descriptor);
+    let old = Addition::from(Operation::ActiveReceive { from: first.descriptor.unwrap() });
+    let id = near.add(near.buffer(&[8]), old.deadline(Instant::now() + Duration::from_millis(50)));
+    assert_eq!(near.end_of(id).0, Err(Errno::TimedOut));
+    assert!(far.tm.queued(second.id).is_some());
+    near.add(near.buffer(&[8]), Operation::ActiveReceive { from: second.descriptor.unwrap() });
+    assert_eq!(near.buffer_event().payload_bytes(), [1; 8]);
+    assert_eq!(far.end_of(second.id).0, Ok(()));
+    assert_eq!(far.counts(QueueType::PassiveSend), (2, 1, 1, 1));
+    near.end();
+    far.end();
+}
+
+/// ME-12 and LN-23: every queue has a buffer when the stop aborts. What has left this node by then has gone well.
+pub(crate) fn a_stop_with_all_queues_loaded([mut near, mut far]: [Party; 2]) {
+    let (entered, is_entered) = mpsc::channel();
+    let (go, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let hold = Callback::new(move |_, _| {
+        entered.send(()).unwrap();
+        let _ = gate.lock().unwrap().recv();
+    });
+    // The worker is held in a callback, so that all that is added behind it stays queued.
+    let receive = || Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
+    let room = || Operation::PassiveReceive { initiator: None };
+    let first = near.add(near.buffer(&[8]), Addition::from(receive()).callback(&hold));
+    assert!(near.tm.del(first));
+    is_entered.recv().unwrap();
+    // A GET for what is gone is never answered.
+    let gone = far.tm.add(far.buffer(&[8]), passive_send(8)).unwrap();
+    assert!(far.tm.del(gone.id));
+    assert_eq!(far.end_of(gone.id).0, Err(Errno::Canceled));
+    let to = far.tm.add(far.buffer(&[8]), room()).unwrap().descriptor.unwrap();
+    far.post(8, 8, 1);
+    for operation in [
+        receive(),
+        room(),
+        passive_send(8),
+        Operation::ActiveReceive { from: gone.descriptor.unwrap() },
+        Operation::ActiveSend { to, length_bytes: 8 },
+    ] {
+        near.add(near.buffer(&[8]), operation);
+    }
+    near.send(&far.address(), b"hello");
+    assert!(QueueType::ALL.iter().all(|queue| near.tm.queue_length(*queue) == 1));
+    near.tm.stop(StopMode::Abort).unwrap();
+    assert_eq!(near.tm.add(near.buffer(&[8]), room()).unwrap_err().error.errno(), Errno::NotPermitted);
+    go.send(()).unwrap();
+    let mut ended: Vec<_> = QueueType::ALL.iter().map(|_| near.buffer_event()).collect();
+    ended.sort_by_key(|event| event.queue());
+    for (event, queue) in ended.iter().zip(QueueType::ALL) {
+        let may_have_left = matches!(queue, QueueType::Send | QueueType::ActiveSend);
+        let is_well = may_have_left && event.status.is_ok() || event.status == Err(Errno::Canceled);
+        assert!(event.queue() == queue && event.is_last() && is_well, "{event:?}");
+    }
+    drop(ended);
+    assert!(matches!(near.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
+    for queue in QueueType::ALL {
+        let (adds, dels, successes, failures) = near.counts(queue);
+        assert_eq!((adds, dels), (successes + failures, adds), "{queue:?}");
+    }
+    near.tm.finish().unwrap();
+    far.end();
+}
+
+/// ME-12 and LN-23: a stop that drains waits for what the program deletes.
+pub(crate) fn a_stop_that_drains([mut near, far]: [Party; 2]) {
+    let waiting = [
+        near.post(8, 8, 1),
+        near.add(near.buffer(&[8]), passive_send(8)),
+        near.add(near.buffer(&[8]), Operation::PassiveReceive { initiator: None }),
+    ];
+    near.tm.stop(StopMode::Drain).unwrap();
+    for id in waiting {
+        assert_eq!(near.tm.state(), TmState::Stopping);
+        assert!(near.events.try_next().is_none() && near.tm.del(id));
+        assert_eq!(near.end_of(id).0, Err(Errno::Canceled));
+    }
+    assert!(matches!(near.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
+    far.end();
 }
 
 /// Messages that find no receive buffer are lost, and those behind them are not.

@@ -1,5 +1,7 @@
 //! What the catalogue asks of transfer machines by themselves and in pairs, between nodes over veth.
 
+use lnet_messaging::{Operation, QueueType, internals};
+
 use crate::nets::{Carrier, Nodes, on_each_net, on_nets};
 use crate::{any, scenarios};
 
@@ -57,5 +59,32 @@ fn ln_03_to_ln_19_a_transfer_machine_by_itself() {
         scenarios::alone::waiting_buffers_are_deleted(&far, node);
         scenarios::alone::descriptors_that_are_none(&far, node);
         scenarios::alone::the_application_delivers([&near, &far], [&near_address, &far_address]);
+    });
+}
+
+/// The counter of passive buffers comes to its end, and begins again at 1: peers find each buffer.
+#[test]
+fn ln_15_the_counter_of_passive_buffers_wraps() {
+    const COUNTER_MAX: u64 = (1 << 52) - 1;
+    on_nets(&TWO, |nodes| {
+        let [mut near, mut far] = nodes.parties();
+        let tmid: u64 = far.address().rsplit(':').next().unwrap().parse().unwrap();
+        internals::set_match_counter(&far.tm, COUNTER_MAX - 1);
+        for counter in [COUNTER_MAX - 1, COUNTER_MAX, 1, 2] {
+            let bytes = counter.to_le_bytes();
+            let send = Operation::PassiveSend { initiator: None, length_bytes: 8 };
+            let passive = far.tm.add(far.filled(&bytes), send).unwrap();
+            let from = passive.descriptor.unwrap();
+            let match_bits = u64::from_le_bytes(*from.as_bytes().first_chunk().unwrap());
+            assert_eq!(match_bits, tmid << 52 | counter);
+            near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
+            let event = near.buffer_event();
+            assert_eq!((event.queue(), event.status), (QueueType::ActiveReceive, Ok(())));
+            assert_eq!(event.payload_bytes(), bytes);
+            drop(event);
+            assert_eq!(far.end_of(passive.id).0, Ok(()));
+        }
+        near.end();
+        far.end();
     });
 }

@@ -56,6 +56,16 @@ fn ln_20_and_ln_23_buffers_end_by_their_deadlines_and_by_being_deleted() {
 }
 
 #[test]
+fn me_01_me_09_and_me_12_segments_descriptors_and_stops() {
+    on_each_net(|nodes| {
+        scenarios::bytes_across_segments(nodes.parties());
+        scenarios::a_descriptor_of_an_earlier_use(nodes.parties());
+        scenarios::a_stop_with_all_queues_loaded(nodes.parties());
+        scenarios::a_stop_that_drains(nodes.parties());
+    });
+}
+
+#[test]
 fn provisioning_under_load() {
     on_each_net(|nodes| load::provisioning(nodes.parties()));
 }

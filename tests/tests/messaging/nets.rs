@@ -1,5 +1,6 @@
 //! Pairs of nodes on each net that transfer machines may be over.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -123,6 +124,14 @@ impl Nodes {
         for (lnet, other) in self.lnets.iter().zip([self.netns.b(), self.netns.a()]) {
             lnet.discover(nid(self.carrier, other.interface().ipv4), false).unwrap();
         }
+    }
+
+    /// The addresses that a transfer machine of the near node has by each of its rails.
+    pub(crate) fn addresses_of_near(&self, tmid: u16) -> BTreeSet<String> {
+        let interfaces = self.netns.a().interfaces().iter();
+        interfaces
+            .map(|interface| format!("{}:12345:{PORTAL}:{tmid}", nid(self.carrier, interface.ipv4)))
+            .collect()
     }
 
     /// Messages that the near node has sent by each of its NIs.
