@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 use lnet_control::records::{SelftestCommand, SelftestState, SelftestTest};
 
@@ -76,7 +76,7 @@ pub(crate) enum Command {
         #[arg(long)]
         refresh: bool,
         /// Take nodes out that are in these states: busy, down, unknown, active, or invalid for all but active
-        #[arg(long, value_delimiter = ',', value_name = "STATES", value_parser = states)]
+        #[arg(long, value_delimiter = ',', value_name = "STATES")]
         clean: Vec<States>,
         /// Take these nodes out
         #[arg(long, value_name = "NIDS")]
@@ -158,16 +158,26 @@ pub(crate) enum Command {
 }
 
 /// States of nodes by one word.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct States(pub(crate) Vec<SelftestState>);
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum States {
+    Busy,
+    Down,
+    Unknown,
+    Active,
+    Invalid,
+}
 
-fn states(text: &str) -> Result<States> {
-    use SelftestState::{Busy, Down, Unknown};
-    if text == "invalid" {
-        return Ok(States(vec![Busy, Down, Unknown]));
+impl States {
+    pub(crate) const fn states(&self) -> &'static [SelftestState] {
+        use SelftestState::{Active, Busy, Down, Unknown};
+        match self {
+            Self::Busy => &[Busy],
+            Self::Down => &[Down],
+            Self::Unknown => &[Unknown],
+            Self::Active => &[Active],
+            Self::Invalid => &[Busy, Down, Unknown],
+        }
     }
-    let state = text.parse().map_err(|_| anyhow!("busy, down, unknown, active or invalid is expected"))?;
-    Ok(States(vec![state]))
 }
 
 /// How long nodes may take to answer.
@@ -265,8 +275,8 @@ pub(crate) struct AddTest {
     #[arg(long = "loop", short, default_value_t = -1, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i32).range(-1..))]
     loop_count: i32,
-    /// Units of a client for each destination
-    #[arg(long, short, default_value_t = 1)]
+    /// Units of a client for each destination, up to 1024
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     concurrency: u32,
     /// M:N has each M clients send to the same N servers
     #[arg(long, short, default_value = "1:1", value_name = "M:N")]

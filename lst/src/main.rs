@@ -1,11 +1,12 @@
 //! The console of LNet selftest: it tells a node's daemon what to do, which has the session, and prints what came of it.
 //!
 //! Invariants: what is shown goes to stdout, what failed to stderr; the status is 0 if everything was done that was asked,
-//! 1 if not, 2 for options and words that a command does not know or lacks.
+//! else that of the reference (`failure`).
 
 #![forbid(unsafe_code)]
 
 mod cli;
+mod failure;
 mod show;
 mod stat;
 
@@ -22,7 +23,8 @@ use lnet_control::records::{
     SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
 };
 
-use cli::{Command, Options, Ping, Query, States};
+use cli::{Command, Options, Ping, Query};
+use failure::Failure;
 
 /// What users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -32,11 +34,19 @@ const SESSION_FEATURES: &str = "LST_FEATURES";
 const NAME_MAX_BYTES: usize = 31;
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // There is nothing to be done about a stream that is closed.
+            let _ = error.print();
+            return ExitCode::from(failure::status_of_words(&error));
+        }
+    };
+    match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lst: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(failure::status(&error))
         }
     }
 }
@@ -109,10 +119,10 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         Command::AddGroup { name, nids } => add_group(console, name, nids),
         Command::UpdateGroup { refresh, clean, remove, name } => {
             if !refresh && clean.is_empty() && remove.is_none() {
-                bail!("--refresh, --clean or --remove is expected");
+                bail!(Failure::usage("--refresh, --clean or --remove is expected"));
             }
             let remove = remove.as_deref().map(pattern::nids).transpose()?.unwrap_or_default();
-            let clean = clean.iter().flat_map(|States(states)| states.clone()).collect();
+            let clean = clean.iter().flat_map(|word| word.states()).copied().collect();
             let (name, refresh) = (name.clone(), *refresh);
             let asked = SelftestCommand::UpdateGroup { name, remove, clean, refresh };
             show::failures(&console.nodes(asked)?, "Updating group")
@@ -124,9 +134,12 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         }
         Command::ListGroup { active, busy, down, unknown, all, names } => {
             let chosen = [active, busy, down, unknown].map(|chosen| *chosen || *all);
-            let SelftestAnswer::Groups(groups) = console.ask(SelftestCommand::ListGroups)? else {
-                return Ok(());
-            };
+            let asked = console.ask(SelftestCommand::ListGroups);
+            let asked = asked.map_err(|error| match names.as_slice() {
+                [] => Failure::no_list(&error).into(),
+                _ => error,
+            });
+            let SelftestAnswer::Groups(groups) = asked? else { return Ok(()) };
             show::groups(&groups, names, chosen)
         }
         Command::AddBatch { name } => console.ask(SelftestCommand::AddBatch { name: name.clone() }).map(drop),
@@ -245,8 +258,11 @@ fn ping(options: &Ping, console: &mut Console) -> Result<()> {
     show::pinged(&nodes);
     // A node of another session has answered.
     let silent = |node: &&SelftestNode| node.failed.is_some() && node.session.is_none();
-    match nodes.iter().filter(silent).count() {
+    let failed: Vec<_> = nodes.iter().filter(silent).filter_map(|node| node.failed).collect();
+    match failed.len() {
         0 => Ok(()),
-        count => bail!("{count} of {} nodes did not answer", nodes.len()),
+        count => {
+            bail!(Failure::nodes(failed, format!("{count} of {} nodes did not answer", nodes.len())))
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! What came of commands, as the reference prints it.
 
 use anyhow::{Context, Result, bail};
-use lnet_control::Errno;
 use lnet_control::records::{
     SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestSession, SelftestState,
 };
 
 use crate::cli::{ListBatch, Query};
+use crate::failure::{Failure, is_silence};
 
 /// In the order of the columns.
 const STATES: [SelftestState; 4] =
@@ -30,15 +30,18 @@ const fn state(state: SelftestState) -> &'static str {
 pub(crate) fn failures(nodes: &[SelftestNode], what: &str) -> Result<()> {
     let failed = nodes.iter().filter_map(|node| Some((node, node.failed?)));
     for (node, errno) in failed.clone() {
-        if matches!(errno, Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::IO) {
+        if is_silence(errno) {
             eprintln!("{what} RPC failed on {}: {errno}", id(node.nid));
         } else {
             eprintln!("operation {what} failed on {}: {errno}", id(node.nid));
         }
     }
-    match failed.count() {
+    match failed.clone().count() {
         0 => Ok(()),
-        count => bail!("{what}: {count} of {} nodes have failed", nodes.len()),
+        count => {
+            let message = format!("{what}: {count} of {} nodes have failed", nodes.len());
+            bail!(Failure::nodes(failed.map(|(_, errno)| errno), message))
+        }
     }
 }
 
@@ -184,7 +187,10 @@ pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
     }
     match unknown {
         0 => Ok(()),
-        unknown => bail!("{unknown} of {} nodes did not answer", nodes.len()),
+        unknown => {
+            let message = format!("{unknown} of {} nodes did not answer", nodes.len());
+            bail!(Failure::nodes(nodes.iter().filter_map(|node| node.failed), message))
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use lnet_control::records::{SelftestAnswer, SelftestCommand, SelftestCounters, S
 
 use crate::Console;
 use crate::cli::Stat;
+use crate::failure::Failure;
 use crate::show::id;
 
 const STOP_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
 /// Shows rates of targets, again and again.
 pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
     let mut former = sample(console, &options.targets)?;
-    let (mut left, mut failed) = (options.count, 0);
+    let (mut left, mut failed) = (options.count, Vec::new());
     while left != Some(0) {
         std::thread::sleep(Duration::from_secs(options.delay.into()));
         let now = sample(console, &options.targets)?;
@@ -48,10 +49,11 @@ pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
                 rates(known.counters.as_ref()?, stats.counters.as_ref()?)
             });
             let both: Vec<_> = both.collect();
-            let silent = now.iter().filter(|stats| stats.counters.is_none()).count();
-            failed += silent;
-            if both.is_empty() && silent != 0 {
-                println!("Failed to stat on {silent} nodes");
+            let silent: Vec<_> = now.iter().filter_map(|stats| stats.failed).collect();
+            let count = silent.len();
+            failed.extend(silent);
+            if both.is_empty() && count != 0 {
+                println!("Failed to stat on {count} nodes");
             } else if !options.rpc {
                 // There are no other counters than those of LNet.
                 print(target, &both, options);
@@ -60,9 +62,9 @@ pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
         former = now;
         left = left.map(|left| left - 1);
     }
-    match failed {
+    match failed.len() {
         0 => Ok(()),
-        count => bail!("{count} times a node did not answer"),
+        count => bail!(Failure::nodes(failed, format!("{count} times a node did not tell its counters"))),
     }
 }
 
@@ -116,13 +118,13 @@ fn line(
 /// Shows the nodes that have counted errors: of tests, and else of requests as well.
 pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session: bool) -> Result<()> {
     let stats = sample(console, targets)?;
-    let mut silent = 0;
+    let mut silent = Vec::new();
     for (target, nodes) in targets.iter().zip(stats) {
         println!("{target}:");
         let mut count = 0;
-        for SelftestStats { nid, counters } in nodes {
+        for SelftestStats { nid, counters, failed } in nodes {
             let Some(counters) = counters else {
-                silent += 1;
+                silent.extend(failed);
                 eprintln!("RPC failure, can't show error on {}", id(nid));
                 continue;
             };
@@ -145,9 +147,9 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
         }
         println!("Total {count} error nodes in {target}");
     }
-    match silent {
+    match silent.len() {
         0 => Ok(()),
-        count => bail!("{count} nodes did not answer"),
+        count => bail!(Failure::nodes(silent, format!("{count} nodes did not tell their errors"))),
     }
 }
 

@@ -283,8 +283,10 @@ pub struct SelftestStats {
     /// The node.
     #[serde(with = "text")]
     pub nid: Nid,
-    /// Its counters; without, it did not answer.
+    /// Its counters, if it told them.
     pub counters: Option<SelftestCounters>,
+    /// Why it did not.
+    pub failed: Option<Errno>,
 }
 
 /// What a console tells.

@@ -487,9 +487,12 @@ impl Console {
                 let (exchange, nid, told) = (Rc::clone(&self.exchange), *nid, Rc::clone(&told));
                 tokio::task::spawn_local(async move {
                     let call = call(&exchange, nid, terms, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
-                    if let Ok(Body::StatReply(reply)) = call.await {
-                        told.borrow_mut().insert(nid, counters(&reply));
-                    }
+                    let answer = match call.await {
+                        Ok(Body::StatReply(reply)) => Ok(counters(&reply)),
+                        Ok(_) => Err(Errno::IO),
+                        Err(errno) => Err(errno),
+                    };
+                    told.borrow_mut().insert(nid, answer);
                 })
             });
             for asked in asked.collect::<Vec<_>>() {
@@ -500,7 +503,10 @@ impl Console {
             stats.push(
                 nodes
                     .iter()
-                    .map(|nid| SelftestStats { nid: *nid, counters: told.get(nid).copied() })
+                    .map(|nid| {
+                        let answer = told.get(nid).copied().unwrap_or(Err(Errno::IO));
+                        SelftestStats { nid: *nid, counters: answer.ok(), failed: answer.err() }
+                    })
                     .collect(),
             );
         }

@@ -147,7 +147,7 @@ fn lst_has_the_options_of_the_reference() {
     assert_eq!((lines.len(), lines[0].as_str()), (2, "[LNet Bandwidth of g]"), "{stat}");
     assert!(lines[1].starts_with("[W] Max: ") && lines[1].ends_with(" MB/s"), "{stat}");
 
-    bad(one, "update_group g --clean ill", "busy, down, unknown, active or invalid is expected");
+    bad(one, "update_group g --clean ill", "possible values: busy, down, unknown, active, invalid");
     bad(one, "update_group g --clean invalid", "group g is part of a test");
     good(one, &format!("add_group other {node}"));
     assert_eq!(good(one, "update_group other --clean invalid"), "");

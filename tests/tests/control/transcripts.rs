@@ -1,7 +1,7 @@
 //! What `lst` of a kernel node printed, command for command, beside what ours prints in the same state.
 //!
 //! The transcripts are `lst_*.txt` of the captures: a command behind `$`, what it printed, lines of stderr behind `!`,
-//! and its status behind `=>`. Compared are stdout, and whether the command succeeded.
+//! and its status behind `=>`. Compared are stdout and the status.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ const KEY: &str = "export LST_SESSION=4712; ";
 struct Step {
     words: String,
     printed: String,
-    has_succeeded: bool,
+    status: i32,
 }
 
 fn transcript(name: &str) -> Vec<Step> {
@@ -29,9 +29,9 @@ fn transcript(name: &str) -> Vec<Step> {
         if let Some(command) = line.strip_prefix("$ ") {
             (words, printed) = (command.to_owned(), String::new());
         } else if let Some(status) = line.strip_prefix("=> ") {
-            let has_succeeded = status == "0";
+            let status = status.parse().unwrap();
             let (words, printed) = (std::mem::take(&mut words), std::mem::take(&mut printed));
-            steps.push(Step { words, printed, has_succeeded });
+            steps.push(Step { words, printed, status });
         } else if !line.starts_with("! ") && !line.starts_with('#') {
             printed += line;
             printed.push('\n');
@@ -52,7 +52,7 @@ fn differs(step: &Step) -> bool {
         || ["lst ping --session", "lst ping servers", "lst ping --timeout 5 --session", "check=none", "c=none"]
             .iter()
             .any(|part| words.contains(part))
-        || (words.ends_with("lst ping") && !step.has_succeeded)
+        || (words.ends_with("lst ping") && step.status != 0)
         // It looks up groups alone.
         || ((words.contains("lst stat") || words.contains("show_error")) && words.contains("10.77"))
         // It lists nodes of any state, and both of these together are none.
@@ -62,7 +62,7 @@ fn differs(step: &Step) -> bool {
         // It loses nodes that are busy.
         || words == "lst ping --group both" || words == "lst add_test --from both --to both ping"
         // It takes one state, and fails where there is no group.
-        || words.contains("--clean active,down") || (words == "lst list_group" && !step.has_succeeded)
+        || words.contains("--clean active,down") || (words == "lst list_group" && step.status != 0)
         // It takes a group of no node for one that was made, where ours refuses the NID.
         || words.contains("fd77::12@tcp")
         // It says nothing where there is no session.
@@ -126,8 +126,8 @@ fn plain(text: &str, two: &Two, words: &str) -> String {
     lines.join("\n")
 }
 
-/// Runs a command of a transcript with our console: whether it succeeded, what it printed, and what it complained of.
-fn run(daemon: &Daemon, two: &Two, words: &str) -> (bool, String, String) {
+/// Runs a command of a transcript with our console: its status, what it printed, and what it complained of.
+fn run(daemon: &Daemon, two: &Two, words: &str) -> (i32, String, String) {
     let mut command = Command::new(program("lst"));
     command.arg("--socket").arg(daemon.socket()).env_remove("LST_SESSION");
     let mut words = words;
@@ -156,7 +156,7 @@ fn run(daemon: &Daemon, two: &Two, words: &str) -> (bool, String, String) {
         .replace(&format!("{subnet}.44"), "10.77.0.44")
         .replace(&format!("{subnet}.[{},{}]", last(&near), last(&far)), "10.77.0.[11-12]")
         .replace(&format!("{far} are"), "10.77.0.12 are");
-    (status.success(), spoken, text(stderr))
+    (status.code().unwrap_or(-1), spoken, text(stderr))
 }
 
 /// Plays a transcript; `begin` is done before.
@@ -179,7 +179,7 @@ fn check(name: &str, begin: impl Fn(&Two)) {
         }
         // The transcript of sessions names keys itself.
         let key = if name == "lst_sessions.txt" { "" } else { KEY };
-        let (has_succeeded, printed, said) = run(&two.a, &two, &format!("{key}{}", step.words));
+        let (status, printed, said) = run(&two.a, &two, &format!("{key}{}", step.words));
         if differs {
             continue;
         }
@@ -187,10 +187,10 @@ fn check(name: &str, begin: impl Fn(&Two)) {
         // How commands are used is told elsewhere, in other words.
         let expected = if step.printed.starts_with("Usage:") { "" } else { &step.printed };
         let (expected, printed) = (plain(expected, &two, &step.words), plain(&printed, &two, &step.words));
-        if expected != printed || has_succeeded != step.has_succeeded {
+        if expected != printed || status != step.status {
             wrong.push(format!(
-                "{}\nexpected (success {}):\n{expected}\nprinted (success {has_succeeded}):\n{printed}\n{said}",
-                step.words, step.has_succeeded
+                "{}\nexpected ({}):\n{expected}\nprinted ({status}):\n{printed}\n{said}",
+                step.words, step.status
             ));
         }
     }
@@ -222,8 +222,8 @@ fn lst_has_the_short_options_of_the_reference() {
 fn lst_prints_of_nodes_in_another_session_what_the_reference_printed() {
     check("lst_busy.txt", |two| {
         for words in ["lst new_session holder", "lst add_group me 10.77.0.12@tcp"] {
-            let (has_succeeded, _, said) = run(&two.b, two, &format!("{KEY}{words}"));
-            assert!(has_succeeded, "{words}: {said}");
+            let (status, _, said) = run(&two.b, two, &format!("{KEY}{words}"));
+            assert!(status == 0, "{words}: {said}");
         }
     });
 }
