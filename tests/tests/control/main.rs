@@ -8,6 +8,7 @@ mod clients;
 mod costs;
 mod crowd;
 mod dialler;
+mod dissected;
 mod hostile_floods;
 mod hostile_tcp;
 mod local;

@@ -125,17 +125,18 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
 }
 
 /// Finds or installs what the privileged tests need besides: a C toolchain and libelf for libbpf-rs, `ip`
-/// for network namespaces, `rpcinfo` as a client of the rpc transport.
+/// for network namespaces, `rpcinfo` as a client of the rpc transport, `tshark` as a reader of tcp nets.
 ///
 /// # Errors
 /// Names what is missing, why it could not be installed, and the command that would do it.
 pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
-    const TOOLS: [(&str, &[&str]); 5] = [
+    const TOOLS: [(&str, &[&str]); 6] = [
         ("gcc", &["gcc", "libc6-dev"]),
         ("make", &["make"]),
         ("pkg-config", &["pkg-config"]),
         ("ip", &["iproute2"]),
         ("rpcinfo", &["rpcbind"]),
+        ("tshark", &["tshark"]),
     ];
     const LIBRARIES: [(&str, &str); 2] = [("libelf", "libelf-dev"), ("zlib", "zlib1g-dev")];
     let mut missing = Vec::new();
@@ -151,13 +152,16 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
         }
     }
     if !missing.is_empty() {
-        apt::install(&missing, "libbpf-rs (second loader in the tests), network namespaces and rpcinfo")
-            .context(
-                "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
-             (Fedora: elfutils-libelf-devel, zlib-devel), iproute2 and rpcbind",
-            )?;
+        apt::install(
+            &missing,
+            "libbpf-rs (second loader in the tests), network namespaces, rpcinfo and tshark",
+        )
+        .context(
+            "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
+             (Fedora: elfutils-libelf-devel, zlib-devel), iproute2, rpcbind and tshark",
+        )?;
     }
-    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip, rpcinfo");
+    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip, rpcinfo, tshark");
     Ok(())
 }
 
