@@ -53,7 +53,9 @@ impl End {
         let (umem, mut stock) = Umem::new(&UmemConfig::new(FRAMES))?;
         let mut queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
         // As the LND does, for as much as is looked at here.
-        queue.sockets[0].rx.fetch_ahead(1);
+        if let Some(rx) = &mut queue.sockets[0].rx {
+            rx.fetch_ahead(1);
+        }
         let mut program = XdpProgram::load_baseline(&Object::of(ObjectKind::Default))?;
         program.set_socket(0, 0, &queue.sockets[0].device)?;
         program.attach(side.interface, None)?;
@@ -121,7 +123,8 @@ impl End {
     fn take(&mut self, mut each: impl FnMut(u64)) -> u32 {
         let (umem, spare, sink, goes_on) = (&self.umem, &mut self.spare, &mut self.sink, &mut self.goes_on);
         let mut packets = 0;
-        self.queue.sockets[0].rx.receive(BURST, |descriptor| {
+        let Some(rx) = &mut self.queue.sockets[0].rx else { return 0 };
+        rx.receive(BURST, |descriptor| {
             let start = descriptor.offset as usize;
             let content = &umem.bytes(&descriptor.frame)[start..start + descriptor.length as usize];
             if !*goes_on {

@@ -184,7 +184,7 @@ pub struct NiSpec {
     pub nid: Option<Nid>,
     /// What it is asked to have.
     pub options: NiOptions,
-    /// CPTs (shards) that may serve it; none means all.
+    /// CPTs (shards) that serve it; none means all.
     pub cpts: Vec<u32>,
 }
 

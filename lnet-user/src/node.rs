@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
-use lnet_core::handle::ShardId;
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
@@ -63,7 +63,7 @@ use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
 use crate::xsk::Census;
 use plan::{NiPlan, XdpPlan};
-use rings::{RingNet, frames_per_shard};
+use rings::{RingNet, deal, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
 use tcp::{TcpNet, TcpNi};
 use view::{SharedProgram, lock};
@@ -259,7 +259,9 @@ impl NodeDriver {
         plan: NiPlan,
     ) -> Result<Vec<ShardPort>, NodeError> {
         let (lnd, parts) = match plan {
-            NiPlan::InProcess { fabric } => self.open_in_process((ni, config.nid), &fabric)?,
+            NiPlan::InProcess { fabric, serving } => {
+                self.open_in_process((ni, config.nid), &fabric, serving)?
+            }
             NiPlan::Tcp(plan) => {
                 let (open, parts) = self.open_tcp((ni, config.nid), &plan, &config)?;
                 (OpenLnd::Tcp(open), parts)
@@ -278,6 +280,7 @@ impl NodeDriver {
         &self,
         (ni, nid): (NiId, Nid),
         fabric: &str,
+        serving: ShardSet,
     ) -> Result<(OpenLnd, Vec<ShardPort>), NodeError> {
         let known = self.view.open_nis().values().find_map(|open| match &open.lnd {
             OpenLnd::InProcess(ends) => Some(ends.clone()),
@@ -291,7 +294,7 @@ impl NodeDriver {
             }
         };
         let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::inbox).collect());
-        let ports = InProcessPort::join(fabric, (ni, nid), &self.steering.policies, &ends);
+        let ports = InProcessPort::join(fabric, (ni, nid), &self.steering.policies, (&ends, serving));
         let ports = ports.ok_or_else(|| NodeError::NidInUse { nid, fabric: fabric.to_owned() })?;
         let parts = Part::of_shards(lnds, ports).map(ShardPort::InProcess).collect();
         Ok((OpenLnd::InProcess(ends), parts))
@@ -476,8 +479,15 @@ fn first_frames_per_shard(config: &NodeConfig, plans: &[NiPlan]) -> u32 {
         return frames / config.shards;
     }
     let with_rings = plans.iter().filter_map(NiPlan::xdp).filter(|plan| plan.mode != XdpMode::Socket);
-    let queues: BTreeMap<u32, u32> =
-        with_rings.map(|plan| (plan.interface.index, plan.interface.rx_queues)).collect();
-    let (interfaces, queues) = (queues.len().max(1) as u32, queues.into_values().sum::<u32>().max(1));
-    frames_per_shard(config, interfaces, queues.div_ceil(config.shards))
+    let mut links = BTreeMap::<u32, &XdpPlan>::new();
+    for plan in with_rings {
+        // The first NI of an interface brings its rings.
+        links.entry(plan.interface.index).or_insert(plan);
+    }
+    let mut owned = vec![0; config.shards as usize];
+    for plan in links.values() {
+        deal(&mut owned, plan.interface.rx_queues, plan.serving);
+    }
+    let most = owned.into_iter().max().unwrap_or(1).max(1);
+    frames_per_shard(config, links.len().max(1) as u32, most)
 }

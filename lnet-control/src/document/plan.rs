@@ -165,6 +165,7 @@ fn is_like(ni: &NiRecord, spec: &NiSpec) -> bool {
         (Some(_), Some(_)) => interface && nid,
         (None, None) => false,
     };
-    let cpts = spec.cpts.is_empty() || spec.cpts == ni.cpts;
+    let has_all = |some: &[u32], of: &[u32]| of.iter().all(|cpt| some.contains(cpt));
+    let cpts = spec.cpts.is_empty() || has_all(&spec.cpts, &ni.cpts) && has_all(&ni.cpts, &spec.cpts);
     is_named && cpts && ni.options.fits(&spec.options)
 }

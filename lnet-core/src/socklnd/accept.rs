@@ -136,7 +136,7 @@ impl Socklnd {
             Ok(hello) if hello.connection.is_some() => {
                 let hello = Hello { source: identity(&hello, &ends, &local), ..hello };
                 self.handshakes.retain(|other| *other != slot);
-                let to = home_of(&hello.source.nid, self.config.shard_count);
+                let to = home_of(&hello.source.nid, local.serving);
                 if to == self.config.shard {
                     self.answer(now, slot, &local, &hello, up);
                 } else {

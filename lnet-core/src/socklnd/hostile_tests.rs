@@ -52,13 +52,18 @@ impl Node {
     fn new() -> Self {
         let mut sock = Socklnd::new(SocklndConfig {
             shard: ShardId(0),
-            shard_count: 1,
             pid: ProcessId::LUSTRE_PID,
             tunables: SockTunables::DEFAULT,
             limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4, incoming: 4 },
             seed: 1,
         });
-        sock.add_ni(SocklndNi { ni: NI, nid: nid(0, OWN), incarnation: 2, conns_per_peer: 2 });
+        sock.add_ni(SocklndNi {
+            ni: NI,
+            nid: nid(0, OWN),
+            incarnation: 2,
+            conns_per_peer: 2,
+            serving: ShardSet::all(1),
+        });
         Self { sock, closed: Vec::new() }
     }
 

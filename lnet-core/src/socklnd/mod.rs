@@ -40,7 +40,7 @@ use core::net::{IpAddr, SocketAddr};
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
 
-use crate::handle::ShardId;
+use crate::handle::{ShardId, ShardSet};
 use crate::hash::Seed;
 use crate::list::{List, NONE};
 use crate::lnd::{NiId, Path, PathReport, Span, Status, TxId};
@@ -80,8 +80,6 @@ pub struct SocklndLimits {
 pub struct SocklndConfig {
     /// The shard that drives it.
     pub shard: ShardId,
-    /// Shards of the node.
-    pub shard_count: u8,
     /// The node's process id.
     pub pid: u32,
     /// Tunables of the LND.
@@ -103,6 +101,8 @@ pub struct SocklndNi {
     pub incarnation: u64,
     /// Connections of type BULK_IN and of type BULK_OUT with a peer, each.
     pub conns_per_peer: u8,
+    /// The shards that have its connections.
+    pub serving: ShardSet,
 }
 
 /// The ends of a stream.
@@ -241,10 +241,10 @@ impl Piece {
     }
 }
 
-/// The shard that a peer NI belongs to, of so many.
+/// The shard that a peer NI belongs to, of those that serve the interface by which it is reached.
 #[must_use]
-pub fn home_of(peer: &Nid, shard_count: u8) -> ShardId {
-    ShardId((steer::initiator_hash(peer) % u32::from(shard_count.max(1))) as u8)
+pub fn home_of(peer: &Nid, serving: ShardSet) -> ShardId {
+    serving.share(steer::initiator_hash(peer))
 }
 
 /// A timer's owner: a connection, or a peer in the second half of the schedule.

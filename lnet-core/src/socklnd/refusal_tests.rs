@@ -137,7 +137,13 @@ fn a_peer_of_this_host_has_no_more_connections_than_can_be_counted() {
     let config = SocklndConfig { limits, ..Node::new(2, SockTunables::DEFAULT).sock.config };
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     node.sock = Socklnd::new(config);
-    node.sock.add_ni(SocklndNi { ni: NI, nid: node.nid, incarnation: 2, conns_per_peer: 2 });
+    node.sock.add_ni(SocklndNi {
+        ni: NI,
+        nid: node.nid,
+        incarnation: 2,
+        conns_per_peer: 2,
+        serving: ShardSet::all(1),
+    });
     let mut answers = Vec::new();
     for _ in 0..300 {
         // From the address of the NI itself.

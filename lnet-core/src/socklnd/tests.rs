@@ -90,17 +90,17 @@ struct Node {
 impl Node {
     fn new(host: u8, tunables: SockTunables) -> Self {
         let limits = SocklndLimits { connections: 64, handshakes: 8, peers: 16, messages: 64, incoming: 4 };
-        let config = SocklndConfig {
-            shard: ShardId(0),
-            shard_count: 1,
-            pid: ProcessId::LUSTRE_PID,
-            tunables,
-            limits,
-            seed: 1,
-        };
+        let config =
+            SocklndConfig { shard: ShardId(0), pid: ProcessId::LUSTRE_PID, tunables, limits, seed: 1 };
         let mut sock = Socklnd::new(config);
         let nid = nid(0, host);
-        sock.add_ni(SocklndNi { ni: NI, nid, incarnation: u64::from(host), conns_per_peer: 2 });
+        sock.add_ni(SocklndNi {
+            ni: NI,
+            nid,
+            incarnation: u64::from(host),
+            conns_per_peer: 2,
+            serving: ShardSet::all(1),
+        });
         let (shard, streams) = (Shard::default(), BTreeMap::new());
         Self { nid, sock, shard, streams, ended: Vec::new(), payload: Vec::new() }
     }

@@ -6,6 +6,7 @@ use lnet_control::records::{
 };
 use lnet_control::text::NidText;
 use lnet_control::{Errno, Refusal};
+use lnet_core::handle::ShardSet;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::socklnd::home_of;
 use lnet_core::topology::PRIORITY_NONE;
@@ -67,11 +68,18 @@ impl Control {
         RecoveryRecord { local: nids(local), peers: nids(peers) }
     }
 
-    /// The shards that connections of peers belong to, and messages of portals that are steered by their initiator.
+    /// The shards that connections of peers belong to, by the first NI on their net; and, where all shards serve that,
+    /// messages of portals that are steered by their initiator.
     pub(super) fn cpts_of_nids(&self, nids: Vec<NidText>) -> Vec<CptRecord> {
-        let shards = self.lnet.shard_count() as u8;
-        let record = |NidText(nid)| CptRecord { nid, cpt: home_of(&nid, shards).0.into() };
-        nids.into_iter().map(record).collect()
+        let all = ShardSet::all(self.lnet.shard_count() as u8);
+        let node = self.lnet.machine();
+        let nets = node.nets();
+        let serving = |nid: &Nid| {
+            let ni = nets.iter().find(|net| net.net == nid.net())?.nis.first()?;
+            ShardSet::of(ni.spec.lnd.serving_shards.iter().copied())
+        };
+        let home = |nid: &Nid| home_of(nid, serving(nid).unwrap_or(all));
+        nids.into_iter().map(|NidText(nid)| CptRecord { nid, cpt: home(&nid).0.into() }).collect()
     }
 
     pub(super) fn logged_peer(&self, nid: &Nid) -> Result<(), Refusal> {

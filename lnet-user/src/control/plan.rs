@@ -153,7 +153,7 @@ impl Control {
     async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::Change<LndOptions>, Refusal> {
         let NiSpec { net, options, cpts, .. } = spec;
         check_lnd(*net, options)?;
-        self.check_cpts(cpts)?;
+        let serving_shards = self.serving_shards(cpts)?;
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
         let location = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
@@ -175,6 +175,7 @@ impl Control {
                 queues: options.queues.filter(|queues| *queues > 0),
                 conns_per_peer: options.conns_per_peer,
                 tos: options.tos,
+                serving_shards,
                 is_chosen_by_nid: location.is_chosen_by_nid,
             },
         }))
@@ -195,20 +196,21 @@ impl Control {
         if nids.is_empty() { Err(no_connections(nid)) } else { Ok(nids) }
     }
 
-    /// An NI is served by all shards.
-    fn check_cpts(&self, cpts: &[u32]) -> Result<(), Refusal> {
+    /// The shards that are to serve an NI, each once; none where all are named.
+    fn serving_shards(&self, cpts: &[u32]) -> Result<Vec<u32>, Refusal> {
         let count = self.lnet.shard_count();
         if let Some(cpt) = cpts.iter().find(|cpt| **cpt as usize >= count) {
             let message =
-                format!("invalid CPT value {cpt}: this node has {count} (its shards), numbered from 0");
+                format!("invalid CPT value {cpt}: this node has the CPTs (shards) 0 to {}", count - 1);
             return Err(Refusal::new(Errno::RANGE, message));
         }
-        let is_all = (0..count as u32).all(|cpt| cpts.contains(&cpt));
-        if cpts.is_empty() || is_all {
-            return Ok(());
+        let mut shards = Vec::new();
+        for cpt in cpts {
+            if !shards.contains(cpt) {
+                shards.push(*cpt);
+            }
         }
-        let message = format!("CPT {cpts:?}: an NI is served by all {count} CPTs (shards) of the node");
-        Err(Refusal::new(Errno::OPNOTSUPP, message))
+        Ok(if shards.len() == count { Vec::new() } else { shards })
     }
 
     fn plan_global(&self, global: Global, value: u32) -> Result<Option<node::Change<LndOptions>>, Refusal> {

@@ -90,6 +90,9 @@ impl Control {
             is_chosen_by_nid: spec.lnd.is_chosen_by_nid,
             health: ni_health(config, counters),
             numa_distance: Some(config.numa_distance),
+            cpts: Some(&spec.lnd.serving_shards)
+                .filter(|shards| !shards.is_empty())
+                .map_or_else(|| self.cpts(), Clone::clone),
             options: NiOptions {
                 peer_timeout_s: Some(tunables.peer_timeout_s),
                 peer_credits: Some(tunables.peer_credits),

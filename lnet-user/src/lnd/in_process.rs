@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
     Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
@@ -57,7 +58,7 @@ pub(crate) struct Inbox {
 /// A node's NI on a fabric.
 #[derive(Clone)]
 struct Member {
-    /// By shard.
+    /// By shard: where what is for it arrives.
     inboxes: Vec<Inbox>,
     policies: [PolicyWord; PORTALS],
 }
@@ -291,15 +292,17 @@ impl InProcessPort {
         self.ni
     }
 
-    /// The parts of all shards of an NI; `None` if another node is there with this NID.
+    /// The parts of all shards of an NI, of which some receive what is for all; `None` if another node is there with this NID.
     pub(crate) fn join(
         name: &str,
         (ni, nid): (NiId, Nid),
         policies: &[PolicyWord; PORTALS],
-        inboxes: &[Inbox],
+        (inboxes, serving): (&[Inbox], ShardSet),
     ) -> Option<Vec<Self>> {
         let fabric = Fabric::named(name);
-        let member = Member { inboxes: inboxes.to_vec(), policies: *policies };
+        let stand_ins = (0..inboxes.len() as u8).map(|shard| serving.stand_in(ShardId(shard)));
+        let stand_ins = stand_ins.map(|shard| inboxes[usize::from(shard.0)].clone()).collect();
+        let member = Member { inboxes: stand_ins, policies: *policies };
         let joined = AtomicBool::new(false);
         fabric.change(|members| {
             let is_free = members.iter().all(|(other, _)| *other != nid);

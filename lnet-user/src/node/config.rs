@@ -71,6 +71,8 @@ pub struct NiConfig {
     pub conns_per_peer: Option<u32>,
     /// Of the tcp LND: IP type of service, 0 to 255; `None` or less for the system's.
     pub tos: Option<i32>,
+    /// Numbers of the shards that receive by it, for the others as well; none for all of the node's.
+    pub serving_shards: Vec<u32>,
 }
 
 impl NiConfig {
@@ -88,6 +90,7 @@ impl NiConfig {
             queues: None,
             conns_per_peer: None,
             tos: None,
+            serving_shards: Vec::new(),
         }
     }
 
@@ -101,6 +104,7 @@ impl NiConfig {
         queues: Option<u32>,
         conns_per_peer: Option<u32>,
         tos: Option<i32>,
+        serving_shards: Vec<u32>,
     }
 
     /// Whether its LND is tcp.

@@ -73,6 +73,16 @@ pub enum ConfigError {
         /// The NI's LND.
         lnd: &'static str,
     },
+    /// An NI for a shard that the node has not.
+    #[error("CPT {shard} for {nid}: this node has the CPTs (shards) 0 to {last}")]
+    NoShard {
+        /// The NI.
+        nid: Nid,
+        /// The shard that was asked for.
+        shard: u32,
+        /// The highest number of a shard.
+        last: u32,
+    },
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
     DuplicatePolicy(u8),

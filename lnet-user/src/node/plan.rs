@@ -5,6 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
@@ -27,7 +28,7 @@ const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) enum NiPlan {
     Xdp(XdpPlan),
     Tcp(TcpPlan),
-    InProcess { fabric: String },
+    InProcess { fabric: String, serving: ShardSet },
 }
 
 /// An NI of the xdp LND as it is to be opened.
@@ -35,19 +36,21 @@ pub(super) struct XdpPlan {
     pub(super) interface: Interface,
     pub(super) port: Port,
     pub(super) mode: XdpMode,
+    pub(super) serving: ShardSet,
 }
 
 impl NiPlan {
     /// Looks at the interface of `ni`, whose own settings go before those of the node.
     pub(super) fn new(config: &NodeConfig, id: NiId, ni: &NiConfig) -> Result<Self, NodeError> {
         check_ni(ni)?;
+        let serving = serving(ni, config.shards)?;
         if let Some(fabric) = fabric_of(&ni.interface) {
-            return Ok(Self::InProcess { fabric: fabric.to_owned() });
+            return Ok(Self::InProcess { fabric: fabric.to_owned(), serving });
         }
         if ni.is_tcp() {
             let interface = usable_interface(&ni.interface, None)?;
             let address = address_of(ni, &interface)?;
-            return Ok(Self::Tcp(TcpPlan { interface, address }));
+            return Ok(Self::Tcp(TcpPlan { interface, address, serving }));
         }
         let mode = ni.mode.unwrap_or(config.mode);
         let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
@@ -56,7 +59,7 @@ impl NiPlan {
             check_queues(&interface)?;
             check_transmit_ring(&port, &interface, config.rings.tx)?;
         }
-        Ok(Self::Xdp(XdpPlan { interface, port, mode }))
+        Ok(Self::Xdp(XdpPlan { interface, port, mode, serving }))
     }
 
     pub(super) fn xdp(&self) -> Option<&XdpPlan> {
@@ -101,11 +104,20 @@ pub(super) fn first(config: &NodeConfig) -> Result<Vec<NiPlan>, NodeError> {
 }
 
 /// Checks the NIs that a node has at first, each by itself and beside the others.
-pub(super) fn check_nis(nis: &[NiConfig]) -> Result<(), ConfigError> {
+pub(super) fn check_nis(nis: &[NiConfig], shards: u32) -> Result<(), ConfigError> {
     nis.iter().enumerate().try_for_each(|(index, ni)| {
         check_ni(ni)?;
+        serving(ni, shards)?;
         check_address(ni.nid, nis[..index].iter().map(|other| other.nid))
     })
+}
+
+/// The shards that serve an NI, of so many.
+fn serving(ni: &NiConfig, shards: u32) -> Result<ShardSet, ConfigError> {
+    if let Some(&shard) = ni.serving_shards.iter().find(|shard| **shard >= shards) {
+        return Err(ConfigError::NoShard { nid: ni.nid, shard, last: shards - 1 });
+    }
+    Ok(ShardSet::of(ni.serving_shards.iter().copied()).unwrap_or(ShardSet::all(shards as u8)))
 }
 
 /// Checks what an NI's configuration says by itself.

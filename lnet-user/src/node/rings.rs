@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lnet_control::pattern::cpts_text;
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_wire::MessageType;
 
 use super::log::LogThread;
@@ -42,6 +44,8 @@ struct RingLink {
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue.
     owners: Vec<usize>,
+    /// The shards that have receive rings.
+    serving: ShardSet,
     /// Outlives the program, so that its last lines are printed too.
     _log: Option<LogThread>,
 }
@@ -55,6 +59,17 @@ pub(super) fn frames_per_shard(config: &NodeConfig, interfaces: u32, owned_queue
 /// Chunks of packets that a shard keeps for the transfer protocol at most.
 pub(super) fn early_chunks_max(config: &NodeConfig) -> u32 {
     (config.rings.fill / 4).max(FRAGMENTS_MAX)
+}
+
+/// Deals queues out to the shards that serve them, to those first that own fewest; the owner of each.
+pub(super) fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
+    let serving: Vec<_> = serving.iter().map(|shard| usize::from(shard.0)).collect();
+    let owner = |_| {
+        let least = serving.iter().copied().min_by_key(|shard| owned[*shard]).unwrap_or(0);
+        owned[least] += 1;
+        least
+    };
+    (0..queues).map(owner).collect()
 }
 
 impl RingNet {
@@ -100,6 +115,14 @@ impl NodeDriver {
             );
             return Err(NodeError::Unsuitable { interface: plan.interface.name.clone(), present });
         }
+        if plan.serving != link.serving {
+            let shards: Vec<_> = link.serving.iter().map(|shard| u32::from(shard.0)).collect();
+            let present = format!(
+                "the rings of another NI, on CPT {}: NIs of one interface share them, so the same CPTs are expected",
+                cpts_text(&shards)
+            );
+            return Err(NodeError::Unsuitable { interface: plan.interface.name.clone(), present });
+        }
         let reserved = port::reserve(plan.port.udp_address())?;
         lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
@@ -108,7 +131,7 @@ impl NodeDriver {
     }
 
     fn open_link(&mut self, plan: &XdpPlan, config: &NiConfig) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
-        let owners = self.owners_of(&plan.interface)?;
+        let owners = self.owners_of(plan)?;
         let mut program = self.load_program(plan.port)?;
         let neighbours = self.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
@@ -119,15 +142,15 @@ impl NodeDriver {
         };
         let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
         let umem = Arc::clone(&net.umem);
-        let rings = open_queues(&self.config, &umem, &plan.interface, (&neighbours, &owners), &mut program)?;
+        let rings = open_queues(&self.config, &umem, plan, (&neighbours, &owners), &mut program)?;
         let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
         let wanted =
             [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
         let mode = program.attach(&plan.interface.name, wanted)?;
         let program = self.view.add_program(program, &umem)?;
         let interface = plan.interface.clone();
-        let link =
-            RingLink { interface, program, mode, neighbours: Arc::clone(&neighbours), owners, _log: log };
+        let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
+        let link = RingLink { interface, program, mode, neighbours: follows, owners, serving, _log: log };
         let mut frames = frames.map(|frames| self.deal_out(frames).into_iter());
         let shares = rings.into_iter().map(|rings| {
             let frames = frames.as_mut().and_then(Iterator::next);
@@ -150,7 +173,9 @@ impl NodeDriver {
         shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
     ) -> Vec<XdpPort> {
         let unresolved_responses_max = self.unresolved_responses_max(config);
-        let receive_bytes = xdp::receive_bytes(&self.config.rings, self.config.shards);
+        let shards = self.config.shards;
+        let sharers = plan.serving.sharers_max(shards as u8);
+        let receive_bytes = xdp::receive_bytes(&self.config.rings, shards, sharers);
         let port = |(frames, rings)| {
             let port = RingPort::new(plan.port, receive_bytes, unresolved_responses_max);
             XdpPort::Rings { port, frames, rings }
@@ -167,9 +192,8 @@ impl NodeDriver {
         shares
     }
 
-    /// Deals the queues of an interface out to the shards, to those first that own fewest; refuses it where frames
-    /// are too few.
-    fn owners_of(&mut self, interface: &Interface) -> Result<Vec<usize>, NodeError> {
+    /// Deals the queues of an interface out to the shards that serve it; refuses it where frames are too few.
+    fn owners_of(&mut self, XdpPlan { interface, serving, .. }: &XdpPlan) -> Result<Vec<usize>, NodeError> {
         self.reclaim_left();
         let links = self.rings().into_iter().flat_map(|net| &net.links);
         let mut owned = vec![0; self.config.shards as usize];
@@ -178,12 +202,7 @@ impl NodeDriver {
             count += 1;
             link.owners.iter().for_each(|owner| owned[*owner] += 1);
         }
-        let owners = (0..interface.rx_queues).map(|_| {
-            let least = (0..owned.len()).min_by_key(|shard| owned[*shard]).unwrap_or(0);
-            owned[least] += 1;
-            least
-        });
-        let owners = owners.collect();
+        let owners = deal(&mut owned, interface.rx_queues, *serving);
         let most = owned.into_iter().max().unwrap_or(0);
         let wanted = frames_per_shard(&self.config, count, most);
         let out = self.rings().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
@@ -284,12 +303,12 @@ impl NodeDriver {
     }
 }
 
-/// Opens a socket per (queue, shard), puts them into the program's map and hands each shard its own. Each queue is
-/// owned by one.
+/// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the others, and
+/// hands each shard its own. Each queue is owned by one.
 fn open_queues(
     config: &NodeConfig,
     umem: &Arc<Umem>,
-    interface: &Interface,
+    XdpPlan { interface, serving, .. }: &XdpPlan,
     (neighbours, owners): (&Arc<Neighbours>, &[usize]),
     program: &mut XdpProgram,
 ) -> Result<Vec<Rings>, NodeError> {
@@ -300,16 +319,21 @@ fn open_queues(
         owned: Vec::new(),
     };
     let mut rings: Vec<Rings> = (0..config.shards).map(|_| none()).collect();
+    let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
+    let only_send = (0..config.shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
+    let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
     for (queue, &owner) in (0..).zip(owners) {
         let mut queue_config = QueueConfig::new(interface.index, queue);
-        queue_config.socket_count = config.shards;
+        (queue_config.socket_count, queue_config.transmit_only) = (config.shards, transmit_only);
         queue_config.rings = config.rings;
         queue_config.patience = RECLAIM_PATIENCE;
         let opened = xsk::open_queue(umem, &queue_config)?;
         let device = opened.sockets[owner].device.clone();
         let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
+        for shard in 0..config.shards {
+            program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
+        }
         for (shard, socket) in opened.sockets.into_iter().enumerate() {
-            program.set_socket(queue, shard as u32, &socket.device)?;
             let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
             owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
             rings[shard].lanes.push(lane);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lnet_core::handle::ShardId;
+
 use super::plan::XdpPlan;
 use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
 use crate::lnd::ShardPort;
@@ -18,6 +20,7 @@ const RECEIVE_BYTES_MAX: usize = 2 << 20;
 /// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the interfaces at
 /// first have.
 const MTU_MIN_BYTES: usize = 9000;
+
 impl NodeDriver {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
     pub(super) fn open_sockets(&mut self, plan: &XdpPlan) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
@@ -33,18 +36,21 @@ impl NodeDriver {
         }
         let neighbours = self.follow(&plan.interface, false)?;
         let port = plan.port;
-        let sockets = self.bind_sockets(&port)?;
+        let sockets = self.bind_sockets(plan)?;
         let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_MIN_BYTES);
         let known = self.xdp.as_ref().and_then(|net| net.buffer_bytes);
         let buffer_bytes = known.unwrap_or_else(|| Port { mtu_bytes, ..port }.datagram_max_bytes(u32::MAX));
         let longest = port.datagram_max_bytes(buffer_bytes);
-        let receive_bytes = receive_bytes(&sockets, longest);
+        let serving = plan.serving;
+        let receive_bytes = receive_bytes(&sockets, serving.sharers_max(self.config.shards as u8), longest);
         let sizes = endpoint_config(&self.config, longest);
         let fresh = self.fresh_xdp()?;
-        let ports = sockets.into_iter().map(|socket| {
-            let endpoint = Box::new(Endpoint::new(socket, &sizes)?);
-            let neighbours = Arc::clone(&neighbours);
-            Ok(XdpPort::Socket(SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes)))
+        let ports = sockets.into_iter().zip((0..).map(ShardId)).map(|(socket, shard)| {
+            let receive_buffers = if serving.has(shard) { sizes.receive_buffers } else { 1 };
+            let endpoint = Box::new(Endpoint::new(socket, &EndpointConfig { receive_buffers, ..sizes })?);
+            let (neighbours, served) = (Arc::clone(&neighbours), (serving, shard));
+            let port = SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes, served);
+            Ok(XdpPort::Socket(port))
         });
         let ports = ports.collect::<Result<_, NodeError>>()?;
         let (net, parts) = self.keep_xdp(fresh, ports);
@@ -52,17 +58,30 @@ impl NodeDriver {
         Ok((plan.opened(XdpMode::Socket, neighbours, None), parts))
     }
 
-    /// A socket for each shard, on one address and port.
-    fn bind_sockets(&self, port: &Port) -> Result<Vec<UdpSocket>, NodeError> {
-        let sockets = port::bind(port.udp_address(), port.interface_index, self.config.shards)?;
-        sockets[0].choose_by(&reuseport::program(&self.steering.policies, self.config.shards))?;
-        Ok(sockets)
+    /// A socket for each shard, on one address and port: one of its own for each that serves, of which the others have
+    /// duplicates to send by.
+    fn bind_sockets(&self, XdpPlan { port, serving, .. }: &XdpPlan) -> Result<Vec<UdpSocket>, NodeError> {
+        let shards = self.config.shards;
+        let bound = port::bind(port.udp_address(), port.interface_index, serving.count())?;
+        bound[0].choose_by(&reuseport::program(&self.steering.policies, shards, *serving))?;
+        let mut of_shards: Vec<_> = (0..shards).map(|_| None).collect();
+        for (socket, shard) in bound.into_iter().zip(serving.iter()) {
+            for other in (0..shards as u8).map(ShardId).filter(|other| !serving.has(*other)) {
+                if serving.stand_in(other) == shard {
+                    of_shards[usize::from(other.0)] = Some(socket.duplicate()?);
+                }
+            }
+            of_shards[usize::from(shard.0)] = Some(socket);
+        }
+        Ok(of_shards.into_iter().flatten().collect())
     }
 }
 
-/// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled.
-fn receive_bytes(sockets: &[UdpSocket], datagram_max_bytes: u32) -> u32 {
+/// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled, by a socket
+/// that so many of them have.
+fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -> u32 {
     let buffer_bytes = sockets.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
+    let buffer_bytes = buffer_bytes / sharers as usize;
     let least = 2 * datagram_max_bytes.next_multiple_of(4096) + 4096;
     (buffer_bytes.min(RECEIVE_BYTES_MAX) as u32 / 4096 * 4096).max(least)
 }

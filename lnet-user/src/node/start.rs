@@ -25,6 +25,8 @@ pub(crate) struct LndOptions {
     pub(crate) queues: Option<u32>,
     pub(crate) conns_per_peer: Option<u32>,
     pub(crate) tos: Option<i32>,
+    /// Shards that serve it, in the order in which they were asked for; none for all.
+    pub(crate) serving_shards: Vec<u32>,
     /// Whether its address is not the one that the interface's name alone would choose.
     pub(crate) is_chosen_by_nid: bool,
 }
@@ -49,13 +51,16 @@ impl NiConfig {
         let asked = NetOptions { credits, peer_credits, ..NetOptions::default() };
         let options = defaults.complete(asked, self.is_tcp());
         let &Self { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = self;
-        let lnd = LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, is_chosen_by_nid: true };
+        let serving_shards = self.serving_shards.clone();
+        let is_chosen_by_nid = true;
+        let lnd =
+            LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, serving_shards, is_chosen_by_nid };
         NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
     }
 
     /// As the state machine wants it opened.
     pub(crate) fn of(spec: NiSpec<LndOptions>, tunables: NetTunables) -> Self {
-        let LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = spec.lnd;
+        let LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, serving_shards, .. } = spec.lnd;
         Self {
             nid: spec.nid,
             interface: spec.interface,
@@ -67,6 +72,7 @@ impl NiConfig {
             queues,
             conns_per_peer,
             tos,
+            serving_shards,
         }
     }
 }
@@ -86,7 +92,7 @@ pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<Ln
     let defaults = config.lnd_defaults();
     let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&defaults))).collect();
     machine.validate(&changes)?;
-    plan::check_nis(&config.nis)?;
+    plan::check_nis(&config.nis, config.shards)?;
     Ok((machine, changes))
 }
 

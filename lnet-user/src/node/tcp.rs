@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::NiId;
 use lnet_core::tunables::Accept;
 use lnet_wire::Nid;
@@ -23,6 +24,7 @@ const CONNS_PER_PEER_MAX: u32 = 127;
 pub(super) struct TcpPlan {
     pub(super) interface: Interface,
     pub(super) address: IpAddr,
+    pub(super) serving: ShardSet,
 }
 
 /// An NI of the tcp LND that is open.
@@ -85,15 +87,16 @@ impl NodeDriver {
         let conns_per_peer = self.conns_per_peer(config.conns_per_peer, &plan.interface.name);
         let incarnation = incarnation();
         let namespace = Arc::new(own_namespace()?);
-        let ports = rings.into_iter().map(|ring| TcpPort {
+        let ports = rings.into_iter().zip((0..).map(ShardId)).map(|(ring, shard)| TcpPort {
             ni,
             nid,
             address: plan.address,
             incarnation,
             conns_per_peer,
+            serving: plan.serving,
             options,
             namespace: Arc::clone(&namespace),
-            listeners: std::mem::take(&mut listeners),
+            listeners: if plan.serving.has(shard) { std::mem::take(&mut listeners) } else { Vec::new() },
             ring,
             listening: Vec::new(),
         });

@@ -37,7 +37,7 @@ impl NodeDriver {
             payload_checksum: config.payload_checksum,
             send_fault: config.send_fault,
             opened: Arc::clone(self.view.opened()),
-            xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
+            xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards, 1))?,
         };
         let (lnds, return_rings) = XdpLnd::for_shards(&common, self.view.wakers());
         Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None }, lnds)))

@@ -52,6 +52,8 @@ pub struct QueueConfig {
     pub queue_index: u32,
     /// Sockets to open, 1 or more: one per shard.
     pub socket_count: u32,
+    /// Those of the sockets that only send, a bit each: they have no receive ring.
+    pub transmit_only: u64,
     /// Sizes of the rings.
     pub rings: RingSizes,
     /// How long to wait for a queue that is in use. The kernel releases a queue only some time after its
@@ -67,6 +69,7 @@ impl QueueConfig {
             interface_index,
             queue_index,
             socket_count: 1,
+            transmit_only: 0,
             rings: RingSizes::default(),
             patience: Duration::from_secs(2),
         }

@@ -68,8 +68,8 @@ pub struct Queue {
 pub struct Socket {
     /// What the kernel is told of the rings by.
     pub device: Device,
-    /// Received frames.
-    pub rx: RxRing,
+    /// Received frames; `None` if it only sends.
+    pub rx: Option<RxRing>,
     /// Frames to send.
     pub tx: TxRing,
 }
@@ -200,7 +200,8 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         opening.register(umem)?;
     }
     let (fill, completion, offsets) = opening.shared_rings(config, &first)?;
-    let socket = opening.socket(config, &offsets, (umem, id), &first)?;
+    let receives = |number: u32| config.transmit_only.checked_shr(number).unwrap_or(0) & 1 == 0;
+    let socket = opening.socket((config, receives(0)), &offsets, (umem, id), &first)?;
     match &root {
         None => opening.bind_first(config)?,
         Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
@@ -210,10 +211,10 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
     registry.attached.push(Arc::downgrade(&first));
 
     let mut sockets = vec![socket];
-    for _ in 1..config.socket_count {
+    for number in 1..config.socket_count {
         let attachment = Arc::new(Attachment { fd: open()?, queue });
         let further = Opening::of(&attachment);
-        let socket = further.socket(config, &offsets, (umem, id), &attachment)?;
+        let socket = further.socket((config, receives(number)), &offsets, (umem, id), &attachment)?;
         further.bind_shared(opening.fd, config)?;
         registry.attached.push(Arc::downgrade(&attachment));
         sockets.push(socket);
@@ -305,21 +306,22 @@ impl<'a> Opening<'a> {
     /// The socket with its own rings, not bound yet.
     fn socket(
         &self,
-        config: &QueueConfig,
+        (config, receives): (&QueueConfig, bool),
         offsets: &XdpMmapOffsets,
         (umem, id): (&Arc<Umem>, RingsId),
         attachment: &Arc<Attachment>,
     ) -> Result<Socket, SocketError> {
         let rings = &config.rings;
-        sockopt::set_xdp_rx_ring_size(self.fd, rings.rx).map_err(|errno| self.fault("XDP_RX_RING", errno))?;
+        let rx = receives.then(|| {
+            sockopt::set_xdp_rx_ring_size(self.fd, rings.rx)
+                .map_err(|errno| self.fault("XDP_RX_RING", errno))?;
+            let rx = self.ring((&offsets.rx, rings.rx, XDP_PGOFF_RX_RING), Side::Consumer, attachment)?;
+            Ok::<_, SocketError>(RxRing::new(rx, Arc::clone(umem), id))
+        });
+        let rx = rx.transpose()?;
         sockopt::set_xdp_tx_ring_size(self.fd, rings.tx).map_err(|errno| self.fault("XDP_TX_RING", errno))?;
-        let rx = self.ring((&offsets.rx, rings.rx, XDP_PGOFF_RX_RING), Side::Consumer, attachment)?;
         let tx = self.ring((&offsets.tx, rings.tx, XDP_PGOFF_TX_RING), Side::Producer, attachment)?;
-        Ok(Socket {
-            device: Device(Arc::clone(attachment)),
-            rx: RxRing::new(rx, Arc::clone(umem), id),
-            tx: TxRing::new(tx, Arc::clone(umem), id),
-        })
+        Ok(Socket { device: Device(Arc::clone(attachment)), rx, tx: TxRing::new(tx, Arc::clone(umem), id) })
     }
 
     /// A ring of so many entries, whose parts lie at these offsets behind the page that names it.

@@ -25,7 +25,11 @@ fn ni(fabric: &str, host: u8) -> NiConfig {
 }
 
 fn node(fabric: &str, host: u8, shards: u32) -> Result<Lnet, lnet_user::LnetError> {
-    let config = config(shards).nis(vec![ni(fabric, host)]).lnd_timeout(LND_TIMEOUT);
+    node_of(ni(fabric, host), shards)
+}
+
+fn node_of(ni: NiConfig, shards: u32) -> Result<Lnet, lnet_user::LnetError> {
+    let config = config(shards).nis(vec![ni]).lnd_timeout(LND_TIMEOUT);
     let idle = Idle::new(Duration::ZERO);
     let lnet = Lnet::start_on(&config, &Threads::new().idle(idle))?;
     lnet.set_lazy(LAZY, true).unwrap();
@@ -49,7 +53,19 @@ fn next(queue: &mut EventQueue, kind: EventKind) -> lnet_user::QueuedEvent {
 
 #[test]
 fn puts_are_acknowledged_and_gets_answered_between_two_nodes() {
-    let [near, far] = pair("puts", 2);
+    put_and_get(&pair("puts", 2));
+}
+
+/// What arrives at the shard that serves the NI goes on to the one that it is for, requests as well as answers.
+#[test]
+fn messages_of_a_shard_that_does_not_serve_its_ni_arrive() {
+    let on_first = |host| node_of(ni("served", host).serving_shards(vec![0]), 2).unwrap();
+    put_and_get(&[1, 2].map(on_first));
+    let refused = node_of(ni("served", 3).serving_shards(vec![0, 2]), 2).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("CPT 2 for 10.9.8.3@xdp"), "{refused}");
+}
+
+fn put_and_get([near, far]: &[Lnet; 2]) {
     let (from, to) = (near.shard(1).unwrap(), far.shard(1).unwrap());
     let (mut sent, mut arrived) = (from.create_event_queue(32).unwrap(), to.create_event_queue(32).unwrap());
     for length in [0, 1, 5000, 1 << 20] {

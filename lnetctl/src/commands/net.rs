@@ -76,7 +76,7 @@ pub(crate) struct NetAddArgs {
     /// Messages in flight
     #[arg(long, short = 'r', allow_hyphen_values = true)]
     pub(crate) credits: Option<String>,
-    /// CPTs (shards) that serve the interfaces; this version knows all of them only
+    /// CPTs (shards) that serve the interfaces, such as [0,2-3]; all without it
     #[arg(long, short = 's')]
     pub(crate) cpt: Option<String>,
     /// Connections of each kind to a peer, 0 to 127

@@ -51,7 +51,16 @@ fn a_backup_fits_a_node_with_another_number_of_shards() {
     assert_eq!(one.good("export --backup"), backup);
     // What is restricted stays so.
     many.good("net add --net xdp --if eth1[1]");
-    assert!(many.good("export --backup").contains("CPT: \"[1]\""));
+    let restricted = many.good("export --backup");
+    assert!(restricted.contains("CPT: \"[1]\""), "{restricted}");
+    let refused = "the CPTs (shards) 0 to 0";
+    one.bad_with("import", &restricted, 234, &["errno: -34", "invalid CPT value 1", refused]);
+    // All of them are all, in whichever order.
+    many.good("net add --net xdp --if eth2[1,0]");
+    assert_eq!(many.good("net show --net xdp -v").matches("CPT: \"[0,1]\"").count(), 2);
+    assert_eq!(many.good("export --backup").matches("CPT").count(), 1);
+    let again = "net:\n- net type: xdp\n  local NI(s):\n  - interfaces:\n      0: eth2\n    CPT: '[1,0]'\n";
+    assert_eq!(many.good_with("import --dry-run", again), "");
 }
 
 #[test]

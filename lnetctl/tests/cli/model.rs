@@ -279,7 +279,9 @@ impl Model {
         let (interface, address, by_nid) = resolve(spec)?;
         let nid: Nid = format!("{address}@{}", spec.net).parse().unwrap();
         if let Some(cpt) = spec.cpts.iter().find(|cpt| **cpt >= shards) {
-            return refuse(Errno::RANGE, format!("invalid CPT value {cpt}: there are {shards}"));
+            let last = shards - 1;
+            let message = format!("invalid CPT value {cpt}: this node has the CPTs (shards) 0 to {last}");
+            return refuse(Errno::RANGE, message);
         }
         let mut options = options_of(spec)?;
         let position = nets.iter().position(|net| net.net == spec.net).unwrap_or_else(|| {
@@ -295,7 +297,10 @@ impl Model {
             let NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = first.options;
             options = NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..options };
         }
-        let cpts = if spec.cpts.is_empty() { (0..shards).collect() } else { spec.cpts.clone() };
+        let mut cpts = spec.cpts.clone();
+        if cpts.is_empty() || (0..shards).all(|cpt| cpts.contains(&cpt)) {
+            cpts = (0..shards).collect();
+        }
         net.nis.push(ni_record(nid, Some(interface), by_nid, options, cpts));
         Ok(())
     }

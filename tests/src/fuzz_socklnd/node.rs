@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId};
+use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::socklnd::{
     Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, Wants, home_of,
@@ -138,17 +138,16 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(flags: u8, verdicts: u8) -> Self {
         let incoming = if flags & FEW_NAMES != 0 { 2 } else { LIMITS.incoming };
-        let shard_count = if flags & TWO_SHARDS != 0 { 2 } else { 1 };
+        let serving = ShardSet::all(if flags & TWO_SHARDS != 0 { 2 } else { 1 });
         let accept = if flags & ACCEPT_ALL != 0 { Accept::All } else { Accept::Secure };
         let mut sock = Socklnd::new(SocklndConfig {
-            shard: home_of(&nid(HONEST), shard_count),
-            shard_count,
+            shard: home_of(&nid(HONEST), serving),
             pid: ProcessId::LUSTRE_PID,
             tunables: SockTunables { accept, ..SockTunables::DEFAULT },
             limits: SocklndLimits { incoming, ..LIMITS },
             seed: 1,
         });
-        sock.add_ni(SocklndNi { ni: NI, nid: nid(NODE), incarnation: 2, conns_per_peer: 2 });
+        sock.add_ni(SocklndNi { ni: NI, nid: nid(NODE), incarnation: 2, conns_per_peer: 2, serving });
         let (now, mut above) = (Instant(1), Above { verdicts, ..Above::default() });
         let honest = sock.accept(now, ends(HONEST, 1000), &mut above).expect("room for a connection");
         let mut node = Self {

@@ -67,7 +67,8 @@ impl World {
             && !self.plan.gentle;
         let is_connected = !is_refused && self.nodes[to.node].has_rail(to.rail);
         if is_connected {
-            let shard = self.random.below(self.nodes[to.node].lanes.len());
+            let serving = self.plan.serving[to.node][usize::from(to.rail.0)];
+            let shard = usize::from(serving.share(self.random.below(serving.count() as usize) as u32).0);
             let end = self.streams.accept(dialler, shard);
             let port = 512 + self.random.below(512) as u16;
             let address = |seat: Seat| node::address(seat.node, seat.rail.0 as u8);

@@ -188,14 +188,14 @@ pub(super) fn draw_keys(random: &mut Random) -> xfer::Identity {
 fn sock_config(
     plan: &Plan,
     limits: &Limits,
-    shard_count: u8,
+    number: usize,
     incarnations: [u64; 2],
     random: &mut Random,
 ) -> SockConfig {
     let transmits = limits.transmits();
     let (timeout, reconnect) = (Duration::from_nanos(MESSAGE_NS), Duration::from_millis(100));
     SockConfig {
-        shard_count,
+        serving: plan.serving[number],
         tunables: SockTunables {
             timeout,
             keepalive: if random.once_in(2) { timeout } else { Duration::ZERO },
@@ -208,7 +208,7 @@ fn sock_config(
             connections: if plan.tight { 8 } else { 128 },
             handshakes: if plan.tight { 2 } else { 16 },
             peers: if plan.tight { 5 } else { 24 },
-            messages: transmits * u32::from(shard_count),
+            messages: transmits * u32::from(plan.shards[number]),
             incoming: if plan.tight { 2 } else { limits.incoming },
         },
         seed: random.bits(),
@@ -257,7 +257,7 @@ impl Node {
                     ..XferTimes::DEFAULT
                 },
             })),
-            NetKind::Tcp => DriverConfig::Tcp(sock_config(plan, &limits, shards, secret, random)),
+            NetKind::Tcp => DriverConfig::Tcp(sock_config(plan, &limits, number, secret, random)),
         };
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_wire::NetType;
 
@@ -31,6 +32,8 @@ pub(super) struct Plan {
     pub(super) shards: Vec<u8>,
     /// Interfaces of each node.
     pub(super) rails: u8,
+    /// The shards that serve each node's rails.
+    pub(super) serving: Vec<[ShardSet; 2]>,
     /// Whether all interfaces are on one net.
     pub(super) same_net: bool,
     /// Longest datagram of each node by each of its rails.
@@ -166,6 +169,7 @@ impl Plan {
             streams: StreamPlan::NONE,
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: if cuts { 2 } else { random.pick(&[1, 1, 2]) },
+            serving: Vec::new(),
             same_net: random.once_in(2),
             datagram_max_bytes: datagrams(random, nodes),
             loss,
@@ -219,6 +223,8 @@ impl Plan {
         if plan.net == NetKind::Tcp {
             plan.go_by_streams(random);
         }
+        // Numbers of their own: a run in which all shards serve goes as it would without.
+        plan.serving = serving(&mut Random::new(random.clone().bits()), &plan.shards);
         plan
     }
 
@@ -329,6 +335,16 @@ impl StreamPlan {
         silences: 0,
         silence_ns: MS,
     };
+}
+
+/// The shards that serve each rail of nodes with so many: in a third of the runs some, in the others all.
+fn serving(random: &mut Random, shards: &[u8]) -> Vec<[ShardSet; 2]> {
+    let restricts = random.once_in(3);
+    let mut some = |shards: u8| {
+        let drawn = ShardSet::of((0..u32::from(shards)).filter(|_| random.once_in(2)));
+        drawn.filter(|_| restricts).unwrap_or(ShardSet::all(shards))
+    };
+    shards.iter().map(|shards| [some(*shards), some(*shards)]).collect()
 }
 
 /// The longest datagrams of nodes, by rail.

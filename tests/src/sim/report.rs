@@ -190,6 +190,8 @@ pub struct Counts {
     pub mesh: u64,
     /// Fragments that were written into a descriptor of a sibling shard.
     pub lent: u64,
+    /// Frames that arrived at another shard, since their own does not serve the interface.
+    pub unserved: u64,
     /// Messages that a shard delayed and decided on later.
     pub resumed: u64,
     /// Paths that were tried in the end.
@@ -277,6 +279,7 @@ impl Counts {
         row("longest message of gentle runs, us", self.longest_ns / 1000);
         row("messages between shards of a node", self.mesh);
         row("fragments into lent spans", self.lent);
+        row("frames for shards that do not serve", self.unserved);
         row("messages that waited at their shard", self.resumed);
         row("messages that were never sent", self.never_sent);
         row("messages that may have arrived", self.unknown);
@@ -317,6 +320,7 @@ impl AddAssign<&Self> for Counts {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
         self.mesh += other.mesh;
         self.lent += other.lent;
+        self.unserved += other.unserved;
         self.resumed += other.resumed;
         self.never_sent += other.never_sent;
         self.unknown += other.unknown;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use lnet_core::handle::ShardId;
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{Full, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::socklnd::{
     Action, ConnId, Ends, HandedOver, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, Wants, home_of,
@@ -30,7 +30,8 @@ const MEMORY_MAX_BYTES: u64 = QUEUED_MAX_BYTES + 256 + (1 << 20);
 /// What the drivers of a node's shards are made from.
 #[derive(Clone)]
 pub(super) struct SockConfig {
-    pub(super) shard_count: u8,
+    /// The shards that serve each rail.
+    pub(super) serving: [ShardSet; 2],
     pub(super) tunables: SockTunables,
     pub(super) limits: SocklndLimits,
     pub(super) seed: u64,
@@ -94,7 +95,7 @@ impl Link {
 /// A shard's connections.
 pub(super) struct SockDriver {
     pub(super) sock: Socklnd,
-    shard_count: u8,
+    serving: [ShardSet; 2],
     links: Vec<Option<Link>>,
     /// Connections whose streams are closed, and whose messages have not ended yet.
     closing: Vec<ConnId>,
@@ -113,7 +114,7 @@ impl SockDriver {
     pub(super) fn new(config: &SockConfig, sock: Socklnd) -> Self {
         Self {
             sock,
-            shard_count: config.shard_count,
+            serving: config.serving,
             links: Vec::new(),
             closing: Vec::new(),
             events: VecDeque::new(),
@@ -129,7 +130,6 @@ impl SockDriver {
     pub(super) fn config(config: &SockConfig, shard: ShardId) -> SocklndConfig {
         SocklndConfig {
             shard,
-            shard_count: config.shard_count,
             pid: ProcessId::LUSTRE_PID,
             tunables: config.tunables,
             limits: config.limits,
@@ -145,7 +145,7 @@ impl SockDriver {
         let rail = usize::from(ni.0);
         self.interfaces[rail] = true;
         let (incarnation, conns_per_peer) = (config.incarnations[rail], config.conns_per_peer);
-        self.sock.add_ni(SocklndNi { ni, nid, incarnation, conns_per_peer });
+        self.sock.add_ni(SocklndNi { ni, nid, incarnation, conns_per_peer, serving: self.serving[rail] });
     }
 
     pub(super) fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut Up<'_, '_>) {
@@ -391,7 +391,8 @@ impl SockDriver {
 
     /// Takes a message, or has no room for it.
     pub(super) fn submit(&mut self, now: Instant, transmit: &Transmit, up: &mut Up<'_, '_>) -> bool {
-        let (own, home) = (up.shard.id(), home_of(&transmit.next_hop, self.shard_count));
+        let serving = self.serving[usize::from(transmit.ni.0)];
+        let (own, home) = (up.shard.id(), home_of(&transmit.next_hop, serving));
         if home != own {
             up.around.letters.push((home.0, Letter::Message { from: own.0, transmit: *transmit }));
             return true;

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::{FrameHeader, Nid, steer};
@@ -120,8 +121,12 @@ impl World {
             self.counts.refused += 1;
             return node.receive_pool.free(buffer);
         };
-        let shard = packet.astray.map_or(own, |astray| (astray % node.lanes.len() as u64) as usize);
-        if shard != own {
+        let serving = self.plan.serving[packet.node][usize::from(packet.ni.0)];
+        let steered_to = serving.stand_in(ShardId(own as u8));
+        self.counts.unserved += u64::from(usize::from(steered_to.0) != own);
+        let astray = |drawn: u64| serving.share((drawn % u64::from(serving.count())) as u32);
+        let shard = usize::from(packet.astray.map_or(steered_to, astray).0);
+        if shard != usize::from(steered_to.0) {
             self.counts.add(Fault::Misdirected);
         }
         let arrival = Arrival { frame: buffer, ni: packet.ni, from: packet.from };

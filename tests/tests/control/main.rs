@@ -24,6 +24,7 @@ mod run;
 #[path = "../replay/said.rs"]
 mod said;
 mod selftest;
+mod served;
 mod starts;
 mod states;
 mod tcp;

@@ -22,6 +22,7 @@ mod ports;
 mod refusals;
 mod refusing;
 mod registered;
+mod served;
 mod shapes;
 mod silent;
 mod tcp;

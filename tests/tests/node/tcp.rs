@@ -27,7 +27,7 @@ fn nid_v4(interface: &Interface, rail: u16) -> Nid {
     nid(interface.ipv4, rail)
 }
 
-fn nids(namespace: &Namespace) -> Vec<Nid> {
+pub(crate) fn nids(namespace: &Namespace) -> Vec<Nid> {
     namespace.interfaces().iter().zip(0..).map(|(interface, rail)| nid_v4(interface, rail)).collect()
 }
 
@@ -48,7 +48,7 @@ fn start(namespace: &Namespace, nids: &[Nid]) -> Lnet {
 }
 
 /// Both nodes are targets of one another at the same time.
-fn both_ways(nodes: &[Lnet; 2], nids: [&[Nid]; 2], messages: u64) {
+pub(crate) fn both_ways(nodes: &[Lnet; 2], nids: [&[Nid]; 2], messages: u64) {
     let scheme = Scheme { seed: 4, ..Scheme::default() };
     let targets = nodes.each_ref().map(|node| Target::start(node, &scheme).unwrap());
     let plan = |targets: &[Nid]| Plan { messages, ..Plan::new(scheme.clone(), targets.to_vec()) };

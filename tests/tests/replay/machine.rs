@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId};
+use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::socklnd::{
     Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndEvent, SocklndLimits, SocklndNi, Wants,
@@ -98,7 +98,6 @@ impl Machine {
         let limits = SocklndLimits { connections: 16, handshakes: 8, peers: 8, messages: 16, incoming: 8 };
         let sock = Socklnd::new(SocklndConfig {
             shard: ShardId(0),
-            shard_count: 1,
             pid: ProcessId::LUSTRE_PID,
             tunables: SockTunables::DEFAULT,
             limits,
@@ -124,7 +123,8 @@ impl Machine {
                 machine.nis.push(nid);
                 let ni = machine.ni(&nid);
                 let incarnation = life(&nid);
-                machine.sock.add_ni(SocklndNi { ni, nid, incarnation, conns_per_peer: 1 });
+                let (conns_per_peer, serving) = (1, ShardSet::all(1));
+                machine.sock.add_ni(SocklndNi { ni, nid, incarnation, conns_per_peer, serving });
             }
         }
         machine

@@ -1,7 +1,7 @@
 //! The tcp LND of one shard: the socklnd protocol over TCP streams of an `io_uring`, with kernel nodes and with others.
 //!
 //! [`Socklnd`] has the protocol; [`Streams`] the sockets; here bytes go from the one to the other. A peer NI belongs to one
-//! shard, which has all connections with it. What another shard sends to it goes there first, with a lease on its payload;
+//! shard of those that serve the NI by which it is reached, which has all connections with it. What another shard sends to it goes there first, with a lease on its payload;
 //! what arrives there for another shard's descriptor has its header routed by the core, which lends the span.
 //!
 //! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload lies where the
@@ -118,7 +118,6 @@ impl Link {
 /// The tcp LND of one shard.
 pub(crate) struct TcpLnd {
     shard: ShardId,
-    shards: u8,
     opened: Arc<AtomicBool>,
     sock: Socklnd,
     streams: Streams,
@@ -153,7 +152,6 @@ impl TcpLnd {
         let make = |(shard, exchange): (u8, Exchange)| {
             let sock = Socklnd::new(SocklndConfig {
                 shard: ShardId(shard),
-                shard_count: shards,
                 pid: ProcessId::LUSTRE_PID,
                 tunables: common.tunables,
                 limits: SocklndLimits {
@@ -173,7 +171,6 @@ impl TcpLnd {
             };
             Ok(Self {
                 shard: ShardId(shard),
-                shards,
                 opened: Arc::clone(common.opened),
                 sock,
                 streams: Streams::new(&config)?,
@@ -416,6 +413,7 @@ impl Driver for TcpLnd {
             nid: port.nid,
             incarnation: port.incarnation,
             conns_per_peer: port.conns_per_peer,
+            serving: port.serving,
         });
         self.ports.push(port);
         self.listen();
@@ -495,12 +493,14 @@ impl Lnd for TcpLnd {
         Lent { transmit, .. }: Lent<'_>,
         _: &Memory,
     ) -> Result<(), Full<TxId>> {
-        let home = home_of(&transmit.next_hop, self.shards);
-        if home == self.shard {
-            self.sock.submit(now, transmit)
-        } else {
-            self.exchange.submit(home, transmit);
-            Ok(())
+        let serving = self.ports.iter().find(|port| port.ni() == transmit.ni).map(|port| port.serving);
+        let home = serving.map(|serving| home_of(&transmit.next_hop, serving));
+        match home.filter(|home| *home != self.shard) {
+            Some(home) => {
+                self.exchange.submit(home, transmit);
+                Ok(())
+            }
+            None => self.sock.submit(now, transmit),
         }
     }
 

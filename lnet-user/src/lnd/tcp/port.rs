@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::tunables::SockTunables;
 use lnet_wire::Nid;
@@ -24,6 +25,8 @@ pub(crate) struct TcpPort {
     /// The same on all shards, and another one in each life of the NI.
     pub(crate) incarnation: u64,
     pub(crate) conns_per_peer: u8,
+    /// The shards that have its connections.
+    pub(crate) serving: ShardSet,
     /// Options of its sockets.
     pub(crate) options: SocketOptions,
     /// The network namespace of the NI.

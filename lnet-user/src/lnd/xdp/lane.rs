@@ -24,11 +24,11 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// completion in their stead. And descriptors of registered memory, of whichever shard.
 pub(super) type Borrowed = Arc<AtomicU32>;
 
-/// This shard's socket on one queue of one interface.
+/// This shard's socket on one queue of one interface; one that only sends where the shard does not serve its NIs.
 pub(crate) struct Lane {
     pub(crate) interface_index: u32,
     pub(crate) queue: u32,
-    rx: RxRing,
+    rx: Option<RxRing>,
     tx: TxRing,
     /// How the kernel is told of them; a stand-in for it needs no telling.
     pub(super) device: Option<Device>,
@@ -77,11 +77,13 @@ impl Lane {
     /// `sends`: whether the interface has a transmit queue of this number.
     pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket, sends: bool) -> Self {
         let Socket { device, mut rx, tx } = socket;
-        rx.fetch_ahead(FETCHED_BYTES);
+        if let Some(rx) = &mut rx {
+            rx.fetch_ahead(FETCHED_BYTES);
+        }
         Self { sends, device: Some(device), ..Self::over(interface_index, queue, rx, tx) }
     }
 
-    pub(super) fn over(interface_index: u32, queue: u32, rx: RxRing, tx: TxRing) -> Self {
+    pub(super) fn over(interface_index: u32, queue: u32, rx: Option<RxRing>, tx: TxRing) -> Self {
         let arrived = VecDeque::with_capacity((BUDGET_MAX + FRAGMENTS_MAX) as usize);
         Self {
             interface_index,
@@ -99,18 +101,24 @@ impl Lane {
         }
     }
 
+    /// Whether frames arrive by it.
+    pub(super) fn receives(&self) -> bool {
+        self.rx.is_some()
+    }
+
     /// Takes at most `budget` descriptors, at most [`BUDGET_MAX`], off the receive ring, behind those that
     /// wait already.
     #[inline(always)]
     pub(super) fn receive(&mut self, budget: u32) -> u32 {
         let Self { rx, arrived, .. } = self;
+        let Some(rx) = rx else { return 0 };
         rx.receive(budget.min(BUDGET_MAX), |descriptor| arrived.push_back(descriptor))
     }
 
     /// Whether something waits in the receive ring.
     #[inline]
     pub(super) fn has_arrivals(&mut self) -> bool {
-        self.rx.waiting() != 0
+        self.rx.as_mut().is_some_and(|rx| rx.waiting() != 0)
     }
 
     /// Whether the transmit ring has room for `count` descriptors.

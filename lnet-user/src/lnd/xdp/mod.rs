@@ -130,9 +130,9 @@ pub(crate) fn frame_max_bytes(rings: &RingSizes) -> usize {
 }
 
 /// Bytes of frames that one of `shards` shards can take at once by rings of these sizes, in whole chunks: its
-/// share of one fill ring, less what may be missing there, as far as its receive ring holds it.
-pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32) -> u32 {
-    rings.rx.min(rings.fill / 4 * 3 / shards).max(1) * (RECEIVE_BYTES / 256 * 256)
+/// share of one fill ring, less what may be missing there, as far as a receive ring holds it that so many of them have.
+pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32, sharers: u32) -> u32 {
+    (rings.rx / sharers).min(rings.fill / 4 * 3 / shards).max(1) * (RECEIVE_BYTES / 256 * 256)
 }
 
 /// What the LNDs of all shards of a node have in common.

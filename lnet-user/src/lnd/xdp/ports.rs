@@ -39,7 +39,8 @@ pub(crate) struct Rings {
 impl Rings {
     /// Sockets to watch while the shard sleeps.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::as_fd)
+        let receiving = self.lanes.iter().filter(|lane| lane.receives());
+        receiving.filter_map(|lane| lane.device.as_ref()).map(Device::as_fd)
     }
 }
 
@@ -336,8 +337,8 @@ impl Driver for XdpLnd {
         self.common.xfer.policies = *policies;
         self.xfer.set_policies(policies);
         if self.shard.0 == 0 {
-            let program = reuseport::program(policies, self.common.shards);
             for open in &self.sockets {
+                let program = reuseport::program(policies, self.common.shards, open.serving);
                 if let Err(error) = open.endpoint.socket().choose_by(&program) {
                     tracing::warn!(%error, "the kernel goes on steering as before: more is handed over");
                 }

@@ -7,6 +7,7 @@
 //! to the kernel, which goes by addresses and ports: all those of one peer come to one shard, and that hands
 //! them over.
 
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_wire::MessageType;
 use lnet_wire::frame::{KEY_OFFSET, PORTAL_OFFSET, TYPE_OFFSET};
 use lnet_wire::steer::{COOKIE_SHARD_SHIFT, PORTALS, Policy, PolicyWord, Spread};
@@ -28,14 +29,19 @@ const RETURN_ACCUMULATOR: u16 = 0x16;
 /// No socket has this number: the kernel chooses by itself.
 const KERNELS_CHOICE: u32 = u32::MAX;
 
-/// The program for a node of `shards` shards whose sockets were bound in the order of their shards.
-pub(crate) fn program(policies: &[PolicyWord; PORTALS], shards: u32) -> Vec<Instruction> {
-    let cookie = [
+/// The program for a node of `shards` shards, of which those that serve the NI have a socket each, bound in the order of
+/// their shards.
+pub(crate) fn program(policies: &[PolicyWord; PORTALS], shards: u32, serving: ShardSet) -> Vec<Instruction> {
+    let sockets: Vec<u32> = (0..shards).map(|shard| socket_of(shard as u8, serving)).collect();
+    let mut cookie = vec![
         with(LOAD_BYTE, KEY_OFFSET as u32),
         with(SHIFT_RIGHT, COOKIE_SHARD_SHIFT),
         with(REMAINDER, shards),
-        with(RETURN_ACCUMULATOR, 0),
     ];
+    // The number of a shard is that of its socket, up to the first shard without one.
+    let moved = (0..).zip(&sockets).filter(|(shard, socket)| shard != *socket);
+    cookie.extend(moved.flat_map(|(shard, socket)| [jump(shard, 0, 1), with(RETURN, *socket)]));
+    cookie.push(with(RETURN_ACCUMULATOR, 0));
     let mut program = vec![
         with(LOAD_BYTE, TYPE_OFFSET as u32),
         jump(MessageType::Put as u32, 1 + cookie.len() as u8, 0),
@@ -44,7 +50,7 @@ pub(crate) fn program(policies: &[PolicyWord; PORTALS], shards: u32) -> Vec<Inst
     program.extend(cookie);
     program.push(with(LOAD_BYTE, PORTAL_OFFSET as u32));
     for (portal, word) in policies.iter().enumerate() {
-        let choice = choice(*word, shards);
+        let choice = choice(*word, &sockets);
         if choice != [with(RETURN, 0)] {
             program.push(jump(portal as u32, 0, choice.len() as u8));
             program.extend(choice);
@@ -54,10 +60,17 @@ pub(crate) fn program(policies: &[PolicyWord; PORTALS], shards: u32) -> Vec<Inst
     program
 }
 
-/// What chooses the shard by one portal's policy.
-fn choice(word: PolicyWord, shards: u32) -> Vec<Instruction> {
+/// The number of the socket that has what is for a shard.
+fn socket_of(shard: u8, serving: ShardSet) -> u32 {
+    let stand_in = serving.stand_in(ShardId(shard));
+    serving.iter().take_while(|other| *other != stand_in).count() as u32
+}
+
+/// What chooses the socket by one portal's policy; `sockets` by shard.
+fn choice(word: PolicyWord, sockets: &[u32]) -> Vec<Instruction> {
+    let socket_of = |shard: u8| sockets[usize::from(shard) % sockets.len()];
     let (shift, bits, table) = match word.unpack() {
-        Some(Policy::Pin(shard)) => return vec![with(RETURN, u32::from(shard) % shards)],
+        Some(Policy::Pin(shard)) => return vec![with(RETURN, socket_of(shard))],
         Some(Policy::MatchBits { shift, bits, spread: Spread::Table(table) }) => (shift, bits, table),
         _ => return vec![with(RETURN, KERNELS_CHOICE)],
     };
@@ -73,7 +86,7 @@ fn choice(word: PolicyWord, shards: u32) -> Vec<Instruction> {
     let values = 1_u32 << bits;
     choice.extend([with(SHIFT_RIGHT, shift), with(AND, values - 1)]);
     for (value, shard) in (0..values).zip(table) {
-        choice.extend([jump(value, 0, 1), with(RETURN, u32::from(shard) % shards)]);
+        choice.extend([jump(value, 0, 1), with(RETURN, socket_of(shard))]);
     }
     choice.push(with(RETURN, KERNELS_CHOICE));
     choice
@@ -152,13 +165,16 @@ mod tests {
             ],
             portal in 0..64_u8,
             key in any::<u64>(),
+            serving in any::<u64>(),
         ) {
+            let serving = ShardSet::of((0..shards).filter(|shard| serving >> shard & 1 != 0));
+            let serving = serving.unwrap_or(ShardSet::all(shards as u8));
             let mut all = [Policy::Pin(0); PORTALS];
             for (portal, policy) in some {
                 all[portal] = policy;
             }
             let words = all.map(|policy| policy.pack().unwrap());
-            let program = program(&words, shards);
+            let program = program(&words, shards, serving);
             prop_assert!(program.len() <= 4096);
             let has_portal = matches!(message_type, MessageType::Put | MessageType::Get);
             let portal = if has_portal { portal } else { 0 };
@@ -168,7 +184,8 @@ mod tests {
             let expected = if has_portal && is_hashed(&all[usize::from(portal)]) {
                 KERNELS_CHOICE
             } else {
-                steer::shard_of(&key, words[usize::from(portal)], shards)
+                let shard = ShardId(steer::shard_of(&key, words[usize::from(portal)], shards) as u8);
+                serving.iter().position(|other| other == serving.stand_in(shard)).unwrap() as u32
             };
             prop_assert_eq!(run(&program, &packet), expected);
         }
@@ -177,7 +194,7 @@ mod tests {
     #[test]
     fn frames_without_data_go_to_the_shard_that_they_name() {
         let words = [Policy::Rotor.pack().unwrap(); PORTALS];
-        let program = program(&words, 4);
+        let program = program(&words, 4, ShardSet::all(4));
         for shard in 0..4 {
             let mut packet = [0; FRAME_HEADER_BYTES];
             FrameHeader::other(Kind::Hello, shard, 0).encode(&mut packet);

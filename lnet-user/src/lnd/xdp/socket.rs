@@ -1,6 +1,7 @@
 //! NIs over plain UDP sockets, which take no privileges.
 //!
-//! Each shard has a socket for each NI, on an `io_uring` of its own ([`crate::uring::udp`]). The sockets of all
+//! Each shard has a socket for each NI, on an `io_uring` of its own ([`crate::uring::udp`]); a shard that does not serve
+//! the NI sends by that of one which does. The sockets of all
 //! shards share the NI's address and port; the kernel chooses among them as far as it can steer
 //! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds next hops.
 //!
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{Outgoing, Xfer};
@@ -54,6 +56,10 @@ pub(crate) struct SocketPort {
     down_since: Option<Instant>,
     /// When the socket is tried again whose receive has ended with an error.
     retry_at: Option<Instant>,
+    /// The shards that receive by it.
+    pub(super) serving: ShardSet,
+    /// Whether this one is among them.
+    receives: bool,
 }
 
 impl SocketPort {
@@ -63,8 +69,11 @@ impl SocketPort {
         endpoint: Box<Endpoint>,
         neighbours: Arc<Neighbours>,
         buffer_bytes: u32,
+        (serving, shard): (ShardSet, ShardId),
     ) -> Self {
         Self {
+            serving,
+            receives: serving.has(shard),
             interface_mtu_bytes: port.mtu_bytes as u32,
             port,
             receive_bytes,
@@ -85,7 +94,7 @@ impl SocketPort {
 
     /// Whether there is something to do that its descriptor would not report.
     pub(super) fn has_work(&mut self, is_open: bool) -> bool {
-        (is_open && !self.endpoint.is_receiving())
+        (is_open && self.receives && !self.endpoint.is_receiving())
             || self.neighbours.generation() != self.generation
             || self.endpoint.has_work()
     }
@@ -93,8 +102,8 @@ impl SocketPort {
     /// Takes in what the kernel has to say.
     #[inline]
     fn turn(&mut self, now: Instant, is_open: bool) -> Result<(), UdpError> {
-        let Self { endpoint, retry_at, .. } = self;
-        if !endpoint.is_receiving() && is_open {
+        let Self { endpoint, retry_at, receives, .. } = self;
+        if !endpoint.is_receiving() && is_open && *receives {
             endpoint.start_receiving();
         }
         if retry_at.is_some_and(|at| at <= now) {

@@ -94,6 +94,17 @@ impl UdpSocket {
         Ok(Self { fd, address })
     }
 
+    /// The same socket once more.
+    ///
+    /// # Errors
+    /// [`UdpError::Socket`] if there are too many descriptors.
+    pub(crate) fn duplicate(&self) -> Result<Self, UdpError> {
+        let duplicated = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
+        let address = self.address;
+        let refused = |source| UdpError::Socket { operation: "F_DUPFD_CLOEXEC", address, source };
+        Ok(Self { fd: duplicated.map_err(refused)?, address })
+    }
+
     /// Has the kernel choose among the sockets of this address and port by a program, which every one of them
     /// shares: it is given the datagram's payload and returns a socket's number, in the order of their binding.
     /// Where that does not exist, the kernel goes by addresses and ports (socket(7): `SO_REUSEPORT`).

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant as Clock};
 
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{NiId, Status, Transmit, TxId};
 use lnet_core::time::Instant;
 use lnet_wire::nid::Net;
@@ -47,7 +48,8 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
-    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES);
+    let served = (ShardSet::all(1), ShardId(0));
+    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES, served);
     let lnd = &mut node.shards[0].lnd;
     lnd.common.opened.store(true, Ordering::Release);
     lnd.add_port(XdpPort::Socket(port));

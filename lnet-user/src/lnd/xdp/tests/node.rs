@@ -305,7 +305,7 @@ impl Node {
             initiator_hash: steer::initiator_hash(&plan.nid()),
             policies,
             datagram_max_bytes: Vec::new(),
-            receive_bytes: receive_bytes(&plan.rings, plan.shards),
+            receive_bytes: receive_bytes(&plan.rings, plan.shards, 1),
             shard: ShardId(0),
             nids: Vec::new(),
             limits,
@@ -333,7 +333,7 @@ impl Node {
             let neighbours = Arc::clone(&neighbours);
             let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
             let frames = Some(UmemShare { umem: Arc::clone(&umem), frames: stocks.pop_front().unwrap() });
-            let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards), 4);
+            let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards, 1), 4);
             lnd.add_port(XdpPort::Rings { port, frames, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
@@ -554,7 +554,7 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
                 owned.push(OwnedQueue::new(INTERFACE, None, fill, completion));
                 shared = Some((kernel.fill, kernel.completion));
             }
-            lanes.push(Lane::over(INTERFACE, queue, user.rx, user.tx));
+            lanes.push(Lane::over(INTERFACE, queue, Some(user.rx), user.tx));
             sockets.push((kernel.rx, kernel.tx));
         }
         for shard in (0..lanes.len()).filter(|shard| *shard != owner) {

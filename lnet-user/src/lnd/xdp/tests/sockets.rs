@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
     Lent, Lnd, NiId, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink,
@@ -101,7 +101,7 @@ impl Node {
         let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let first = UdpSocket::bind(SocketAddr::new(address, udp_port), None).unwrap();
         let udp_port = first.address().port();
-        first.choose_by(&reuseport::program(&policies, SHARDS)).unwrap();
+        first.choose_by(&reuseport::program(&policies, SHARDS, ShardSet::all(SHARDS as u8))).unwrap();
         let second = UdpSocket::bind(first.address(), None).unwrap();
         let port = Port {
             ni: NiId(0),
@@ -145,9 +145,10 @@ impl Node {
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
         let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
-        let shards = lnds.map(|(mut lnd, endpoint)| {
+        let shards = lnds.zip((0..).map(ShardId)).map(|((mut lnd, endpoint), shard)| {
             let (endpoint, neighbours) = (Box::new(endpoint), Arc::clone(&neighbours));
-            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES);
+            let served = (ShardSet::all(SHARDS as u8), shard);
+            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES, served);
             lnd.add_port(XdpPort::Socket(port));
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
