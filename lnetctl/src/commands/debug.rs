@@ -8,7 +8,7 @@ use lnet_control::text::NidText;
 
 use super::Result;
 use crate::failure::Task;
-use crate::session::{Daemon, print_text};
+use crate::session::{Daemon, json_line, print_text};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DebugCommand {
@@ -80,19 +80,29 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: DebugCommand) -> Result<()> 
             };
             daemon.ask(task, |client| client.log_peer(NidText(nid)))
         }
-        DebugCommand::Nidlist(args) => nidlist(&args),
+        DebugCommand::Nidlist(args) => nidlist(&args, daemon.as_json),
     }
 }
 
-fn nidlist(NidlistArgs { list, nid }: &NidlistArgs) -> Result<()> {
+fn nidlist(NidlistArgs { list, nid }: &NidlistArgs, as_json: bool) -> Result<()> {
     let task = Task::new("debug", "nidlist");
     let ranges = pattern::nid_ranges(list).map_err(task.pattern())?;
     let nid = task.parsed(nid.as_deref(), pattern::nid)?;
     let list = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let matches = nid.map(|nid| (nid, ranges.iter().any(|range| range.covers(&nid))));
+    if as_json {
+        let mut told = document::Map::new();
+        told.insert("nidlist".to_owned(), list.into());
+        if let Some((nid, matches)) = matches {
+            told.insert("nid".to_owned(), nid.to_string().into());
+            told.insert("matches".to_owned(), matches.into());
+        }
+        print_text(&json_line(&told));
+        return Ok(());
+    }
     print_text(&format_args!("nidlist parsed to: {list}\n"));
-    if let Some(nid) = nid {
-        let matches =
-            if ranges.iter().any(|range| range.covers(&nid)) { "matches" } else { "does not match" };
+    if let Some((nid, matches)) = matches {
+        let matches = if matches { "matches" } else { "does not match" };
         print_text(&format_args!("{nid} {matches} nidlist {list}\n"));
     }
     Ok(())

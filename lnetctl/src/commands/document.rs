@@ -11,11 +11,12 @@ use lnet_control::document::{
     self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState, Shown,
 };
 use lnet_control::request::{Batch, Change};
+use serde_json::json;
 
 use super::Result;
 use super::ping;
 use crate::failure::{CommandError, Task};
-use crate::session::{Daemon, print_text};
+use crate::session::{Daemon, json_line, print_text};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
@@ -135,8 +136,11 @@ fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: boo
     let batch = Batch { changes: changes.clone(), dry_run };
     let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, error))?;
     if dry_run {
-        for line in document::diff(&state, &changes, &outcomes) {
-            print_text(&format_args!("{line}\n"));
+        let lines = document::diff(&state, &changes, &outcomes);
+        if daemon.as_json {
+            print_text(&json_line(&json!({"changes": lines})));
+        } else {
+            lines.iter().for_each(|line| print_text(&format_args!("{line}\n")));
         }
     }
     Ok(())

@@ -71,6 +71,11 @@ fn what_is_shown_is_shown_as_json_with_the_same_keys() {
     node.good("net add --net tcp --if eth0");
     node.good("fault drop add -s * -d *@tcp --rate 2 --health_error local_error");
     node.good("steering set --portal 4 --policy match_bits --bits 1 --table 0,1");
+    node.good("udsp add --src tcp1 --priority 3");
+    node.good("selection nid add --nid 10.77.0.*@tcp --priority 1");
+    node.good("selection peer add --local 10.77.0.*@tcp --remote 10.78.0.*@tcp");
+    node.good("net set --nid 10.77.0.11@tcp --health 700");
+    node.good("peer set --nid 10.77.0.12@tcp --health 600");
     for command in [
         "net show -v 4",
         "peer show -v 4",
@@ -82,12 +87,39 @@ fn what_is_shown_is_shown_as_json_with_the_same_keys() {
         "capture show",
         "export",
         "ping 10.77.0.12@tcp",
+        "discover 10.77.0.12@tcp",
+        "explain 10.77.0.12@tcp",
+        "udsp show",
+        "udsp show --idx 1",
+        "selection net show",
+        "selection nid show",
+        "selection peer show",
+        "debug recovery --local --peer",
+        "cpt-of-nid 10.0.0.[1-2]@tcp",
     ] {
         let json = node.good(&format!("{command} --json"));
         assert_eq!(json.lines().count(), 1, "{command}: {json}");
         let Value::Object(document) = serde_json::from_str(&json).unwrap() else { panic!("{json}") };
-        assert_eq!(document::Yaml(&document).to_string(), node.good(command), "{command}");
+        let shown = node.good(command);
+        assert_eq!(document::Yaml(&document).to_string(), shown, "{command}");
+        assert!(shown.contains(": ") || command == "capture show", "{command} shows nothing");
     }
+    // What names blocks to be shown or carried out tells them as the commands do.
+    for (import, block, command) in [
+        ("import --show", "udsp:\n", "udsp show"),
+        ("import --show", "net:\n", "net show"),
+        ("import --exec", "ping:\n  nids:\n    0: 10.77.0.12@tcp\n", "ping 10.77.0.12@tcp"),
+    ] {
+        let json = node.good_with(&format!("{import} --json"), block);
+        assert_eq!(json, node.good(&format!("{command} --json")), "{import} of {block}");
+    }
+    // What is no YAML has keys of its own.
+    let list = "debug nidlist 10.0.[1-9].*@tcp 10.0.3.4@tcp --json";
+    let told = "{\"nidlist\":\"10.0.[1-9].*@tcp\",\"nid\":\"10.0.3.4@tcp\",\"matches\":true}\n";
+    assert_eq!(node.good(list), told);
+    let planned = node.good_with("import --dry-run --json", "global:\n    retry_count: 3\n");
+    assert_eq!(planned, "{\"changes\":[\"~ global retry_count: 2 -> 3\"]}\n");
+    assert_eq!(node.good("debug peer --nid 10.77.0.12@tcp --json"), "");
     // JSON is YAML.
     let json = node.good("export --backup --json");
     assert_eq!(node.good_with("import --dry-run", &json), "");
