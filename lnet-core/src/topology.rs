@@ -3,6 +3,7 @@
 mod peers;
 mod preferred;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -13,6 +14,7 @@ pub(crate) use peers::source_rank;
 pub use peers::{PeerMap, PeerNid, PeerView};
 pub use preferred::PreferredSources;
 
+use crate::handle::ShardId;
 use crate::lnd::NiId;
 use crate::tunables::Tunables;
 
@@ -58,7 +60,8 @@ pub struct LocalNi {
     pub priority: u32,
     /// The priority of its net, likewise.
     pub net_priority: u32,
-    /// How far its device is from the memory of the node's shards (`/sys/devices/system/node/node*/distance`).
+    /// How far its device is from the memory of the node's shards (`/sys/devices/system/node/node*/distance`), the largest
+    /// where they differ ([`Topology::numa_distance`]).
     pub numa_distance: u32,
 }
 
@@ -101,6 +104,8 @@ pub struct Topology {
     generation: u64,
     interfaces: Vec<Option<LocalNi>>,
     loopback: Option<NiId>,
+    /// By slot and shard; nothing for a slot where all shards are as far.
+    numa_distances: Vec<Box<[u32]>>,
     tunables: Tunables,
     steering: Option<Steering>,
     /// The peers, if something finds out about them: then a peer that is not among them is yet to be found out about.
@@ -177,6 +182,20 @@ impl Topology {
     #[must_use]
     pub fn with_generation(self, generation: u64) -> Self {
         Self { generation, ..self }
+    }
+
+    /// The same with the distances of each slot's device from the memory of each shard, where they differ.
+    #[must_use]
+    pub fn with_numa_distances(self, numa_distances: Vec<Box<[u32]>>) -> Self {
+        Self { numa_distances, ..self }
+    }
+
+    /// How far the device of an interface, of which the shard knows that it is in use, is from the memory of a shard.
+    #[must_use]
+    pub fn numa_distance(&self, ni: NiId, shard: ShardId) -> u32 {
+        let by_shard = self.numa_distances.get(usize::from(ni.0));
+        let its = by_shard.and_then(|distances| distances.get(usize::from(shard.0)));
+        its.copied().unwrap_or_else(|| self.known_ni(ni).numa_distance)
     }
 
     /// The same with portals, a bit each, that get no entries now: their policies are about to change. Nothing

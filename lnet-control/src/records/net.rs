@@ -53,8 +53,10 @@ pub struct NiRecord {
     pub cpts: Vec<u32>,
     /// What follows from the selection policies.
     pub udsp: UdspInfo,
-    /// How far its device is from the memory of the node's shards: 10 is as near as can be. `lo` has none.
+    /// How far its device is from the memory of the node's shards at most: 10 is as near as can be. `lo` has none.
     pub numa_distance: Option<u32>,
+    /// The same for each CPT (shard).
+    pub numa_distances: Vec<u32>,
 }
 
 words! {

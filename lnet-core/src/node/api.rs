@@ -236,12 +236,12 @@ pub enum Report<'a> {
         /// Bytes of the whole push.
         length_bytes: usize,
     },
-    /// How far the device of an interface is from the memory of the node's shards.
+    /// How far the device of an interface is from the memory of each shard.
     Distance {
         /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,
-        /// As the system gives it: 10 is as near as can be.
-        distance: u32,
+        /// By shard, as the system gives them: 10 is as near as can be.
+        distances: &'a [u32],
     },
     /// Traffic with a peer.
     Traffic {

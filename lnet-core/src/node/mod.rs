@@ -287,11 +287,14 @@ impl<O: Clone> Node<O> {
                     self.discover(now, &nid, None);
                 }
             }
-            Report::Distance { ni, distance } => {
+            Report::Distance { ni, distances } => {
                 // It may wait for others of its batch to be opened.
                 let opened = self.task.as_mut().and_then(|task| task.opened_mut(ni));
-                if let Some(config) = opened.or(self.nis.get_mut(ni)) {
-                    self.is_changed |= core::mem::replace(&mut config.numa_distance, distance) != distance;
+                if let Some(config) = opened.or(self.nis.get_mut(ni))
+                    && config.numa_distances != distances
+                {
+                    config.numa_distances = distances.to_vec();
+                    self.is_changed = true;
                 }
             }
             Report::Health(note) => self.note_health(now, &note),
@@ -431,6 +434,7 @@ impl<O: Clone> Node<O> {
         self.generation += 1;
         let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
         let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
+            .with_numa_distances(self.nis.numa_distances(&self.settings))
             .with_tunables(self.settings.tunables())
             .with_steering(steering)
             .with_frozen(self.frozen)

@@ -3,6 +3,7 @@
 //! Invariants: a net exists as long as it has an interface; its tunables are those of its first one; an
 //! interface keeps its slot as long as it lives, and `lo` is always in slot 0.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -109,8 +110,8 @@ pub struct NiConfig<O> {
     pub is_failed: bool,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
-    /// How far its device is from the memory of the node's shards, as its runner has told; 0 until then.
-    pub numa_distance: u32,
+    /// How far its device is from the memory of each shard, as its runner has told; none until then.
+    pub numa_distances: Vec<u32>,
     pub(super) going: Option<NiStatus>,
     /// Its place among those that were ever added.
     pub(super) added: u64,
@@ -131,10 +132,16 @@ impl<O> NiConfig<O> {
             is_absent,
             is_failed,
             recovery,
-            numa_distance: 0,
+            numa_distances: Vec::new(),
             going: None,
             added: 0,
         }
+    }
+
+    /// How far its device is from the memory of any shard at most; 0 until that is known.
+    #[must_use]
+    pub fn numa_distance(&self) -> u32 {
+        self.numa_distances.iter().copied().max().unwrap_or(0)
     }
 
     /// Sets its health, by which it is told as down or up.
@@ -179,7 +186,7 @@ impl<O> NiConfig<O> {
             health: self.health,
             priority: rules.ni_priority(&self.spec.nid),
             net_priority: rules.net_priority(self.spec.nid.net()),
-            numa_distance: self.numa_distance.max(settings.get(Global::NumaRange)),
+            numa_distance: self.numa_distance().max(settings.get(Global::NumaRange)),
             ..local
         }
     }
@@ -215,6 +222,21 @@ impl<O> Nis<O> {
             }
         }
         nets
+    }
+
+    /// The distances of the slots by shard as these know them, where they differ.
+    pub(super) fn numa_distances(&self, settings: &Settings) -> Vec<Box<[u32]>> {
+        let range = settings.get(Global::NumaRange);
+        let mut slots: Vec<Box<[u32]>> = Vec::new();
+        for config in self.0.iter().filter(|config| !config.is_absent) {
+            let told = config.numa_distances.iter().map(|distance| *distance.max(&range));
+            if told.clone().any(|distance| distance != config.numa_distance().max(range)) {
+                let slot = usize::from(config.ni.0);
+                slots.resize_with(slots.len().max(slot + 1), Box::default);
+                slots[slot] = told.collect();
+            }
+        }
+        slots
     }
 
     /// The slots as the shards know them.

@@ -237,7 +237,7 @@ impl Shard {
             i64::from(self.is_cut_off(now, ni, peers)),
             -i64::from(local.health),
             local.priority.into(),
-            local.numa_distance.into(),
+            self.topology.numa_distance(ni, self.id).into(),
             -own.credits.available(),
             own.sequence as i64,
         ]

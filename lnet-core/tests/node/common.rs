@@ -107,7 +107,7 @@ impl Runner {
                     self.node.handle_report(self.now, Report::Opened { ni, result });
                     if is_open {
                         let distance = 100 + u32::from(ni.0);
-                        self.node.handle_report(self.now, Report::Distance { ni, distance });
+                        self.node.handle_report(self.now, Report::Distance { ni, distances: &[distance] });
                     }
                 }
                 Action::Close { ni } => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{Change, ChangeError, Outcome, PeerEdit, Report, RequestError};
 use lnet_core::topology::{LocalNi, PRIORITY_NONE, PeerView};
@@ -76,7 +77,7 @@ fn distances_within_the_range_are_alike() {
     let distances = |runner: &Runner| [1, 2].map(|host| local(runner, &nid(1, host)).numa_distance);
     assert_eq!(distances(&runner), [101, 102], "told while the batch went on");
     for (ni, distance) in [(1, 10), (2, 21), (9, 7)] {
-        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distance });
+        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances: &[distance] });
     }
     runner.run();
     assert_eq!(distances(&runner), [10, 21]);
@@ -84,6 +85,27 @@ fn distances_within_the_range_are_alike() {
         runner.batch(&[Change::Set { setting: Global::NumaRange, value: range }]).unwrap();
         assert_eq!(distances(&runner), expected);
     }
+}
+
+#[test]
+fn each_shard_has_its_own_distances() {
+    let mut runner = Runner::new(2);
+    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    let told = |runner: &mut Runner, ni, distances: &[u32]| {
+        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances });
+        runner.run();
+    };
+    told(&mut runner, 1, &[10, 21]);
+    told(&mut runner, 2, &[21, 21]);
+    let seen = |runner: &Runner| {
+        let of = |ni| [0, 1].map(|shard| runner.topology.numa_distance(NiId(ni), ShardId(shard)));
+        ([1, 2].map(of), [1, 2].map(|host| local(runner, &nid(1, host)).numa_distance))
+    };
+    assert_eq!(seen(&runner), ([[10, 21], [21, 21]], [21, 21]), "the largest is that of the node");
+    runner.batch(&[Change::Set { setting: Global::NumaRange, value: 15 }]).unwrap();
+    assert_eq!(seen(&runner), ([[15, 21], [21, 21]], [21, 21]));
+    runner.batch(&[Change::Set { setting: Global::NumaRange, value: 21 }]).unwrap();
+    assert_eq!(seen(&runner), ([[21; 2]; 2], [21, 21]));
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::ShardConfig;
+use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink};
 use lnet_core::md::{MdOptions, MdSpec};
-use lnet_core::shard::{PeerChange, PutRequest};
+use lnet_core::shard::{Criterion, PeerChange, PutRequest};
 use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
@@ -70,6 +71,22 @@ fn equal_ones_take_turns_and_a_named_one_is_obeyed() {
     assert_eq!(used, [3, 3]);
     (0..3).for_each(|_| put(&mut node, 2, Some(nid(1, 9))));
     assert_eq!(counts(&mut node), [0, 3]);
+}
+
+#[test]
+fn each_shard_takes_the_device_that_is_near_to_itself() {
+    let near_to = [[10, 21], [21, 10]].map(Box::from);
+    for (shard, expected) in [(0, [3, 0]), (1, [0, 3])] {
+        let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+        let topology = Arc::new(Topology::new(interfaces).with_numa_distances(near_to.to_vec()));
+        let shard = ShardId(shard);
+        let mut node = Node::new(ShardConfig { shard, shard_count: 2, topology, ..config() });
+        (0..3).for_each(|_| put(&mut node, 2, None));
+        assert_eq!(counts(&mut node), expected, "shard {}", shard.0);
+        let steps = node.shard.explain(NOW, &nid(1, 2)).steps;
+        let lost = steps.iter().flatten().filter(|weighed| weighed.lost_by == Some(Criterion::Distance));
+        assert_eq!(lost.count(), 1, "{steps:?}");
+    }
 }
 
 #[test]

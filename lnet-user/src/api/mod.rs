@@ -236,11 +236,17 @@ impl Lnet {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
             ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&news))
         });
-        let shards = shards.collect::<Result<_, _>>()?;
+        let shards = shards.collect::<Result<Vec<_>, _>>()?;
         let core = Arc::new(Core {
             captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
-            runner: Runner::new(machine, clock, Numa::of_shards(&threads.cpus), node.nis(), news),
+            runner: Runner::new(
+                machine,
+                clock,
+                Numa::of_shards(&threads.cpus, shards.len()),
+                node.nis(),
+                news,
+            ),
             view: Arc::clone(node.view()),
             node: Mutex::new(node),
             shards,

@@ -140,7 +140,7 @@ impl Runner {
     ) -> Self {
         let nis: BTreeMap<_, _> = nis.map(|state| (state.ni.0, state)).collect();
         for state in nis.values() {
-            machine.handle_report(clock.now(), distance(&numa, state));
+            report_distances(&mut machine, clock.now(), &numa, state);
         }
         Self {
             clock,
@@ -269,10 +269,11 @@ impl Runner {
         let mut books = self.books();
         match done {
             Done::Opened { ni, result } => {
-                let its = result.as_ref().ok().map(|state| distance(&self.numa, state));
                 let result = result.map(|state| drop(books.nis.insert(ni.0, *state)));
                 machine.handle_report(now, Report::Opened { ni, result });
-                its.into_iter().for_each(|its| machine.handle_report(now, its));
+                if let Some(state) = books.nis.get(&ni.0) {
+                    report_distances(&mut machine, now, &self.numa, state);
+                }
             }
             Done::Closed { ni } => {
                 books.nis.remove(&ni.0);
@@ -291,9 +292,10 @@ impl Runner {
     }
 }
 
-/// How far the device of an NI is from the memory of the node's shards.
-fn distance(numa: &Numa, state: &NiState) -> Report<'static> {
-    Report::Distance { ni: state.ni, distance: numa.distance(&state.config.interface) }
+/// Tells how far the device of an NI is from the memory of each shard.
+fn report_distances(machine: &mut Machine, now: lnet_core::time::Instant, numa: &Numa, state: &NiState) {
+    let distances = numa.distances(&state.config.interface);
+    machine.handle_report(now, Report::Distance { ni: state.ni, distances: &distances });
 }
 
 /// Gives a request up that is not waited for any more.

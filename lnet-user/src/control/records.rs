@@ -67,6 +67,7 @@ impl Control {
             cpts: self.cpts(),
             udsp: UdspInfo::default(),
             numa_distance: None,
+            numa_distances: Vec::new(),
         }
     }
 
@@ -89,7 +90,8 @@ impl Control {
             interface: Some(spec.interface.clone()),
             is_chosen_by_nid: spec.lnd.is_chosen_by_nid,
             health: ni_health(config, counters),
-            numa_distance: Some(config.numa_distance),
+            numa_distance: Some(config.numa_distance()),
+            numa_distances: config.numa_distances.clone(),
             cpts: Some(&spec.lnd.serving_shards)
                 .filter(|shards| !shards.is_empty())
                 .map_or_else(|| self.cpts(), Clone::clone),

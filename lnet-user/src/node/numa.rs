@@ -14,42 +14,46 @@ const LOCAL_DISTANCE: u32 = 10;
 /// Most CPUs or nodes that a list of the kernel's names.
 const NUMBERS_MAX: u32 = 1 << 16;
 
-/// The NUMA nodes of the machine, and which of them the shards run on.
+/// The NUMA nodes of the machine, and which of them each shard runs on.
 #[derive(Clone, Debug)]
 pub(crate) struct Numa {
     root: PathBuf,
     /// By number: the distances to all of them, in their order.
     nodes: Vec<(u32, Vec<u32>)>,
-    /// Those that have CPUs of shards.
-    memory: Vec<u32>,
+    /// By shard: those that have CPUs which it may run on.
+    memory: Vec<Vec<u32>>,
 }
 
 impl Numa {
-    /// Of this machine, for shards on these CPUs; without any, on all that this process may run on.
-    pub(crate) fn of_shards(cpus: &[usize]) -> Self {
-        let cpus = if cpus.is_empty() { available_cpus() } else { cpus.to_vec() };
-        Self::read(Path::new(SYSFS), &cpus)
+    /// Of this machine, for so many shards, each on the CPU in its place; one without runs on all that this process may
+    /// run on.
+    pub(crate) fn of_shards(cpus: &[usize], shards: usize) -> Self {
+        let cpus_of = |shard| cpus.get(shard).map_or_else(available_cpus, |cpu| vec![*cpu]);
+        Self::read(Path::new(SYSFS), &(0..shards).map(cpus_of).collect::<Vec<_>>())
     }
 
-    fn read(root: &Path, cpus: &[usize]) -> Self {
+    fn read(root: &Path, cpus: &[Vec<usize>]) -> Self {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
         let system = root.join("devices/system/node");
         let mut nodes = Vec::new();
-        let mut memory = Vec::new();
+        let mut memory = vec![Vec::new(); cpus.len()];
         for node in numbers(&text(system.join("online"))) {
             let directory = system.join(format!("node{node}"));
             let distances = text(directory.join("distance"));
             let distances = distances.split_whitespace().map_while(|number| number.parse().ok()).collect();
             nodes.push((node, distances));
-            if numbers(&text(directory.join("cpulist"))).any(|cpu| cpus.contains(&(cpu as usize))) {
-                memory.push(node);
+            let own: Vec<_> = numbers(&text(directory.join("cpulist"))).map(|cpu| cpu as usize).collect();
+            for (memory, cpus) in memory.iter_mut().zip(cpus) {
+                if cpus.iter().any(|cpu| own.contains(cpu)) {
+                    memory.push(node);
+                }
             }
         }
         Self { root: root.to_owned(), nodes, memory }
     }
 
-    /// How far the device of an interface is: from the farthest memory of any shard.
-    pub(crate) fn distance(&self, interface: &str) -> u32 {
+    /// How far the device of an interface is from each shard: from the farthest memory that it may run on.
+    pub(crate) fn distances(&self, interface: &str) -> Vec<u32> {
         let device = self.root.join("class/net").join(interface).join("device/numa_node");
         let device = fs::read_to_string(device).ok().and_then(|text| text.trim().parse::<u32>().ok());
         let own = device.and_then(|device| self.nodes.iter().find(|(node, _)| *node == device));
@@ -57,9 +61,12 @@ impl Numa {
             let position = self.nodes.iter().position(|(other, _)| *other == node)?;
             distances.get(position).copied()
         };
-        let known = own.and_then(|own| self.memory.iter().filter_map(|node| to(own, *node)).max());
-        let farthest = || self.nodes.iter().flat_map(|(_, distances)| distances).copied().max();
-        known.or_else(farthest).unwrap_or(LOCAL_DISTANCE)
+        let farthest = self.nodes.iter().flat_map(|(_, distances)| distances).copied().max();
+        let from = |memory: &Vec<u32>| {
+            let known = own.and_then(|own| memory.iter().filter_map(|node| to(own, *node)).max());
+            known.or(farthest).unwrap_or(LOCAL_DISTANCE)
+        };
+        self.memory.iter().map(from).collect()
     }
 }
 
@@ -94,22 +101,22 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_as_far_as_the_farthest_memory_of_a_shard() {
+    fn a_device_is_as_far_as_the_farthest_memory_of_each_shard() {
         let machine = machine();
-        let distances = |cpus: &[usize]| {
-            let numa = Numa::read(&machine.0, cpus);
-            ["eth0", "eth1", "veth0", "absent"].map(|interface| numa.distance(interface))
-        };
-        assert_eq!(distances(&[0, 1]), [10, 21, 21, 21]);
-        assert_eq!(distances(&[3]), [21, 10, 21, 21]);
-        assert_eq!(distances(&[1, 2]), [21, 21, 21, 21]);
+        let numa = Numa::read(&machine.0, &[vec![0, 1], vec![3], vec![1, 2]]);
+        let distances = ["eth0", "eth1", "veth0", "absent"].map(|interface| numa.distances(interface));
+        assert_eq!(distances, [[10, 21, 21], [21, 10, 21], [21, 21, 21], [21, 21, 21]]);
     }
 
     #[test]
     fn a_machine_that_tells_nothing_has_one_distance() {
-        let nothing = Numa::read(Path::new("/nonexistent"), &[0]);
-        assert_eq!(nothing.distance("eth0"), LOCAL_DISTANCE);
-        assert!(Numa::of_shards(&[]).distance("lo") >= LOCAL_DISTANCE);
+        let nothing = Numa::read(Path::new("/nonexistent"), &[vec![0], vec![1]]);
+        assert_eq!(nothing.distances("eth0"), [LOCAL_DISTANCE; 2]);
+        let present = Numa::of_shards(&[0], 3).distances("lo");
+        assert!(
+            present.len() == 3 && present.iter().all(|distance| *distance >= LOCAL_DISTANCE),
+            "{present:?}"
+        );
         assert_eq!(numbers("0-2,7,x,9-8,4294967290-4294967295").collect::<Vec<_>>(), [0, 1, 2, 7]);
     }
 

@@ -110,6 +110,12 @@ fn an_xdp_net_has_its_own_tunables() {
             CPT: \"[1]\"
 ";
     assert!(shown.ends_with(expected), "{shown}");
+    // A device that is near to one shard alone; what is shown can be read again.
+    node.good("net add --net xdp5 --if eth2");
+    let shown = node.good("net show --net xdp5 -v");
+    let expected = "            numa distance: 21\n            numa distances: \"[10,21]\"\n";
+    assert!(shown.ends_with(expected), "{shown}");
+    assert_eq!(node.good_with("import --dry-run", &shown), "");
     node.good("net add --net tcp --if eth1 --lnd xdp");
     assert_eq!(value(&node.good("net show --net tcp -v"), "lnd").unwrap(), "xdp");
     node.bad("net add --net xdp --if eth1 --mode natve", 234, &["auto, native, generic, socket"]);

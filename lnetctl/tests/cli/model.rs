@@ -393,6 +393,7 @@ fn ni_record(
     cpts: Vec<u32>,
 ) -> NiRecord {
     let health_value = if nid.is_loopback() { 0 } else { 1000 };
+    let has_distances = interface.as_deref() == Some("eth2");
     NiRecord {
         nid,
         status: NiStatus::Up,
@@ -409,7 +410,8 @@ fn ni_record(
         mtu_bytes: 1500,
         cpts,
         udsp: UdspInfo::default(),
-        numa_distance: None,
+        numa_distance: has_distances.then_some(21),
+        numa_distances: if has_distances { vec![10, 21] } else { Vec::new() },
     }
 }
 

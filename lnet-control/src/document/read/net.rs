@@ -17,7 +17,7 @@ const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables",
 const NET_KEYS: [&str; 8] =
     ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern", "fsm state"];
 /// Keys of a local NI that only tell, besides those of every NI.
-const NI_KEYS: [&str; 4] = ["status", "no rings", "dev cpt", "numa distance"];
+const NI_KEYS: [&str; 5] = ["status", "no rings", "dev cpt", "numa distance", "numa distances"];
 /// Tunables of a net.
 const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
 /// Tunables of an LND; those from `timeout` only tell.

@@ -68,6 +68,9 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     }
     if let Some(distance) = ni.numa_distance.filter(|_| detail.shows(1)) {
         put(&mut map, "numa distance", distance);
+        if ni.numa_distances.iter().any(|of_shard| *of_shard != distance) {
+            put(&mut map, "numa distances", cpts_text(&ni.numa_distances));
+        }
     }
     if detail.shows(4) {
         put(&mut map, "fsm state", ni.fsm_state.as_str());
