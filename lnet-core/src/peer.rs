@@ -164,10 +164,11 @@ impl Peers {
         }
     }
 
-    /// Notes that a NID is this node's own no more.
+    /// Notes that a NID is this node's own no more. What was counted of it is not that of a peer.
     pub(crate) fn clear_own(&mut self, nid: &Nid) {
         if let Some(slot) = self.find(nid).filter(|&slot| self.peers[slot].is_own) {
             self.peers[slot].is_own = false;
+            self.peers[slot].counters = NiCounters::default();
             self.release(slot);
         }
     }

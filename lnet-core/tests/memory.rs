@@ -17,7 +17,7 @@ const RAILS: [u64; 2] = [0, 1];
 
 /// The NID of a host on a rail.
 fn nid(rail: u64, host: u64) -> Nid {
-    Nid::from_small(2 << 48 | rail << 32 | 0x0A00_0001 + host).unwrap()
+    Nid::from_small(2 << 48 | rail << 32 | (0x0A00_0001 + host)).unwrap()
 }
 
 /// Has a node do what it wants done: its NIs open, who is pushed to acknowledges, all at once.
@@ -69,8 +69,8 @@ fn meet(node: &mut Node<()>, shards: &mut [Shard], hosts: std::ops::Range<u64>) 
     let features = Features::NI_STATUS.with(Features::MULTI_RAIL).with(Features::DISCOVERY);
     for host in hosts {
         let told = RAILS.map(|rail| PingNi { nid: nid(rail, host), status: NiStatus::UP });
-        let mut bytes = vec![0; ping::encoded_bytes(told.into_iter()).unwrap()];
-        ping::write(&mut bytes, features, ProcessId::LUSTRE_PID, 7, told.into_iter()).unwrap();
+        let mut bytes = vec![0; ping::encoded_bytes(told).unwrap()];
+        ping::write(&mut bytes, features, ProcessId::LUSTRE_PID, 7, told).unwrap();
         let from = nid(host % 2, host);
         node.handle_report(NOW, Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() });
         settle(node, shards);

@@ -63,11 +63,24 @@ workload: {peers_per_node: 1, puts_per_second: 1, seconds: 20}
     assert!(known_at(&far) > known_at(text) + 2.0, "{} {}", known_at(&far), known_at(text));
 }
 
+/// Peers of two NIDs each, and more of them: the measure is of a peer, and not of the run.
 #[test]
 fn what_a_peer_takes_is_measured() {
-    let report = good(&small(), 1);
-    assert!((200.0..1024.0).contains(&report.peer_bytes), "{report}");
-    assert!((100.0..1024.0).contains(&report.shard_bytes), "{report}");
+    let of = |peers: u32| {
+        let text = format!(
+            "rails: [{{name: one}}]
+groups:
+- {{name: all, nodes: 40, nis: [{{net: xdp, rail: one}}, {{net: xdp1, rail: one}}]}}
+workload: {{peers_per_node: {peers}, puts_per_second: 8, seconds: 20}}
+"
+        );
+        let report = good(&Fleet::parse(&text).unwrap(), 1);
+        assert!((300.0..1400.0).contains(&report.peer_bytes), "{report}");
+        assert!((300.0..1024.0).contains(&report.shard_bytes), "{report}");
+        report.peer_bytes
+    };
+    let (few, many) = (of(5), of(15));
+    assert!((few - many).abs() < 300.0, "{few} {many}");
 }
 
 /// The topologies that are there as examples are ones.

@@ -210,3 +210,24 @@ fn nobody_else_is_this_node() {
     assert_eq!(node.shard.header(NOW, LO, &foreign.source.nid, RxId(0), &foreign), Verdict::Drop);
     assert_eq!(node.shard.counters().drops(DropReason::NotLocal).messages, 3);
 }
+
+/// What a node has sent to itself by an NI is not traffic with a peer once the NI has gone.
+#[test]
+fn a_nid_that_is_no_longer_own_has_had_no_traffic() {
+    let mut node = node();
+    let md = node.md(10);
+    node.post(5, &MdSpec { options: MdOptions::PUT, ..md });
+    let bound = node.shard.bind(&md).unwrap();
+    let put =
+        PutRequest { target: process(nid(1, 1)), match_bits: 5, ..crate::common::put_request(bound, 1) };
+    node.shard.put(NOW, &put).unwrap();
+    carry(&mut node);
+    let counted = |node: &Node| {
+        let peers = node.shard.peers().filter(|peer| peer.nid == nid(1, 1));
+        peers.map(|peer| (peer.is_own, peer.counters.sent.total())).collect::<Vec<_>>()
+    };
+    assert!(matches!(counted(&node)[..], [(true, 1..)]), "{:?}", counted(&node));
+    let slots = vec![None, Some(interface(nid(2, 1), 8, 4)), Some(LocalNi::loopback(MESSAGE_TIMEOUT))];
+    node.shard.update(NOW, Arc::new(Topology::with_slots(slots).with_generation(1)));
+    assert_eq!(counted(&node), [(false, 0)]);
+}

@@ -117,6 +117,13 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: SelectionCommand) -> Result<
         let expected = if adds { "the patterns and --priority are" } else { "the patterns or --id are" };
         return Err(task.invalid(format!("missing mandatory parameters: {expected} expected")));
     }
+    if let (false, true, Some(id)) = (adds, named.is_empty(), id) {
+        let known = Selection::of(&daemon.ask(task, Client::udsp)?);
+        let other = known.iter().find(|known| known.id() == Some(id) && known.kind() != kind);
+        if let Some(other) = other {
+            return Err(task.invalid(format!("--id: the policy {id} is one of selection {}", other.kind())));
+        }
+    }
     let selection = || Selection::new(kind, named.clone(), priority).map_err(task.pattern());
     let change = if adds {
         Change::AddSelection(selection()?)

@@ -360,6 +360,7 @@ fn what_makes_no_sense_of_older_policies_is_refused() {
         ("selection net del --id 0", -34, "--id"),
         ("selection net del --net tcp1", -2, "no such selection"),
         ("selection net del --id 4", -2, "no such selection"),
+        ("selection nid del --id 1", -22, "the policy 1 is one of selection net"),
     ] {
         node.bad(words, 234, &[&format!("errno: {errno}\n"), said]);
     }

@@ -6,6 +6,7 @@ use lnet_core::node::peer_state;
 use lnet_wire::Nid;
 
 use super::network::pair;
+use super::node::RETRY_COUNT;
 use super::{QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
 
 impl World<'_> {
@@ -15,11 +16,15 @@ impl World<'_> {
         }
     }
 
-    /// What was not sent may be sent by another path, so it is lost only where there is none.
+    /// What was not sent may be sent by another path, so it is lost only where there is none, or no try is left.
     pub(super) fn check_sent(&mut self, number: u32, put: u64, status: Status) {
         if let (Status::NeverSent(cause), Some(state)) = (status, self.under_way.get(&put))
             && state.good != 0
         {
+            if state.losses > RETRY_COUNT {
+                self.report.given_up += 1;
+                return;
+            }
             let (to, good) = (state.to, state.good);
             self.violate(format!(
                 "put {put} of node {number} to node {to} ends as {cause:?}, and the paths {good:#x} were in order"
@@ -177,8 +182,9 @@ workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
     fn what_is_lost_though_a_path_was_in_order_is_found() {
         let lose = |_: &mut World<'_>, count, event| {
             Some(match event {
-                Event::Arrive { from, tx, .. } if count > 100 => {
-                    Event::Sent { node: from, tx, status: Status::NeverSent(Cause::CreditTimeout) }
+                Event::Arrive { from, tx, source, to, .. } if count > 100 => {
+                    let status = Status::NeverSent(Cause::CreditTimeout);
+                    Event::Sent { node: from, tx, path: (source, to), status }
                 }
                 other => other,
             })

@@ -16,7 +16,7 @@ mod traffic;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use lnet_core::lnd::{Status, TxId, Uplink as _};
+use lnet_core::lnd::{Status, TxId};
 use lnet_core::node::PingId;
 use lnet_core::time::Instant;
 use lnet_wire::{Header, Nid};
@@ -58,9 +58,11 @@ enum Event {
         tx: TxId,
         header: Box<Header>,
     },
+    /// What a driver says of a message that has left by a path, or has not.
     Sent {
         node: Life,
         tx: TxId,
+        path: (Nid, Nid),
         status: Status,
     },
     Ping {
@@ -119,6 +121,8 @@ struct Put {
     to: u32,
     /// Paths by which it may go, a bit each: its initiator knows them, and they have carried everything since it began.
     good: u64,
+    /// How often it came not through.
+    losses: u32,
 }
 
 /// Runs a fleet; `progress` hears of each sample.
@@ -256,10 +260,7 @@ impl<'a> World<'a> {
             Event::Timer(number) => self.timer(number),
             Event::Put(number) => self.put(number),
             Event::Arrive { from, source, to, tx, header } => self.arrive(from, source, to, tx, &header),
-            Event::Sent { node, tx, status } => {
-                self.members[node.number as usize].shard.sent(Instant(self.now), tx, status);
-                self.settle(node.number);
-            }
+            Event::Sent { node, tx, path, status } => self.sent(node.number, tx, path, status),
             Event::Ping { from, ping, source, nid, length_bytes } => {
                 self.pinged(from, (ping, source, nid), length_bytes);
             }

@@ -19,6 +19,8 @@ pub(super) const PEERS_MAX: u32 = 256;
 
 /// Where Puts go.
 pub(super) const PORTAL: u32 = 4;
+/// How often a message is sent again by another path at most.
+pub(super) const RETRY_COUNT: u32 = 2;
 pub(super) const MATCH_BITS: u64 = 1;
 
 pub(super) const LIMITS: Limits = Limits {
@@ -59,7 +61,7 @@ pub fn nid(number: u32, rail: u8) -> Nid {
 
 /// The NID of one of the NIs of a node on a net.
 pub(super) fn nid_on(net: Net, number: u32, ordinal: u8) -> Nid {
-    let [high, middle, low] = [number + 1 >> 16, number + 1 >> 8, number + 1].map(|part| part as u8);
+    let [_, high, middle, low] = (number + 1).to_be_bytes();
     let address = [10, ordinal << 4 | high, middle, low];
     Nid::new_ip(net, address.into()).expect("an address of a node")
 }
@@ -112,14 +114,18 @@ impl Member {
             node.gate_requests();
         }
         let topology = node.poll_snapshot().expect("a node has a snapshot");
-        let cookie = u64::from(life) << 32 | u64::from(number) + 1;
+        let cookie = (u64::from(life) << 32) | (u64::from(number) + 1);
         let mut shard = Shard::new(shard_config(LIMITS, cookie, seed, topology));
         let queue = shard.create_event_queue(LIMITS.events).expect("an event queue");
         let entry = shard.attach_entry(&EntrySpec::new(PORTAL, MATCH_BITS)).expect("an entry");
         let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
         shard.attach(entry, &MdSpec::new(64, Threshold::Infinite, options, queue)).expect("a descriptor");
         let add = |(interface, (_, nid)): (u8, &(u8, Nid))| add_ni(interface, *nid);
-        let settings = [(Global::Discovery, i64::from(takes_part)), (Global::TransactionTimeout, 10)];
+        let settings = [
+            (Global::Discovery, i64::from(takes_part)),
+            (Global::TransactionTimeout, 10),
+            (Global::RetryCount, i64::from(RETRY_COUNT)),
+        ];
         let settings = settings.map(|(setting, value)| Change::Set { setting, value });
         let changes = settings.into_iter().chain((0..).zip(&nids).map(add)).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");

@@ -39,6 +39,8 @@ pub struct FleetReport {
     pub acked: u64,
     /// Those that failed: they may not have arrived.
     pub failed: u64,
+    /// Of these, those that were lost by as many paths as are tried, and by another one may have come through.
+    pub given_up: u64,
     /// Messages that were sent again by another path.
     pub resends: u64,
     /// Pings and pushes in the last tenth of the run, when nothing changes any more.
@@ -77,6 +79,7 @@ impl fmt::Display for FleetReport {
         writeln!(to, "{:<34}{:>14}", "puts", self.puts)?;
         writeln!(to, "{:<34}{:>14}", "acknowledged", self.acked)?;
         writeln!(to, "{:<34}{:>14}", "failed", self.failed)?;
+        writeln!(to, "{:<34}{:>14}", "of them after all tries", self.given_up)?;
         writeln!(to, "{:<34}{:>14}", "sent again by another path", self.resends)?;
         writeln!(to, "{:<34}{:>14}", "tries lost and made again", self.retransmissions)?;
         writeln!(to, "{:<34}{:>14}", "nodes that began anew", self.restarts)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lnet_core::event::{Event as LnetEvent, EventKind};
-use lnet_core::lnd::{Cause, NiId, RxId, Status, TxId, Uplink as _, Verdict};
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, TxId, Uplink as _, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, DriverError, PingId, Report, peer_state};
 use lnet_core::shard::{HealthNote, PutRequest};
@@ -63,7 +63,7 @@ impl World<'_> {
         let started = bound.map(|md| (md, member.shard.put(now, &request(md))));
         match started {
             Ok((_, Ok(()))) => {
-                self.under_way.insert(put, Put { is_acked: false, from: number, to, good });
+                self.under_way.insert(put, Put { is_acked: false, from: number, to, good, losses: 0 });
             }
             Ok((md, Err(_))) => {
                 // It was not started: its descriptor goes, which an event tells.
@@ -78,7 +78,7 @@ impl World<'_> {
     pub(super) fn arrive(&mut self, from: Life, source: Nid, to: Nid, tx: TxId, header: &Header) {
         let now = Instant(self.now);
         let reached = self.place_of(&to).filter(|_| self.is_reached(&source, &to));
-        let Some((number, _)) = reached else { return self.lost(from, tx) };
+        let Some((number, _)) = reached else { return self.lost(from, tx, (source, to), &header.body) };
         let member = &mut self.members[number as usize];
         if let Some(ni) = member.slot_of(&to) {
             // Nothing is arriving in between, so one name does.
@@ -88,14 +88,32 @@ impl World<'_> {
                 Verdict::Delay => self.violate(format!("node {number} delays {header:?}")),
             }
         }
-        self.at(self.now + SENT_NS, Event::Sent { node: from, tx, status: Status::Ok });
+        self.at(self.now + SENT_NS, Event::Sent { node: from, tx, path: (source, to), status: Status::Ok });
         self.settle(number);
     }
 
     /// A driver finds out that a message does not come through.
-    fn lost(&mut self, node: Life, tx: TxId) {
+    fn lost(&mut self, node: Life, tx: TxId, path: (Nid, Nid), body: &Body) {
+        if let Body::Put { hdr_data, .. } = body
+            && let Some(put) = self.under_way.get_mut(hdr_data)
+        {
+            put.losses += 1;
+        }
         let status = Status::NeverSent(Cause::Unreachable);
-        self.at(self.now + SILENCE_NS, Event::Sent { node, tx, status });
+        self.at(self.now + SILENCE_NS, Event::Sent { node, tx, path, status });
+    }
+
+    /// A driver says what it has learned of a path by a message, and how the message has ended.
+    pub(super) fn sent(&mut self, number: u32, tx: TxId, (source, to): (Nid, Nid), status: Status) {
+        let now = Instant(self.now);
+        let member = &mut self.members[number as usize];
+        if let Some(ni) = member.slot_of(&source) {
+            let answers = PathReport::Answers { round_trip: None };
+            let report = if status == Status::Ok { answers } else { PathReport::Silent };
+            member.shard.path_health(now, &Path { ni, peer: to }, report);
+        }
+        member.shard.sent(now, tx, status);
+        self.settle(number);
     }
 
     pub(super) fn pinged(
@@ -232,7 +250,7 @@ impl World<'_> {
                 let put = header.body;
                 if !self.send(&source, &to, Event::Arrive { from, source, to, tx, header }) {
                     self.note_lost(&put, &source, &to);
-                    self.lost(from, tx);
+                    self.lost(from, tx, (source, to), &put);
                 }
             }
         }

@@ -113,6 +113,38 @@ fn what_is_explained_is_what_is_sent() {
     });
 }
 
+/// The reference's tests 219, 401 and 525, with one node.
+#[test]
+fn own_nids_are_a_peer_once_they_were_asked() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(2, "");
+    let [[own, _], [other, _]] = [two.nids(0), two.nids(1)];
+    let node = &two.a;
+    for nid in [&own, &other] {
+        assert!(node.good(&format!("ping {nid}")).contains(nid.as_str()));
+    }
+    assert_eq!(node.good("peer list").matches("nid: ").count(), 2, "{}", node.good("peer list"));
+    node.good("udsp add --dst xdp1 --priority 1");
+    node.good(&format!("discover {other}"));
+    let shown = node.good("peer show -v 4");
+    assert_eq!(shown.matches("primary nid: ").count(), 1, "{shown}");
+    assert_eq!((value(&shown, "", "primary nid"), value(&shown, "", "Multi-Rail")), (own.as_str(), "true"));
+    for (nid, priority) in [(&own, "-1"), (&other, "1")] {
+        let after = format!("-     nid: {nid}\n");
+        assert_eq!(value(&shown, &after, "net priority"), priority, "{shown}");
+        assert_eq!(value(&shown, &after, "nid priority"), "-1", "{shown}");
+    }
+    assert!(!node.good("export --backup").contains("primary nid"), "no administrator made it");
+    node.good("net del --net xdp");
+    let shown = node.good("peer show");
+    assert!(shown.contains(&other) && !shown.contains(&own), "{shown}");
+    node.bad(&format!("peer add --prim_nid {other}"), &["errno: -22"]);
+    node.good(&format!("peer del --prim_nid {other}"));
+    assert_eq!(node.good("peer show"), "");
+}
+
 #[test]
 fn peers_and_policies_come_back_as_they_were() {
     let node = Daemon::alone();
@@ -121,11 +153,19 @@ fn peers_and_policies_come_back_as_they_were() {
     node.good("udsp add --src xdp* --priority 3");
     node.good("udsp add --src 10.9.[0-9].*@xdp --dst *@xdp --idx 0");
     node.good("udsp add --dst xdp --rte 10.9.0.1@tcp");
+    node.good("selection nid add --nid 10.9.7.*@xdp --priority 4");
+    node.good("selection peer add --local 10.9.0.1@tcp --remote 10.9.0.*@tcp --priority 2");
+    node.bad("selection nid add --nid 10.9.7.*@xdp --priority 1", &["errno: -17", "with the id 1"]);
     node.good("set numa_range 15");
     let exported = node.good("export --backup");
-    for part in
-        ["lock_prim: true", "Multi-Rail: false", "dst: \"*@xdp\"", "rte: 10.9.0.1@tcp", "numa_range: 15"]
-    {
+    for part in [
+        "lock_prim: true",
+        "Multi-Rail: false",
+        "dst: \"*@xdp\"",
+        "rte: 10.9.0.1@tcp",
+        "numa_range: 15",
+        "selection: 2",
+    ] {
         assert!(exported.contains(part), "{part:?} is not in {exported}");
     }
     node.good("lnet unconfigure");
@@ -135,6 +175,10 @@ fn peers_and_policies_come_back_as_they_were() {
     node.good_with("import", &exported);
     assert_eq!(node.good("export --backup"), exported);
     assert_eq!(node.good_with("import --dry-run", &exported), "");
+    assert_eq!(value(&node.good("selection peer show"), "", "id"), "2");
+    node.good("selection net add --net tcp9 --priority 0");
+    assert_eq!(value(&node.good("selection net show"), "", "id"), "3", "none has had it");
+    node.good("selection net del --id 3");
     // All of a document or nothing.
     let document = "udsp:\n- src: tcp7\npeer:\n- primary nid: 10.9.2.1@xdp1\n";
     node.bad_with("import", document, &["errno: -17", "line 4, column 3: peer: 10.9.2.1@xdp1 belongs"]);
