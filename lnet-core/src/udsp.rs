@@ -303,8 +303,12 @@ impl RuleList {
             rule.priority = rule.priority.or(Some(0));
         }
         if let Some(same) = self.rules.iter().position(|known| known.patterns() == rule.patterns()) {
-            let former = core::mem::replace(&mut self.rules[same].priority, rule.priority);
-            return if former == rule.priority { Err(RuleError::Exists(same)) } else { Ok(()) };
+            // Of a pair the rank stays that of its selection.
+            if !rule.is_priority() || self.rules[same].priority == rule.priority {
+                return Err(RuleError::Exists(same));
+            }
+            self.rules[same].priority = rule.priority;
+            return Ok(());
         }
         if self.rules.len() >= RULES_MAX {
             return Err(RuleError::TooMany);

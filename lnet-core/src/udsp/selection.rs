@@ -149,5 +149,11 @@ mod tests {
         let own = [nid(1, 1), nid(2, 1), nid(3, 1)];
         let preferred = list.preferred(&nid(7, 1), own.iter());
         assert_eq!(own.map(|own| preferred.rank(&own)), [Some(8), Some(3), None]);
+        // A policy of today's with the patterns of one changes no rank.
+        let [plain] = pair(2, 3).try_into().unwrap();
+        let plain = Rule { priority: None, ..plain };
+        let again = list.apply(&RuleEdit::Add { index: None, rule: plain });
+        assert!(matches!(again, Err(RuleError::Exists(_))), "{again:?}");
+        assert_eq!(list.preferred(&nid(7, 1), own.iter()), preferred);
     }
 }

@@ -2,7 +2,8 @@
 
 use lnet_control::document::{self, Mode};
 use lnet_control::records::{
-    DropRule, HealthError, Lnd, NiOptions, PortalPolicy, SteeringPolicy, UdspRule, XdpMode,
+    DropRule, HealthError, Lnd, NiOptions, PortalPolicy, Selection, SelectionKind, SteeringPolicy, UdspRule,
+    XdpMode,
 };
 use lnet_control::request::{Change, NiSpec, PeerSpec};
 use lnet_wire::{Net, NetType, Nid};
@@ -353,6 +354,21 @@ fn udsp() -> impl Strategy<Value = Change> {
     )
 }
 
+fn selection() -> impl Strategy<Value = Change> {
+    let net = || prop::sample::select(vec!["tcp", "tcp*", "xdp[1-3/2]"]);
+    let nid = || prop::sample::select(vec!["10.0.[1,3-5].*@tcp", "*@xdp1", "7@gni"]);
+    (net(), nid(), nid(), 0..3_u8, 0..3_u32).prop_map(|(net, one, other, kind, priority)| {
+        let (kind, patterns): (_, &[&str]) = match kind {
+            0 => (SelectionKind::Net, &[net]),
+            1 => (SelectionKind::Nid, &[one]),
+            _ => (SelectionKind::Peer, &[one, other]),
+        };
+        let patterns = patterns.iter().map(|text| text.parse().unwrap()).collect();
+        let priority = (kind != SelectionKind::Peer || priority > 0).then_some(priority);
+        Change::AddSelection(Selection::new(kind, patterns, priority).unwrap())
+    })
+}
+
 fn change() -> impl Strategy<Value = Change> {
     use lnet_control::records::Global;
     prop_oneof![
@@ -366,6 +382,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => policy().prop_map(Change::SetSteering),
         1 => peer_spec().prop_map(Change::AddPeer),
         1 => udsp(),
+        1 => selection(),
     ]
 }
 

@@ -64,6 +64,8 @@ fn states_follow_links_health_and_discovery() {
     ip(two.netns.a(), &format!("link set {interface} up"));
     await_states(&two.a, net, &["CREATED", "ACTIVE"]);
     let peer = format!("peer show --nid {b0}");
+    // Each end tells the other one that the link is back.
+    await_states(&two.a, &peer, &["CONNECTED", "CONNECTED", "ACTIVE"]);
     two.a.good("peer set --all --health 500");
     assert_eq!(states(&two.a, &peer), ["FAILED", "FAILED", "INACTIVE"]);
     two.a.good("peer set --all --health 1000");
