@@ -171,9 +171,11 @@ fn address(nid: &lnet_wire::Nid) -> String {
 }
 
 impl End {
-    fn open(side: Side<'_>, role: Role, message_bytes: usize) -> anyhow::Result<Self> {
+    fn open(side: Side<'_>, role: Role, message_bytes: usize, registered_bytes: u64) -> anyhow::Result<Self> {
         let limits = Limits { unlimited_events: EVENT_SLOTS, ..Limits::DEFAULT };
-        let config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(limits);
+        let config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)])
+            .limits(limits)
+            .registered_bytes(registered_bytes);
         let lnet = Lnet::start(&config.policies(vec![(PORTAL, portal_policy())]))?;
         let transport = LnetTransport::with_event_slots(&lnet, EVENT_SLOTS).shared();
         let domain = Domain::new(&transport)?;
@@ -228,13 +230,13 @@ impl Drop for End {
 pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<Histogram<u64>> {
     let (_near, half_ns) = link.pair(
         |ready, stop| {
-            let end = End::open(link.far(), Role::Echo, message_bytes)?;
+            let end = End::open(link.far(), Role::Echo, message_bytes, 0)?;
             ready();
             end.serve(stop)
         },
         || {
             let (begun, half_ns) = (Mutex::new((Instant::now(), 1)), Mutex::new(histogram()));
-            let end = End::open(link.near(), Role::Ping { begun, count, half_ns }, message_bytes)?;
+            let end = End::open(link.near(), Role::Ping { begun, count, half_ns }, message_bytes, 0)?;
             let to = lock(&end.station.peer).clone().context("there is a peer")?;
             end.station.send(&end.tm, &to, std::iter::repeat_n(7, message_bytes))?;
             end.over.recv_timeout(6 * PATIENCE).context("a message was not answered")??;
@@ -246,15 +248,33 @@ pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<His
     Ok(half_ns)
 }
 
+/// Whether the bytes that are offered lie in registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offered {
+    /// They are copied into frames.
+    Ordinary,
+    /// They leave as they lie, where the net has rings.
+    Registered,
+}
+
 /// Buffers of so many bytes that are fetched a second, `window` at once. Each is offered by a message.
 ///
 /// # Errors
 /// What either end fails with.
-pub fn fetches_per_second(link: &Link, bytes: usize, window: usize, time: Duration) -> anyhow::Result<f64> {
+pub fn fetches_per_second(
+    link: &Link,
+    bytes: usize,
+    window: usize,
+    time: Duration,
+    offered: Offered,
+) -> anyhow::Result<f64> {
+    // Whole pages, and some for what finds no place between others.
+    let room = |buffers: usize| (buffers * (bytes.next_multiple_of(1 << 12) + (1 << 16))) as u64;
+    let registered_bytes = if offered == Offered::Registered { room(2 * window) } else { 0 };
     let goes = AtomicBool::new(false);
     let (_near, rate) = link.pair(
         |ready, stop| {
-            let end = End::open(link.far(), Role::Offer, DESCRIPTOR_BYTES)?;
+            let end = End::open(link.far(), Role::Offer, DESCRIPTOR_BYTES, registered_bytes)?;
             ready();
             while !goes.load(Ordering::Acquire) && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(TICK);
@@ -266,7 +286,7 @@ pub fn fetches_per_second(link: &Link, bytes: usize, window: usize, time: Durati
         },
         || {
             let role = Role::Fetch { fetched: AtomicU64::new(0) };
-            let end = End::open(link.near(), role, DESCRIPTOR_BYTES)?;
+            let end = End::open(link.near(), role, DESCRIPTOR_BYTES, 0)?;
             for _ in 0..2 * window {
                 lock(&end.station.spare).push(end.tm.domain().allocate(1, bytes)?);
             }

@@ -8,7 +8,7 @@ use lnet_core::limits::Limits;
 use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Attachment, BufferEvent, Domain, Handler, LnetTransport, MemTransport, Operation, Pool, PoolSpec,
+    Attachment, Buffer, BufferEvent, Domain, Handler, LnetTransport, MemTransport, Operation, Pool, PoolSpec,
     QueueType, Reprovision, TmState, TransferMachine,
 };
 use lnet_user::api::Lnet;
@@ -68,11 +68,12 @@ fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)
 }
 
 /// Nanoseconds that a message takes from the addition of its receive buffer until both of its buffers have ended, among so many
-/// transfer machines that have so many buffers queued each.
+/// transfer machines that have so many buffers queued each. Messages go to the first `visited` of them in turn: threads that
+/// have slept for long take longer to wake, whatever is queued.
 ///
 /// # Errors
 /// What the layer refused.
-pub fn message_ns(tms: u32, buffers_each: u32, rounds: u32) -> anyhow::Result<f64> {
+pub fn message_ns(tms: u32, buffers_each: u32, visited: u32, rounds: u32) -> anyhow::Result<f64> {
     let (_lnet, transport) = loopback(tms, tms * buffers_each)?;
     let domain = Domain::new(&transport)?;
     let (told, ends) = mpsc::sync_channel(64);
@@ -94,7 +95,7 @@ pub fn message_ns(tms: u32, buffers_each: u32, rounds: u32) -> anyhow::Result<f6
         if round == rounds / 10 {
             begun = Instant::now();
         }
-        let at = round as usize % machines.len();
+        let at = (round % visited) as usize;
         machines[at].add(domain.allocate(1, BUFFER_BYTES)?, receive())?;
         let send = Operation::Send { to: to(at)?, length_bytes: BUFFER_BYTES as u64 };
         from.add(domain.allocate(1, BUFFER_BYTES)?, send)?;
@@ -156,15 +157,88 @@ pub fn provisions_per_second(over: Over, buffers: u32) -> anyhow::Result<f64> {
     Ok(f64::from(buffers - 2) / elapsed.as_secs_f64())
 }
 
+/// Bytes of a buffer and number of buffers whose locality is measured: together they are more than what a cache has.
+const LOCAL_BYTES: usize = 1 << 18;
+const LOCAL_BUFFERS: usize = 256;
+const COLOUR: usize = 0;
+
+/// Gives buffers back to their pool, with a colour or without, and tells of what has ended.
+struct Returns {
+    ends: Ends,
+    colour: Option<usize>,
+}
+
+impl Handler for Returns {
+    fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
+        let (queue, status) = (event.queue(), event.status);
+        if let Some(buffer) = event.into_buffer()
+            && let Some(pool) = buffer.pool().cloned()
+        {
+            // It is the pool's own, and the colour is one of its.
+            let _ = pool.lock().put(buffer, self.colour);
+        }
+        if status.is_ok() {
+            // Without a listener the measurement is over.
+            let _ = self.ends.0.send(queue);
+        }
+    }
+}
+
+/// Hands buffers back that were sent.
+struct Sent(mpsc::SyncSender<Buffer>);
+
+impl Handler for Sent {
+    fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
+        if let Some(buffer) = event.into_buffer() {
+            let _ = self.0.send(buffer);
+        }
+    }
+}
+
+/// Long messages a second into the buffers of a pool, over mem. By their colour those come back first that were used last and are in the
+/// cache still; without a colour each is used in its turn.
+///
+/// # Errors
+/// What the layer refused.
+pub fn pooled_messages_per_second(is_coloured: bool, messages: u32) -> anyhow::Result<f64> {
+    let transport = MemTransport::default().shared();
+    let (domain, from_domain) = (Domain::new(&transport)?, Domain::new(&transport)?);
+    let spec = PoolSpec { threshold: 0, segments: 1, segment_bytes: LOCAL_BYTES, colours: COLOUR + 1 };
+    let pool = Pool::new(&domain, spec, Arc::new(Reprovision))?;
+    let made = pool.lock().provision(LOCAL_BUFFERS);
+    ensure!(made == LOCAL_BUFFERS, "{made} of {LOCAL_BUFFERS} buffers could be made");
+    let (told, ends) = mpsc::sync_channel(64);
+    let colour = is_coloured.then_some(COLOUR);
+    let tm = TransferMachine::new(&domain, Arc::new(Returns { ends: Ends(told), colour }))?;
+    tm.attach_pool(Attachment { pool, min_receive_bytes: 1, max_messages: 1, callback: None }, 2)?;
+    tm.set_colour(colour)?;
+    tm.start("127.0.0.1:1")?;
+    await_start(&tm)?;
+    let (back, sent) = mpsc::sync_channel(1);
+    let from = start(&from_domain, Arc::new(Sent(back)), "127.0.0.1:2")?;
+    let to = from.create_end_point("127.0.0.1:1")?;
+    let mut message = from_domain.allocate(1, LOCAL_BYTES)?;
+    let begun = Instant::now();
+    for _ in 0..messages {
+        from.add(message, Operation::Send { to: to.clone(), length_bytes: LOCAL_BYTES as u64 })?;
+        ends.recv_timeout(PATIENCE).context("a message has not come")?;
+        message = sent.recv_timeout(PATIENCE).context("a message has not ended")?;
+    }
+    Ok(f64::from(messages) / begun.elapsed().as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn messages_end_among_many_buffers_and_pools_provide() {
-        assert!(message_ns(3, 5, 20).unwrap() > 0.0);
+        assert!(message_ns(3, 5, 3, 20).unwrap() > 0.0);
         for over in [Over::Mem, Over::Loopback] {
             assert!(provisions_per_second(over, 100).unwrap() > 0.0, "{over:?}");
+        }
+        for is_coloured in [true, false] {
+            assert!(pooled_messages_per_second(is_coloured, 300).unwrap() > 0.0, "{is_coloured}");
         }
     }
 }

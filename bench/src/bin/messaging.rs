@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use lnet_bench::link::Side;
 use lnet_bench::messages::Operation;
+use lnet_bench::messaging::Offered;
 use lnet_bench::options::{Options, Setup, TURNS};
 use lnet_bench::queues::{self, Over};
 use lnet_bench::{measure, messaging, threaded};
@@ -41,9 +42,23 @@ struct Row {
     measured: f64,
     /// `None`: the bound is for the figure itself.
     baseline: Option<f64>,
-    /// The ratio, or the figure, that it should have.
+    #[serde(flatten)]
+    limit: Option<Limit>,
+}
+
+/// The ratio, or the figure, that a row should have.
+#[derive(Serialize, Clone, Copy)]
+struct Limit {
     bound: f64,
     bound_is: Bound,
+}
+
+const fn at_most(bound: f64) -> Option<Limit> {
+    Some(Limit { bound, bound_is: Bound::Most })
+}
+
+const fn at_least(bound: f64) -> Option<Limit> {
+    Some(Limit { bound, bound_is: Bound::Least })
 }
 
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +80,10 @@ struct Document {
 struct Figures {
     round_trip_us: [Vec<f64>; 2],
     fetches: [Vec<f64>; 2],
+    registered_fetches: Vec<f64>,
     message_ns: [Vec<f64>; 2],
+    message_to_each_ns: [Vec<f64>; 2],
+    local: [Vec<f64>; 2],
     ring: Vec<f64>,
     pool: [Vec<f64>; 2],
 }
@@ -92,12 +110,22 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     }
     let open = |side: Side<'_>| threaded::End::open(side, Operation::Get, bulk, WINDOW);
     let bare = measure::flood(link, open, time)?.sent_per_second();
-    let through = messaging::fetches_per_second(link, bulk, WINDOW, time)?;
+    let through = messaging::fetches_per_second(link, bulk, WINDOW, time, Offered::Ordinary)?;
+    let registered = messaging::fetches_per_second(link, bulk, WINDOW, time, Offered::Registered)?;
+    let gigabits = |rate: f64| rate * bulk as f64 * 8.0 / 1e9;
     for (of, rate) in figures.fetches.iter_mut().zip([through, bare]) {
-        of.push(rate * bulk as f64 * 8.0 / 1e9);
+        of.push(gigabits(rate));
     }
-    for (of, machines) in figures.message_ns.iter_mut().zip([MACHINES[1], MACHINES[0]]) {
-        of.push(queues::message_ns(machines, BUFFERS_EACH, part(20_000))?);
+    figures.registered_fetches.push(gigabits(registered));
+    let [few, many] = MACHINES;
+    for (of, machines) in figures.message_ns.iter_mut().zip([many, few]) {
+        of.push(queues::message_ns(machines, BUFFERS_EACH, few, part(20_000))?);
+    }
+    for (of, machines) in figures.message_to_each_ns.iter_mut().zip([many, few]) {
+        of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
+    }
+    for (of, is_coloured) in figures.local.iter_mut().zip([true, false]) {
+        of.push(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
     }
     let events = u64::from(part(50_000_000));
     figures.ring.push(events as f64 / lnet_messaging::internals::pass_events(events).as_secs_f64() / 1e6);
@@ -108,27 +136,46 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
 }
 
 fn rows(figures: &Figures) -> Vec<Row> {
-    let Figures { round_trip_us, fetches, message_ns, ring, pool } = figures;
-    let beside = |name, unit, of: &[Vec<f64>; 2], bound, bound_is| {
-        let (measured, baseline) = (median(&of[0]), Some(median(&of[1])));
-        Row { name, unit, measured, baseline, bound, bound_is }
-    };
-    let alone = |name, unit, of, bound| Row {
+    let Figures {
+        round_trip_us,
+        fetches,
+        registered_fetches,
+        message_ns,
+        message_to_each_ns,
+        local,
+        ring,
+        pool,
+    } = figures;
+    let beside = |name, unit, [of, baseline]: [&[f64]; 2], limit| Row {
         name,
         unit,
         measured: median(of),
+        baseline: Some(median(baseline)),
+        limit,
+    };
+    let alone = |name, of, bound| Row {
+        name,
+        unit: "million/s",
+        measured: median(of),
         baseline: None,
-        bound,
-        bound_is: Bound::Least,
+        limit: at_least(bound),
     };
     vec![
-        beside("message, round trip / Put", "us", round_trip_us, 1.25, Bound::Most),
-        beside("buffer fetched / Get", "Gbit/s", fetches, 0.95, Bound::Least),
-        beside("message among 100,000 / 1,000 buffers", "ns", message_ns, 1.25, Bound::Most),
-        alone("events through the ring", "million/s", ring, 50.0),
-        alone("buffers provisioned, mem", "million/s", &pool[0], 1.0),
-        alone("buffers provisioned, lnet", "million/s", &pool[1], 1.0),
+        beside("message, round trip / Put", "us", both(round_trip_us), at_most(1.25)),
+        beside("buffer fetched / Get", "Gbit/s", both(fetches), at_least(0.95)),
+        beside("the same, registered / not", "Gbit/s", [registered_fetches, &fetches[0]], None),
+        beside("message among 100,000 / 1,000 buffers", "ns", both(message_ns), at_most(1.25)),
+        beside("the same, to 1,000 / 10 in turn", "ns", both(message_to_each_ns), None),
+        beside("256 KiB to a pool, by colour / age", "thousand/s", both(local), None),
+        alone("events through the ring", ring, 50.0),
+        alone("buffers provisioned, mem", &pool[0], 1.0),
+        alone("buffers provisioned, lnet", &pool[1], 1.0),
     ]
+}
+
+/// The figures of a row and of what it is compared with.
+fn both(of: &[Vec<f64>; 2]) -> [&[f64]; 2] {
+    of.each_ref().map(Vec::as_slice)
 }
 
 fn median(figures: &[f64]) -> f64 {
@@ -145,8 +192,10 @@ fn table(document: &Document) -> String {
          {:<40}{:>10}{:>10}{:>8}{:>10}\n",
         "", "measured", "beside", "ratio", "bound"
     );
-    for Row { name, unit, measured, baseline, bound, bound_is } in &document.rows {
-        let sign = if *bound_is == Bound::Most { "<=" } else { ">=" };
+    for Row { name, unit, measured, baseline, limit } in &document.rows {
+        let bound = limit.map_or("-".to_owned(), |Limit { bound, bound_is }| {
+            format!("{} {bound:.2}", if bound_is == Bound::Most { "<=" } else { ">=" })
+        });
         let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
         let ratio = baseline.map(|baseline| measured / baseline);
         let _ = writeln!(
@@ -155,7 +204,7 @@ fn table(document: &Document) -> String {
             format!("{name}, {unit}"),
             cell(*baseline),
             cell(ratio),
-            format!("{sign} {bound:.2}"),
+            bound,
         );
     }
     text.trim_end().to_owned()

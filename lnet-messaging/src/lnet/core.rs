@@ -160,15 +160,17 @@ struct Wait {
 
 #[cfg(feature = "internals")]
 impl Wait {
+    /// How long a turn lasts: a look takes the other thread's line of cache from it, and what comes meanwhile comes at once.
+    const SPINS: u32 = 1 << 6;
     /// Turns for which the CPU is kept.
-    const SPINS: u32 = 1 << 10;
+    const TURNS: u32 = 1 << 4;
 
     fn turn(&mut self) {
         self.turns += 1;
-        if self.turns.is_multiple_of(Self::SPINS) {
+        if self.turns.is_multiple_of(Self::TURNS) {
             std::thread::yield_now();
         } else {
-            std::hint::spin_loop();
+            (0..Self::SPINS).for_each(|_| std::hint::spin_loop());
         }
     }
 }
