@@ -73,6 +73,7 @@ fn what_is_shown_is_shown_as_json_with_the_same_keys() {
     node.good("fault drop add -s * -d *@tcp --rate 2 --health_error local_error");
     node.good("steering set --portal 4 --policy match_bits --bits 1 --table 0,1");
     node.good("udsp add --src tcp1 --priority 3");
+    node.good("selection net add --net tcp2 --priority 2");
     node.good("selection nid add --nid 10.77.0.*@tcp --priority 1");
     node.good("selection peer add --local 10.77.0.*@tcp --remote 10.78.0.*@tcp");
     node.good("net set --nid 10.77.0.11@tcp --health 700");

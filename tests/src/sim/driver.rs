@@ -14,7 +14,7 @@ use super::uplink::Up;
 #[derive(Clone)]
 pub(super) enum DriverConfig {
     Xdp(Box<XferConfig>),
-    Tcp(SockConfig),
+    Tcp(Box<SockConfig>),
 }
 
 /// What an interface that opens needs.

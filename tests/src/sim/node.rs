@@ -257,7 +257,7 @@ impl Node {
                     ..XferTimes::DEFAULT
                 },
             })),
-            NetKind::Tcp => DriverConfig::Tcp(sock_config(plan, &limits, number, secret, random)),
+            NetKind::Tcp => DriverConfig::Tcp(Box::new(sock_config(plan, &limits, number, secret, random))),
         };
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
