@@ -20,7 +20,13 @@ pub(super) struct NiLocation {
 /// Finds what the request leaves open. Blocks for some netlink round trips.
 pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refusal> {
     let interface = match (&spec.interface, spec.nid) {
-        (Some(name), _) => Interface::by_name(name).map_err(|error| refusal(name, &error))?,
+        (Some(name), _) => Interface::by_name(name).map_err(|error| {
+            let Refusal { errno, mut message, .. } = refusal(name, &error);
+            if !spec.cpts.is_empty() {
+                message.push_str(" (what stands in brackets are CPTs, not interfaces)");
+            }
+            Refusal::new(errno, message)
+        })?,
         (None, Some(nid)) => with_address(nid)?,
         (None, None) => any(spec.net)?,
     };

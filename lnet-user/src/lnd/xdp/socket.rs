@@ -86,9 +86,9 @@ impl SocketPort {
         }
     }
 
-    /// What the kernel had no room for.
+    /// What the kernel had no room for. A duplicate tells nothing: its socket counts once.
     pub(super) fn statistics(&self) -> Statistics {
-        let dropped = u64::from(self.endpoint.socket().dropped());
+        let dropped = if self.receives { self.endpoint.socket().dropped().into() } else { 0 };
         Statistics { rx_dropped: dropped, ..Statistics::default() }
     }
 
