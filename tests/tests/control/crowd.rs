@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{NETNS_NODES, enter, require_privilege};
 use lnet_user::ProcessId;
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, REQUEST_MAX_BYTES, Version,
+    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, REQUEST_MAX_BYTES,
+    Version,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -18,16 +19,24 @@ const FEW: usize = 1000;
 const MANY: usize = 9000;
 /// What those may cost in all.
 const FEW_MAX_BYTES: u64 = 100 << 20;
-/// While the daemon is watched.
-const WATCH: Duration = Duration::from_secs(2);
+/// While the daemon is watched: a keepalive is said on each connection, as in every ten seconds at most.
+const WATCH: Duration = Duration::from_secs(12);
+/// Descriptors of other tests of this process, and of a daemon beside its connections.
+const OTHERS: u64 = 2000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Raises the limit of descriptors of this process, as the daemon does; how many connections that leaves room for.
-pub(crate) fn connections_max() -> usize {
+/// Raises the limit of descriptors of this process, and of daemons that it starts from now on, so far that there is room for
+/// so many connections.
+///
+/// # Panics
+/// If the system does not allow that.
+pub(crate) fn make_room_for(connections: usize) {
+    let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    // Other tests of this process have some.
-    limit.maximum.map_or(usize::MAX, |most| (most as usize).saturating_sub(2000))
+    // Root may raise what it was started with.
+    let maximum = limit.maximum.map(|most| most.max(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    raised.unwrap_or_else(|error| panic!("{wanted} descriptors, where {limit:?} is allowed: {error}"));
 }
 
 /// Memory of a process, and the processor time that it has taken.
@@ -69,7 +78,8 @@ fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(1, "--peer-memory 64M --sock accept=all");
+    make_room_for(FEW + MANY);
+    let two = Two::new(1, "--peer-memory 64M --sock accept=all --sock keepalive=5");
     for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
         daemon.good("lnet configure");
         daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
@@ -82,8 +92,6 @@ fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
         enter(two.netns.b(), move || (0..count).map(connect).collect::<Vec<_>>())
     };
     let (before, _) = costs(two.a.pid());
-    let room = connections_max();
-    assert!(room > 2 * FEW, "room for {room} descriptors");
     let few = dial(FEW);
     let (resident, begun_at) = costs(two.a.pid());
     assert!(resident - before < FEW_MAX_BYTES, "{} bytes for {FEW} connections", resident - before);
@@ -91,17 +99,26 @@ fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
     let (_, ended_at) = costs(two.a.pid());
     let taken = ended_at.saturating_sub(begun_at);
     assert!(taken < WATCH / 20, "{taken:?} of processor time in {WATCH:?} without a message");
-    let many = dial(MANY.min(room - FEW));
+    let many = dial(MANY);
     // A peer beside them notices nothing.
     let other = format!("{near}@tcp");
     let begun = Instant::now();
     until_shown(&two.b, &format!("ping {other}"), &other);
     assert!(begun.elapsed() < Duration::from_secs(5), "a ping took {:?}", begun.elapsed());
-    let is_open = |stream: &TcpStream| {
+    let heard = |stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
-        let read = (&mut &*stream).read(&mut [0]);
-        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        let mut keepalives = Vec::new();
+        let end = (&mut &*stream).read_to_end(&mut keepalives);
+        assert!(
+            end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
+            "a connection has ended"
+        );
+        keepalives.len()
     };
-    let open = few.iter().chain(&many).filter(|stream| is_open(stream)).count();
-    assert_eq!(open, few.len() + many.len(), "connections that are open");
+    assert!(
+        few.iter().all(|stream| heard(stream) >= PREFIX_BYTES),
+        "keepalives while the daemon was watched"
+    );
+    many.iter().for_each(|stream| assert_eq!(heard(stream) % PREFIX_BYTES, 0));
+    assert_eq!(few.len() + many.len(), FEW + MANY);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{NETNS_NODES, enter, require_privilege, wait_until};
 use lnet_wire::socklnd::{ByteOrder, ConnectionType, PORT, Version};
 
-use crate::crowd::{connections_max, costs};
+use crate::crowd::{costs, make_room_for};
 use crate::dialler::{
     Dialler, Greeting, header, message, nid, ping, privileged, put, request, waits_for_end,
 };
@@ -33,25 +33,31 @@ fn crowds_of_diallers_and_slow_ones_are_bounded_and_end_in_time() {
     /// Strangers with privileged ports, and the connections of each.
     const STRANGERS: u8 = 6;
     const EACH: usize = 400;
-    const UNPRIVILEGED: usize = 3000;
+    /// Attempts of others, of these so many at once, and how many come in a second at least: so it is a flood.
+    const UNPRIVILEGED: usize = 20_000;
+    const AT_ONCE: usize = 500;
+    const PER_SECOND: f64 = 1000.0;
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    assert!(connections_max() > UNPRIVILEGED, "descriptors");
+    make_room_for(AT_ONCE + usize::from(STRANGERS) * EACH);
     let stage = Stage::new("--sock accept_timeout=3", STRANGERS);
     stage.beside_a_load(|stage| {
         let before = resident(stage);
         // As fast as possible, from one address.
-        let to = (stage.near, PORT);
         let begun = Instant::now();
-        let strangers = enter(stage.two.netns.b(), || {
-            (0..UNPRIVILEGED).map(|_| TcpStream::connect(to).unwrap()).collect::<Vec<_>>()
+        enter(stage.two.netns.b(), || {
+            for _ in 0..UNPRIVILEGED / AT_ONCE {
+                let connect = |_| TcpStream::connect((stage.near, PORT)).unwrap();
+                drop((0..AT_ONCE).map(connect).collect::<Vec<_>>());
+            }
         });
-        let took = begun.elapsed();
-        println!("{UNPRIVILEGED} attempts in {took:?}");
+        let rate = UNPRIVILEGED as f64 / begun.elapsed().as_secs_f64();
+        println!("{UNPRIVILEGED} attempts, {rate:.0} a second");
+        assert!(rate > PER_SECOND, "{rate:.0} attempts a second are no flood");
         let is_refused = || stage.count("unprivileged") >= UNPRIVILEGED as u64;
         wait_until("all without a privileged port are refused", PATIENCE, is_refused);
-        drop(strangers);
+        check_costs(stage, before);
         // From several, each of which says its request and then next to nothing.
         let slow = enter(stage.two.netns.b(), || {
             let mut slow = Vec::new();

@@ -1,5 +1,9 @@
 //! What a kernel node said once, said again to a live daemon in the other node's place: byte for byte but for the
 //! handles that the daemon made itself. What the daemon answers is what the kernel node answered.
+//!
+//! The daemon has the part of node 2, which answers. Node 1's part of the selftest captures cannot be played: its console makes
+//! up the numbers of sessions, calls and bulk data, and all that node 2 said has them. Those of `e_router` cannot either: a
+//! daemon has no routes yet. The protocol itself plays every part of every capture (the test `replay`).
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
