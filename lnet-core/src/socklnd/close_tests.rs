@@ -111,7 +111,7 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
             match node.sock.poll_action().expect("a connection is dialled") {
                 Action::Dial { conn, .. } => break conn,
                 Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
-                Action::Serve { .. } => {}
+                Action::Serve { .. } | Action::Ask { .. } => {}
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         };

@@ -70,6 +70,15 @@ pub(super) enum Reading {
     Skip { left_bytes: u32 },
 }
 
+/// Why a connection counts as silent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Silence {
+    /// It takes no bytes.
+    TakesNothing,
+    /// It takes bytes, but the peer's system acknowledges none.
+    AcknowledgesNothing,
+}
+
 /// Acknowledgements to be sent.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Acks {
@@ -129,9 +138,12 @@ pub(super) struct Connection {
     pub(super) sending: List<Queue>,
     /// Bytes in `queue`.
     pub(super) queued_bytes: u64,
-    /// Bytes that were polled, ever, and those of them that have been sent.
+    /// Bytes that were polled, ever, those of them that have been sent, and those that are known to have arrived.
     pub(super) polled_bytes: u64,
     pub(super) sent_bytes: u64,
+    pub(super) acknowledged_bytes: u64,
+    /// When more was last known to have arrived, or the first byte was polled that was not.
+    pub(super) acknowledged_at: Instant,
     /// When a message was last given to it, as a number.
     pub(super) turn: u64,
     /// The end of its handshake.
@@ -139,8 +151,8 @@ pub(super) struct Connection {
     /// When something last arrived, or was sent.
     pub(super) received_at: Instant,
     pub(super) sent_at: Instant,
-    /// Whether its path was reported as silent, since it takes no bytes.
-    pub(super) is_silent: bool,
+    /// Why its path was reported as silent, if it was.
+    pub(super) silence: Option<Silence>,
     ready: Link,
     resumed: Link,
     starved: Link,
@@ -171,11 +183,13 @@ impl Connection {
             queued_bytes: 0,
             polled_bytes: 0,
             sent_bytes: 0,
+            acknowledged_bytes: 0,
+            acknowledged_at: now,
             turn: 0,
             handshake_deadline,
             received_at: now,
             sent_at: now,
-            is_silent: false,
+            silence: None,
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
             starved: Link::UNLINKED,

@@ -70,7 +70,7 @@ impl Node {
     fn act(&mut self) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Serve { .. } => {}
+                Action::Serve { .. } | Action::Ask { .. } => {}
                 Action::Close { conn } => {
                     self.sock.closed(NOW, conn, &mut Shard);
                     self.closed.push(conn);

@@ -177,6 +177,11 @@ pub enum Action {
         /// The interface.
         ni: NiId,
     },
+    /// Say by [`Socklnd::unacknowledged`] how many bytes of a stream the peer's system has not acknowledged.
+    Ask {
+        /// Its name.
+        conn: ConnId,
+    },
     /// Close a stream, whatever is under way on it, and say [`Socklnd::closed`] once the memory of its messages is not
     /// used any more, be it for sending or for payload that arrives. Nothing else is to be said of it.
     Close {

@@ -27,7 +27,7 @@ fn answer_dials(
                     node.sock.closed(now, conn, &mut node.shard);
                     continue;
                 }
-                Action::Serve { .. } => continue,
+                Action::Serve { .. } | Action::Ask { .. } => continue,
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             };
             node.sock.dialled(now, conn, true, &mut node.shard);

@@ -5,7 +5,7 @@ use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{Checksum, PREFIX_BYTES, Prefix, Version};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use super::connection::{Connection, Phase, Queue};
+use super::connection::{Connection, Phase, Queue, Silence};
 use super::peer::REFUSALS_MAX;
 use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
 use crate::list::{Link, NONE, linked};
@@ -122,6 +122,9 @@ impl Socklnd {
         if connection.polled_bytes == connection.sent_bytes {
             connection.sent_at = now;
         }
+        if connection.polled_bytes == connection.acknowledged_bytes {
+            connection.acknowledged_at = now;
+        }
         let mut piece =
             Piece { head: [0; super::connection::HEAD_MAX_BYTES], length: 0, payload: None, checksum: None };
         if connection.greeting_bytes != 0 {
@@ -190,7 +193,7 @@ impl Socklnd {
             let tx = self.items.remove(first).transmit.tx;
             self.ended.push_back((tx, Status::Ok));
         }
-        if connection.is_silent {
+        if connection.silence == Some(Silence::TakesNothing) {
             self.end_silence(conn.0);
         }
         let connection = &mut self.connections[conn.0];

@@ -3,6 +3,7 @@
 use alloc::format;
 
 use super::*;
+use crate::lnd::PathReport;
 
 const TYPES: [ConnectionType; 4] =
     [ConnectionType::Any, ConnectionType::Control, ConnectionType::BulkIn, ConnectionType::BulkOut];
@@ -133,4 +134,80 @@ fn who_is_heard_on_any_connection_needs_no_keepalive() {
     }
     let last = start + SECOND * 250;
     assert_eq!(keepalives(&mut node, last, 6), [(5, ConnectionType::BulkIn)]);
+}
+
+/// What is reported of a path while time passes second by second, where the peer's system does not acknowledge so many bytes.
+fn reports(
+    node: &mut Node,
+    from: Instant,
+    seconds: u32,
+    unacknowledged_bytes: u64,
+) -> Vec<(u32, PathReport)> {
+    let mut seen = Vec::new();
+    for second in 1..=seconds {
+        let now = from + SECOND * second;
+        node.sock.handle_timeout(now, &mut node.shard);
+        while let Some(action) = node.sock.poll_action() {
+            if let Action::Ask { conn } = action {
+                node.sock.unacknowledged(now, conn, unacknowledged_bytes, &mut node.shard);
+            }
+        }
+        seen.extend(core::iter::from_fn(|| node.sock.poll_report()).map(|(_, report)| (second, report)));
+    }
+    seen
+}
+
+/// A cut that nothing tells of: TCP takes small messages for a long time.
+#[test]
+fn small_messages_that_nothing_acknowledges_show_that_a_path_is_silent() {
+    let tunables = SockTunables { keepalive: Duration::ZERO, ..SockTunables::DEFAULT };
+    let (mut node, start) = (Node::new(2, tunables), Instant(1));
+    let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, start, conn);
+    let answers = PathReport::Answers { round_trip: None };
+    assert_eq!(reports(&mut node, start, 2, 0), [(1, answers)], "it was established");
+    let send = |node: &mut Node, tx, now| {
+        node.sock.submit(now, &transmit(tx, node.nid, nid(0, 1), 100)).unwrap();
+        sent(node, now, conn);
+        assert_eq!(node.sock.poll_ended(), Some((TxId(tx), Status::Ok)));
+    };
+    // All that was sent arrives: nothing is asked for long.
+    let now = start + SECOND * 20;
+    send(&mut node, 1, now);
+    assert_eq!(reports(&mut node, now, 2, 0), []);
+    assert_eq!(node.sock.poll_timeout(), None, "nothing is under way");
+    // It does not, however often TCP takes more.
+    let now = start + SECOND * 40;
+    send(&mut node, 2, now);
+    assert_eq!(reports(&mut node, now, 3, 196), [(3, PathReport::Silent)]);
+    send(&mut node, 3, now + SECOND * 3);
+    let silent = [1, 2, 3].map(|second| (second, PathReport::Silent));
+    assert_eq!(reports(&mut node, now + SECOND * 3, 3, 392), silent);
+    // One of them has arrived, then the other.
+    assert_eq!(reports(&mut node, now + SECOND * 6, 2, 196), [(1, answers)]);
+    assert_eq!(reports(&mut node, now + SECOND * 8, 2, 0), []);
+    assert_eq!(node.sock.poll_timeout(), None, "nothing is under way");
+    // What is never acknowledged ends the connections.
+    let now = start + SECOND * 100;
+    send(&mut node, 4, now);
+    reports(&mut node, now, 49, 196);
+    assert_eq!(node.count(SocklndEvent::Stalled), 0);
+    reports(&mut node, now, 51, 196);
+    assert_eq!(node.count(SocklndEvent::Stalled), 1);
+}
+
+#[test]
+fn who_is_heard_need_not_acknowledge() {
+    let tunables = SockTunables { keepalive: Duration::ZERO, ..SockTunables::DEFAULT };
+    let (mut node, start) = (Node::new(2, tunables), Instant(1));
+    let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, start, conn);
+    reports(&mut node, start, 2, 0);
+    for turn in 0..20 {
+        let now = start + SECOND * (10 + turn);
+        node.sock.submit(now, &transmit(turn, node.nid, nid(0, 1), 100)).unwrap();
+        sent(&mut node, now, conn);
+        node.take(now, conn, &message(&header(nid(0, 1), node.nid, 0), [0; 2], 0), 1000);
+        assert_eq!(reports(&mut node, now, 1, u64::MAX), [], "turn {turn}");
+    }
 }

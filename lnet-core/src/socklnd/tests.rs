@@ -143,6 +143,11 @@ impl Node {
             .any(|action| matches!(action, Action::Close { conn: closed } if *closed == conn))
     }
 
+    /// All that was sent has arrived.
+    fn answer(&mut self, now: Instant, conn: ConnId) {
+        self.sock.unacknowledged(now, conn, 0, &mut self.shard);
+    }
+
     /// Closes what is to be closed, and does nothing else.
     fn close(&mut self, now: Instant) {
         while let Some(action) = self.sock.poll_action() {
@@ -243,6 +248,7 @@ impl Pair {
                     node.sock.closed(self.now, conn, &mut node.shard);
                 }
                 Action::Serve { .. } => {}
+                Action::Ask { conn } => self.nodes[index].answer(self.now, conn),
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
@@ -400,7 +406,7 @@ fn who_is_not_there_ends_messages_at_once_and_is_not_asked_too_often() {
                     node.sock.dialled(now, conn, false, &mut node.shard);
                 }
                 Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
-                Action::Serve { .. } => {}
+                Action::Serve { .. } | Action::Ask { .. } => {}
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use lnet_wire::socklnd::{ConnectionType, Version};
 
-use super::connection::{Connection, Phase, Reading};
-use super::{Socklnd, SocklndEvent, Timer};
+use super::connection::{Connection, Phase, Reading, Silence};
+use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
 use crate::list::NONE;
 use crate::lnd::{Cause, Path, PathReport, Status, Uplink};
 use crate::time::Instant;
@@ -13,9 +13,10 @@ use crate::time::Instant;
 /// Keepalives are so far apart at least.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a stream may take none of the bytes that it is to send before its path counts as silent.
+/// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its path counts as
+/// silent.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How often a silent path is reported.
+/// How often a silent path is reported, and a stream asked whether the peer has what was sent.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Socklnd {
@@ -87,32 +88,70 @@ impl Socklnd {
         times.max().unwrap_or(Instant(0))
     }
 
+    /// When something last arrived from the peer of a connection, on any.
+    fn heard_at(&self, slot: u32) -> Instant {
+        let siblings = self.peers[self.connections[slot].peer].connections.iter(&self.connections);
+        siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
+    }
+
     /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages take another one long
     /// before this stalls. When to look again.
     fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
         let connection = &self.connections[slot];
-        if connection.polled_bytes == connection.sent_bytes {
+        if connection.polled_bytes == connection.acknowledged_bytes {
             return None;
         }
         // A peer that has no room for this message, and answers by other connections, is not silent.
-        let siblings = self.peers[connection.peer].connections.iter(&self.connections);
-        let received_at = siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0));
-        let silent_at = connection.sent_at.max(received_at) + SILENCE;
-        if now < silent_at {
-            return Some(silent_at);
+        let heard_at = self.heard_at(slot);
+        let connection = &self.connections[slot];
+        let is_sending = connection.polled_bytes != connection.sent_bytes;
+        let silent_at = connection.sent_at.max(heard_at) + SILENCE;
+        if is_sending && now >= silent_at {
+            self.report_silence(slot, Silence::TakesNothing);
+        } else if now >= heard_at + SILENCE_INTERVAL {
+            // TCP takes small messages for a long time that reach nothing.
+            self.actions.push_back(Action::Ask { conn: ConnId(slot) });
+        } else if connection.silence == Some(Silence::AcknowledgesNothing) {
+            self.end_silence(slot);
         }
+        let next = now + SILENCE_INTERVAL;
+        Some(if is_sending && now < silent_at { next.min(silent_at) } else { next })
+    }
+
+    /// So many bytes that were sent on a connection are not known to have reached the peer's system, as [`Action::Ask`] wanted
+    /// to know.
+    pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
+        let connection = self.connections.get_mut(conn.0);
+        let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };
+        let acknowledged_bytes = connection.sent_bytes.saturating_sub(bytes);
+        if acknowledged_bytes > connection.acknowledged_bytes {
+            (connection.acknowledged_bytes, connection.acknowledged_at) = (acknowledged_bytes, now);
+            if connection.silence == Some(Silence::AcknowledgesNothing) {
+                self.end_silence(conn.0);
+            }
+            return;
+        }
+        let waits_since = connection.acknowledged_at;
+        if now >= waits_since + self.config.tunables.timeout {
+            self.counters.add(SocklndEvent::Stalled);
+            self.close_siblings(now, conn.0, up);
+        } else if now >= waits_since.max(self.heard_at(conn.0)) + SILENCE {
+            self.report_silence(conn.0, Silence::AcknowledgesNothing);
+        }
+    }
+
+    fn report_silence(&mut self, slot: u32, why: Silence) {
         let connection = &mut self.connections[slot];
-        connection.is_silent = true;
+        connection.silence = Some(why);
         let peer = &self.peers[connection.peer];
         self.reports.push_back((Path { ni: peer.ni, peer: peer.nid }, PathReport::Silent));
-        Some(now + SILENCE_INTERVAL)
     }
 
     /// Bytes of a connection move again.
     #[cold]
     pub(super) fn end_silence(&mut self, slot: u32) {
         let connection = &mut self.connections[slot];
-        connection.is_silent = false;
+        connection.silence = None;
         if let Some(peer) = self.peers.get(connection.peer) {
             let path = Path { ni: peer.ni, peer: peer.nid };
             self.reports.push_back((path, PathReport::Answers { round_trip: None }));
@@ -121,7 +160,7 @@ impl Socklnd {
 
     /// When a connection that has begun to send is to be looked at.
     pub(super) fn watch_sending(&mut self, now: Instant, slot: u32) {
-        let at = now + self.config.tunables.timeout.min(SILENCE);
+        let at = now + self.config.tunables.timeout.min(SILENCE_INTERVAL);
         self.set_timer(Timer::Connection(slot), at);
     }
 

@@ -53,7 +53,7 @@ use super::waiter::{WaitError, system};
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
 use outgoing::Chunks;
-use socket::set_tos;
+use socket::{set_tos, unacknowledged_bytes};
 use stream::{Phase, Stream};
 use submission::Submission;
 
@@ -172,6 +172,12 @@ impl Streams {
     /// The kernel's refusal.
     pub(crate) fn set_tos(&self, id: StreamId, tos: Option<u8>) -> Result<(), TcpError> {
         self.get(id).and_then(|stream| stream.socket.as_ref()).map_or(Ok(()), |socket| set_tos(socket, tos))
+    }
+
+    /// Bytes that the kernel has taken, and the peer's has not acknowledged.
+    #[must_use]
+    pub(crate) fn unacknowledged_bytes(&self, id: StreamId) -> u64 {
+        self.get(id).and_then(|stream| stream.socket.as_ref()).map_or(0, unacknowledged_bytes)
     }
 
     fn insert(&mut self, socket: OwnedFd, phase: Phase) -> Result<StreamId, Full<OwnedFd>> {

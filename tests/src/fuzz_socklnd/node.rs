@@ -306,6 +306,11 @@ impl Node {
                     assert_eq!(ni, NI);
                     assert!(self.streams.contains_key(&conn), "{conn:?} has no stream");
                 }
+                // Hostile peers acknowledge nothing.
+                Action::Ask { conn } => {
+                    let bytes = if conn == self.honest { 0 } else { u64::MAX };
+                    self.sock.unacknowledged(self.now, conn, bytes, &mut self.above);
+                }
                 Action::HandOver { conn, handed, .. } => {
                     let stream = self.streams.remove(&conn).unwrap_or_default();
                     if let Some(adopted) = self.sock.adopt(self.now, &handed, &mut self.above) {

@@ -211,6 +211,8 @@ pub struct Counts {
     hellos: u64,
     resets: u64,
     pub(super) peers_restarted: u64,
+    /// Times that a stream was asked whether what it had taken was acknowledged.
+    pub(super) streams_asked: u64,
     backoffs: u64,
     drops: [u64; XferDrop::ALL.len()],
     connections: [u64; SocklndEvent::ALL.len()],
@@ -294,6 +296,7 @@ impl Counts {
         row("hellos", self.hellos);
         row("resets", self.resets);
         row("restarts noticed", self.peers_restarted);
+        row("streams asked for acknowledgements", self.streams_asked);
         row("windows narrowed", self.backoffs);
         for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
             row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
@@ -335,6 +338,7 @@ impl AddAssign<&Self> for Counts {
         self.hellos += other.hellos;
         self.resets += other.resets;
         self.peers_restarted += other.peers_restarted;
+        self.streams_asked += other.streams_asked;
         self.backoffs += other.backoffs;
     }
 }

@@ -176,6 +176,13 @@ impl Streams {
         window_bytes - used_bytes
     }
 
+    /// Bytes that an end has sent, and that have not arrived.
+    pub(super) fn unacknowledged_bytes(&self, end: EndId) -> u64 {
+        let to = self.end(end.other());
+        // What is lost is not acknowledged, however much it was.
+        if to.is_lost { u64::MAX } else { (to.bytes.len() - to.arrived_bytes) as u64 }
+    }
+
     /// Sends bytes, no more than there is room for.
     pub(super) fn write(&mut self, now: u64, end: EndId, bytes: &[u8], random: &mut Random) {
         let room_bytes = self.room_bytes(end);

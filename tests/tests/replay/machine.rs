@@ -291,7 +291,7 @@ impl Machine {
                     assert!(!self.out.contains_key(&conn), "{conn:?} is closed");
                     self.sock.closed(self.now, conn, &mut self.above);
                 }
-                Action::Serve { .. } => {}
+                Action::Serve { .. } | Action::Ask { .. } => {}
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }

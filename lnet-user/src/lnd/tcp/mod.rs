@@ -257,6 +257,11 @@ impl TcpLnd {
                     self.drop_pending(link);
                 }
                 Action::Serve { conn, ni } => self.serve(conn, ni),
+                Action::Ask { conn } => {
+                    let stream = self.link_mut(conn).stream;
+                    let bytes = stream.map_or(0, |stream| self.streams.unacknowledged_bytes(stream));
+                    self.sock.unacknowledged(now, conn, bytes, up);
+                }
                 Action::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
             }
         }

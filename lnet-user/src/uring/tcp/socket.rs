@@ -3,7 +3,7 @@
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -137,6 +137,14 @@ pub(super) fn set_tos(socket: &OwnedFd, tos: Option<u8>) -> Result<(), TcpError>
     let local = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
     let address = local.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
     give_tos(socket, address.is_ipv4(), tos.unwrap_or(0)).map_err(at(address))
+}
+
+/// Bytes in a socket's queue to be sent, of which the peer's system has not acknowledged the last ones.
+pub(super) fn unacknowledged_bytes(socket: &OwnedFd) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one int, and `bytes` is one.
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if status == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 fn give_tos(socket: &OwnedFd, is_ipv4: bool, tos: u8) -> Result<(), Refused> {

@@ -69,3 +69,29 @@ fn leases_are_sent_without_a_copy_from_a_length_on() {
     outgoing.sent(2000 + 30_000, None, &mut chunks);
     assert!(outgoing.is_worth_zero_copy(10_000) && !outgoing.is_worth_zero_copy(10_001));
 }
+
+/// TCP has taken the bytes, and the peer's end has not.
+#[test]
+fn bytes_are_unacknowledged_until_the_peer_has_room_for_them() {
+    let few = SocketOptions { receive_buffer_bytes: Some(2000), ..SocketOptions::default() };
+    let listening = listener(([127, 0, 0, 1], 0).into(), 8, false, &few).unwrap();
+    let at = socket_address(Some(&listening)).unwrap();
+    let mut sending = TcpStream::connect(at).unwrap();
+    let accepted = rustix::net::accept(&listening).unwrap();
+    let mut side = Side::new(SMALL);
+    let id = side.streams.adopt(sending.try_clone().unwrap().into()).unwrap();
+    sending.set_nonblocking(true).unwrap();
+    let taken = sending.write(&[1; 1 << 20]).unwrap();
+    let begun = Instant::now();
+    let left = |side: &Side| side.streams.unacknowledged_bytes(id);
+    while left(&side) as usize == taken {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    assert!(left(&side) > 0, "{taken} bytes do not fit into the peer's buffer");
+    while left(&side) != 0 {
+        let mut bytes = [0; 4096];
+        let read = rustix::net::recv(&accepted, &mut bytes, rustix::net::RecvFlags::DONTWAIT);
+        assert!(read.is_ok() || read.is_err_and(|errno| errno == Errno::AGAIN));
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
