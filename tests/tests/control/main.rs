@@ -10,6 +10,7 @@ mod crowd;
 mod dialler;
 mod dissected;
 mod hostile_floods;
+mod hostile_pushes;
 mod hostile_tcp;
 mod local;
 mod nettest;

@@ -1,0 +1,97 @@
+//! A node that lies in its pushes, to a daemon that a healthy peer talks to meanwhile: each lie is counted, moves nothing of others,
+//! and costs the healthy peer nothing.
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
+use lnet_wire::Nid;
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
+use lnet_wire::socklnd::Version;
+
+use crate::dialler::{Dialler, Greeting, header, message, nid, put};
+use crate::hostile_tcp::{Stage, stranger};
+use crate::run::{Daemon, PATIENCE};
+
+/// Match bits of pings and pushes, at portal 0.
+const PUSH_BITS: u64 = 1 << 63;
+/// Multi-Rail, with discovery.
+const MULTI_RAIL: Features = Features(0x1E);
+
+fn info(sequence: u32, nids: &[Nid]) -> Vec<u8> {
+    let told = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(told.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, told).unwrap();
+    bytes
+}
+
+/// What `stats show` says became of pushes: taken, answered by a ping, contradicted, refused.
+fn pushes(daemon: &Daemon) -> [u64; 4] {
+    let shown = daemon.good("stats show");
+    ["taken", "pinged", "contradicted", "refused"].map(|what| {
+        let key = format!("pushes_{what}: ");
+        let rest = shown.split_once(&key).unwrap_or_else(|| panic!("{key} is not in {shown}")).1;
+        rest.lines().next().unwrap().parse().unwrap()
+    })
+}
+
+fn push(dialler: &mut Dialler, bytes: &[u8]) {
+    let Greeting { source, destination, .. } = dialler.greeting;
+    let header = header(source, destination, bytes.len() as u32, put(0, PUSH_BITS));
+    dialler.say(&[message(Version::V3, &header), bytes.to_vec()].concat());
+}
+
+/// The NIDs of a peer, as an administrator sees them.
+fn nids_of(daemon: &Daemon, nid: Nid) -> Vec<String> {
+    let shown = daemon.good(&format!("peer show --nid {nid}"));
+    let nids = shown.lines().filter_map(|line| line.split_once("-     nid: "));
+    nids.map(|(_, nid)| nid.to_owned()).collect()
+}
+
+#[test]
+fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let stage = Stage::new("", 1);
+    let [near, far, liar] = [stage.near, stage.far, stranger(0)].map(nid);
+    stage.two.a.good(&format!("discover {far}"));
+    stage.beside_a_load(|stage| {
+        let daemon = &stage.two.a;
+        let mut dialler = Dialler::connected(stage.dial(0), Greeting::new(liar, near));
+        let changed = |bytes: &[u8], at: usize, with: &[u8]| {
+            let mut bytes = bytes.to_vec();
+            bytes[at..at + with.len()].copy_from_slice(with);
+            bytes
+        };
+        let own = info(1, &[liar]);
+        for (what, bytes, expected) in [
+            ("another magic", changed(&own, 0, &[1, 2, 3, 4]), [0, 0, 0, 1]),
+            ("too few bytes", own[..20].to_vec(), [0, 0, 0, 1]),
+            ("no entry", changed(&own, 12, &0_u32.to_le_bytes()), [0, 0, 0, 1]),
+            ("another node's NIDs alone", info(1, &[far]), [0, 0, 0, 1]),
+            ("another node's NID besides", info(1, &[liar, far]), [1, 0, 1, 0]),
+            ("a NID of the daemon", info(2, &[liar, near]), [1, 0, 0, 0]),
+            ("one NID five times", info(3, &[liar; 5]), [1, 0, 0, 0]),
+        ] {
+            let before = pushes(daemon);
+            push(&mut dialler, &bytes);
+            let expected: Vec<_> = before.iter().zip(expected).map(|(before, more)| before + more).collect();
+            wait_until(what, PATIENCE, || pushes(daemon)[..] == expected);
+            assert_eq!(nids_of(daemon, far), [far.to_string()], "{what}");
+        }
+        // Ten thousand entries, of which few are there; and then on and on, with another primary NID each time.
+        let before = pushes(daemon);
+        push(&mut dialler, &changed(&own, 12, &10_000_u32.to_le_bytes()));
+        wait_until("ten thousand entries", PATIENCE, || {
+            pushes(daemon).iter().sum::<u64>() > before.iter().sum()
+        });
+        for round in 0..500_u32 {
+            let other: Nid = format!("10.9.{}.{}@tcp", round / 250, round % 250 + 1).parse().unwrap();
+            push(&mut dialler, &info(10 + round, &[other, liar]));
+        }
+        dialler.ping();
+        assert_eq!(nids_of(daemon, far), [far.to_string()]);
+        assert!(nids_of(daemon, liar).len() <= 2, "it has as many as it has told last");
+        let shown = daemon.good("peer list");
+        assert!(shown.matches("nid: ").count() <= 3, "{shown}");
+        daemon.good(&format!("ping {far}"));
+    });
+}
