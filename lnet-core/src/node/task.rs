@@ -311,7 +311,8 @@ impl<O: Clone> Node<O> {
                 config.set_health(value);
             }
         }
-        let (had_added, former_nets) = (task.opened.len(), self.nis.nets());
+        let former_nets = self.nis.nets();
+        let added: Vec<Nid> = task.opened.iter().map(|config| config.spec.nid).collect();
         for mut config in task.opened.drain(..) {
             self.added += 1;
             config.added = self.added;
@@ -327,11 +328,14 @@ impl<O: Clone> Node<O> {
         if let Some(rules) = task.plan.rules.take() {
             self.rules = rules;
         }
-        let has_other_nis = !task.plan.delete.is_empty() || had_added > 0;
+        let has_other_nis = !task.plan.delete.is_empty() || !added.is_empty();
         if had_rules || !self.rules.rules().is_empty() || has_other_nis {
             self.peers.mark_all();
         }
         self.change_nets(&task.deleted, &former_nets);
+        for primary in added.iter().filter_map(|nid| self.peers.lose_nid(nid)).collect::<Vec<_>>() {
+            self.requeue(&primary);
+        }
         for change in &task.plan.peers {
             // They were tried when the batch began; what peers have done since may have made one superfluous.
             let _ = self.peers.apply(change, |_| false);

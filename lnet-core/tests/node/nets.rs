@@ -1,7 +1,7 @@
 //! What becomes of peers when a local net goes and comes back.
 
 use lnet_core::node::{Change, PeerEdit, Report, Request, RequestError, peer_state};
-use lnet_wire::Nid;
+use lnet_wire::{Nid, ping};
 
 use crate::common::{Runner, nid, spec};
 
@@ -131,4 +131,31 @@ fn a_net_that_comes_back_has_peers_asked_for_their_nids_there() {
     assert!(is_up_to_date(&runner, nid(2, 9)), "nor for an NI of a net that there was");
     runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
     assert!(!is_up_to_date(&runner, nid(2, 9)) && is_up_to_date(&runner, nid(3, 8)));
+}
+
+/// An address moves here: a message to the peer that had it must not go to this node. What an administrator has made stays.
+#[test]
+fn a_nid_that_becomes_this_nodes_own_is_no_peers_any_more() {
+    let mut runner = runner();
+    let (first, second) = (nid(1, 9), nid(2, 9));
+    let features = ping::Features::NI_STATUS.with(ping::Features::MULTI_RAIL).with(ping::Features::DISCOVERY);
+    let told = [first, second].map(|nid| ping::PingNi { nid, status: ping::NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(told).unwrap()];
+    ping::write(&mut bytes, features, 12345, 1, told).unwrap();
+    let report = Report::Pushed { from: first, bytes: &bytes, length_bytes: bytes.len() };
+    runner.node.handle_report(runner.now, report);
+    runner
+        .node
+        .handle_report(runner.now, Report::Traffic { nid: nid(3, 9), is_incoming: true, first_ni: None });
+    runner.run();
+    runner.batch(&[peer(&[nid(1, 8), nid(2, 8)], false)]).unwrap();
+    assert_eq!(nids(&runner, &second), Some(vec![first, second]));
+    runner.batch(&[Change::AddNi(spec(1, 9)), Change::AddNi(spec(3, 9))]).unwrap();
+    assert_eq!(nids(&runner, &second), Some(vec![second]), "it goes by the NID that it has left");
+    assert!(!runner.node.peer(&second).unwrap().is(peer_state::NIDS_UP_TO_DATE), "it is asked again");
+    for own in [first, nid(3, 9)] {
+        assert!(runner.node.peer(&own).is_none() && runner.topology.peer(&own).is_none(), "{own}");
+    }
+    runner.batch(&[Change::DeleteNi { nid: nid(3, 9) }, Change::AddNi(spec(2, 8))]).unwrap();
+    assert_eq!(nids(&runner, &nid(1, 8)), Some(vec![nid(1, 8), nid(2, 8)]), "a configured one");
 }

@@ -1,10 +1,10 @@
-//! What becomes of peers when a net goes, or comes back (LNet `peer.c: lnet_peer_tables_cleanup`; spec: core 8.6).
+//! What becomes of peers when a net goes, or comes back, or a NID of theirs becomes this node's (LNet `peer.c: lnet_peer_tables_cleanup`; spec: core 8.6).
 
 use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 
-use super::peer_state::{LOCK_PRIMARY, NIDS_UP_TO_DATE};
+use super::peer_state::{CONFIGURED, LOCK_PRIMARY, NIDS_UP_TO_DATE};
 use super::{Peer, PeerTable};
 
 impl PeerTable {
@@ -32,6 +32,26 @@ impl PeerTable {
             staying.extend(self.get(&first).map(|peer| peer.primary));
         }
         staying
+    }
+
+    /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One that an administrator has made
+    /// stays as it is. The primary NID of a peer that stays without it is returned.
+    pub(in crate::node) fn lose_nid(&mut self, nid: &Nid) -> Option<Nid> {
+        let peer = self.get(nid).filter(|peer| !peer.is_own() && !peer.is(CONFIGURED))?;
+        let primary = peer.primary;
+        let Some(other) = peer.nis.iter().map(|ni| ni.nid).find(|its| its != nid) else {
+            self.remove(&primary);
+            return None;
+        };
+        self.change(&primary, |peer| {
+            if peer.primary == *nid {
+                peer.primary = other;
+                peer.state &= !LOCK_PRIMARY;
+            }
+            peer.nis.retain(|ni| ni.nid != *nid);
+            peer.state &= !NIDS_UP_TO_DATE;
+        });
+        self.get(&other).map(|peer| peer.primary)
     }
 
     /// A net has come: peers that have lost NIDs with one are to be asked for them when they are used again.
