@@ -40,6 +40,14 @@ pub(crate) struct MdPlan {
     pub(crate) user_ptr: u64,
 }
 
+/// A match entry to be made, for any initiator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EntryPlan {
+    pub(crate) portal: u32,
+    pub(crate) match_bits: u64,
+    pub(crate) allowed: Allowed,
+}
+
 /// What peers may do with an entry's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Allowed {
@@ -75,26 +83,21 @@ pub(crate) struct NotPosted {
 
 /// The sending end. Events of what it posts may come before it returns.
 pub(crate) trait Poster: Send {
-    /// An entry for any initiator.
+    /// An entry with a descriptor.
     fn attach(
         &mut self,
-        portal: u32,
-        match_bits: u64,
-        allowed: Allowed,
+        entry: &EntryPlan,
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted>;
 
-    /// The same for each of these, in their order.
+    /// An entry like this for each of these descriptors, in their order.
     fn attach_all(
         &mut self,
-        portal: u32,
-        match_bits: u64,
-        allowed: Allowed,
-        entries: Vec<(MdPlan, Memory)>,
+        entry: &EntryPlan,
+        mds: Vec<(MdPlan, Memory)>,
     ) -> Vec<Result<Box<dyn Posted>, NotPosted>> {
-        let attach = |(md, memory)| self.attach(portal, match_bits, allowed, &md, memory);
-        entries.into_iter().map(attach).collect()
+        mds.into_iter().map(|(md, memory)| self.attach(entry, &md, memory)).collect()
     }
 
     /// A PUT without acknowledgement.

@@ -12,8 +12,8 @@ use lnet_user::{
 };
 
 use super::network::{
-    Allowed, Destination, Ends, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload,
-    Posted, Poster,
+    Allowed, Destination, Ends, EntryPlan, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
+    Payload, Posted, Poster,
 };
 use super::refusals::error_of;
 use crate::buffer::Memory;
@@ -71,6 +71,14 @@ impl NodePoster {
         MdSpec { max_size_bytes, user_ptr, ..spec }
     }
 
+    fn entry(&self, entry: &EntryPlan, md: &MdPlan) -> (EntrySpec, MdSpec) {
+        let options = match entry.allowed {
+            Allowed::Put => MdOptions::PUT,
+            Allowed::Get => MdOptions::GET,
+        };
+        (EntrySpec::new(entry.portal, entry.match_bits), self.spec(md, options))
+    }
+
     fn start(&self, message: Outgoing) -> Result<Box<dyn Posted>, NotPosted> {
         match self.shard.start(message) {
             Ok(descriptor) => Ok(Box::new(descriptor)),
@@ -86,14 +94,11 @@ impl NodePoster {
 impl Poster for NodePoster {
     fn attach(
         &mut self,
-        portal: u32,
-        match_bits: u64,
-        allowed: Allowed,
+        entry: &EntryPlan,
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
-        let entry = EntrySpec::new(portal, match_bits);
-        let spec = self.spec(md, options_of(allowed));
+        let (entry, spec) = self.entry(entry, md);
         let attached = if self.is_on_several_shards {
             self.lnet.attach(&entry, &spec, memory.0)
         } else {
@@ -104,19 +109,17 @@ impl Poster for NodePoster {
 
     fn attach_all(
         &mut self,
-        portal: u32,
-        match_bits: u64,
-        allowed: Allowed,
-        entries: Vec<(MdPlan, Memory)>,
+        entry: &EntryPlan,
+        mds: Vec<(MdPlan, Memory)>,
     ) -> Vec<Result<Box<dyn Posted>, NotPosted>> {
         if self.is_on_several_shards {
-            let one = |(md, memory)| self.attach(portal, match_bits, allowed, &md, memory);
-            return entries.into_iter().map(one).collect();
+            return mds.into_iter().map(|(md, memory)| self.attach(entry, &md, memory)).collect();
         }
-        let entry = EntrySpec::new(portal, match_bits);
-        let spec = |md: &MdPlan| self.spec(md, options_of(allowed));
-        let entries = entries.into_iter().map(|(md, memory)| (entry, spec(&md), memory.0)).collect();
-        let attached = self.shard.attach_all(entries).into_iter();
+        let one = |(md, memory): (MdPlan, Memory)| {
+            let (entry, spec) = self.entry(entry, &md);
+            (entry, spec, memory.0)
+        };
+        let attached = self.shard.attach_all(mds.into_iter().map(one).collect()).into_iter();
         attached.map(|attached| Ok(Box::new(attached.map_err(not_posted)?) as Box<dyn Posted>)).collect()
     }
 
@@ -135,13 +138,6 @@ impl Poster for NodePoster {
         // A peer that has died does not answer.
         let spec = self.spec(md, MdOptions::TRACK_RESPONSE);
         self.start(Outgoing::get(&spec, memory.0, &target(from)))
-    }
-}
-
-fn options_of(allowed: Allowed) -> MdOptions {
-    match allowed {
-        Allowed::Put => MdOptions::PUT,
-        Allowed::Get => MdOptions::GET,
     }
 }
 

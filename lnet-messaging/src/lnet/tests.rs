@@ -13,8 +13,8 @@ use super::LnetTransport;
 use super::address::{COUNTER_MAX, LnetAddress, TMID_MAX, join, next_counter, split};
 use super::descriptor::LnetDescriptor;
 use super::network::{
-    Allowed, Destination, Ends, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload,
-    Posted, Poster,
+    Allowed, Destination, Ends, EntryPlan, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
+    Payload, Posted, Poster,
 };
 use super::registry::Addresses;
 use crate::buffer::{Addition, BulkDescriptor, Memory, Operation};
@@ -157,12 +157,11 @@ impl Network for FakeLnet {
 impl Poster for FakeLnet {
     fn attach(
         &mut self,
-        portal: u32,
-        match_bits: u64,
-        allowed: Allowed,
+        entry: &EntryPlan,
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
+        let EntryPlan { portal, match_bits, allowed } = *entry;
         self.lend(Call::Attach { portal, match_bits, allowed, md: *md }, memory)
     }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
 use super::core::{Operations, RingEvent, Sender};
 use super::descriptor::LnetDescriptor;
-use super::network::{Allowed, Destination, MdPlan, Network, NotPosted, Payload, Posted, Poster};
+use super::network::{Allowed, Destination, EntryPlan, MdPlan, Network, NotPosted, Payload, Posted, Poster};
 use super::registry::{Addresses, Claim};
 use super::ring::Consumer;
 use super::worker::Worker;
@@ -208,7 +208,7 @@ pub(super) fn messages_max(network: &dyn Network) -> u32 {
 
 /// A buffer's operation in terms of LNet.
 enum Start {
-    Attach { match_bits: u64, allowed: Allowed },
+    Attach(EntryPlan),
     Put { to: Destination, hdr_data: u64 },
     Get { from: Destination },
 }
@@ -233,11 +233,8 @@ impl Active {
         // Held until the record is as it shall be: the end of a descriptor whose message was refused may be on its way already.
         let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.begin(id);
-        let portal = self.address().portal;
         let posted = match start {
-            Start::Attach { match_bits, allowed } => {
-                self.poster.attach(portal, match_bits, allowed, &md, memory)
-            }
+            Start::Attach(entry) => self.poster.attach(&entry, &md, memory),
             Start::Put { to, hdr_data } => self.poster.put(&to, hdr_data, &md, memory),
             Start::Get { from } => self.poster.get(&from, &md, memory),
         };
@@ -250,16 +247,15 @@ impl Active {
         let operations = Arc::clone(&self.operations);
         let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
         let mut results = Vec::with_capacity(ids.len());
-        let (mut entries, mut begun) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        let (mut mds, mut begun) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
         for (index, id) in ids.iter().enumerate() {
             results.push(self.begin(front, *id).map(|(begin, memory)| {
                 operations.begin(*id);
-                entries.push((begin.md, memory));
+                mds.push((begin.md, memory));
                 begun.push((index, begin.events));
             }));
         }
-        let (portal, match_bits) = (self.address().portal, join(self.claim.tmid(), 0));
-        let posted = self.poster.attach_all(portal, match_bits, Allowed::Put, entries);
+        let posted = self.poster.attach_all(&self.entry(0, Allowed::Put), mds);
         for ((index, events), posted) in begun.into_iter().zip(posted) {
             results[index] = self.settle(front, &mut operations, ids[index], events, posted);
         }
@@ -318,7 +314,7 @@ impl Active {
         let begin = |start, md| Begin { start, md, descriptor: None, events: 1 };
         Ok(match operation {
             Operation::Receive { min_receive_bytes, max_messages } => {
-                let start = Start::Attach { match_bits: join(self.claim.tmid(), 0), allowed: Allowed::Put };
+                let start = Start::Attach(self.entry(0, Allowed::Put));
                 let md = MdPlan { max_size_bytes: Some(*min_receive_bytes), ..md(size_bytes, *max_messages) };
                 Begin { events: *max_messages as usize, ..begin(start, md) }
             }
@@ -348,17 +344,18 @@ impl Active {
     }
 
     fn passive(&mut self, md: MdPlan, allowed: Allowed, queue: QueueType) -> Result<Begin, Error> {
-        let match_bits = join(self.claim.tmid(), self.counter);
+        let entry = self.entry(self.counter, allowed);
+        let match_bits = entry.match_bits;
         let (address, size_bytes) = (self.address(), md.length_bytes);
         let descriptor = LnetDescriptor { match_bits, address, queue, size_bytes }.encode()?;
         debug_assert!((1..=COUNTER_MAX).contains(&self.counter));
         self.counter = next_counter(self.counter);
-        Ok(Begin {
-            start: Start::Attach { match_bits, allowed },
-            md,
-            descriptor: Some(descriptor),
-            events: 1,
-        })
+        Ok(Begin { start: Start::Attach(entry), md, descriptor: Some(descriptor), events: 1 })
+    }
+
+    /// An entry of this transfer machine.
+    fn entry(&self, counter: u64, allowed: Allowed) -> EntryPlan {
+        EntryPlan { portal: self.address().portal, match_bits: join(self.claim.tmid(), counter), allowed }
     }
 
     fn destination(&self, to: &LnetAddress, match_bits: u64) -> Destination {

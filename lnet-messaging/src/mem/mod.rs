@@ -15,16 +15,16 @@ pub(crate) mod work;
 
 use std::sync::Arc;
 
-use crate::buffer::{BulkDescriptor, Operation};
+use crate::buffer::BulkDescriptor;
 use crate::errno::Error;
-use crate::queue::{BufferId, QueuedBuffer};
+use crate::queue::BufferId;
 use crate::tm::{TmFront, TmLink};
 use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
 
 use address::MemAddress;
 use descriptor::{DESCRIPTOR_BYTES, MemDescriptor};
 use directory::{Directory, Listed};
-use work::{Carrier, Crew, Item};
+use work::{Carrier, Crew, Passive};
 
 /// What buffers of mem may be at most.
 pub const LIMITS: Limits = Limits {
@@ -141,12 +141,11 @@ impl TransportTm for MemTm {
     }
 
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
-        let descriptor = match (front.queued(id), self.address) {
-            (Some(queued), Some(passive)) => self.begin(queued, id, passive)?,
-            _ => None,
-        };
-        self.crew.watch(front, id);
-        Ok(descriptor)
+        let Some(passive) = self.address else { return Ok(None) };
+        self.crew.add(front, id, |&Passive { id, length_bytes, initiator }| {
+            let initiator = initiator.map(|end_point| MemAddress::parse(end_point.address())).transpose()?;
+            Ok(MemDescriptor { id, length_bytes, passive, initiator }.encode())
+        })
     }
 
     fn del(&mut self, front: &mut TmFront, id: BufferId) {
@@ -158,28 +157,5 @@ impl TransportTm for MemTm {
             LISTED.delist(address, &self.crew.work);
         }
         self.crew.finish();
-    }
-}
-
-impl MemTm {
-    fn begin(
-        &self,
-        queued: &QueuedBuffer,
-        id: BufferId,
-        passive: MemAddress,
-    ) -> Result<Option<BulkDescriptor>, Error> {
-        let (length_bytes, initiator) = match queued.operation() {
-            Operation::Receive { .. } => return Ok(None),
-            Operation::Send { .. } | Operation::ActiveReceive { .. } | Operation::ActiveSend { .. } => {
-                self.crew.work.push(Item::Operate(id));
-                return Ok(None);
-            }
-            // What is written to it, the other end says.
-            Operation::PassiveReceive { initiator } => (0, initiator),
-            Operation::PassiveSend { initiator, length_bytes } => (*length_bytes, initiator),
-        };
-        let initiator =
-            initiator.as_ref().map(|end_point| MemAddress::parse(end_point.address())).transpose()?;
-        Ok(Some(MemDescriptor { id, length_bytes, passive, initiator }.encode()))
     }
 }

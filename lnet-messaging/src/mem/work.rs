@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::directory::Listed;
 use crate::buffer::{BulkDescriptor, Memory, Operation};
+use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error};
 use crate::queue::{BufferId, QueueType};
 use crate::tm::{TmFront, TmState};
@@ -89,6 +90,15 @@ pub(crate) trait Carrier: Send + Sync + 'static {
     fn stop(&self, own: &Listed);
 }
 
+/// A buffer that waits for the operation of another transfer machine.
+pub(crate) struct Passive<'a> {
+    pub(crate) id: BufferId,
+    /// Bytes to be read. Of what is written, the other end says how many there are.
+    pub(crate) length_bytes: u64,
+    /// The only one that may.
+    pub(crate) initiator: Option<&'a EndPoint>,
+}
+
 /// The threads of a transfer machine, and what they are to do.
 pub(crate) struct Crew {
     pub(crate) work: Arc<Work>,
@@ -121,12 +131,37 @@ impl Crew {
         Ok(())
     }
 
-    /// Has a worker see to the deadline of a buffer that was added. What has an item has woken one already; what waits for others
-    /// concerns them by its deadline alone.
-    pub(crate) fn watch(&self, front: &mut TmFront, id: BufferId) {
-        if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
+    /// Begins the operation of a buffer that was added: what sends or is active is left for a worker, and of a passive one `describe`
+    /// makes the descriptor.
+    ///
+    /// # Errors
+    /// Those of `describe`.
+    pub(crate) fn add(
+        &self,
+        front: &mut TmFront,
+        id: BufferId,
+        describe: impl FnOnce(&Passive<'_>) -> Result<BulkDescriptor, Error>,
+    ) -> Result<Option<BulkDescriptor>, Error> {
+        let Some(queued) = front.queued(id) else { return Ok(None) };
+        let passive = match queued.operation() {
+            Operation::Receive { .. } => None,
+            Operation::Send { .. } | Operation::ActiveReceive { .. } | Operation::ActiveSend { .. } => {
+                self.work.push(Item::Operate(id));
+                None
+            }
+            Operation::PassiveReceive { initiator } => {
+                Some(Passive { id, length_bytes: 0, initiator: initiator.as_ref() })
+            }
+            Operation::PassiveSend { initiator, length_bytes } => {
+                Some(Passive { id, length_bytes: *length_bytes, initiator: initiator.as_ref() })
+            }
+        };
+        let descriptor = passive.map(|passive| describe(&passive)).transpose()?;
+        // What has an item has woken a worker already; what waits for others concerns them by its deadline alone.
+        if queued.deadline().is_some() {
             self.work.wake();
         }
+        Ok(descriptor)
     }
 
     /// Asks for the end of a buffer's operation, unless data is being moved.

@@ -30,11 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::buffer::{BulkDescriptor, Operation};
+use crate::buffer::BulkDescriptor;
 use crate::errno::{Errno, Error};
 use crate::mem::directory::{Directory, Listed};
-use crate::mem::work::{Carrier, Crew, Item};
-use crate::queue::{BufferId, QueuedBuffer};
+use crate::mem::work::{Carrier, Crew, Passive};
+use crate::queue::BufferId;
 use crate::tm::{TmFront, TmLink, TmState};
 use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
 
@@ -281,12 +281,12 @@ impl TransportTm for RpcTm {
     }
 
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
-        let descriptor = match (front.queued(id), self.address) {
-            (Some(queued), Some(passive)) => self.begin(queued, id, passive)?,
-            _ => None,
-        };
-        self.crew.watch(front, id);
-        Ok(descriptor)
+        let Some(passive) = self.address else { return Ok(None) };
+        self.crew.add(front, id, |&Passive { id, length_bytes, initiator }| {
+            let initiator = initiator.map(|end_point| RpcAddress::parse(end_point.address())).transpose()?;
+            // A buffer has far less than 4 GiB.
+            Ok(RpcDescriptor { id, initiator, passive, total_bytes: length_bytes as u32 }.encode())
+        })
     }
 
     fn del(&mut self, front: &mut TmFront, id: BufferId) {
@@ -298,30 +298,5 @@ impl TransportTm for RpcTm {
             LISTED.delist(address, &self.crew.work);
         }
         self.crew.finish();
-    }
-}
-
-impl RpcTm {
-    fn begin(
-        &self,
-        queued: &QueuedBuffer,
-        id: BufferId,
-        passive: RpcAddress,
-    ) -> Result<Option<BulkDescriptor>, Error> {
-        let (total, initiator) = match queued.operation() {
-            Operation::Receive { .. } => return Ok(None),
-            Operation::Send { .. } | Operation::ActiveReceive { .. } | Operation::ActiveSend { .. } => {
-                self.crew.work.push(Item::Operate(id));
-                return Ok(None);
-            }
-            // What is written to it, the other end says.
-            Operation::PassiveReceive { initiator } => (0, initiator),
-            Operation::PassiveSend { initiator, length_bytes } => (*length_bytes, initiator),
-        };
-        let initiator =
-            initiator.as_ref().map(|initiator| RpcAddress::parse(initiator.address())).transpose()?;
-        // A buffer has far less than 4 GiB.
-        let descriptor = RpcDescriptor { id, initiator, passive, total_bytes: total as u32 };
-        Ok(Some(descriptor.encode()))
     }
 }
