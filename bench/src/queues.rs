@@ -171,12 +171,8 @@ struct Returns {
 impl Handler for Returns {
     fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
         let (queue, status) = (event.queue(), event.status);
-        if let Some(buffer) = event.into_buffer()
-            && let Some(pool) = buffer.pool().cloned()
-        {
-            // It is the pool's own, and the colour is one of its.
-            let _ = pool.lock().put(buffer, self.colour);
-        }
+        // All are the pool's, and the colour is one of its.
+        let _ = event.into_buffer().map(|buffer| buffer.put_back(self.colour));
         if status.is_ok() {
             // Without a listener the measurement is over.
             let _ = self.ends.0.send(queue);

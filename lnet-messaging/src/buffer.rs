@@ -223,6 +223,18 @@ impl Buffer {
         self.pool.as_ref()
     }
 
+    /// Gives it back to the pool that it is from, with the colour of its last user ([`LockedPool::put`](crate::LockedPool::put)). The
+    /// pool must not be locked by this thread.
+    ///
+    /// # Errors
+    /// `EINVAL`, with the buffer, where it is from no pool, or the colour does not exist.
+    pub fn put_back(self, colour: Option<usize>) -> Result<(), (Error, Self)> {
+        match self.pool.clone() {
+            Some(pool) => pool.lock().put(self, colour),
+            None => Err((Error::invalid("a buffer of no pool: one that a pool gave is expected"), self)),
+        }
+    }
+
     pub(crate) fn set_pool(&mut self, pool: Option<Pool>) {
         self.pool = pool;
     }

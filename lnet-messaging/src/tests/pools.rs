@@ -180,7 +180,12 @@ fn what_is_none_of_the_pools_is_refused() {
     assert_eq!(error.errno(), Errno::Invalid);
     let (error, buffer) = other.lock().put(buffer, Some(SPEC.colours)).unwrap_err();
     assert_eq!(error.to_string(), "colour 10: one below 10 is expected (EINVAL)");
-    other.lock().put(buffer, Some(SPEC.colours - 1)).unwrap();
+    let (error, buffer) = buffer.put_back(Some(SPEC.colours)).unwrap_err();
+    assert_eq!(error.to_string(), "colour 10: one below 10 is expected (EINVAL)");
+    buffer.put_back(Some(SPEC.colours - 1)).unwrap();
+    assert_eq!(other.lock().free_count(), 1);
+    let (error, _) = domain.allocate(1, 8).unwrap().put_back(None).unwrap_err();
+    assert_eq!(error.errno(), Errno::Invalid);
     // One of no pool becomes this one's.
     pool.lock().put(domain.allocate(1, 8).unwrap(), None).unwrap();
     assert_eq!(pool.lock().total(), 1);

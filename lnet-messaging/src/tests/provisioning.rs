@@ -76,9 +76,9 @@ impl Setup {
 }
 
 fn give_back(event: BufferEvent, colour: Option<usize>) {
-    let Some(buffer) = event.into_buffer() else { return };
-    let pool = buffer.pool().unwrap().clone();
-    pool.lock().put(buffer, colour).map_err(|(error, _)| error).unwrap();
+    if let Some(buffer) = event.into_buffer() {
+        buffer.put_back(colour).unwrap();
+    }
 }
 
 fn queue(link: &TmLink) -> Vec<(BufferId, u64)> {

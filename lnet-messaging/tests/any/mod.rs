@@ -25,7 +25,7 @@ pub(crate) fn a_pool_whose_buffers_are_held([mut near, far]: [Party; 2], address
     let (held, holds) = mpsc::channel();
     let held = Mutex::new(held);
     let callback = Callback::new(move |_: &TransferMachine, event| held.lock().unwrap().send(event).unwrap());
-    let (mut pooled, pool) = pooled::party(&far, 2, 2, callback, address);
+    let (mut pooled, _pool) = pooled::party(&far, 2, 2, callback, address);
     let send = |near: &mut Party, text: &[u8]| {
         let id = near.send(address, text);
         near.end_of(id).0
@@ -52,7 +52,7 @@ pub(crate) fn a_pool_whose_buffers_are_held([mut near, far]: [Party; 2], address
         std::thread::sleep(Duration::from_millis(100));
     }
     for buffer in buffers {
-        pool.lock().put(buffer, None).map_err(|(error, _)| error).unwrap();
+        buffer.put_back(None).unwrap();
     }
     assert_eq!((pooled.tm.queue_length(QueueType::Receive), pooled.tm.deficit()), (2, 0));
     assert_eq!(send(&mut near, b"next"), Ok(()));

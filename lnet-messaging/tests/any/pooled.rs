@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lnet_messaging::QueueType::Receive;
 use lnet_messaging::{
-    Attachment, Buffer, BufferEvent, Callback, Domain, Events, LockedPool, Pool, PoolHandler, PoolSpec,
-    Reprovision, TmState, TransferMachine,
+    Attachment, BufferEvent, Callback, Domain, Events, LockedPool, Pool, PoolHandler, PoolSpec, Reprovision,
+    TmState, TransferMachine,
 };
 
 use crate::common::Party;
@@ -32,16 +32,11 @@ pub(crate) fn party(
     (party.start(address), pool)
 }
 
-fn put(buffer: Buffer, colour: Option<usize>) {
-    let pool = buffer.pool().unwrap().clone();
-    pool.lock().put(buffer, colour).map_err(|(error, _)| error).unwrap();
-}
-
 /// A callback that gives buffers back.
 fn giving() -> Callback {
     Callback::new(|tm: &TransferMachine, event: BufferEvent| {
         if let Some(buffer) = event.into_buffer() {
-            put(buffer, tm.colour());
+            buffer.put_back(tm.colour()).unwrap();
         }
     })
 }
@@ -124,7 +119,7 @@ pub(crate) fn a_message_is_made_up_for([mut near, far]: [Party; 2], address: &st
         let length = tm.queue_length(Receive);
         let buffer = event.into_buffer().unwrap();
         let is_pooled = buffer.pool().is_some();
-        put(buffer, tm.colour());
+        buffer.put_back(tm.colour()).unwrap();
         let _ = told.lock().unwrap().send((length, is_pooled));
     });
     let party = setup.start(address, 3, 2, callback);
@@ -152,7 +147,7 @@ pub(crate) fn buffers_by_their_colours([near, far]: [Party; 2], addresses: [&str
     // The other colour comes back last, and would be taken by age or by being newest.
     for buffer in out {
         let colour = buffer.user_data as usize;
-        put(buffer, Some(colour));
+        buffer.put_back(Some(colour)).unwrap();
     }
     for at in [1, 0] {
         parties[at].tm.set_receive_queue_length(3).unwrap();
@@ -162,7 +157,7 @@ pub(crate) fn buffers_by_their_colours([near, far]: [Party; 2], addresses: [&str
             (at == 1).then_some(1),
             "the other one's is left"
         );
-        left.into_iter().for_each(|left| put(left, Some(1)));
+        left.into_iter().for_each(|left| left.put_back(Some(1)).unwrap());
     }
     setup.end(parties);
     near.end();

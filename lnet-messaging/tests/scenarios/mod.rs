@@ -333,8 +333,7 @@ pub(crate) fn a_pool_that_runs_empty([mut near, far]: [Party; 2]) {
     let callback = Callback::new(move |tm: &TransferMachine, event| {
         let _ = told.lock().unwrap().send((event.status, event.payload_bytes()));
         let Some(buffer) = event.into_buffer() else { return };
-        let pool = buffer.pool().unwrap().clone();
-        pool.lock().put(buffer, tm.colour()).map_err(|(error, _)| error).unwrap();
+        buffer.put_back(tm.colour()).unwrap();
     });
     let pooled = Party::in_domain(&domain);
     let attachment =

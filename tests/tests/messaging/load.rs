@@ -125,8 +125,7 @@ fn pooled(party: &Party, address: &str) -> (Party, Pool, mpsc::Receiver<u64>, Ar
             let _ = arrived.send(number);
         }
         if let Some(buffer) = event.into_buffer() {
-            let pool = buffer.pool().unwrap().clone();
-            pool.lock().put(buffer, tm.colour()).map_err(|(error, _)| error).unwrap();
+            buffer.put_back(tm.colour()).unwrap();
         }
     });
     let min_receive_bytes = MESSAGE_BYTES as u64;
