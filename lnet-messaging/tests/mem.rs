@@ -391,6 +391,7 @@ fn if_06_to_if_20_the_front() {
     any::front::a_callback_uses_the_front(pair(2160));
     any::front::domains_come_and_go(pair(2160));
     any::front::deadlines(pair(2160));
+    any::front::neither_confined_nor_synchronous(pair(2160), "127.0.0.1:2162");
 }
 
 #[test]

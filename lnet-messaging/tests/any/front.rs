@@ -208,3 +208,19 @@ pub(crate) fn deadlines([mut near, far]: [Party; 2]) {
     near.end();
     far.end();
 }
+
+/// IF-05 and IF-15 of a transport that can do neither: it says so, and goes on as before.
+pub(crate) fn neither_confined_nor_synchronous([mut near, far]: [Party; 2], address: &str) {
+    let party = Party::in_domain(&far.domain);
+    assert_eq!(party.tm.confine(&[0]).unwrap_err().errno(), Errno::NotSupported);
+    assert_eq!(party.tm.deliver_synchronously().unwrap_err().errno(), Errno::NotSupported);
+    let mut party = party.start(address);
+    assert_eq!(party.tm.is_pending().unwrap_err().errno(), Errno::NotPermitted);
+    party.post(8, 8, 1);
+    let id = near.send(address, b"message");
+    assert_eq!(near.end_of(id).0, Ok(()));
+    assert_eq!(party.buffer_event().payload_bytes(), b"message");
+    party.end();
+    near.end();
+    far.end();
+}

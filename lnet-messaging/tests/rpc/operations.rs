@@ -328,6 +328,7 @@ fn rp_01_the_front_and_pools() {
     any::front::additions_deletions_and_counters(place.pair());
     any::front::a_callback_uses_the_front(place.pair());
     any::front::deadlines(place.pair());
+    any::front::neither_confined_nor_synchronous(place.pair(), two[0]);
     any::pooled::a_message_is_made_up_for(place.pair(), two[0]);
     any::pooled::a_stop_feeds_another(place.pair(), two);
 }
