@@ -146,8 +146,8 @@ impl World {
                 assert!(seen.insert(*nid), "{nid} is two peers'");
                 let is_peers = !nid.is_any() && !nid.is_loopback();
                 assert!(is_peers && self.node.peer(nid).map(|found| found.primary) == Some(peer.primary));
-                // Shards know their own NIDs as those of NIs.
                 if peer.is_own() {
+                    assert!(self.topology.peer(nid).is_none(), "shards know no peer {nid} that is the node");
                     continue;
                 }
                 let view = self.topology.peer(nid).expect("shards know what the node knows");

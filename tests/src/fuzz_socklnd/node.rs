@@ -304,7 +304,8 @@ impl Node {
                 }
                 Action::Serve { conn, ni } => {
                     assert_eq!(ni, NI);
-                    assert!(conn == self.honest || self.streams.contains_key(&conn), "{conn:?} has no stream");
+                    let has_stream = conn == self.honest || self.streams.contains_key(&conn);
+                    assert!(has_stream, "{conn:?} has no stream");
                 }
                 // Hostile peers acknowledge nothing.
                 Action::Ask { conn } => {
