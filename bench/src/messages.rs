@@ -187,6 +187,7 @@ impl End {
         match self.config.operation {
             Operation::Put { ack } => self.worker.put(&PutRequest {
                 md,
+                part: None,
                 ack,
                 self_nid,
                 target,
@@ -196,7 +197,7 @@ impl End {
                 hdr_data,
             }),
             Operation::Get => {
-                self.worker.get(&GetRequest { md, self_nid, target, portal, match_bits, offset })
+                self.worker.get(&GetRequest { md, part: None, self_nid, target, portal, match_bits, offset })
             }
         }
     }

@@ -99,7 +99,7 @@ pub enum Event {
         /// Where they lie in the descriptor.
         offset_bytes: u64,
     },
-    /// Initiator: the REPLY is in place, from the start of the descriptor.
+    /// Initiator: the REPLY is in place, from the start of the descriptor or of the part that was asked for.
     Reply {
         /// The descriptor.
         md: EventMd,
@@ -109,6 +109,8 @@ pub enum Event {
         requested_bytes: u32,
         /// Bytes of it that were accepted.
         manipulated_bytes: u32,
+        /// Where they lie in the descriptor.
+        offset_bytes: u64,
     },
     /// Initiator: the target has acknowledged a PUT.
     Ack {
@@ -136,7 +138,7 @@ pub enum Event {
         match_bits: u64,
         /// The own 64 bits; of a GET 0.
         hdr_data: u64,
-        /// Length of the descriptor: of the payload of a PUT, of the sink of a GET.
+        /// Length of the descriptor, or of the part: of the payload of a PUT, of the sink of a GET.
         length_bytes: u32,
         /// Offset asked for at the target.
         offset_bytes: u32,
@@ -259,7 +261,7 @@ impl Event {
     pub fn payload(&self) -> Option<Span> {
         let (md, offset_bytes, length_bytes) = match *self {
             Self::Put { md, offset_bytes, manipulated_bytes, .. } => (md, offset_bytes, manipulated_bytes),
-            Self::Reply { md, manipulated_bytes, .. } => (md, 0, manipulated_bytes),
+            Self::Reply { md, offset_bytes, manipulated_bytes, .. } => (md, offset_bytes, manipulated_bytes),
             _ => return None,
         };
         let span = Span { buffer: md.handle.into(), offset_bytes, length_bytes };

@@ -43,6 +43,10 @@ impl MdOptions {
     pub const DISCARD: Self = Self(0x4000);
     /// None of LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
     pub(crate) const SOURCE: Self = Self(0x8000);
+    /// None of LNet's: the REPLYs that may come go to a part of the descriptor.
+    pub(crate) const IN_PART: Self = Self(0x2000);
+    /// What events say nothing of.
+    pub(crate) const INTERNAL: Self = Self(Self::SOURCE.0 | Self::IN_PART.0);
 
     /// Whether all of `other` are set.
     #[must_use]

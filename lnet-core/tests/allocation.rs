@@ -119,6 +119,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
         let target = host(2 + number % 8);
         let put = PutRequest {
             md,
+            part: None,
             ack: true,
             self_nid: None,
             target,
@@ -127,7 +128,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
             offset: 0,
             hdr_data: 0,
         };
-        let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
+        let get = GetRequest { md, part: None, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
         let started = (shard.put(now, &put), shard.get(now, &get));
         let full = Err(SubmitError::PeersFull);
         refused |= started == (full, full);
@@ -308,7 +309,15 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
             for peer in 0..8 {
                 let md = shard.bind(&descriptor(queue, MdOptions::NONE)).unwrap();
                 let target = host(2 + peer % 3);
-                let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
+                let get = GetRequest {
+                    md,
+                    part: None,
+                    self_nid: None,
+                    target,
+                    portal: 4,
+                    match_bits: 0,
+                    offset: 0,
+                };
                 shard.get(Instant(0), &get).unwrap();
             }
             if snapshot.interfaces()[0].is_none() {
@@ -362,6 +371,7 @@ fn nothing_is_allocated_where_paths_are_chosen() {
                 shard.bind(&MdSpec { threshold: Threshold::Count(1), ..descriptor(queue, MdOptions::NONE) });
             let put = PutRequest {
                 md: md.unwrap(),
+                part: None,
                 ack: false,
                 self_nid: None,
                 target: host(FAR[number % FAR.len()]),

@@ -78,7 +78,7 @@ pub use lnet_core::lnd::{Cause, Status};
 pub use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
 pub use lnet_core::node::NetTunables;
 pub use lnet_core::portal::{EntryError, EntrySpec, Position};
-pub use lnet_core::shard::{GetRequest, PutRequest, SubmitError, Usage};
+pub use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::Distance;
 pub use lnet_core::tunables::{Accept, SockTunables};

@@ -82,6 +82,7 @@ impl Source {
         let md = self.shard.bind(&MdSpec::new(0, Threshold::Count(1), MdOptions::NONE, self.events))?;
         let put = PutRequest {
             md,
+            part: None,
             ack: false,
             self_nid: self.self_nid,
             target: black_box(self.target),

@@ -233,6 +233,7 @@ impl Sender {
         self.started += 1;
         Ok(self.worker.put(&PutRequest {
             md: self.source,
+            part: None,
             ack: self.ack,
             self_nid: None,
             target: ProcessId::lustre(played::nid(peer)),

@@ -9,18 +9,37 @@ use super::{Choice, Shard};
 use crate::handle::MdHandle;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
-use crate::md::{Ending, MdOptions, Withheld};
+use crate::md::{Ending, MdOptions, MemoryDesc, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::node::PORTAL as PING_PORTAL;
 use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
 
-/// A PUT to be sent: the whole descriptor.
+/// A part of a bound descriptor, in bytes from its start. LNet sends and fills descriptors whole; parts let one that was
+/// bound once serve many messages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MdPart {
+    /// Where it begins.
+    pub offset_bytes: u32,
+    /// Its length.
+    pub length_bytes: u32,
+}
+
+impl MdPart {
+    /// Whether a descriptor of this length has all of it.
+    fn is_within(self, length_bytes: u64) -> bool {
+        u64::from(self.offset_bytes) + u64::from(self.length_bytes) <= length_bytes
+    }
+}
+
+/// A PUT to be sent: the bytes of a descriptor, or of a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutRequest {
     /// The descriptor; bound, not attached.
     pub md: MdHandle,
+    /// What is sent of it; `None` for all.
+    pub part: Option<MdPart>,
     /// Whether the target is to acknowledge it.
     pub ack: bool,
     /// The local NID to send from; the shard chooses if there is none.
@@ -37,11 +56,14 @@ pub struct PutRequest {
     pub hdr_data: u64,
 }
 
-/// A GET to be sent; the REPLY fills the descriptor from its start.
+/// A GET to be sent; the REPLY fills the descriptor, or a part of it, from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GetRequest {
     /// The descriptor; bound, not attached.
     pub md: MdHandle,
+    /// What the REPLY may fill; `None` for all. A REPLY names its descriptor alone, so one descriptor awaits no REPLYs to
+    /// several parts at a time.
+    pub part: Option<MdPart>,
     /// The local NID to send from; the shard chooses if there is none.
     pub self_nid: Option<Nid>,
     /// Who is asked.
@@ -91,6 +113,29 @@ pub enum SubmitError {
     /// A REPLY is being written into it (`-EBUSY`).
     #[error("memory descriptor {:#x} is being written into: put from it after the REPLY", .0.0.0)]
     MdLent(MdHandle),
+    /// It ends before the part that is to be sent or filled (`-EINVAL`).
+    #[error(
+        "bytes {} to {} of memory descriptor {:#x}: it has {length_bytes}",
+        .part.offset_bytes, u64::from(.part.offset_bytes) + u64::from(.part.length_bytes), .md.0.0
+    )]
+    Part {
+        /// The descriptor.
+        md: MdHandle,
+        /// What was asked for.
+        part: MdPart,
+        /// How long the descriptor is.
+        length_bytes: u64,
+    },
+    /// A GET for another part of it than an earlier one, of which the REPLY may still come (`-EBUSY`).
+    #[error(
+        "memory descriptor {:#x} may still get a REPLY or an ACK: a GET for another part of it is expected after that",
+        .0.0.0
+    )]
+    OtherPart(MdHandle),
+    /// A GET from a portal of a tcp peer that has entries for PUTs alone, those of LNet selftest (`-EPERM`). A kernel node
+    /// whose portal never had an entry dies of a GET.
+    #[error("a GET from portal {0} of a tcp peer: none is expected there, and a kernel node may die of it")]
+    OnlyPuts(u32),
     /// As many requests as the shard holds are on their way (`-ENOMEM`).
     #[error("too many requests under way")]
     RequestsFull,
@@ -101,6 +146,9 @@ pub enum SubmitError {
     #[error("simulated failure of {0}: restoring it ends that")]
     PeerFailed(Nid),
 }
+
+/// The portals of LNet selftest's requests, which are PUTs (LNet `selftest/rpc.h: SRPC_REQUEST_PORTAL`).
+const ONLY_PUTS: [u32; 2] = [50, 51];
 
 /// What PUT and GET have in common.
 struct Request {
@@ -130,9 +178,8 @@ impl Shard {
         if md.withheld == Withheld::Filled {
             return Err(SubmitError::MdLent(put.md));
         }
+        let part = part_of(put.md, md, put.part)?;
         md.options = md.options | MdOptions::SOURCE;
-        // `bind` took no more than a u32 holds.
-        let length_bytes = md.length_bytes as u32;
         let body = Body::Put {
             ack_md: if put.ack { self.wire_handle(put.md) } else { WireHandle::NONE },
             match_bits: put.match_bits,
@@ -140,10 +187,11 @@ impl Shard {
             portal: put.portal,
             offset: put.offset,
         };
-        self.request(now, slot, &request, body, length_bytes)
+        self.request(now, slot, &request, body, part)
     }
 
-    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does
+    /// Starts a GET. A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer is
+    /// for a portal where the peer is known to have posted one. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does
     /// not come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
@@ -152,15 +200,40 @@ impl Shard {
         let request =
             Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
         let slot = self.initiator_slot(get.md, &get.target.nid, get.portal, true)?;
+        let is_tcp =
+            || get.target.nid.net().net_type() == NetType::TCP && !self.topology.is_local(&get.target.nid);
+        if ONLY_PUTS.contains(&get.portal) && is_tcp() {
+            return Err(SubmitError::OnlyPuts(get.portal));
+        }
+        let part = part_of(get.md, &self.mds[slot], get.part)?;
+        self.fill_part(get, slot)?;
         let body = Body::Get {
             return_md: self.wire_handle(get.md),
             match_bits: get.match_bits,
             portal: get.portal,
             offset: get.offset,
-            // `bind` took no more than a u32 holds.
-            sink_length: self.mds[slot].length_bytes as u32,
+            sink_length: part.length_bytes,
         };
-        self.request(now, slot, &request, body, 0)
+        self.request(now, slot, &request, body, MdPart::default())
+    }
+
+    /// Notes where the REPLYs of a descriptor go from now on. Should the GET be refused later on, none is awaited.
+    #[inline]
+    fn fill_part(&mut self, get: &GetRequest, slot: u32) -> Result<(), SubmitError> {
+        if self.part_filled(slot) == get.part {
+            return Ok(());
+        }
+        let md = &mut self.mds[slot];
+        if md.responses > 0 {
+            return Err(SubmitError::OtherPart(get.md));
+        }
+        let Some(MdPart { offset_bytes, length_bytes }) = get.part else {
+            md.options = md.options.without(MdOptions::IN_PART);
+            return Ok(());
+        };
+        md.options = md.options | MdOptions::IN_PART;
+        self.parts[slot as usize] = [offset_bytes, length_bytes];
+        Ok(())
     }
 
     /// The slot of a descriptor that can send to this portal of this target, and take the response if there is to be one.
@@ -203,8 +276,9 @@ impl Shard {
         slot: u32,
         request: &Request,
         body: Body,
-        payload_length: u32,
+        part: MdPart,
     ) -> Result<(), SubmitError> {
+        let payload_length = part.length_bytes;
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
@@ -232,7 +306,7 @@ impl Shard {
         self.begin(now, slot, request, &next_hop);
         let payload = (payload_length > 0).then_some(Span {
             buffer: request.md.into(),
-            offset_bytes: 0,
+            offset_bytes: part.offset_bytes.into(),
             length_bytes: payload_length,
         });
         let is_gated = self.look_at_peer(peer, target, &body);
@@ -276,6 +350,18 @@ impl Shard {
     /// How the responder is to name a descriptor.
     fn wire_handle(&self, md: MdHandle) -> WireHandle {
         WireHandle { interface_cookie: self.interface_cookie, object_cookie: md.0.0 }
+    }
+}
+
+/// What a request sends or fills of its descriptor.
+#[inline]
+fn part_of(handle: MdHandle, md: &MemoryDesc, part: Option<MdPart>) -> Result<MdPart, SubmitError> {
+    let length_bytes = md.length_bytes;
+    match part {
+        // `bind` took no more than a u32 holds.
+        None => Ok(MdPart { offset_bytes: 0, length_bytes: length_bytes as u32 }),
+        Some(part) if part.is_within(length_bytes) => Ok(part),
+        Some(part) => Err(SubmitError::Part { md: handle, part, length_bytes }),
     }
 }
 

@@ -35,6 +35,7 @@ mod update;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use lnet_wire::Nid;
@@ -43,7 +44,7 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use health::{HealthNote, PathNote};
-pub use initiator::{GetRequest, PutRequest, SubmitError};
+pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::{ForgedSource, NiRecord, PeerChange, Usage};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
@@ -58,7 +59,7 @@ use crate::limits::Limits;
 use crate::list::NONE;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
-use crate::md::{Ending, MemoryDesc};
+use crate::md::{Ending, MdOptions, MemoryDesc};
 use crate::message::{Credited, Done, Gated, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
@@ -137,6 +138,9 @@ pub struct Shard {
     tables: MatchTables,
     lookahead: Lookahead,
     mds: Slab<MemoryDesc>,
+    /// Where the REPLYs of descriptors go, by slot, where that is a part: offset and length. Apart from the descriptors, each of
+    /// which is a cache line; zeros, of which the kernel provides what is used.
+    parts: Vec<[u32; 2]>,
     events: EventQueues,
     messages: Messages,
     trackers: Trackers,
@@ -201,6 +205,7 @@ impl Shard {
             tables: MatchTables::new(limits.match_entries, seed),
             lookahead: Lookahead::new(),
             mds: Slab::new(limits.memory_descs),
+            parts: vec![[0; 2]; limits.memory_descs as usize],
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),
@@ -339,6 +344,14 @@ impl Shard {
     fn md_slot(&self, MdHandle(md): MdHandle) -> Option<u32> {
         let (slot, generation) = self.made(md, Kind::MemoryDesc)?;
         (self.mds.holds(slot, generation) && self.mds[slot].ending != Ending::Aborted).then_some(slot)
+    }
+
+    /// The part of a descriptor that its REPLYs fill; `None` for all of it.
+    #[inline]
+    fn part_filled(&self, slot: u32) -> Option<MdPart> {
+        let is_in_part = self.mds[slot].options.contains(MdOptions::IN_PART);
+        let [offset_bytes, length_bytes] = if is_in_part { self.parts[slot as usize] } else { return None };
+        Some(MdPart { offset_bytes, length_bytes })
     }
 
     fn md_handle(&self, slot: u32) -> MdHandle {

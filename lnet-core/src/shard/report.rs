@@ -79,7 +79,7 @@ impl Shard {
     #[inline]
     pub(super) fn event_md(&self, slot: u32, status: Status, unlinked: bool) -> EventMd {
         let md = &self.mds[slot];
-        let (user_ptr, options) = (md.user_ptr, md.options.without(MdOptions::SOURCE));
+        let (user_ptr, options) = (md.user_ptr, md.options.without(MdOptions::INTERNAL));
         EventMd { handle: self.md_handle(slot), user_ptr, options, status, unlinked }
     }
 }
@@ -120,7 +120,7 @@ fn arrived(md: EventMd, header: &Header, initiator: ProcessId, span: &Span) -> E
         Body::Get { portal, match_bits, .. } => {
             Event::Get { md, origin, portal, match_bits, manipulated_bytes, offset_bytes }
         }
-        Body::Reply { .. } => Event::Reply { md, origin, requested_bytes, manipulated_bytes },
+        Body::Reply { .. } => Event::Reply { md, origin, requested_bytes, manipulated_bytes, offset_bytes },
         Body::Ack { match_bits, manipulated_length, .. } => {
             Event::Ack { md, origin, match_bits, manipulated_bytes: manipulated_length }
         }

@@ -2,8 +2,8 @@
 
 use lnet_wire::{Header, WireHandle};
 
-use super::Shard;
 use super::target::{Inbound, Refusal};
+use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::Span;
 use crate::md::{MdOptions, Withheld};
@@ -15,7 +15,7 @@ impl Shard {
         if !self.mds[md].has_event_slot() {
             return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
         }
-        Ok(self.take_response(md, 0))
+        Ok(self.take_response(md, MdPart::default()))
     }
 
     pub(super) fn admit_reply(
@@ -27,7 +27,8 @@ impl Shard {
         let md = self.respondent(handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.
-        let room_bytes = descriptor.length_bytes as u32;
+        let whole = MdPart { offset_bytes: 0, length_bytes: descriptor.length_bytes as u32 };
+        let MdPart { offset_bytes, length_bytes: room_bytes } = self.part_filled(md).unwrap_or(whole);
         if header.payload_length > room_bytes && !descriptor.options.contains(MdOptions::TRUNCATE) {
             return Err(DropReason::ReplyTooLong.into());
         }
@@ -35,7 +36,7 @@ impl Shard {
         // PUTs read the bytes that it writes. GETs alone have done so when its own operation is counted out.
         let is_source = descriptor.options.contains(MdOptions::SOURCE);
         self.may_start(md, lends || is_source)?;
-        let inbound = self.take_response(md, length_bytes);
+        let inbound = self.take_response(md, MdPart { offset_bytes, length_bytes });
         self.mds[md].withheld = Withheld::Filled;
         Ok(inbound)
     }
@@ -56,8 +57,10 @@ impl Shard {
         }
     }
 
-    fn take_response(&mut self, md: u32, length_bytes: u32) -> Inbound {
-        let span = Span { buffer: self.md_handle(md).into(), offset_bytes: 0, length_bytes };
+    fn take_response(&mut self, md: u32, part: MdPart) -> Inbound {
+        let MdPart { offset_bytes, length_bytes } = part;
+        let buffer = self.md_handle(md).into();
+        let span = Span { buffer, offset_bytes: offset_bytes.into(), length_bytes };
         self.start(md);
         let md = &mut self.mds[md];
         md.responses = md.responses.saturating_sub(1);

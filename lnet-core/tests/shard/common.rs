@@ -182,6 +182,7 @@ pub(crate) fn from(peer: u8, header: Header) -> Header {
 pub(crate) fn put_request(md: MdHandle, to: u8) -> PutRequest {
     PutRequest {
         md,
+        part: None,
         ack: false,
         self_nid: None,
         target: host(to),
@@ -194,7 +195,7 @@ pub(crate) fn put_request(md: MdHandle, to: u8) -> PutRequest {
 
 /// A GET from portal 4 of host 2.
 pub(crate) fn get_request(md: MdHandle) -> GetRequest {
-    GetRequest { md, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
+    GetRequest { md, part: None, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
 }
 
 /// How host 1 names a descriptor.

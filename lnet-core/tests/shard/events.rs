@@ -35,7 +35,8 @@ fn a_get_and_its_reply() {
     assert_eq!(node.event(), sent);
 
     node.arrive(&reply_header(md, 130));
-    let reply = Event::Reply { md: last, origin: origin(), requested_bytes: 130, manipulated_bytes: 100 };
+    let (requested_bytes, manipulated_bytes, offset_bytes) = (130, 100, 0);
+    let reply = Event::Reply { md: last, origin: origin(), requested_bytes, manipulated_bytes, offset_bytes };
     assert_eq!(node.event(), reply);
 }
 

@@ -60,6 +60,7 @@ fn puts_and_gets_to_oneself_are_answered() {
         let (self_nid, target) = (None, process(target));
         let put = PutRequest {
             md: bound,
+            part: None,
             ack: true,
             self_nid,
             target,
@@ -79,7 +80,7 @@ fn puts_and_gets_to_oneself_are_answered() {
         assert_eq!(kinds(&events), [(EventKind::Put, ok), (EventKind::Send, ok), (EventKind::Ack, ok)]);
         assert_eq!(events[0].origin().map(|origin| origin.source), Some(process(source).nid));
         assert!(matches!(events[0], Event::Put { hdr_data: 7, .. }));
-        let get = GetRequest { md: bound, self_nid, target, portal: 4, match_bits: 6, offset: 0 };
+        let get = GetRequest { md: bound, part: None, self_nid, target, portal: 4, match_bits: 6, offset: 0 };
         node.shard.get(NOW, &get).unwrap();
         assert_eq!(carry(&mut node).len(), 2);
         let events = node.events();
@@ -97,6 +98,7 @@ fn the_own_nid_that_was_asked_for_is_the_source() {
     let mut put = |target, self_nid| {
         let put = PutRequest {
             md: bound,
+            part: None,
             ack: false,
             self_nid,
             target: process(target),
@@ -123,6 +125,7 @@ fn neither_credits_nor_peers_bar_the_path_to_oneself() {
     let bound = node.shard.bind(&MdSpec { threshold: Threshold::Infinite, ..md }).unwrap();
     let put = |target| PutRequest {
         md: bound,
+        part: None,
         ack: false,
         self_nid: None,
         target: process(target),
@@ -165,6 +168,7 @@ fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
         let (self_nid, portal, match_bits) = (None, 4, 5);
         let put = PutRequest {
             md: bound,
+            part: None,
             ack: false,
             self_nid,
             target,

@@ -316,7 +316,8 @@ fn a_get_brings_what_the_target_has() {
     pair.sides[1].memory.insert(target, (0..8).collect());
     let spec = MdSpec { threshold: Threshold::Count(2), auto_unlink: false, ..pair.sides[0].nodes[0].md(3) };
     let md = pair.bind(0, 0, &spec, vec![99; 3]);
-    let get = GetRequest { md, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 4 };
+    let get =
+        GetRequest { md, part: None, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 4 };
     pair.sides[0].nodes[0].shard.get(pair.now, &get).unwrap();
     pair.settle();
     assert_eq!(pair.sides[0].memory[&md], [4, 5, 6]);

@@ -157,10 +157,20 @@ impl Traffic {
         let portal = 4 + self.random.below(4) as u32;
         let shard = &mut self.pair.sides[side].nodes[shard_of_md(md)].shard;
         let started = if self.random.one_in(3) {
-            shard.get(now, &GetRequest { md, self_nid: None, target, portal, match_bits, offset })
+            shard.get(now, &GetRequest { md, part: None, self_nid: None, target, portal, match_bits, offset })
         } else {
             let hdr_data = 0;
-            let put = PutRequest { md, ack, self_nid: None, target, portal, match_bits, offset, hdr_data };
+            let put = PutRequest {
+                md,
+                part: None,
+                ack,
+                self_nid: None,
+                target,
+                portal,
+                match_bits,
+                offset,
+                hdr_data,
+            };
             shard.put(now, &put)
         };
         self.ledgers[side].operations += u64::from(started.is_ok());

@@ -173,7 +173,17 @@ impl Run {
         let target = ProcessId::lustre(nid(net, peer));
         let md = self.node.shard.bind(&MdSpec { user_ptr: number, ..self.node.md(1) }).unwrap();
         let (match_bits, offset, hdr_data) = (number, 0, 0);
-        let put = PutRequest { md, ack: false, self_nid, target, portal: 4, match_bits, offset, hdr_data };
+        let put = PutRequest {
+            md,
+            part: None,
+            ack: false,
+            self_nid,
+            target,
+            portal: 4,
+            match_bits,
+            offset,
+            hdr_data,
+        };
         self.node.shard.put(NOW, &put).unwrap();
         let serves = bound.map_or_else(
             || self.up_on(net),

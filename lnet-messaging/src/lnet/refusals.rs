@@ -67,8 +67,9 @@ fn request_errno(error: &SubmitError) -> Errno {
         SubmitError::EventQueueFull(_) | SubmitError::RequestsFull | SubmitError::PeersFull => {
             Errno::NoMemory
         }
-        SubmitError::MdLent(_) => Errno::Busy,
+        SubmitError::MdLent(_) | SubmitError::OtherPart(_) => Errno::Busy,
         SubmitError::PeerFailed(_) => Errno::Io,
+        SubmitError::OnlyPuts(_) => Errno::NotPermitted,
         _ => Errno::Invalid,
     }
 }

@@ -5,6 +5,7 @@
 
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
+use lnet_core::shard::MdPart;
 use tokio::sync::oneshot;
 
 use super::calls::Call;
@@ -39,6 +40,13 @@ impl Outgoing {
     #[must_use]
     pub fn get(md: &MdSpec, buffer: Buffer, from: &Target) -> Self {
         Self { md: *md, buffer, message: Message::get(NO_MD, from) }
+    }
+
+    /// The same for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for other parts may follow.
+    #[must_use]
+    pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
+        let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
+        Self { message, ..self }
     }
 }
 

@@ -14,7 +14,7 @@ use lnet_core::event::{Event, EventKind, EventMd};
 use lnet_core::handle::{Cookie, EqHandle, MdHandle, ShardId};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec};
-use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
+use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_wire::MessageType;
 use tokio::sync::oneshot;
 
@@ -40,12 +40,31 @@ impl Message {
     pub(super) fn put(md: MdHandle, to: &Target, ack: Ack, hdr_data: u64) -> Self {
         let Target { process, portal, match_bits, offset, self_nid } = *to;
         let ack = ack == Ack::Wanted;
-        Self::Put(PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data })
+        Self::Put(PutRequest {
+            md,
+            part: None,
+            ack,
+            self_nid,
+            target: process,
+            portal,
+            match_bits,
+            offset,
+            hdr_data,
+        })
     }
 
     pub(super) fn get(md: MdHandle, from: &Target) -> Self {
         let Target { process, portal, match_bits, offset, self_nid } = *from;
-        Self::Get(GetRequest { md, self_nid, target: process, portal, match_bits, offset })
+        Self::Get(GetRequest { md, part: None, self_nid, target: process, portal, match_bits, offset })
+    }
+
+    /// The same of a part of the descriptor.
+    pub(super) fn of_part(self, part: MdPart) -> Self {
+        let part = Some(part);
+        match self {
+            Self::Put(put) => Self::Put(PutRequest { part, ..put }),
+            Self::Get(get) => Self::Get(GetRequest { part, ..get }),
+        }
     }
 
     /// The same of another descriptor.
@@ -181,6 +200,17 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The same for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a REPLY fills. So one
+    /// descriptor, bound once with a threshold for all of them or [`Threshold::Infinite`](lnet_core::md::Threshold), serves
+    /// many messages. PUTs of whatever parts may be under way at once; their events tell them apart by match bits and
+    /// `hdr_data`. GETs of several parts are one after the other: a REPLY names its descriptor alone. What they have got is
+    /// in the buffer when the last event brings that. A part that leaves the descriptor is refused when the request starts
+    /// ([`SubmitError::Part`]), and so is another part while an answer may still come ([`SubmitError::OtherPart`]).
+    pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
+        let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
+        Self { message, ..self }
+    }
+
     /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
     /// [`Cause::Refused`] says so, and [`QueuedEvent::refusal`] why.
     /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the shard

@@ -17,7 +17,17 @@ const PORTAL: u32 = 4;
 fn put(md: lnet_core::handle::MdHandle) -> PutRequest {
     let target = ProcessId::lustre(Nid::LO);
     let (match_bits, offset, hdr_data) = (1, 0, 0);
-    PutRequest { md, ack: true, self_nid: None, target, portal: PORTAL, match_bits, offset, hdr_data }
+    PutRequest {
+        md,
+        part: None,
+        ack: true,
+        self_nid: None,
+        target,
+        portal: PORTAL,
+        match_bits,
+        offset,
+        hdr_data,
+    }
 }
 
 #[test]

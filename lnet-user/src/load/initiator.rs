@@ -1,22 +1,23 @@
 //! The node that puts and gets.
 //!
 //! Invariants: a thread for each shard takes the next numbers that are free and sends those messages from places of its
-//! own part of the window, some by one call of the shard; every number is taken once, and ends once, well or as a fault. When all places
-//! together have failed, one message after the other, there is no more to be tried.
+//! own part of the window, each place a run of them by one descriptor; every number is taken once, and ends once, well or as a
+//! fault. When all places together have failed, one message after the other, there is no more to be tried.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lnet_wire::Nid;
+use lnet_wire::{NetType, Nid};
+use tracing::warn;
 
 use super::latency::Latency;
-use super::plan::{Message, Plan};
+use super::plan::{Message, Plan, Posting};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
-use super::slot::{Ended, Slot, Started};
-use super::{Kind, LoadError};
-use crate::api::{EventQueue, Lnet, Outgoing};
+use super::slot::{Ended, Next, Outcomes, Slot};
+use super::{Kind, LoadError, probe};
+use crate::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
 
 /// How often a thread without events looks at the time and whether it is to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -24,11 +25,16 @@ const TICK: Duration = Duration::from_millis(20);
 const BUSY_TICK: Duration = Duration::from_millis(1);
 /// How long messages that were given up may take to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// Messages that are started by one call of the shard at most, and payload after which there are no more.
-const BATCH_MESSAGES: usize = 32;
+/// Runs that are started by one call of the shard at most, and payload after which there are no more.
+const BATCH_RUNS: usize = 32;
 const BATCH_BYTES: u32 = 1 << 16;
-/// Events of a message: SEND, ACK or REPLY, and the end of its descriptor.
-const EVENTS: u32 = 3;
+/// Messages that one descriptor is bound for at most, and payload after which there are no more.
+const RUN_MESSAGES: u32 = 32;
+const RUN_BYTES: u32 = 1 << 15;
+/// Events of a message: SEND, and ACK or REPLY. A descriptor has one more, its end.
+const EVENTS: u32 = 2;
+/// The part of a shard's event slots that a load takes for its runs.
+const EVENTS_SHARE: u32 = 4;
 
 /// A [`Plan`] that is being carried out. Dropping it cancels it.
 #[derive(Debug)]
@@ -61,7 +67,10 @@ impl Initiator {
         plan.validate()?;
         let shards = lnet.shard_count();
         let slots = (plan.window as usize).div_ceil(shards).max(1);
-        let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(slots as u32 * EVENTS));
+        let room = lnet.limits().events / EVENTS_SHARE / slots as u32;
+        let run_messages = (room.saturating_sub(1) / EVENTS).clamp(1, RUN_MESSAGES);
+        let event_slots = slots as u32 * (run_messages * EVENTS + 1);
+        let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(event_slots));
         let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared {
             plan: plan.clone(),
@@ -77,7 +86,8 @@ impl Initiator {
         // If a thread is not made, dropping this cancels the others.
         let mut initiator = Self { shared, threads: Vec::new() };
         for (shard, queue) in queues.into_iter().enumerate() {
-            let sender = Sender::new(Arc::clone(&initiator.shared), queue, slots, shard, shards);
+            let shared = Arc::clone(&initiator.shared);
+            let sender = Sender::new(shared, queue, (slots, run_messages), shard, shards);
             let thread = std::thread::Builder::new().name(format!("load-initiator-{shard}"));
             initiator.threads.push(thread.spawn(move || sender.run())?);
         }
@@ -150,10 +160,17 @@ impl Shared {
         self.next.load(Ordering::Relaxed) >= self.plan.messages
     }
 
-    /// Counts a message as ended.
+    /// Messages of a run that is made now: towards the end there are fewer, so that all places have some.
+    fn run_messages(&self, most: u32) -> u32 {
+        let left = self.plan.messages.saturating_sub(self.next.load(Ordering::Relaxed));
+        let share = left / (2 * u64::from(self.plan.window));
+        share.clamp(1, most.into()) as u32
+    }
+
+    /// Counts a message as ended. One whose bytes are wrong was answered all the same.
     fn count(&self, ended: &Ended) {
         self.ended.fetch_add(1, Ordering::Relaxed);
-        if ended.outcome.is_ok() {
+        if matches!(ended.outcome, Ok(_) | Err((FaultKind::Byte | FaultKind::Length, _))) {
             self.failed_since.store(0, Ordering::Relaxed);
             return;
         }
@@ -179,18 +196,29 @@ struct Sender {
     shared: Arc<Shared>,
     queue: EventQueue,
     slots: Vec<Slot>,
+    /// Messages of a run at most.
+    run_messages: u32,
     /// Places that are free.
     free: Vec<usize>,
-    /// Numbers that were taken when the node was busy.
-    waiting: Vec<u64>,
+    /// Places whose next message the node was too busy for.
+    stalled: Vec<usize>,
+    /// Messages that were taken, and are for a run of their kind.
+    waiting: [Vec<Message>; Kind::ALL.len()],
+    /// What is to be noted, empty between calls.
+    outcomes: Outcomes,
     report: InitiatorReport,
     shard: usize,
 }
 
 impl Sender {
-    fn new(shared: Arc<Shared>, queue: EventQueue, slots: usize, shard: usize, shards: usize) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        queue: EventQueue,
+        (slots, run_messages): (usize, u32),
+        shard: usize,
+        shards: usize,
+    ) -> Self {
         let scheme = &shared.plan.scheme;
-        let max_bytes = scheme.max_bytes();
         let classes = scheme.sizes.iter().flat_map(|class| {
             Kind::ALL.map(|kind| {
                 let (tally, latency) = (Tally::default(), Latency::default());
@@ -202,11 +230,15 @@ impl Sender {
             by_shard: vec![0; shards],
             ..InitiatorReport::default()
         };
+        let buffer_bytes = buffer_bytes(scheme.max_bytes(), run_messages);
         Self {
             queue,
-            slots: (0..slots).map(|_| Slot::new(max_bytes)).collect(),
+            slots: (0..slots).map(|index| Slot::new(index, shared.plan.ack, buffer_bytes)).collect(),
+            run_messages,
             free: (0..slots).collect(),
-            waiting: Vec::new(),
+            stalled: Vec::new(),
+            waiting: Default::default(),
+            outcomes: Outcomes::default(),
             report,
             shard,
             shared,
@@ -215,6 +247,9 @@ impl Sender {
 
     fn run(mut self) -> InitiatorReport {
         let (mut looked, mut stopping) = (Instant::now(), None);
+        if !self.probe_all() {
+            self.shared.give_up.store(true, Ordering::Release);
+        }
         loop {
             if !self.turn(&mut looked) {
                 self.shared.give_up.store(true, Ordering::Release);
@@ -226,14 +261,44 @@ impl Sender {
                 break self.lose_all();
             }
             let is_quiet = self.slots.iter().all(|slot| !slot.is_lent());
-            let is_last = self.shared.is_stopping() || self.waiting.is_empty() && self.shared.is_at_end();
-            if is_quiet && is_last {
+            let has_more = self.waiting.iter().any(|waiting| !waiting.is_empty()) || !self.shared.is_at_end();
+            if is_quiet && (self.shared.is_stopping() || !has_more) {
                 break;
             }
         }
         let mut report = std::mem::take(&mut self.report);
         report.classes.retain(|class| class.tally.messages > 0);
         report
+    }
+
+    /// Asks each tcp node that Gets are for whether a target is there; whether all are, or the load was cancelled. One that is
+    /// missing is a fault.
+    fn probe_all(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let is_asked = |nid: &&Nid| nid.net().net_type() == NetType::TCP;
+        if shared.plan.scheme.puts_percent == 100 || shared.is_at_end() {
+            return true;
+        }
+        let missing = shared.plan.targets.iter().filter(is_asked).find(|nid| !self.finds_target(**nid));
+        if let Some(&peer) = missing.filter(|_| !shared.is_stopping()) {
+            warn!(
+                "the load sends {peer} nothing: no target of a load answers there, and a kernel node may die of a Get"
+            );
+            let Posting { portal, match_bits, .. } = shared.plan.scheme.probe();
+            let (fault, kind) = (FaultKind::NoTarget, Kind::Get);
+            let (number, length_bytes, difference) = (0, 0, None);
+            let faults = &mut self.report.faults;
+            faults.add(Fault { fault, kind, number, peer, portal, match_bits, length_bytes, difference });
+        }
+        missing.is_none()
+    }
+
+    fn finds_target(&mut self, nid: Nid) -> bool {
+        let (shared, begun) = (&self.shared, Instant::now());
+        let (posting, timeout) = (shared.plan.scheme.probe(), shared.plan.timeout());
+        probe::is_answered(&mut self.queue, &posting, nid, || {
+            shared.is_stopping() || begun.elapsed() > timeout
+        })
     }
 
     /// Starts what can be started, and takes what has happened; whether the shard lives.
@@ -250,75 +315,99 @@ impl Sender {
             return false;
         }
         if self.shared.is_stopping() {
-            self.slots.iter_mut().for_each(|slot| slot.give_up(Duration::ZERO, FaultKind::Cancelled));
+            self.give_up(Duration::ZERO, FaultKind::Cancelled);
+            self.slots.iter_mut().for_each(Slot::stop);
         } else if looked.elapsed() >= TICK {
             *looked = Instant::now();
-            let timeout = self.shared.plan.timeout();
-            self.slots.iter_mut().for_each(|slot| slot.give_up(timeout, FaultKind::Timeout));
+            self.give_up(self.shared.plan.timeout(), FaultKind::Timeout);
         }
         true
     }
 
-    /// Fills the free places, some by each call of the shard; whether the node was busy.
+    fn give_up(&mut self, after: Duration, fault: FaultKind) {
+        self.slots.iter_mut().for_each(|slot| slot.give_up(after, fault, &mut self.outcomes));
+        self.note_outcomes();
+    }
+
+    /// Goes on with runs that were stalled, and fills the free places, some by each call of the shard; whether the node was
+    /// busy.
     fn fill(&mut self) -> bool {
-        loop {
+        let mut is_busy = false;
+        for index in std::mem::take(&mut self.stalled) {
+            is_busy |= self.start_next(index);
+        }
+        self.note_outcomes();
+        while !is_busy {
             let (prepared, outgoing) = self.prepare();
             if prepared.is_empty() {
                 return false;
             }
             let begun = Instant::now();
             let started = self.queue.shard().start_all(outgoing);
-            let mut is_busy = false;
-            for ((index, message, peer), started) in prepared.into_iter().zip(started) {
-                let slot = &mut self.slots[index];
-                let started = slot.started(message, peer, self.shared.plan.ack, begun, started);
-                if slot.is_free() {
+            for (index, started) in prepared.into_iter().zip(started) {
+                is_busy |= self.slots[index].started(begun, started, &mut self.outcomes) == Next::Later;
+                if self.slots[index].is_free() {
                     self.free.push(index);
                 }
-                match started {
-                    Started::Yes => self.report.by_shard[self.shard] += 1,
-                    Started::No(ended) => {
-                        self.note(&ended);
-                        is_busy = true;
-                    }
-                    Started::Later => {
-                        self.waiting.push(message.number);
-                        is_busy = true;
-                    }
-                }
             }
-            if is_busy {
-                return true;
-            }
+            self.note_outcomes();
             if !self.take_ready() || self.shared.is_stopping() {
                 return false;
             }
         }
+        true
     }
 
-    /// Messages for free places, few enough that the first of them does not wait long for the payload of the last: each with
-    /// its place and its target.
-    fn prepare(&mut self) -> (Vec<(usize, Message, Nid)>, Vec<Outgoing>) {
+    /// Starts the next message of a place; whether the node was busy.
+    fn start_next(&mut self, index: usize) -> bool {
+        let is_busy = self.slots[index].start_next(&mut self.outcomes) == Next::Later;
+        if is_busy {
+            self.stalled.push(index);
+        }
+        is_busy
+    }
+
+    /// Runs for free places, few enough that the first of them does not wait long for the payload of the last: each with its
+    /// place.
+    fn prepare(&mut self) -> (Vec<usize>, Vec<Outgoing>) {
         let (mut prepared, mut outgoing, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while bytes < BATCH_BYTES && outgoing.len() < BATCH_MESSAGES {
+        while bytes < BATCH_BYTES && outgoing.len() < BATCH_RUNS {
             let Some(index) = self.free.pop() else { break };
-            let Some(number) = self.waiting.pop().or_else(|| self.shared.take_number()) else {
+            let run = self.gather();
+            let plan = &self.shared.plan;
+            let peer = |number| plan.targets[(number % plan.targets.len() as u64) as usize];
+            bytes += run.iter().map(|message| message.length_bytes).sum::<u32>();
+            let run = run.into_iter().map(|message| (message, peer(message.number)));
+            // It is free, so that it has its buffer.
+            let Some(next) = self.slots[index].prepare(run, &self.queue) else {
                 self.free.push(index);
                 break;
             };
-            let plan = &self.shared.plan;
-            let message = plan.scheme.message(number);
-            let peer = plan.targets[(number % plan.targets.len() as u64) as usize];
-            // It is free, so that it has its buffer.
-            let Some(next) = self.slots[index].prepare(index, &message, peer, plan.ack, &self.queue) else {
-                self.waiting.push(number);
-                continue;
-            };
-            bytes += message.length_bytes;
-            prepared.push((index, message, peer));
+            prepared.push(index);
             outgoing.push(next);
         }
         (prepared, outgoing)
+    }
+
+    /// Messages for a run: all are Puts, or all are Gets, and find room in a place's buffer.
+    fn gather(&mut self) -> Vec<Message> {
+        let most = self.shared.run_messages(self.run_messages) as usize;
+        while self.waiting.iter().all(|waiting| waiting.len() < most)
+            && let Some(number) = self.shared.take_number()
+        {
+            let message = self.shared.plan.scheme.message(number);
+            self.waiting[message.kind as usize].push(message);
+        }
+        let [first, second] = &self.waiting;
+        let waiting = &mut self.waiting[usize::from(second.len() > first.len())];
+        let mut bytes = 0;
+        let fits = waiting.iter().rev().take(most).take_while(|message| {
+            let is_first = bytes == 0;
+            bytes += message.length_bytes;
+            is_first || bytes <= RUN_BYTES
+        });
+        let rest = waiting.len() - fits.count();
+        waiting.split_off(rest)
     }
 
     /// Takes the events that are there; whether the shard lives.
@@ -332,21 +421,37 @@ impl Sender {
         }
     }
 
-    fn take(&mut self, queued: crate::api::QueuedEvent) {
+    fn take(&mut self, queued: QueuedEvent) {
         let index = queued.event.user_ptr() as usize;
-        let is_last = queued.event.unlinked();
-        let ended = self.slots[index].take(queued);
-        if is_last && self.slots[index].is_free() {
+        let was_free = self.slots[index].is_free();
+        let next = self.slots[index].take(queued, &mut self.outcomes);
+        if next == Next::Later {
+            self.stalled.push(index);
+        } else if !self.shared.is_stopping() {
+            self.start_next(index);
+        }
+        if self.slots[index].is_free() && !was_free {
             self.free.push(index);
         }
-        if let Some(ended) = ended {
-            self.note(&ended);
+        self.note_outcomes();
+    }
+
+    fn note_outcomes(&mut self) {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        outcomes.ended.drain(..).for_each(|ended| self.note(&ended));
+        for number in outcomes.unstarted.drain(..) {
+            let message = self.shared.plan.scheme.message(number);
+            self.waiting[message.kind as usize].push(message);
         }
+        self.outcomes = outcomes;
     }
 
     fn note(&mut self, ended: &Ended) {
         let Ended { message, peer, outcome } = *ended;
         self.shared.count(ended);
+        if !matches!(outcome, Err((FaultKind::NotStarted, _))) {
+            self.report.by_shard[self.shard] += 1;
+        }
         match outcome {
             Ok(latency) => {
                 let class =
@@ -355,7 +460,7 @@ impl Sender {
                 class.latency.record(latency);
             }
             Err((fault, difference)) => {
-                let super::plan::Message { kind, number, portal, match_bits, length_bytes, .. } = message;
+                let Message { kind, number, portal, match_bits, length_bytes, .. } = message;
                 let faults = &mut self.report.faults;
                 faults.add(Fault { fault, kind, number, peer, portal, match_bits, length_bytes, difference });
             }
@@ -364,10 +469,12 @@ impl Sender {
 
     /// Waits for nothing more. What is still lent goes with the queue, now or when its shard is done with it.
     fn lose_all(&mut self) {
-        for index in 0..self.slots.len() {
-            if let Some(ended) = self.slots[index].lose() {
-                self.note(&ended);
-            }
-        }
+        self.slots.iter_mut().for_each(|slot| slot.lose(&mut self.outcomes));
+        self.note_outcomes();
     }
+}
+
+/// Bytes of a place's buffer: those of a run, or of the longest message.
+fn buffer_bytes(max_bytes: u32, run_messages: u32) -> u32 {
+    max_bytes.saturating_mul(run_messages).min(RUN_BYTES).max(max_bytes)
 }

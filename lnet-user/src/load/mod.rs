@@ -29,6 +29,7 @@ mod initiator;
 mod latency;
 mod pattern;
 mod plan;
+mod probe;
 mod report;
 mod slot;
 mod target;

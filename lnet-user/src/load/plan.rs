@@ -28,6 +28,8 @@ const GET_OFFSET_MAX: u64 = 1 << 16;
 const LARGE_FLAG: u64 = 1 << 40;
 /// Marks the match bits of entries for Gets.
 const GET_FLAG: u64 = 1 << 41;
+/// The match bits of the entry that says that a target is there.
+pub(super) const PROBE_FLAG: u64 = 1 << 42;
 /// Match bits of one kind that a portal may have.
 const MATCH_BITS_MAX: u32 = 256;
 /// Classes of sizes.
@@ -307,7 +309,7 @@ impl Scheme {
         self.sizes.iter().map(|class| class.max_bytes).max().unwrap_or(0)
     }
 
-    /// The entries of a target, [`DEPTH`] times where they are used up.
+    /// The entries of a target, [`DEPTH`] times where they are used up, and that for probes.
     pub(super) fn postings(&self) -> impl Iterator<Item = Posting> + '_ {
         let max_bytes = u64::from(self.max_bytes());
         let small_bytes = max_bytes.min(u64::from(SMALL_MAX_BYTES));
@@ -316,26 +318,34 @@ impl Scheme {
         let small = if has_puts { layout.small_match_bits } else { 0 };
         let large = if has_puts && max_bytes > small_bytes { layout.large_match_bits } else { 0 };
         let gets = if self.puts_percent < 100 { layout.get_match_bits } else { 0 };
-        self.portals().flat_map(move |portal| {
-            let put = move |match_bits, room_bytes, max_bytes, count| {
-                let kind = Kind::Put;
-                Posting { kind, portal, match_bits, room_bytes, max_bytes, count: Some(count) }
-            };
-            let get = move |index: u32| Posting {
-                kind: Kind::Get,
-                portal,
-                match_bits: GET_FLAG | u64::from(index),
-                room_bytes: GET_OFFSET_MAX + max_bytes,
-                max_bytes,
-                count: None,
-            };
-            let small = (0..small * DEPTH).map(move |index| {
-                put(u64::from(index / DEPTH), small_bytes * SMALL_ROOM, small_bytes, SMALL_COUNT)
-            });
-            let large = (0..large * DEPTH)
-                .map(move |index| put(LARGE_FLAG | u64::from(index / DEPTH), max_bytes, max_bytes, 1));
-            small.chain(large).chain((0..gets).map(get))
-        })
+        self.portals()
+            .flat_map(move |portal| {
+                let put = move |match_bits, room_bytes, max_bytes, count| {
+                    let kind = Kind::Put;
+                    Posting { kind, portal, match_bits, room_bytes, max_bytes, count: Some(count) }
+                };
+                let get = move |index: u32| Posting {
+                    kind: Kind::Get,
+                    portal,
+                    match_bits: GET_FLAG | u64::from(index),
+                    room_bytes: GET_OFFSET_MAX + max_bytes,
+                    max_bytes,
+                    count: None,
+                };
+                let small = (0..small * DEPTH).map(move |index| {
+                    put(u64::from(index / DEPTH), small_bytes * SMALL_ROOM, small_bytes, SMALL_COUNT)
+                });
+                let large = (0..large * DEPTH)
+                    .map(move |index| put(LARGE_FLAG | u64::from(index / DEPTH), max_bytes, max_bytes, 1));
+                small.chain(large).chain((0..gets).map(get))
+            })
+            .chain((self.puts_percent < 100).then(|| self.probe()))
+    }
+
+    /// The entry for an empty Put by which an initiator learns that a target is there, before the first Get.
+    pub(super) fn probe(&self) -> Posting {
+        let (portal, match_bits) = (self.layout.first_portal.into(), PROBE_FLAG);
+        Posting { kind: Kind::Put, portal, match_bits, room_bytes: 1, max_bytes: 0, count: Some(SMALL_COUNT) }
     }
 
     /// The message of this number.

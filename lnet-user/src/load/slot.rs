@@ -1,11 +1,14 @@
-//! A place of the initiator's window: one message after the other, in the same buffer.
+//! A place of the initiator's window: runs of messages, one message after the other, by one descriptor.
 //!
-//! Invariant: a place is free, and has its buffer, or it is busy, and the buffer is lent until the last event of
-//! the message's descriptor.
+//! Invariants: a place is free, and has its buffer, or a run has it, and the buffer is lent until the last event of the
+//! run's descriptor. The messages of a run are of one kind, and each has its own part of the buffer. The next one starts when
+//! both the SEND and the answer of the one before have come, so that an event without a name of its own is of the one under
+//! way. After a fault the run starts no more: those that are left are for another one.
 
 use std::time::{Duration, Instant};
 
-use lnet_core::event::EventKind;
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::MdHandle;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_wire::Nid;
 
@@ -27,197 +30,309 @@ pub(super) struct Ended {
     pub(super) outcome: Result<Duration, (FaultKind, Option<Difference>)>,
 }
 
-/// A message under way.
-struct Busy {
+/// What came of messages of a place.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    /// Those that have ended.
+    pub(super) ended: Vec<Ended>,
+    /// Numbers of those that have not started.
+    pub(super) unstarted: Vec<u64>,
+}
+
+/// A message of a run.
+struct Planned {
     message: Message,
     peer: Nid,
-    ack: bool,
-    /// `None` when it was unlinked.
-    descriptor: Option<Descriptor>,
+    /// Where its part of the buffer begins.
+    offset_bytes: u32,
+    /// How long a GET took whose payload is to be looked at.
+    got: Option<Duration>,
+}
+
+/// A message under way.
+struct UnderWay {
     begun: Instant,
-    /// When the event came that tells that it went well.
-    done: Option<Instant>,
-    /// Bytes that an ACK or REPLY tells of.
-    moved_bytes: u32,
-    fault: Option<FaultKind>,
+    /// Whether its SEND has come.
+    is_sent: bool,
+    /// When the event came that tells that it went well, and the bytes that it tells of.
+    done: Option<(Instant, u32)>,
 }
 
-/// How starting a message went.
-pub(super) enum Started {
-    /// It is under way.
-    Yes,
-    /// The node is busy: again, later. The place is free, or will be.
+/// How starting the next message went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// It is under way, or there is none.
+    Done,
+    /// The node is busy: again, later.
     Later,
-    /// The node refuses it.
-    No(Ended),
 }
 
-/// A place for a message.
+/// A place for runs of messages.
 pub(super) struct Slot {
+    /// Names it in events.
+    index: usize,
+    ack: Ack,
     /// `None` while it is lent, or if it has gone with its shard.
     buffer: Option<Buffer>,
-    busy: Option<Busy>,
-    /// The message did not start, and the buffer comes back by the descriptor's end.
-    is_returning: bool,
+    /// The run, and the message whose turn it is.
+    run: Vec<Planned>,
+    at: usize,
+    under_way: Option<UnderWay>,
+    /// `None` when it was unlinked.
+    descriptor: Option<Descriptor>,
+    /// The descriptor of the run, also when it was unlinked.
+    handle: Option<MdHandle>,
+    /// Whether a last event is to come.
+    is_lent: bool,
 }
 
 impl Slot {
-    /// A free place, for messages of up to `max_bytes`.
-    pub(super) fn new(max_bytes: u32) -> Self {
-        Self { buffer: Some(Buffer::zeroed(max_bytes as usize)), busy: None, is_returning: false }
+    /// A free place with a buffer of so many bytes.
+    pub(super) fn new(index: usize, ack: bool, buffer_bytes: u32) -> Self {
+        Self {
+            index,
+            ack: if ack { Ack::Wanted } else { Ack::NotWanted },
+            buffer: Some(Buffer::zeroed(buffer_bytes as usize)),
+            run: Vec::new(),
+            at: 0,
+            under_way: None,
+            descriptor: None,
+            handle: None,
+            is_lent: false,
+        }
     }
 
     pub(super) const fn is_free(&self) -> bool {
         self.buffer.is_some()
     }
 
-    /// Makes a message ready, whose payload is in the place's buffer from now on. The place is free.
+    /// Whether events are still to come.
+    pub(super) const fn is_lent(&self) -> bool {
+        self.is_lent
+    }
+
+    /// Makes a run of these messages ready, which are of one kind and find room in the buffer: what binds the descriptor and
+    /// starts the first. Their payload is in the buffer from now on. `None` if there are none, or the place is not free.
     pub(super) fn prepare(
         &mut self,
-        index: usize,
-        message: &Message,
-        peer: Nid,
-        ack: bool,
+        messages: impl Iterator<Item = (Message, Nid)>,
         queue: &EventQueue,
     ) -> Option<Outgoing> {
         let mut buffer = self.buffer.take()?;
-        let bytes = &mut buffer[..message.length_bytes as usize];
-        match message.kind {
-            Kind::Put => message.fill(bytes),
-            Kind::Get => bytes.fill(BLANK),
-        }
-        let operations = if message.kind == Kind::Put && !ack { 1 } else { 2 };
-        let (length_bytes, threshold) = (message.length_bytes.into(), Threshold::Count(operations));
-        let md = MdSpec::new(length_bytes, threshold, MdOptions::NONE, queue.handle());
-        let md = MdSpec { user_ptr: index as u64, ..md };
-        let mut to = Target::new(peer, message.portal, message.match_bits);
-        to.offset = message.offset_bytes;
-        Some(match message.kind {
-            Kind::Put => {
-                let ack = if ack { Ack::Wanted } else { Ack::NotWanted };
-                Outgoing::put(&md, buffer, &to, ack, message.number)
+        self.run.clear();
+        let mut end = 0;
+        for (message, peer) in messages {
+            self.run.push(Planned { message, peer, offset_bytes: end, got: None });
+            let part = &mut buffer[end as usize..][..message.length_bytes as usize];
+            match message.kind {
+                Kind::Put => message.fill(part),
+                Kind::Get => part.fill(BLANK),
             }
-            Kind::Get => Outgoing::get(&md, buffer, &to),
-        })
+            end += message.length_bytes;
+        }
+        self.at = 0;
+        let Some(Planned { message, peer, .. }) = self.run.first() else {
+            self.buffer = Some(buffer);
+            return None;
+        };
+        let (is_put, to) = (message.kind == Kind::Put, target(message, *peer));
+        let each = if is_put && self.ack == Ack::NotWanted { 1 } else { 2 };
+        let threshold = Threshold::Count(self.run.len() as u32 * each);
+        let md = MdSpec::new(end.into(), threshold, MdOptions::NONE, queue.handle());
+        let md = MdSpec { user_ptr: self.index as u64, ..md };
+        let first = if is_put {
+            Outgoing::put(&md, buffer, &to, self.ack, message.number)
+        } else {
+            Outgoing::get(&md, buffer, &to)
+        };
+        Some(first.part(0, message.length_bytes))
     }
 
-    /// Takes note of how starting that message went.
+    /// Takes note of how starting the first message of the run went.
     pub(super) fn started(
         &mut self,
-        message: Message,
-        peer: Nid,
-        ack: bool,
         begun: Instant,
         started: Result<Descriptor, NotLent>,
-    ) -> Started {
+        outcomes: &mut Outcomes,
+    ) -> Next {
         match started {
             Ok(descriptor) => {
-                let descriptor = Some(descriptor);
-                let (done, moved_bytes, fault) = (None, 0, None);
-                self.busy = Some(Busy { message, peer, ack, descriptor, begun, done, moved_bytes, fault });
-                Started::Yes
+                self.handle = Some(descriptor.handle());
+                (self.descriptor, self.is_lent) = (Some(descriptor), true);
+                self.under_way = Some(UnderWay { begun, is_sent: false, done: None });
+                Next::Done
             }
             Err(NotLent { error, buffer }) => {
                 // Without it the last event of the descriptor brings it, if there is still a shard.
-                self.is_returning = buffer.is_none() && !matches!(error, LnetError::Stopped(_));
+                self.is_lent = buffer.is_none() && !matches!(error, LnetError::Stopped(_));
                 self.buffer = buffer;
-                refused(&error, message, peer)
+                if !error.is_busy() {
+                    self.end_current(Err((FaultKind::NotStarted, None)), outcomes);
+                }
+                self.give_back_rest(outcomes);
+                Next::Later
             }
         }
     }
 
-    /// Takes an event of its descriptor; what came of the message, if this was the last one.
-    pub(super) fn take(&mut self, queued: QueuedEvent) -> Option<Ended> {
-        let is_last = queued.event.unlinked();
-        if let Some(busy) = &mut self.busy {
-            busy.take(&queued);
-        }
-        if !is_last {
-            return None;
-        }
-        self.is_returning = false;
-        self.buffer = queued.into_buffer();
-        let busy = self.busy.take()?;
-        if let Some(descriptor) = busy.descriptor {
-            // It is gone already.
-            descriptor.detach();
-        }
-        let outcome = match (busy.fault, busy.done) {
-            (Some(fault), _) => Err((fault, None)),
-            (None, None) => Err((FaultKind::Other, None)),
-            (None, Some(done)) => {
-                check(&busy.message, busy.moved_bytes, self.buffer.as_deref().unwrap_or_default())
-                    .map(|()| done - busy.begun)
-            }
+    /// Starts the next message of the run, if it is its turn.
+    pub(super) fn start_next(&mut self, outcomes: &mut Outcomes) -> Next {
+        let (Some(descriptor), Some(next), None) = (&self.descriptor, self.run.get(self.at), &self.under_way)
+        else {
+            return Next::Done;
         };
-        Some(Ended { message: busy.message, peer: busy.peer, outcome })
-    }
-
-    /// Gives its message up, if it has one that was started longer ago than that.
-    pub(super) fn give_up(&mut self, after: Duration, fault: FaultKind) {
-        if let Some(busy) = &mut self.busy
-            && busy.begun.elapsed() >= after
-            && busy.done.is_none()
-        {
-            busy.fault.get_or_insert(fault);
-            // Unlinks it; the last event follows.
-            drop(busy.descriptor.take());
+        let Planned { message, peer, offset_bytes, .. } = next;
+        let begun = Instant::now();
+        let to = target(message, *peer);
+        let request = match message.kind {
+            Kind::Put => descriptor.put(&to, self.ack, message.number),
+            Kind::Get => descriptor.get(&to),
+        };
+        match request.part(*offset_bytes, message.length_bytes).queue() {
+            Ok(()) => self.under_way = Some(UnderWay { begun, is_sent: false, done: None }),
+            Err(error) if error.is_busy() => return Next::Later,
+            Err(_) => self.fail(FaultKind::NotStarted, outcomes),
         }
+        Next::Done
     }
 
-    /// Whether events are still to come.
-    pub(super) const fn is_lent(&self) -> bool {
-        self.busy.is_some() || self.is_returning
-    }
-
-    /// What becomes of a message that is not waited for any more.
-    pub(super) fn lose(&mut self) -> Option<Ended> {
-        self.is_returning = false;
-        let Busy { message, peer, fault, .. } = self.busy.take()?;
-        Some(Ended { message, peer, outcome: Err((fault.unwrap_or(FaultKind::Other), None)) })
-    }
-}
-
-impl Busy {
-    fn take(&mut self, queued: &QueuedEvent) {
-        let event = &queued.event;
-        if let Some(fault) = FaultKind::of(event.status()) {
-            self.fault.get_or_insert(fault);
-            if !event.unlinked() {
-                // No ACK or REPLY comes of it.
-                drop(self.descriptor.take());
+    /// Takes an event of its descriptor. The next message may then be started; after the last event the place is free.
+    pub(super) fn take(&mut self, queued: QueuedEvent, outcomes: &mut Outcomes) -> Next {
+        if let Some(error) = queued.refusal() {
+            // One that was queued. Its run may be over since, by a fault.
+            if self.handle != Some(queued.event.md()) || self.under_way.is_none() {
+                return Next::Done;
             }
-            return;
+            if error.is_busy() {
+                self.under_way = None;
+                return Next::Later;
+            }
+            self.fail(FaultKind::NotStarted, outcomes);
+            return Next::Done;
         }
+        self.note(&queued.event, outcomes);
+        if queued.event.unlinked() {
+            self.end(queued.into_buffer(), outcomes);
+        }
+        Next::Done
+    }
+
+    fn note(&mut self, event: &Event, outcomes: &mut Outcomes) {
+        let Some(under_way) = &mut self.under_way else { return };
+        if let Some(fault) = FaultKind::of(event.status()) {
+            return self.fail(fault, outcomes);
+        }
+        let is_put = self.run[self.at].message.kind == Kind::Put;
+        // A SEND tells the length, and nothing of what the target took.
         let is_answer = match event.kind() {
             EventKind::Ack | EventKind::Reply => true,
-            EventKind::Send => self.message.kind == Kind::Put && !self.ack,
+            EventKind::Send => {
+                under_way.is_sent = true;
+                is_put && self.ack == Ack::NotWanted
+            }
             _ => false,
         };
         if is_answer {
-            self.done = Some(Instant::now());
-            // A SEND tells the length, and nothing of what the target took.
-            self.moved_bytes = event.manipulated_bytes();
+            under_way.done = Some((Instant::now(), event.manipulated_bytes()));
+        }
+        let UnderWay { begun, is_sent: true, done: Some((done, moved_bytes)) } = *under_way else { return };
+        self.under_way = None;
+        let Planned { message, got, .. } = &mut self.run[self.at];
+        if moved_bytes != message.length_bytes {
+            let (expected, found) = (message.length_bytes.into(), moved_bytes.into());
+            let difference = Some(Difference { offset_bytes: 0, expected, found });
+            self.end_current(Err((FaultKind::Length, difference)), outcomes);
+        } else if is_put {
+            self.end_current(Ok(done - begun), outcomes);
+        } else {
+            *got = Some(done - begun);
+            self.at += 1;
         }
     }
+
+    /// Gives the message under way up, if it was started longer ago than that.
+    pub(super) fn give_up(&mut self, after: Duration, fault: FaultKind, outcomes: &mut Outcomes) {
+        if let Some(UnderWay { begun, done: None, .. }) = self.under_way
+            && begun.elapsed() >= after
+        {
+            self.fail(fault, outcomes);
+        }
+    }
+
+    /// Starts no more messages of the run.
+    pub(super) fn stop(&mut self) {
+        if self.under_way.is_none() {
+            drop(self.descriptor.take());
+        }
+    }
+
+    /// What becomes of messages that are not waited for any more.
+    pub(super) fn lose(&mut self, outcomes: &mut Outcomes) {
+        self.is_lent = false;
+        if self.under_way.take().is_some() {
+            self.end_current(Err((FaultKind::Other, None)), outcomes);
+        }
+        for Planned { message, peer, got, .. } in self.run.drain(..) {
+            if got.is_some() {
+                outcomes.ended.push(Ended { message, peer, outcome: Err((FaultKind::Other, None)) });
+            }
+        }
+    }
+
+    /// The message under way has a fault. Its descriptor goes, since an event of it may come later; the last one follows.
+    fn fail(&mut self, fault: FaultKind, outcomes: &mut Outcomes) {
+        self.under_way = None;
+        self.end_current(Err((fault, None)), outcomes);
+        drop(self.descriptor.take());
+    }
+
+    fn end_current(
+        &mut self,
+        outcome: Result<Duration, (FaultKind, Option<Difference>)>,
+        outcomes: &mut Outcomes,
+    ) {
+        let Planned { message, peer, .. } = self.run[self.at];
+        outcomes.ended.push(Ended { message, peer, outcome });
+        self.at += 1;
+    }
+
+    /// The last event has come, with the buffer if there is still a shard.
+    fn end(&mut self, buffer: Option<Buffer>, outcomes: &mut Outcomes) {
+        (self.buffer, self.is_lent, self.handle) = (buffer, false, None);
+        if let Some(descriptor) = self.descriptor.take() {
+            // It is gone already.
+            descriptor.detach();
+        }
+        if self.under_way.take().is_some() {
+            self.end_current(Err((FaultKind::Other, None)), outcomes);
+        }
+        for Planned { message, peer, offset_bytes, got } in &self.run[..self.at] {
+            let Some(latency) = got else { continue };
+            let part = *offset_bytes as usize..(*offset_bytes + message.length_bytes) as usize;
+            let outcome = match self.buffer.as_ref().map(|buffer| message.check(&buffer[part])) {
+                Some(None) => Ok(*latency),
+                Some(difference) => Err((FaultKind::Byte, difference)),
+                None => Err((FaultKind::Other, None)),
+            };
+            outcomes.ended.push(Ended { message: *message, peer: *peer, outcome });
+        }
+        self.give_back_rest(outcomes);
+    }
+
+    /// Leaves the messages whose turn has not come.
+    fn give_back_rest(&mut self, outcomes: &mut Outcomes) {
+        outcomes.unstarted.extend(self.run[self.at..].iter().map(|planned| planned.message.number));
+        self.run.clear();
+        self.at = 0;
+    }
 }
 
-fn refused(error: &LnetError, message: Message, peer: Nid) -> Started {
-    if error.is_busy() {
-        return Started::Later;
-    }
-    Started::No(Ended { message, peer, outcome: Err((FaultKind::NotStarted, None)) })
+fn target(message: &Message, peer: Nid) -> Target {
+    let mut to = Target::new(peer, message.portal, message.match_bits);
+    to.offset = message.offset_bytes;
+    to
 }
 
-/// Whether a message did what it should.
-fn check(message: &Message, moved_bytes: u32, buffer: &[u8]) -> Result<(), (FaultKind, Option<Difference>)> {
-    if moved_bytes != message.length_bytes {
-        let (expected, found) = (message.length_bytes.into(), moved_bytes.into());
-        return Err((FaultKind::Length, Some(Difference { offset_bytes: 0, expected, found })));
-    }
-    if message.kind == Kind::Put {
-        return Ok(());
-    }
-    let payload = buffer.get(..moved_bytes as usize).unwrap_or_default();
-    message.check(payload).map_or(Ok(()), |difference| Err((FaultKind::Byte, Some(difference))))
-}
+#[cfg(test)]
+#[path = "slot_tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 
-use super::plan::{Posting, Scheme};
+use super::plan::{PROBE_FLAG, Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
 use crate::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
@@ -264,8 +264,11 @@ impl Server {
         self.posted[slot].1 = entry;
     }
 
-    /// Counts a message that has arrived or was fetched, unless something is wrong with it.
+    /// Counts a message that has arrived or was fetched, unless something is wrong with it. A probe is no message of the load.
     fn count(&self, event: &Event, payload: Option<&[u8]>) {
+        if event.match_bits() == Some(PROBE_FLAG) {
+            return;
+        }
         let fault = self.judge(event, payload);
         let mut report = self.shared.report();
         report.by_shard[usize::from(self.shard.id().0)] += 1;

@@ -175,12 +175,12 @@ impl Pair {
 
     fn put_request(&self, md: MdHandle, portal: u32, match_bits: u64, ack: bool) -> PutRequest {
         let target = ProcessId::lustre(self.0[1].kernel.plan.nid());
-        PutRequest { md, ack, self_nid: None, target, portal, match_bits, offset: 0, hdr_data: 0 }
+        PutRequest { md, part: None, ack, self_nid: None, target, portal, match_bits, offset: 0, hdr_data: 0 }
     }
 
     fn get_request(&self, md: MdHandle, portal: u32, match_bits: u64) -> GetRequest {
         let PutRequest { target, .. } = self.put_request(md, portal, match_bits, false);
-        GetRequest { md, self_nid: None, target, portal, match_bits, offset: 0 }
+        GetRequest { md, part: None, self_nid: None, target, portal, match_bits, offset: 0 }
     }
 
     fn assert_idle(&mut self) {

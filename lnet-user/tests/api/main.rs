@@ -11,6 +11,8 @@ mod ends;
 mod events;
 mod fragments;
 mod in_process;
+mod kernel;
+mod parts;
 mod pushes;
 mod queues;
 mod requests;

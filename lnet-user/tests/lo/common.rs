@@ -132,11 +132,21 @@ impl Shards {
 }
 
 pub(crate) fn put_request(md: MdHandle, portal: u32, match_bits: u64, ack: bool) -> PutRequest {
-    PutRequest { md, ack, self_nid: None, target: SELF, portal, match_bits, offset: 0, hdr_data: !match_bits }
+    PutRequest {
+        md,
+        part: None,
+        ack,
+        self_nid: None,
+        target: SELF,
+        portal,
+        match_bits,
+        offset: 0,
+        hdr_data: !match_bits,
+    }
 }
 
 pub(crate) fn get_request(md: MdHandle, portal: u32, match_bits: u64) -> GetRequest {
-    GetRequest { md, self_nid: None, target: SELF, portal, match_bits, offset: 0 }
+    GetRequest { md, part: None, self_nid: None, target: SELF, portal, match_bits, offset: 0 }
 }
 
 /// The kinds of events all of which went well.

@@ -188,6 +188,7 @@ impl Stage {
         let md = member.shard.bind(&MdSpec { user_ptr: self.puts, ..spec }).expect("a descriptor");
         let request = PutRequest {
             md,
+            part: None,
             ack: true,
             self_nid: None,
             target: ProcessId::lustre(to),

@@ -52,6 +52,7 @@ impl World<'_> {
         let bound = member.shard.bind(&MdSpec { user_ptr: put, ..spec });
         let request = |md| PutRequest {
             md,
+            part: None,
             ack: true,
             self_nid: None,
             target: ProcessId::lustre(nid),

@@ -204,6 +204,7 @@ mod tests {
         let (target, portal) = (process(7), 0);
         let put = PutRequest {
             md,
+            part: None,
             ack: false,
             self_nid: None,
             target,

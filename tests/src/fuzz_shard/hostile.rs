@@ -131,12 +131,23 @@ impl Scene {
         let target = process(HOSTILE[usize::from(bytes[2] & 1)]);
         let (portal, match_bits) = (u32::from(bytes[7] % 70), u64::from(bytes[8]));
         let refused = if bytes[3] & 1 != 0 {
-            lane.shard
-                .get(self.now, &GetRequest { md, self_nid: None, target, portal, match_bits, offset: 0 })
+            lane.shard.get(
+                self.now,
+                &GetRequest { md, part: None, self_nid: None, target, portal, match_bits, offset: 0 },
+            )
         } else {
             let ack = bytes[3] & 2 != 0;
-            let put =
-                PutRequest { md, ack, self_nid: None, target, portal, match_bits, offset: 0, hdr_data: 0 };
+            let put = PutRequest {
+                md,
+                part: None,
+                ack,
+                self_nid: None,
+                target,
+                portal,
+                match_bits,
+                offset: 0,
+                hdr_data: 0,
+            };
             lane.shard.put(self.now, &put)
         };
         if let Err(error) = refused {

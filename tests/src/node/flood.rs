@@ -253,6 +253,7 @@ impl Flooder {
         let portals = u64::from(FLOOD_PORTALS.end - FLOOD_PORTALS.start);
         let request = PutRequest {
             md,
+            part: None,
             ack: true,
             self_nid: None,
             target: self.flood.target,

@@ -67,6 +67,7 @@ impl Putter {
         let md = worker.bind(&spec, Buffer::from(bytes)).unwrap_or_else(|refused| panic!("{refused}"));
         let request = PutRequest {
             md,
+            part: None,
             ack,
             self_nid: None,
             target: self.target,

@@ -75,10 +75,22 @@ impl Source {
         let (source, target) = self.plan.ends(number);
         let (self_nid, offset) = (Some(source.nid), operation.offset.unwrap_or(0));
         let started = match operation.kind {
-            Kind::Get => worker.get(&GetRequest { md, self_nid, target, portal, match_bits, offset }),
+            Kind::Get => {
+                worker.get(&GetRequest { md, part: None, self_nid, target, portal, match_bits, offset })
+            }
             kind => {
                 let (ack, hdr_data) = (kind == Kind::Put, Plan::hdr_data(number));
-                worker.put(&PutRequest { md, ack, self_nid, target, portal, match_bits, offset, hdr_data })
+                worker.put(&PutRequest {
+                    md,
+                    part: None,
+                    ack,
+                    self_nid,
+                    target,
+                    portal,
+                    match_bits,
+                    offset,
+                    hdr_data,
+                })
             }
         };
         started.unwrap_or_else(|error| panic!("operation {number}: {error}"));
@@ -133,7 +145,8 @@ impl Source {
             },
             EventKind::Ack => Event::Ack { md, origin, match_bits, manipulated_bytes },
             EventKind::Reply => {
-                Event::Reply { md, origin, requested_bytes: manipulated_bytes, manipulated_bytes }
+                let requested_bytes = manipulated_bytes;
+                Event::Reply { md, origin, requested_bytes, manipulated_bytes, offset_bytes: 0 }
             }
             kind => panic!("operation {number}: an event of kind {kind:?} at the initiator"),
         }

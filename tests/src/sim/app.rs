@@ -3,8 +3,9 @@
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
-use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
+use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_core::time::Instant;
+use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::{self, SteerKey, initiator_hash};
 use lnet_wire::{MessageType, ProcessId};
 
@@ -20,6 +21,10 @@ use super::world::{Happening, World};
 pub(super) const NO_OPERATION: u64 = u64::MAX;
 /// The bits of a request that say which operation it is.
 const OPERATION_BITS: u64 = !0 << 32;
+/// Length of a descriptor for many PUTs.
+const SHARED_BYTES: u32 = 512;
+/// Bytes of a descriptor behind its part.
+const TAIL_BYTES: u32 = 10;
 /// Values of the bits that entries go by.
 const KEYS: usize = 8;
 
@@ -374,12 +379,13 @@ impl World {
         let ack = self.random.once_in(2);
         let shares = !get && self.random.once_in(8);
         let life = self.nodes[node].life;
-        let seed = self.random.bits();
+        let bits = self.random.bits();
+        let part = part_of(bits, if shares { SHARED_BYTES } else { length }, shares);
         let found = if shares {
             self.shared_md(node, shard)
         } else {
             let spec = MdSpec {
-                length_bytes: u64::from(length),
+                length_bytes: part.map_or(length, |part| part.offset_bytes + length + TAIL_BYTES).into(),
                 max_size_bytes: None,
                 threshold: Threshold::Count(if get || ack { 2 } else { 1 }),
                 options: if get { MdOptions::TRUNCATE } else { MdOptions::NONE },
@@ -387,13 +393,14 @@ impl World {
                 event_queue: Some(self.nodes[node].lanes[shard].queues[0]),
                 user_ptr: u64::from(number),
             };
-            self.bind(node, shard, &spec, (!get).then_some(seed)).map(|md| (md, seed))
+            self.bind(node, shard, &spec, (!get).then_some(bits)).map(|md| (md, bits))
         };
         let Some((md, seed)) = found else { return false };
         self.ledger.operations.push(Operation {
             node,
             life,
             seed,
+            offset: part.map_or(0, |part| part.offset_bytes.into()),
             source: None,
             request: Flight::default(),
             response: Flight::default(),
@@ -414,7 +421,7 @@ impl World {
             let cookie = u64::from(life) << 32 | node as u64;
             self.ledger.await_reply(cookie, md.0.0, number);
         }
-        let refused = self.request(wish, md, ack, number).err();
+        let refused = self.request(wish, (md, part), ack, number).err();
         self.ledger.operations[number as usize].started = refused.is_none();
         let Some(error) = refused else {
             self.unsent.insert(number);
@@ -428,7 +435,13 @@ impl World {
         false
     }
 
-    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> Result<(), SubmitError> {
+    fn request(
+        &mut self,
+        wish: &Wish,
+        (md, part): (MdHandle, Option<MdPart>),
+        ack: bool,
+        number: u32,
+    ) -> Result<(), SubmitError> {
         let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
         let rails = usize::from(self.plan.rails);
         let mut any = || (self.random.below(rails) as u8, self.random.below(rails) as u8);
@@ -441,12 +454,22 @@ impl World {
         self.trace.say(|| format!("node {node}/{shard} starts {number}: GET {get} to {target} by {rail} bits {match_bits:x} portal {portal} {md:?}"));
         let lane = &mut self.nodes[node].lanes[shard].shard;
         if get {
-            lane.get(now, &GetRequest { md, self_nid, target: process, portal, match_bits, offset })
+            lane.get(now, &GetRequest { md, part, self_nid, target: process, portal, match_bits, offset })
         } else {
             let hdr_data = u64::from(number);
             lane.put(
                 now,
-                &PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data },
+                &PutRequest {
+                    md,
+                    part,
+                    ack,
+                    self_nid,
+                    target: process,
+                    portal,
+                    match_bits,
+                    offset,
+                    hdr_data,
+                },
             )
         }
     }
@@ -470,7 +493,7 @@ impl World {
         }
         let seed = self.random.bits();
         let spec = MdSpec {
-            length_bytes: 512,
+            length_bytes: SHARED_BYTES.into(),
             max_size_bytes: None,
             threshold: Threshold::Infinite,
             options: MdOptions::NONE,
@@ -525,6 +548,15 @@ impl World {
             living.into_iter().for_each(|md| self.unlink(node, Some(md)));
         }
     }
+}
+
+/// What a request sends or fills of its descriptor: of one in three a part, of a descriptor for many any part.
+fn part_of(bits: u64, length_bytes: u32, shares: bool) -> Option<MdPart> {
+    let before = (bits >> 8) as u32 % 3000;
+    let offset_bytes = before.min(if shares { length_bytes } else { PAYLOAD_MAX_BYTES - length_bytes });
+    let is_part = bits.is_multiple_of(3) && offset_bytes + length_bytes + TAIL_BYTES <= PAYLOAD_MAX_BYTES;
+    let length_bytes = if shares { length_bytes - offset_bytes } else { length_bytes };
+    is_part.then_some(MdPart { offset_bytes, length_bytes })
 }
 
 /// What a descriptor that is not made counts as.

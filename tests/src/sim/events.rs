@@ -92,13 +92,20 @@ impl World {
         let Some(operation) = operation.filter(|_| event.status() == Status::Ok) else { return };
         let operation = &self.ledger.operations[operation as usize];
         let pattern = match event.kind() {
-            EventKind::Put => Some((operation.seed, 0)),
+            EventKind::Put => Some((operation.seed, operation.offset)),
             EventKind::Reply => operation.source,
             _ => None,
         };
         let Some((seed, offset)) = pattern else { return };
         let Some(span) = event.payload() else { return };
         let start = span.offset_bytes as usize;
+        if event.kind() == EventKind::Reply {
+            let (before, rest) = bytes.split_at(start);
+            let is_untouched =
+                before.iter().chain(&rest[span.length_bytes as usize..]).all(|byte| *byte == 0);
+            let is_in_part = span.offset_bytes == operation.offset && is_untouched;
+            self.ledger.expect(is_in_part, "a REPLY fills its part alone", || format!("{event:?}"));
+        }
         let found = &bytes[start..start + span.length_bytes as usize];
         if let Some(at) = differs(seed, offset, found) {
             self.ledger.fail("payload stays as it arrived", || format!("differs at byte {at}: {event:?}"));

@@ -38,6 +38,8 @@ pub(super) struct Operation {
     pub(super) life: u32,
     /// Payload of a PUT.
     pub(super) seed: u64,
+    /// Where its part of the descriptor begins.
+    pub(super) offset: u64,
     /// What the REPLY is made of: seed and offset.
     pub(super) source: Option<(u64, u64)>,
     pub(super) request: Flight,

@@ -118,7 +118,8 @@ impl Up<'_, '_> {
             return;
         }
         let operation = &self.around.ledger.operations[message.0 as usize];
-        let pattern = if message.1 == Leg::Request { Some((operation.seed, 0)) } else { operation.source };
+        let sent = (operation.seed, operation.offset);
+        let pattern = if message.1 == Leg::Request { Some(sent) } else { operation.source };
         let Some((seed, offset)) = pattern else { return };
         if matches!(
             span.buffer.md().and_then(|md| self.around.memory.get(md)),

@@ -33,8 +33,17 @@ fn put(worker: &mut Worker, queue: EqHandle, target: ProcessId, number: u64) -> 
     let spec = MdSpec::new(bytes.len() as u64, Threshold::Count(2), MdOptions::NONE, queue);
     let md = worker.bind(&spec, Buffer::from(bytes)).unwrap();
     let (match_bits, hdr_data) = (number, 0);
-    let request =
-        PutRequest { md, ack: true, self_nid: None, target, portal: ROTOR, match_bits, offset: 0, hdr_data };
+    let request = PutRequest {
+        md,
+        part: None,
+        ack: true,
+        self_nid: None,
+        target,
+        portal: ROTOR,
+        match_bits,
+        offset: 0,
+        hdr_data,
+    };
     worker.put(&request).unwrap();
     md
 }

@@ -292,6 +292,7 @@ fn entries_and_descriptors_that_a_running_node_refuses() {
     assert_eq!(worker.unlink(md), Err(md));
     let request = PutRequest {
         md,
+        part: None,
         ack: false,
         self_nid: None,
         target: process(b),

@@ -107,10 +107,21 @@ fn registered_buffers_arrive_and_come_home() {
             let md = near.worker.bind(&near.spec(MdOptions::NONE, 2), from).unwrap();
             let (self_nid, target, portal, offset) = (None, far.process, PORTAL, 0);
             if gets {
-                near.worker.get(&GetRequest { md, self_nid, target, portal, match_bits, offset }).unwrap();
+                near.worker
+                    .get(&GetRequest { md, part: None, self_nid, target, portal, match_bits, offset })
+                    .unwrap();
             } else {
-                let put =
-                    PutRequest { md, ack: true, self_nid, target, portal, match_bits, offset, hdr_data: 0 };
+                let put = PutRequest {
+                    md,
+                    part: None,
+                    ack: true,
+                    self_nid,
+                    target,
+                    portal,
+                    match_bits,
+                    offset,
+                    hdr_data: 0,
+                };
                 near.worker.put(&put).unwrap();
             }
             let mark = if gets { 2 * round + 1 } else { 2 * round };

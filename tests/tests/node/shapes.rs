@@ -201,6 +201,7 @@ fn sleep_and_put(queues: u16, shard: usize) {
         let (target, hdr_data) = (process(b), 1);
         let request = PutRequest {
             md,
+            part: None,
             ack: true,
             self_nid: None,
             target,
