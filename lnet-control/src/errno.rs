@@ -57,6 +57,8 @@ numbers! {
     NOSPC = 28,
     /// A number out of its range.
     RANGE = 34,
+    /// No LND for nets of the type.
+    NOMSG = 42,
     /// One of the kind is there already.
     NOTUNIQ = 76,
     /// What was asked is known and not supported.

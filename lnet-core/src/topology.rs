@@ -52,6 +52,8 @@ pub struct LocalNi {
     pub peer_credits: u32,
     /// How long a message may wait for its credits.
     pub message_timeout: Duration,
+    /// How long its LND may take for a message; what the LND was made with, if there is none.
+    pub lnd_timeout: Option<Duration>,
     /// Whether it serves.
     pub status: NiStatus,
     /// Its health, at most [`HEALTH_MAX`].
@@ -137,6 +139,7 @@ impl LocalNi {
             credits,
             peer_credits,
             message_timeout,
+            lnd_timeout: None,
             status,
             health,
             priority,

@@ -4,6 +4,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Global, Net, Nid, ping};
@@ -52,6 +53,13 @@ pub enum Change<O> {
         /// 0 to 1000.
         value: u32,
     },
+    /// How long the LND of a local interface may take for a message.
+    SetLndTimeout {
+        /// Its NID.
+        nid: Nid,
+        /// The time; zero follows the global tunables.
+        timeout: Duration,
+    },
     /// How messages of a portal find their shard.
     SetPolicy {
         /// The portal, 0 to 63.
@@ -82,6 +90,8 @@ pub(super) struct Plan<O> {
     pub(super) add: Vec<(usize, NiConfig<O>)>,
     /// The healths that are set, of interfaces that are there already, in their order.
     pub(super) healths: Vec<(NiId, u32)>,
+    /// The LND timeouts that are set, likewise.
+    pub(super) timeouts: Vec<(NiId, Duration)>,
     /// The indices of the changes in the batch, the portals and their policies.
     pub(super) policies: Vec<(usize, u32, PolicyWord)>,
     pub(super) settings: Settings,
@@ -122,6 +132,7 @@ impl<O: Clone> Node<O> {
             reopen: Vec::new(),
             add: Vec::new(),
             healths: Vec::new(),
+            timeouts: Vec::new(),
             policies: Vec::new(),
             settings: self.settings,
             peers: Vec::new(),
@@ -169,6 +180,7 @@ impl<O: Clone> Draft<'_, O> {
                 self.delete(|spec| spec.nid.net() == *net).ok_or(ChangeError::UnknownNet(*net))
             }
             Change::SetHealth { nid, value } => self.set_health(*nid, *value),
+            Change::SetLndTimeout { nid, timeout } => self.set_lnd_timeout(nid, *timeout),
             Change::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
             Change::Peer(change) => {
                 let nis = &self.nis;
@@ -257,6 +269,22 @@ impl<O: Clone> Draft<'_, O> {
             }
         }
         Ok(())
+    }
+
+    fn set_lnd_timeout(&mut self, nid: &Nid, timeout: Duration) -> Result<(), ChangeError> {
+        let its = self.nis.iter_mut().find(|(_, config)| config.spec.nid == *nid);
+        match its {
+            None if nid.is_loopback() => Err(ChangeError::Loopback),
+            None => Err(ChangeError::UnknownNid(*nid)),
+            Some((Some(_), config)) => {
+                config.spec.options.lnd_timeout = Some(timeout);
+                Ok(())
+            }
+            Some((None, config)) => {
+                self.plan.timeouts.push((config.ni, timeout));
+                Ok(())
+            }
+        }
     }
 
     fn set_policy(&mut self, index: usize, portal: u32, policy: &Policy) -> Result<(), ChangeError> {

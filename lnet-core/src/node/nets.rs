@@ -178,10 +178,12 @@ impl<O> NiConfig<O> {
     /// lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
-        let timeout = self.lnd_timeout(settings).saturating_mul(tries).saturating_add(Duration::from_secs(1));
+        let lnd_timeout = self.lnd_timeout(settings);
+        let timeout = lnd_timeout.saturating_mul(tries).saturating_add(Duration::from_secs(1));
         let NetTunables { credits, peer_credits, .. } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi {
+            lnd_timeout: Some(lnd_timeout),
             status: self.status(),
             health: self.health,
             priority: rules.ni_priority(&self.spec.nid),

@@ -311,6 +311,11 @@ impl<O: Clone> Node<O> {
                 config.set_health(value);
             }
         }
+        for &(ni, timeout) in &task.plan.timeouts {
+            if let Some(config) = self.nis.get_mut(ni) {
+                config.spec.options.lnd_timeout = Some(timeout);
+            }
+        }
         let former_nets = self.nis.nets();
         let added: Vec<Nid> = task.opened.iter().map(|config| config.spec.nid).collect();
         for mut config in task.opened.drain(..) {

@@ -36,6 +36,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
@@ -349,6 +350,12 @@ impl Socklnd {
         for known in self.nis.iter_mut().filter(|known| known.ni == ni) {
             known.conns_per_peer = conns_per_peer;
         }
+    }
+
+    /// A connection, a message or its progress may take so long from now on (`sock_timeout`); what waits already keeps its
+    /// time.
+    pub const fn set_timeout(&mut self, timeout: Duration) {
+        self.config.tunables.timeout = timeout;
     }
 
     /// What has been counted.

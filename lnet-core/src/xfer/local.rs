@@ -21,6 +21,8 @@ pub(super) struct Local {
     pub(super) incarnation: u64,
     pub(super) initiator_hash: u32,
     pub(super) times: XferTimes,
+    /// The longest message timeout that there was: peers may still have it.
+    pub(super) patience_max: Duration,
     /// The time of the call at hand.
     pub(super) now: Instant,
     /// Nothing is due before.
@@ -41,6 +43,7 @@ impl Local {
             incarnation: config.identity.incarnation(),
             initiator_hash: config.initiator_hash,
             times: config.times,
+            patience_max: config.times.message,
             now: Instant(0),
             timer: None,
             sweep_at: Instant(0),

@@ -1,5 +1,7 @@
 //! [`Xfer`]: the three owners together, and what concerns more than one of them.
 
+use core::time::Duration;
+
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Nid};
@@ -356,6 +358,21 @@ impl Xfer {
     pub fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
         if self.sessions.set_policies(policies) {
             self.receiving.examine_anew();
+        }
+    }
+
+    /// A message ends after this time from now on, and none that is under way takes longer; see
+    /// [`XferTimes::message`](super::XferTimes::message). Silent senders are remembered as if it had never been lowered.
+    pub fn set_message_timeout(&mut self, now: Instant, timeout: Duration) {
+        let local = &mut self.sessions.local;
+        if local.times.message == timeout {
+            return;
+        }
+        local.times.message = timeout;
+        local.patience_max = local.patience_max.max(timeout);
+        self.sending.end_by(now + timeout);
+        if let Some(deadline) = self.sending.next_deadline() {
+            local.set_timer(deadline);
         }
     }
 

@@ -27,6 +27,38 @@ fn told(runner: &Runner) -> (u32, Vec<ping::PingNi>) {
     (info.sequence(), info.interfaces().collect())
 }
 
+/// An NI follows the derived time only if it is to.
+#[test]
+fn lnd_timeouts_are_set_while_an_ni_runs() {
+    let mut runner = Runner::new(1);
+    runner.batch(&[add(1, 1)]).unwrap();
+    let times = |runner: &Runner| {
+        let ni = runner.topology.local_nis().nth(1).unwrap().1;
+        (ni.lnd_timeout.unwrap().as_secs(), ni.message_timeout.as_secs())
+    };
+    let set = |timeout_s| {
+        let timeout = Duration::from_secs(timeout_s);
+        Change::SetLndTimeout { nid: nid(1, 1), timeout }
+    };
+    assert_eq!(times(&runner), (50, 151));
+    let sooner = Change::Set { setting: Global::TransactionTimeout, value: 31 };
+    runner.batch(std::slice::from_ref(&sooner)).unwrap();
+    assert_eq!(times(&runner), (50, 151), "it has a time of its own");
+    runner.batch(&[set(7)]).unwrap();
+    assert_eq!(times(&runner), (7, 22));
+    runner.batch(&[set(0)]).unwrap();
+    assert_eq!(times(&runner), (10, 31));
+    runner.batch(&[Change::Set { setting: Global::RetryCount, value: 5 }]).unwrap();
+    assert_eq!(times(&runner), (5, 31));
+    let unknown = Change::SetLndTimeout { nid: nid(1, 9), timeout: Duration::ZERO };
+    assert!(runner.batch(&[unknown]).is_err());
+    // One that comes with the same batch has it from the start.
+    runner
+        .batch(&[add(1, 2), Change::SetLndTimeout { nid: nid(1, 2), timeout: Duration::from_secs(3) }])
+        .unwrap();
+    assert_eq!(runner.topology.local_nis().nth(2).unwrap().1.lnd_timeout, Some(Duration::from_secs(3)));
+}
+
 #[test]
 fn interfaces_come_and_go() {
     let mut runner = Runner::new(2);

@@ -185,6 +185,7 @@ impl Run {
             Change::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
             Change::Set { .. }
             | Change::SetHealth { .. }
+            | Change::SetLndTimeout { .. }
             | Change::SetPolicy { .. }
             | Change::Peer(_)
             | Change::ReopenNi { .. }

@@ -147,7 +147,8 @@ struct Core {
     /// The snapshot that was published last.
     topology: ArcSwap<Topology>,
     runner: Runner,
-    lnd_defaults: LndDefaults,
+    /// What NIs have that are added.
+    lnd_defaults: Mutex<LndDefaults>,
     /// Where the tcp LND listens.
     accept_ports: [u16; 2],
     /// Each [`Hold`] is a clone of it.
@@ -251,7 +252,7 @@ impl Lnet {
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
-            lnd_defaults: config.lnd_defaults(),
+            lnd_defaults: Mutex::new(config.lnd_defaults()),
             accept_ports: [config.sock.accept_port, config.sock.accept_port_bulk],
             holds: Arc::default(),
         });

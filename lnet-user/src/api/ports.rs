@@ -14,7 +14,7 @@ use lnet_wire::{Global, Nid};
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
 use crate::lnd::ShardPort;
-use crate::node::{LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
+use crate::node::{LndDefaults, LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
 
 impl Lnet {
@@ -23,7 +23,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Refused`]: the node is as before. [`LnetError::Ended`].
     pub fn add_ni(&self, config: &NiConfig) -> Result<NiId, LnetError> {
-        block_on(self.request(Request::batch(vec![Change::AddNi(config.spec(&self.inner.lnd_defaults))])))?;
+        block_on(self.request(Request::batch(vec![Change::AddNi(config.spec(&self.lnd_defaults()))])))?;
         let added = self.machine().ni(&config.nid).map(|ni| ni.ni);
         // Another request may have deleted it since.
         added.ok_or(LnetError::Refused(lnet_core::node::RequestError::Cancelled))
@@ -232,6 +232,16 @@ impl Lnet {
             shard.run_async(move |worker| worker.set_conns_per_peer(ni, count)).await?;
         }
         Ok(())
+    }
+
+    /// What NIs have that are added.
+    pub(crate) fn lnd_defaults(&self) -> LndDefaults {
+        *self.inner.lnd_defaults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// NIs that are added have these values from now on.
+    pub(crate) fn set_lnd_defaults(&self, defaults: LndDefaults) {
+        *self.inner.lnd_defaults.lock().unwrap_or_else(PoisonError::into_inner) = defaults;
     }
 
     /// Finds out with which peers there was traffic.

@@ -38,6 +38,7 @@ impl Control {
             return Err(refused);
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
+        self.lnet.set_lnd_defaults(plan.lnd);
         let Plan { rules, rule_steps, resets_statistics, conns_per_peer, outcomes, .. } = plan;
         for (nid, count) in conns_per_peer {
             self.lnet.set_conns_per_peer(&nid, count).await.map_err(|error| stopped(&error))?;

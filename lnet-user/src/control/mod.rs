@@ -35,7 +35,7 @@ use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::api::Lnet;
-use crate::node::{LndDefaults, XdpMode, setters};
+use crate::node::{XdpMode, setters};
 use crate::runtime::Worker;
 use error::stopped;
 
@@ -70,7 +70,6 @@ impl ControlOptions {
 struct Defaults {
     mode: XdpMode,
     port: u16,
-    lnd: LndDefaults,
     policies: [PolicyWord; PORTALS],
 }
 
@@ -110,7 +109,7 @@ impl Control {
         let policies = *lnet.machine().policies();
         let defaults = lnet.with_node(|node| {
             let config = node.config();
-            Defaults { mode: config.mode, port: config.udp_port, lnd: config.lnd_defaults(), policies }
+            Defaults { mode: config.mode, port: config.udp_port, policies }
         });
         lnet.open()?;
         Ok(Self {

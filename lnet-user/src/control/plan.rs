@@ -1,6 +1,7 @@
 //! What a batch comes to: changes for the core, and those that the core does not know.
 
 use std::path::Path;
+use std::time::Duration;
 
 use lnet_control::document::{self, NodeState};
 use lnet_control::records::{DropRule, Global, Lnd, NiOptions, PortalPolicy};
@@ -14,7 +15,7 @@ use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
 use super::udsp::{peer_to_be, rule_to_be, rules_of};
-use crate::node::{LndOptions, fabric_of, is_tcp};
+use crate::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     pub(super) resets_statistics: bool,
     /// Connections per peer of NIs.
     pub(super) conns_per_peer: Vec<(Nid, u32)>,
+    /// What NIs have that are added afterwards.
+    pub(super) lnd: LndDefaults,
     /// Whether the node is configured afterwards.
     pub(super) is_configured: bool,
     pub(super) prefers_ipv6: bool,
@@ -45,6 +48,7 @@ impl Control {
             rule_steps: Vec::new(),
             resets_statistics: false,
             conns_per_peer: Vec::new(),
+            lnd: self.lnet.lnd_defaults(),
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
             outcomes: vec![Outcome::Unchanged; changes.len()],
@@ -110,7 +114,9 @@ impl Control {
                 plan.conns_per_peer.extend(nids.into_iter().map(|nid| (nid, *value)));
                 return Ok(Outcome::Changed);
             }
-            Change::SetLndTimeout { net, .. } => return Err(self.fixed_timeout(*net)),
+            Change::SetLndTimeout { net, timeout_s } => {
+                return self.plan_timeout(plan, position, *net, *timeout_s);
+            }
             Change::ResetStatistics => {
                 plan.resets_statistics = true;
                 return Ok(Outcome::Changed);
@@ -167,7 +173,7 @@ impl Control {
         Ok(node::Change::AddNi(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
-            options: self.defaults.lnd.complete(asked_of_net, is_tcp(location.nid, options.lnd)),
+            options: plan.lnd.complete(asked_of_net, is_tcp(location.nid, options.lnd)),
             lnd: LndOptions {
                 lnd: options.lnd,
                 mode: options.mode,
@@ -231,14 +237,37 @@ impl Control {
         Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))
     }
 
-    fn fixed_timeout(&self, net: Net) -> Refusal {
-        let is_tcp = net.net_type() == NetType::TCP;
-        let option = if is_tcp { "--sock sock_timeout=SECONDS" } else { "--lnd-timeout" };
-        let message = format!(
-            "the LND timeout of {net} is {:?} since the daemon's start (lnetd {option})",
-            self.defaults.lnd.timeout(is_tcp)
-        );
-        Refusal::new(Errno::OPNOTSUPP, message)
+    /// The LND of a net's type gets another timeout: its NIs, those of the batch among them, and those that are added later.
+    fn plan_timeout(
+        &self,
+        plan: &mut Plan,
+        position: usize,
+        net: Net,
+        timeout_s: u32,
+    ) -> Result<Outcome, Refusal> {
+        let is_tcp_lnd = match net.net_type() {
+            NetType::TCP => true,
+            NetType::XDP => false,
+            _ => {
+                let message = format!("{net}: a net of a type whose LND has a timeout is expected: tcp, xdp");
+                return Err(Refusal::new(Errno::NOMSG, message));
+            }
+        };
+        let timeout = Duration::from_secs(timeout_s.into());
+        let is_so = plan.lnd.timeout(is_tcp_lnd) == timeout;
+        plan.lnd = plan.lnd.with_timeout(is_tcp_lnd, timeout);
+        let added = plan.core.iter().filter_map(|change| match change {
+            node::Change::AddNi(spec) => Some(spec.clone()),
+            _ => None,
+        });
+        let machine = self.lnet.machine();
+        let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
+        let specs: Vec<_> = known.chain(added).collect();
+        for spec in specs.iter().filter(|spec| is_tcp(spec.nid, spec.lnd.lnd) == is_tcp_lnd) {
+            plan.core.push(node::Change::SetLndTimeout { nid: spec.nid, timeout });
+            plan.positions.push(position);
+        }
+        Ok(if is_so { Outcome::Unchanged } else { Outcome::Changed })
     }
 
     /// What the start-up document says, for a node that has nothing but `lo`.

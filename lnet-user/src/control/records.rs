@@ -1,6 +1,7 @@
 //! What a node tells of itself, in the terms of the tools: the counters of its shards, added up.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use lnet_control::Refusal;
 use lnet_control::records::{
@@ -37,7 +38,7 @@ impl Control {
         let nets = node.nets().into_iter().map(|record| {
             let record_of = |config: &&NiConfig<LndOptions>| NiRecord {
                 udsp: local_info(node.rules(), &config.spec.nid),
-                ..self.ni_record(config, &counters(config.ni))
+                ..self.ni_record(config, &counters(config.ni), config.lnd_timeout(node.settings()))
             };
             let mut nis: Vec<_> = record.nis.iter().map(record_of).collect();
             if record.net == Net::LO {
@@ -71,7 +72,12 @@ impl Control {
         }
     }
 
-    fn ni_record(&self, config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiRecord {
+    fn ni_record(
+        &self,
+        config: &NiConfig<LndOptions>,
+        counters: &NiCounters,
+        lnd_timeout: Duration,
+    ) -> NiRecord {
         let NiConfig { spec, tunables, .. } = config;
         let is_up = config.is_told_up();
         let facts = self.lnet.known_ni(config.ni);
@@ -82,7 +88,6 @@ impl Control {
         let is_tcp = is_tcp(spec.nid, spec.lnd.lnd);
         let lnd = if is_tcp { Lnd::Tcp } else { Lnd::Xdp };
         let is_xdp = !is_tcp && fabric_of(&spec.interface).is_none();
-        let timeout = self.defaults.lnd.timeout(is_tcp);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -107,7 +112,7 @@ impl Control {
                 port: is_xdp.then(|| spec.lnd.udp_port.unwrap_or(self.defaults.port)),
                 queues: is_xdp.then(|| spec.lnd.queues.unwrap_or(0)),
             },
-            timeout_s: u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1),
+            timeout_s: u32::try_from(lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode: xdp.as_ref().map(|xdp| xdp.mode),
             no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
             mtu_bytes: xdp

@@ -1,6 +1,8 @@
 //! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait for, counters,
 //! captures.
 
+use std::time::Duration;
+
 use lnet_core::lnd::{Lnd, NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -44,6 +46,9 @@ pub(crate) trait Driver: Lnd<Memory = Memory> {
 
     /// Steers by other policies from now on.
     fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]);
+
+    /// How long a message may take from now on; the LND has one time for all its NIs.
+    fn set_timeout(&mut self, now: Instant, timeout: Duration);
 
     /// Whether there is something to do that nothing watched would report.
     fn has_work(&mut self) -> bool;

@@ -4,6 +4,7 @@
 //! not overlap, so that each is resumed by the LND that has it: `xdp` has the first ones, `lo` the last.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
@@ -242,6 +243,16 @@ impl Lnds {
         }
         if let Some(lnd) = &mut self.in_process {
             lnd.set_policies(policies);
+        }
+    }
+
+    /// How long a message may take from now on, of the LND of this NI: all its NIs have the same.
+    pub(crate) fn set_timeout(&mut self, now: Instant, ni: NiId, timeout: Duration) {
+        match (self.route(ni), &mut self.xdp, &mut self.tcp, &mut self.in_process) {
+            (Route::Xdp, Some(lnd), ..) => lnd.set_timeout(now, timeout),
+            (Route::Tcp, _, Some(lnd), _) => lnd.set_timeout(now, timeout),
+            (Route::InProcess, .., Some(lnd)) => lnd.set_timeout(now, timeout),
+            _ => {}
         }
     }
 

@@ -178,7 +178,7 @@ pub struct NodeConfig {
     pub frame_loss_per_million: u32,
 }
 
-/// What the NIs of a node have by its configuration.
+/// What the NIs of a node have that do not say otherwise. A timeout of zero follows the global tunables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LndDefaults {
     xdp_timeout: Duration,
@@ -186,6 +186,16 @@ pub(crate) struct LndDefaults {
 }
 
 impl LndDefaults {
+    /// The same with another timeout of an LND.
+    pub(crate) const fn with_timeout(mut self, is_tcp: bool, timeout: Duration) -> Self {
+        if is_tcp {
+            self.tcp.timeout = timeout;
+        } else {
+            self.xdp_timeout = timeout;
+        }
+        self
+    }
+
     /// How long an LND may take for a message.
     pub(crate) fn timeout(&self, is_tcp: bool) -> Duration {
         if is_tcp { self.tcp.timeout } else { self.xdp_timeout }

@@ -41,12 +41,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes part in NIs that the topology has.
+    /// Takes part in NIs that the topology has, each with the timeout that it has there.
     fn take_early(&mut self) {
-        let topology = self.shard.topology();
+        let topology = Arc::clone(self.shard.topology());
         for port in self.early.extract_if(.., |port| topology.ni(port.ni()).is_some()) {
             self.nis.push(port.ni());
             self.lnd.add_port(port);
+        }
+        let now = self.clock.now();
+        for (ni, local) in topology.local_nis() {
+            if let Some(timeout) = local.lnd_timeout {
+                self.lnd.set_timeout(now, ni, timeout);
+            }
         }
     }
 

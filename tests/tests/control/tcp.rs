@@ -129,7 +129,7 @@ fn options_of_tcp_nets_are_those_of_the_reference() {
     assert!(a.good("net show -v 1").contains("conns_per_peer: 2"));
     assert!(a.good("export --backup").contains("conns_per_peer: 2"));
     a.bad("net set --nid 10.0.0.99@tcp --conns-per-peer 1", &["10.0.0.99@tcp is not a local nid"]);
-    a.bad("net set --net tcp --lnd-timeout 9", &["30s", "--sock sock_timeout"]);
+    a.bad("net set --net o2ib --lnd-timeout 9", &["-42", "tcp, xdp"]);
     a.good("net del --net tcp");
     a.good(&add);
     assert!(a.good("net show -v 1").contains("conns_per_peer: 2"), "{}", a.good("net show -v 1"));
@@ -244,4 +244,77 @@ fn a_silent_cut_costs_health_before_anything_times_out_and_ends_connections() {
     wait_until("the connections end", PATIENCE, || count(&two.a, "stalled") + count(&two.a, "closed") != 0);
     neighbour("del");
     until_shown(&two.a, &format!("ping --timeout 2 {other}"), &format!("primary nid: {other}"));
+}
+
+#[test]
+fn lnd_timeouts_are_set_while_nis_run() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "--mode socket");
+    let (a, interface) = (&two.a, two.netns.a().interface().name.clone());
+    a.good("lnet configure");
+    a.good(&format!("net add --net tcp --if {interface}"));
+    a.good(&format!("net add --net xdp --if {interface}"));
+    let shown = |net: &str, timeout: u32| {
+        let shown = a.good(&format!("net show --net {net} -v"));
+        assert!(shown.contains(&format!(" timeout: {timeout}\n")), "{net} {timeout}: {shown}");
+    };
+    shown("tcp", 50);
+    shown("xdp", 49);
+    a.good("set transaction_timeout 31");
+    shown("tcp", 50);
+    a.good("net set --net tcp --lnd-timeout 0");
+    a.good("net set --net xdp7 --lnd-timeout 0");
+    shown("tcp", 10);
+    shown("xdp", 10);
+    a.good("set retry_count 5");
+    shown("tcp", 5);
+    a.good("net set --net tcp7 --lnd-timeout 20");
+    a.good("net set --net xdp --lnd-timeout 2");
+    shown("tcp", 20);
+    shown("xdp", 2);
+    // NIs that come have it as well.
+    a.good("net del --net tcp");
+    a.good(&format!("net add --net tcp1 --if {interface}"));
+    shown("tcp1", 20);
+    a.good("net del --net tcp1");
+    a.good(&format!("net add --net tcp --if {interface}"));
+    a.good("set transaction_timeout 150");
+    a.good("set retry_count 2");
+    assert!(!a.good("export --backup").contains(" timeout:"), "it is no part of a backup");
+
+    // The LND goes by it: what no peer takes ends after this time, and not after the 49 s of the start.
+    let silent = two.nids(0)[0].replace(".1@", ".77@");
+    let scheme = r#"{"puts_percent":100,"sizes":[{"min_bytes":64,"max_bytes":64,"weight":1}]}"#;
+    let scheme = a.directory.file("scheme.json", scheme);
+    let begun = std::time::Instant::now();
+    let scheme = scheme.display();
+    a.good(&format!("load start initiator --to {silent} --messages 2 --window 2 --scheme {scheme}"));
+    let ran = a.run("load wait 1");
+    assert!(ran.status == 1 && begun.elapsed() < 2 * PATIENCE, "{:?}: {ran:?}", begun.elapsed());
+}
+
+/// A kernel node may die of a GET from a portal that never had an entry.
+#[test]
+fn a_load_gets_nothing_from_a_tcp_node_that_is_no_target() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
+    }
+    let other = two.nids(0)[1].replace("@xdp", "@tcp");
+    until_shown(&two.a, &format!("ping {other}"), &other);
+    let start = |timeout_ms: u32| {
+        two.a.good(&format!("load start initiator --to {other} --messages 200 --timeout-ms {timeout_ms}"));
+    };
+    start(1000);
+    let ran = two.a.run("load wait 1");
+    assert!(ran.status == 1 && (ran.stdout + &ran.stderr).contains("NoTarget"), "{}", ran.status);
+    two.b.good("load start target");
+    start(20_000);
+    assert!(two.a.good("load wait 2").contains("200 messages,"));
 }

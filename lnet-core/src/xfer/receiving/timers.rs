@@ -36,7 +36,7 @@ impl Receiving {
     /// Looks for streams and messages that were not touched for long.
     pub(crate) fn sweep(&mut self, call: &mut Call<'_, impl Uplink>) {
         let now = call.now();
-        let patience = call.sessions.local.times.message;
+        let patience = call.sessions.local.patience_max;
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             let stream = &self.streams[at];

@@ -2,7 +2,9 @@
 
 use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
+use super::message::Deadlines;
 use super::{Call, Sending, unfinished};
+use crate::list::List;
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::sessions::Sessions;
@@ -11,6 +13,15 @@ use crate::xfer::sessions::Sessions;
 const LOSS_PROBES: u32 = 3;
 
 impl Sending {
+    /// Has no message end later than this. Deadlines stay in order.
+    pub(crate) fn end_by(&mut self, latest: Instant) {
+        let mut next = self.deadlines.first();
+        while let Some(slot) = List::<Deadlines>::step(&self.messages, &mut next) {
+            let deadline = &mut self.messages[slot].deadline;
+            *deadline = (*deadline).min(latest);
+        }
+    }
+
     /// When the next message's time is over.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.messages.get(self.deadlines.first()).map(|message| message.deadline)

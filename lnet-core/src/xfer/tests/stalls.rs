@@ -9,6 +9,7 @@ use core::time::Duration;
 use lnet_wire::frame::Kind;
 
 use super::wire::{Frame, Network, Node};
+use crate::lnd::Status;
 use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -141,4 +142,34 @@ fn a_receiver_that_is_silent_for_some_time_is_sent_a_frame_for_each_probe() {
     let counters = network.nodes[0].counters()[0];
     assert!(counters.probes >= 2, "{counters:?}");
     assert_eq!(counters.frames_resent, counters.probes);
+}
+
+/// What is under way with a longer time ends with the shorter one; a longer one holds for what comes.
+#[test]
+fn a_message_timeout_changes_while_messages_are_under_way() {
+    let ends_after = |set: Option<(u64, Duration)>| {
+        let mut network = warm_pair(3);
+        let begun = network.now;
+        put(&mut network, 200);
+        for step in 1..=100_u64 {
+            network.now = begun + Duration::from_millis(50 * step);
+            let now = network.now;
+            if let Some((_, timeout)) = set.filter(|(at, _)| *at == step) {
+                network.nodes[0].shards[0].xfer.set_message_timeout(now, timeout);
+                put(&mut network, 201);
+            }
+            // All frames are lost.
+            network.nodes[0].poll(now);
+            let ended = network.nodes[0].sent().iter().filter(|(_, status)| *status != Status::Ok).count();
+            if ended == if set.is_some() { 2 } else { 1 } {
+                return 50 * step;
+            }
+        }
+        panic!("no end")
+    };
+    assert!((1950..=2200).contains(&ends_after(None)), "{}", ends_after(None));
+    let shortened = ends_after(Some((4, SECOND / 2)));
+    assert!((650..=900).contains(&shortened), "{shortened}");
+    let lengthened = ends_after(Some((4, SECOND * 4)));
+    assert!((4150..=4500).contains(&lengthened), "{lengthened}");
 }

@@ -458,6 +458,13 @@ impl Driver for TcpLnd {
     // Connections carry messages of all portals.
     fn set_policies(&mut self, _: &[PolicyWord; PORTALS]) {}
 
+    fn set_timeout(&mut self, _: Instant, timeout: Duration) {
+        self.sock.set_timeout(timeout);
+        for port in &mut self.ports {
+            port.options.unacknowledged_max = Some(timeout);
+        }
+    }
+
     fn has_work(&mut self) -> bool {
         let is_due = self.to_listen_at().is_some() && self.opened.load(Ordering::Acquire);
         is_due || self.sock.has_work() || self.streams.has_work() || self.exchange.has_work()

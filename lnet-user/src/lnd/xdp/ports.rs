@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
@@ -333,6 +334,10 @@ impl Driver for XdpLnd {
     }
 
     // The first shard tells the kernel about sockets.
+    fn set_timeout(&mut self, now: Instant, timeout: Duration) {
+        self.xfer.set_message_timeout(now, timeout);
+    }
+
     fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
         self.common.xfer.policies = *policies;
         self.xfer.set_policies(policies);
