@@ -48,6 +48,11 @@ impl<O: Clone> Node<O> {
         &self.pushes
     }
 
+    /// Counts pushes from 0 on again.
+    pub const fn reset_push_counters(&mut self) {
+        self.pushes = PushCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0 };
+    }
+
     /// Bytes that are to be there for the next push: those of the longest one yet.
     #[must_use]
     pub const fn push_room_bytes(&self) -> usize {

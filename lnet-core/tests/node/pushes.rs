@@ -348,6 +348,8 @@ fn bad_pushes_are_counted_and_no_more() {
     push(&mut runner, nid(1, 1), &good);
     push(&mut runner, Nid::ANY, &good);
     assert_eq!((counters(&runner), runner.node.peers().count()), ((0, 6, 0), 0));
+    runner.node.reset_push_counters();
+    assert_eq!(counters(&runner), (0, 0, 0));
     // Many that want to be pinged.
     for host in 2..200 {
         push(&mut runner, nid(1, host), &info(Features(0x06), &[nid(1, host)]));

@@ -594,8 +594,11 @@ impl Core {
         };
         let mut books = self.runner.books();
         if is_due && refused_pushes != books.refused_pushes {
-            let count = refused_pushes - books.refused_pushes;
-            warn!(count, "pushes refused: malformed, or not about their senders");
+            // They may count from 0 on again since.
+            let count = refused_pushes.checked_sub(books.refused_pushes).unwrap_or(refused_pushes);
+            if count > 0 {
+                warn!(count, "pushes refused: malformed, or not about their senders");
+            }
             books.refused_pushes = refused_pushes;
         }
         let log = &mut books.log;

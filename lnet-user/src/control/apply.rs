@@ -47,7 +47,7 @@ impl Control {
             self.change_rules(rule_steps, rules).await?;
         }
         if resets_statistics {
-            self.on_shards(Worker::reset_counters).await?;
+            self.reset_counters().await?;
         }
         Ok(outcomes)
     }
@@ -88,9 +88,14 @@ impl Control {
         self.change_core(changes, &[]).await?;
         self.is_configured.set(false);
         self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
-        self.on_shards(Worker::reset_counters).await?;
+        self.reset_counters().await?;
         self.lnet.forget_peers();
         Ok(())
+    }
+
+    async fn reset_counters(&self) -> Result<(), Refusal> {
+        self.lnet.machine().reset_push_counters();
+        self.on_shards(Worker::reset_counters).await.map(drop)
     }
 
     /// Nets and selection policies go, and portals get the policies that they had at the start.

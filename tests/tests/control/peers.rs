@@ -48,6 +48,11 @@ fn a_discovered_peer_has_all_its_nids_and_learns_ours() {
         let shown = two.b.good("peer show");
         [&a0, &a1].iter().all(|nid| shown.contains(nid.as_str())) && shown.contains("Multi-Rail: true")
     });
+    // Pushes count from 0 on again with all else.
+    assert!(!two.b.good("stats show").contains("pushes_taken: 0\n"));
+    two.b.good("stats reset");
+    let shown = two.b.good("stats show");
+    assert!(shown.contains("pushes_taken: 0\n"), "{shown}");
     let ran = two.a.run("discover 10.9.9.9@tcp");
     assert!(ran.status == 255 && ran.stdout.contains("no NI here is on tcp"), "{ran:?}");
 }
