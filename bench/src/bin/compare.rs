@@ -39,13 +39,20 @@ struct Cli {
 /// Transfers of LNet selftest that are under way at once.
 const CONCURRENCY: u32 = 8;
 const ETHERNET_BYTES: usize = 14;
-const KINDS: [(&str, Operation); 2] = [("Put", Operation::Put { ack: true }), ("Get", Operation::Get)];
+const KINDS: [(&str, Operation); 3] =
+    [("Put", Operation::Put { ack: true }), (UNACKNOWLEDGED, UNACKNOWLEDGED_PUT), ("Get", Operation::Get)];
+/// The Put that is over with its SEND, and its payload bytes: a longer one takes as long as its payload, with an ACK or without.
+const UNACKNOWLEDGED: &str = "Put without ACK";
+const UNACKNOWLEDGED_PUT: Operation = Operation::Put { ack: false };
+const UNACKNOWLEDGED_BYTES: usize = 64;
+/// Columns of a row's name.
+const NAME_WIDTH: usize = 36;
 
 #[derive(Serialize)]
 struct Row {
     name: String,
     size_bytes: usize,
-    /// Microseconds of one message alone, until its initiator knows that it is over.
+    /// Microseconds of one message alone, until its initiator knows that it is over: of a Put without ACK, that it was sent.
     alone_us: Option<f64>,
     /// Messages a second, many at once; of LNet selftest 8 transfers; of other programs, as they stream.
     per_second: Option<f64>,
@@ -157,6 +164,9 @@ fn main() -> anyhow::Result<()> {
         eprintln!("{bytes} bytes");
         add("raw AF_XDP".to_owned(), frames(link, bytes, time, pings)?);
         for (name, operation) in KINDS {
+            if operation == UNACKNOWLEDGED_PUT && bytes != UNACKNOWLEDGED_BYTES {
+                continue;
+            }
             let config = EndConfig { operation, ..EndConfig::puts(bytes) };
             let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
             add(format!("{name}, application-driven"), messages(link, time, at_once, open)?);
@@ -194,7 +204,7 @@ fn table(document: &Document) -> String {
         if size_bytes.replace(row.size_bytes) != Some(row.size_bytes) {
             let _ = writeln!(
                 text,
-                "\n{:<26}{:>12}{:>8}{:>14}{:>8}{:>9}",
+                "\n{:<NAME_WIDTH$}{:>12}{:>8}{:>14}{:>8}{:>9}",
                 format!("{} bytes", row.size_bytes),
                 "alone us",
                 "ratio",
@@ -210,7 +220,7 @@ fn table(document: &Document) -> String {
         let cell = |value: Option<f64>, digits| value.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
         let _ = writeln!(
             text,
-            "{:<26}{:>12}{:>8}{:>14}{:>8}{:>9}",
+            "{:<NAME_WIDTH$}{:>12}{:>8}{:>14}{:>8}{:>9}",
             row.name,
             cell(row.alone_us, 1),
             cell(ratio(|row| row.alone_us), 2),
@@ -219,12 +229,16 @@ fn table(document: &Document) -> String {
             cell(row.per_second.map(|rate| rate * row.size_bytes as f64 * 8.0 / 1e9), 2),
         );
     }
-    let _ = writeln!(text, "\n{:<26}{:>12}{:>8}{:>8}", "Put of 64 bytes", "pause us", "p50 us", "p99 us");
+    let _ = writeln!(
+        text,
+        "\n{:<NAME_WIDTH$}{:>12}{:>8}{:>8}",
+        "Put of 64 bytes", "pause us", "p50 us", "p99 us"
+    );
     for PauseRow { name, pause_us, p50_us, p99_us } in &document.pauses {
-        let _ = writeln!(text, "{name:<26}{pause_us:>12}{p50_us:>8.1}{p99_us:>8.1}");
+        let _ = writeln!(text, "{name:<NAME_WIDTH$}{pause_us:>12}{p50_us:>8.1}{p99_us:>8.1}");
     }
     text += "\npause: half a round trip after a pause, in which both ends have slept.\n\
-             alone: one message from its start until its initiator knows that it is over (a Put by its ACK), or a round trip; \
+             alone: one message from its start until its initiator knows that it is over (a Put by its ACK, one without ACK by its SEND), or a round trip; \
              a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \
              ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
              raw is a flood of full ones then.";
