@@ -89,7 +89,7 @@ impl Socklnd {
     }
 
     /// When something last arrived from the peer of a connection, on any.
-    fn heard_at(&self, slot: u32) -> Instant {
+    fn last_received_at(&self, slot: u32) -> Instant {
         let siblings = self.peers[self.connections[slot].peer].connections.iter(&self.connections);
         siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
     }
@@ -102,13 +102,13 @@ impl Socklnd {
             return None;
         }
         // A peer that has no room for this message, and answers by other connections, is not silent.
-        let heard_at = self.heard_at(slot);
+        let received_at = self.last_received_at(slot);
         let connection = &self.connections[slot];
         let is_sending = connection.polled_bytes != connection.sent_bytes;
-        let silent_at = connection.sent_at.max(heard_at) + SILENCE;
+        let silent_at = connection.sent_at.max(received_at) + SILENCE;
         if is_sending && now >= silent_at {
             self.report_silence(slot, Silence::TakesNothing);
-        } else if now >= heard_at + SILENCE_INTERVAL {
+        } else if now >= received_at + SILENCE_INTERVAL {
             // TCP takes small messages for a long time that reach nothing.
             self.actions.push_back(Action::Ask { conn: ConnId(slot) });
         } else if connection.silence == Some(Silence::AcknowledgesNothing) {
@@ -135,7 +135,7 @@ impl Socklnd {
         if now >= waits_since + self.config.tunables.timeout {
             self.counters.add(SocklndEvent::Stalled);
             self.close_siblings(now, conn.0, up);
-        } else if now >= waits_since.max(self.heard_at(conn.0)) + SILENCE {
+        } else if now >= waits_since.max(self.last_received_at(conn.0)) + SILENCE {
             self.report_silence(conn.0, Silence::AcknowledgesNothing);
         }
     }
