@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use xtask::command::{output, succeed};
+use anyhow::{Context, Result, ensure};
+use xtask::command::{output, say, succeed};
 
 /// Our network namespace, and its addresses.
 const NAMESPACE: &str = "lnet-interop";
@@ -28,6 +28,18 @@ pub(super) struct Needs {
     pub(super) options: &'static str,
     /// The nets of each kernel node and of our daemon, with the interfaces of their NIs.
     pub(super) nets: &'static [(&'static str, &'static str)],
+}
+
+/// Whose frames a silent cut takes away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Silence {
+    FromKernel,
+    FromUs,
+    Both,
+}
+
+impl Silence {
+    pub(super) const ALL: [Self; 3] = [Self::FromKernel, Self::FromUs, Self::Both];
 }
 
 pub(super) struct Lab {
@@ -101,12 +113,41 @@ impl Lab {
         self.has.context("no kernel node is up")
     }
 
-    /// Kills a kernel node, and boots it again.
-    pub(super) fn reboot(&self, node: u8) -> Result<()> {
+    /// Kills a kernel node.
+    pub(super) fn kill(&self, node: u8) -> Result<()> {
+        self.lab(["down", &node.to_string()]).map(drop)
+    }
+
+    /// Boots a kernel node that was killed.
+    pub(super) fn boot(&self, node: u8) -> Result<()> {
         // It has no options and the ordinary MTU where nodes are killed.
-        self.lab(["down", &node.to_string()])?;
         self.lab(["up", &node.to_string()])?;
         self.configure(node, self.has()?)
+    }
+
+    /// Kills a kernel node, and boots it again.
+    pub(super) fn reboot(&self, node: u8) -> Result<()> {
+        self.kill(node)?;
+        self.boot(node)
+    }
+
+    /// Has frames between the first kernel node and our daemon vanish, or no more; no interface tells of it.
+    pub(super) fn silence(&self, silence: Silence, interface: &str, is_silent: bool) -> Result<()> {
+        if silence != Silence::FromUs {
+            let verb = if is_silent { "add" } else { "del" };
+            let loss = if is_silent { " netem loss 100%" } else { "" };
+            self.on(1, &format!("tc qdisc {verb} dev {interface} root{loss}"))?;
+        }
+        if silence != Silence::FromKernel {
+            let address = if interface == "eth0" { "10.77.0.11" } else { "10.78.0.11" };
+            // An Ethernet address that no node has.
+            let nowhere =
+                ["replace", address, "lladdr", "52:54:77:00:00:99", "dev", interface, "nud", "permanent"];
+            let again = ["del", address, "dev", interface];
+            let words: &[&str] = if is_silent { &nowhere } else { &again };
+            self.here(&[&["ip", "neighbour"], words].concat())?;
+        }
+        Ok(())
     }
 
     /// Runs a shell command on a kernel node.
@@ -136,6 +177,15 @@ impl Lab {
 
     /// Starts our daemon with these options, and gives it its NIs with those.
     pub(super) fn start_daemon(&mut self, options: &[&str], ni: &[&str]) -> Result<()> {
+        self.start_bare_daemon(options)?;
+        for (net, interfaces) in self.has()?.nets {
+            self.tool(&[&["net", "add", "--net", net, "--if", interfaces], ni].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Starts our daemon with these options, and with no NI but the loopback one.
+    pub(super) fn start_bare_daemon(&mut self, options: &[&str]) -> Result<()> {
         self.stop_daemon();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", NAMESPACE]).arg(&self.daemon).arg("--socket").arg(&self.socket);
@@ -143,11 +193,7 @@ impl Lab {
         self.child = Some(command.spawn().context("lnetd does not start")?);
         let has = self.has()?;
         let configure: &[&str] = if has.large { &["--large"] } else { &[] };
-        self.until(|| self.tool(&[&["lnet", "configure"], configure].concat()))?;
-        for (net, interfaces) in has.nets {
-            self.tool(&[&["net", "add", "--net", net, "--if", interfaces], ni].concat())?;
-        }
-        Ok(())
+        self.until(|| self.tool(&[&["lnet", "configure"], configure].concat())).map(drop)
     }
 
     /// Kills our daemon: it says no farewell.
@@ -196,16 +242,33 @@ impl Lab {
     /// Whether all kernel nodes live, and none has complained.
     pub(super) fn check(&self) -> Result<()> {
         for node in 1..=self.has.map_or(0, |has| has.nodes) {
-            let node = node.to_string();
-            self.lab(["alive", &node])?;
-            let log = self.lab(["log", &node])?;
-            let is_odd =
-                |line: &&str| line.contains("LNetError") && !ORDINARY.iter().any(|part| line.contains(part));
-            if let Some(line) = log.lines().find(is_odd) {
-                bail!("kernel node {node} says: {line}");
-            }
+            self.lab(["alive", &node.to_string()])?;
+            let log = self.log(node)?;
+            let odd: Vec<_> = log.lines().filter(|line| is_odd(line)).collect();
+            ensure!(odd.is_empty(), "kernel node {node} says: {}", odd.join("\n"));
+            // What the list of ordinary ones lets through is told.
+            log.lines()
+                .filter(|line| is_complaint(line))
+                .for_each(|line| say(format_args!("  ordinary: {line}")));
         }
         Ok(())
+    }
+
+    fn log(&self, node: u8) -> Result<String> {
+        self.lab(["log", &node.to_string()])
+    }
+
+    /// What the kernel nodes have said last.
+    pub(super) fn last_words(&self) -> String {
+        let mut words = String::new();
+        for node in 1..=self.has.map_or(0, |has| has.nodes) {
+            let log = self.log(node).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+                let _ = writeln!(words, "  kernel node {node}: {line}");
+            }
+        }
+        words
     }
 }
 
@@ -218,5 +281,58 @@ impl Drop for Lab {
     }
 }
 
-/// What kernel nodes say of peers that are killed, as of one another.
-const ORDINARY: [&str; 4] = ["Connection to", "closed by", "Unexpected error -1", "recovery NI"];
+/// Lines of a kernel node's console that are shown of a failed case.
+const LAST_LINES: usize = 20;
+
+/// Whether a line of a kernel node's console is a complaint.
+fn is_complaint(line: &str) -> bool {
+    ["LNetError", "LustreError", "WARNING: "].iter().any(|mark| line.contains(mark))
+}
+
+/// Whether it is one that is not ordinary.
+fn is_odd(line: &str) -> bool {
+    let is_known = |(parts, _): &(&[&str], &str)| {
+        // Each part behind the one before it.
+        parts.iter().try_fold(line, |rest, part| rest.split_once(part).map(|(_, rest)| rest)).is_some()
+    };
+    is_complaint(line) && !ORDINARY.iter().any(is_known)
+}
+
+/// Complaints of kernel nodes that are to be expected, by their parts, and why.
+const ORDINARY: [(&[&str], &str); 2] = [
+    (
+        &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
+        "a request that a daemon had when it was killed expires",
+    ),
+    (
+        &["LustreError: ", "brw_client_done_rpc()) Skipped ", " previous similar message"],
+        "several such requests expire at once; others of that place are told of by name",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_odd_but_for_those_that_are_known() {
+        for line in [
+            "[    3.5] LNet: Added LNI 10.77.0.11@tcp [8/256/0/180]",
+            "[   12.0] LNet: Host 10.77.0.50 reset our connection while we were sending data; it may have rebooted",
+            "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed \
+             with -110",
+            "[   40.5] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) Skipped 3 previous similar messages",
+        ] {
+            assert!(!is_odd(line), "{line}");
+        }
+        for line in [
+            "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.12@tcp failed \
+             with -110",
+            "[   24.6] LustreError: 9:0:(brw_test.c:228:brw_check_page()) Bad data in page",
+            "[    8.1] LNetError: 9:0:(socklnd_proto.c:1:f()) Unexpected error -104 from 10.77.0.50@tcp",
+            "[    8.1] WARNING: CPU: 0 PID: 9 at lnet/lib-move.c:1 lnet_send",
+        ] {
+            assert!(is_odd(line), "{line}");
+        }
+    }
+}

@@ -97,6 +97,13 @@ pub(super) const CASES: &[Case] = &[
         run: selftest::cut,
     },
     Case {
+        name: "lst, silent cut",
+        what: "frames of one side, of the other, of both vanish for 5 s under bulk data, in each direction, and no \
+               interface tells of it",
+        needs: ONE,
+        run: selftest::silent_cut,
+    },
+    Case {
         name: "lst, checksums",
         what: "the same tests with a kernel node that has enable_csum; it sums messages of version 2 of the protocol \
                alone, and both speak version 3: so there is no sum to be checked",
@@ -145,6 +152,12 @@ pub(super) const CASES: &[Case] = &[
                both do afterwards, in full health",
         needs: RAILS,
         run: rails::cut,
+    },
+    Case {
+        name: "rails, silent cut",
+        what: "the same, but frames of one side, of the other, of both vanish on the rail, and no interface tells of it",
+        needs: RAILS,
+        run: rails::silent_cut,
     },
     Case {
         name: "rails, rebooted",

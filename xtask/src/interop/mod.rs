@@ -2,6 +2,7 @@
 //! said once.
 
 mod lab;
+mod ledger;
 mod matrix;
 mod rails;
 mod selftest;
@@ -68,7 +69,7 @@ pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
         let result = lab.prepare(case.needs).and_then(|()| (case.run)(&mut lab));
         let result = result.and_then(|found| lab.check().map(|()| found));
         if let Err(error) = &result {
-            say(format_args!("  failed: {error:#}"));
+            say(format_args!("  failed: {error:#}\n{}", lab.last_words()));
             lab.forget();
         }
         lab.stop_daemon();

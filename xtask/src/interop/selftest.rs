@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::lab::{Lab, OURS};
+use super::lab::{Lab, OURS, Silence};
+use super::ledger::Ledger;
 use super::matrix::{KERNEL, LIVES, both_ping};
 
 /// What is tested in each direction.
@@ -16,6 +17,9 @@ const TESTS: [&str; 5] = [
     "brw write check=full size=1M",
 ];
 const SECONDS: &str = "2";
+/// Bulk data, all of it looked at.
+pub(super) const READ: &str = "brw read check=full size=1M";
+pub(super) const WRITE: &str = "brw write check=full size=1M";
 /// Connections are watched while they are cut for so long.
 pub(super) const CUT: Duration = Duration::from_secs(5);
 
@@ -113,54 +117,89 @@ pub(super) fn plain(lab: &mut Lab) -> Result<String> {
     all(lab, by_kernel, "lst")
 }
 
-/// Our daemon is killed while a kernel node reads bulk data from it.
+/// Our daemon is killed while a kernel node writes bulk data to it.
 pub(super) fn killed_here(lab: &mut Lab) -> Result<String> {
+    let mut counted = 0;
     for _life in 0..LIVES {
         start(lab, &["--shards", "2"], &[])?;
-        let test = "brw write check=full size=1M";
-        let begin = script("lst", KERNEL, OURS, test, "exit 0;");
-        lab.on(1, &begin)?;
+        let ledger = Ledger::open(lab)?;
+        lab.on(1, &script("lst", KERNEL, OURS, WRITE, "exit 0;"))?;
         std::thread::sleep(Duration::from_secs(1));
-        lab.kill_daemon()?;
+        counted += ledger.killed_here(lab)?;
         lab.start_daemon(&["--shards", "2", "--selftest"], &[])?;
         lab.until(|| both_ping(lab))?;
         // Kernel nodes hang, among themselves too, where a session ends while requests are under way.
         lab.on(1, "export LST_SESSION=1; lst stop b >&2 && lst end_session >&2")?;
-        judge(&lab.on(1, &script("lst", KERNEL, OURS, test, ""))?)?;
+        judge(&lab.on(1, &script("lst", KERNEL, OURS, WRITE, ""))?)?;
     }
-    Ok(String::new())
+    Ok(format!("none of {counted} messages was lost that was not under way"))
 }
 
 /// The kernel node is killed while our daemon writes bulk data to it.
 pub(super) fn killed_there(lab: &mut Lab) -> Result<String> {
     start(lab, &["--shards", "2"], &[])?;
     let lst = lab.console();
+    let mut counted = 0;
     for _life in 0..LIVES {
-        let test = "brw write check=full size=1M";
-        lab.shell(&script(&lst, OURS, KERNEL, test, "exit 0;"))?;
+        let ledger = Ledger::open(lab)?;
+        lab.shell(&script(&lst, OURS, KERNEL, WRITE, "exit 0;"))?;
         std::thread::sleep(Duration::from_secs(1));
-        lab.reboot(1)?;
+        counted += ledger.killed_there(lab)?;
+        lab.boot(1)?;
         load(lab)?;
         lab.until(|| both_ping(lab))?;
-        judge(&lab.shell(&script(&lst, OURS, KERNEL, test, ""))?)?;
+        judge(&lab.shell(&script(&lst, OURS, KERNEL, WRITE, ""))?)?;
     }
-    Ok(String::new())
+    Ok(format!("none of {counted} messages was lost that was not under way"))
+}
+
+/// What is said to a kernel console at the end of a test that began before.
+const REST: &str = "export LST_SESSION=1; lst stat --delay 2 --count 1 c && lst show_error c s 2>&1 && lst stop b >&2 && \
+                    lst end_session >&2";
+
+/// Bulk data of a kernel client, of which something takes place in the middle: how many messages there were. None may be
+/// lost, on either side.
+pub(super) fn disturbed(lab: &Lab, test: &str, disturb: impl FnOnce(&Lab) -> Result<()>) -> Result<u64> {
+    let ledger = Ledger::open(lab)?;
+    lab.on(1, &script("lst", KERNEL, OURS, test, "exit 0;"))?;
+    disturb(lab)?;
+    judge(&lab.on(1, REST)?)?;
+    ledger.balanced(lab)
 }
 
 /// The link is cut while bulk data goes in both directions.
 pub(super) fn cut(lab: &mut Lab) -> Result<String> {
     start(lab, &["--shards", "2"], &[])?;
-    for test in ["brw read check=full size=1M", "brw write check=full size=1M"] {
-        lab.on(1, &script("lst", KERNEL, OURS, test, "exit 0;"))?;
-        lab.here(&["ip", "link", "set", "eth0", "down"])?;
-        std::thread::sleep(CUT);
-        lab.here(&["ip", "link", "set", "eth0", "up"])?;
-        lab.until(|| both_ping(lab))?;
-        let rest = "export LST_SESSION=1; lst stat --delay 2 --count 1 c && lst show_error c s 2>&1 && lst stop b >&2 && \
-                    lst end_session >&2";
-        judge(&lab.on(1, rest)?).with_context(|| test.to_owned())?;
+    let mut counted = 0;
+    for test in [READ, WRITE] {
+        let down_and_up = |lab: &Lab| {
+            lab.here(&["ip", "link", "set", "eth0", "down"])?;
+            std::thread::sleep(CUT);
+            lab.here(&["ip", "link", "set", "eth0", "up"])?;
+            lab.until(|| both_ping(lab)).map(drop)
+        };
+        counted += disturbed(lab, test, down_and_up).with_context(|| test.to_owned())?;
     }
-    Ok("no error".to_owned())
+    Ok(format!("no error, and none of {counted} messages lost"))
+}
+
+/// Frames vanish while bulk data goes in both directions, and no interface tells of it.
+pub(super) fn silent_cut(lab: &mut Lab) -> Result<String> {
+    start(lab, &["--shards", "2"], &[])?;
+    let mut counted = 0;
+    for silence in Silence::ALL {
+        for test in [READ, WRITE] {
+            let vanish = |lab: &Lab| {
+                lab.silence(silence, "eth0", true)?;
+                std::thread::sleep(CUT);
+                lab.silence(silence, "eth0", false)?;
+                lab.until(|| both_ping(lab)).map(drop)
+            };
+            let disturbed = disturbed(lab, test, vanish);
+            counted += disturbed.with_context(|| format!("{test}, frames vanish: {silence:?}"))?;
+        }
+    }
+    Ok(format!("no error, and none of {counted} messages lost"))
 }
 
 /// Both consoles, one after the other, with the same nodes and the same words: what they print.
@@ -170,7 +209,7 @@ pub(super) fn output(lab: &mut Lab) -> Result<String> {
     let mut compared = 0;
     let words = |lst: &str| {
         let begun = "export LST_SESSION=1; cd /; exec 2>/dev/null
-            say() { echo \"+ $*\"; LST \"$@\"; [ $? = 0 ] && echo done || echo failed; }";
+            say() { echo \"+ $*\"; LST \"$@\"; echo \"=> $?\"; }";
         format!("{begun}\n{OUTPUT}").replace("LST", lst).replace(&format!("{lst}_SESSION"), "LST_SESSION")
     };
     let [theirs, ours] =
@@ -183,10 +222,11 @@ pub(super) fn output(lab: &mut Lab) -> Result<String> {
     Ok(format!("{compared} lines"))
 }
 
-/// What is said to both consoles.
+/// What is said to both consoles. The session is made anew where a kernel console loses it: by a second one that it refuses.
 const OUTPUT: &str = "
     say new_session --force --timeout 10 interop
     say new_session again
+    LST end_session >/dev/null; LST new_session --force --timeout 10 interop >/dev/null
     say add_group c 10.77.0.11@tcp
     say add_group s 10.77.0.50@tcp
     say add_group s 10.77.0.50@tcp
@@ -267,10 +307,10 @@ pub(super) fn mixed(lab: &mut Lab) -> Result<String> {
     let group = format!("{KERNEL} {OURS}");
     let ours = lab.console();
     for (run, lst) in [(by_kernel as fn(&Lab, &str) -> Result<String>, "lst"), (by_ours, ours.as_str())] {
-        for (from, to) in [(group.as_str(), SECOND), (SECOND, group.as_str())] {
+        for (from, to, servers) in [(group.as_str(), SECOND, 1), (SECOND, group.as_str(), 2)] {
             for test in ["ping", "brw read check=full size=1M", "brw write check=full size=4K"] {
                 // Each client sends to all servers.
-                let script = script(lst, from, to, &format!("--distribute 1:2 {test}"), "");
+                let script = script(lst, from, to, &format!("--distribute 1:{servers} {test}"), "");
                 run(lab, &script)
                     .and_then(|shown| judge(&shown))
                     .with_context(|| format!("{test} from {from} to {to}"))?;
