@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::{rails, selftest};
+use super::{rails, selftest, trees};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
@@ -59,6 +59,13 @@ pub(super) const CASES: &[Case] = &[
         run: killed_there,
     },
     Case { name: "cut", what: "the link is cut for 5 s while both ping", needs: ONE, run: cut },
+    Case {
+        name: "trees",
+        what: "the same commands on both sides: what `lnetctl` shows of nets, peers, counters, tunables and policies, and \
+               its backup, has the same keys, types and values, but for a list of those that differ from node to node",
+        needs: ONE,
+        run: trees::trees,
+    },
     Case {
         name: "lst, kernel console",
         what: "pings and bulk data of 4 KiB and 1 MiB, fully checked, in both directions",

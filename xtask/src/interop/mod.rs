@@ -6,6 +6,7 @@ mod ledger;
 mod matrix;
 mod rails;
 mod selftest;
+mod trees;
 
 use std::fmt::Write as _;
 use std::fs;
