@@ -228,6 +228,11 @@ impl Lab {
         output("sh", ["-c", words])
     }
 
+    /// The namespace of the lab, in which it has addresses of its own in the nets of all nodes.
+    pub(super) fn namespace() -> String {
+        std::env::var("LAB_NETNS").unwrap_or_else(|_| "lablan".to_owned())
+    }
+
     /// Runs a program in our namespace.
     pub(super) fn here(&self, words: &[&str]) -> Result<String> {
         output("ip", ["netns", "exec", NAMESPACE].iter().chain(words))

@@ -111,6 +111,13 @@ pub(super) const CASES: &[Case] = &[
         run: selftest::silent_cut,
     },
     Case {
+        name: "lst, hostile diallers",
+        what: "diallers from a third address break the rules of the protocol, some in the kernel node's name, beside \
+               bulk data and pings of the kernel node",
+        needs: ONE,
+        run: selftest::hostile,
+    },
+    Case {
         name: "lst, checksums",
         what: "the same tests with a kernel node that has enable_csum; it sums messages of version 2 of the protocol \
                alone, and both speak version 3: so there is no sum to be checked",

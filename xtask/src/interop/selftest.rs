@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::hostile::beside_diallers;
 use super::lab::{Lab, OURS, Silence};
 use super::ledger::Ledger;
 use super::matrix::{KERNEL, LIVES, both_ping};
@@ -200,6 +201,39 @@ pub(super) fn silent_cut(lab: &mut Lab) -> Result<String> {
         }
     }
     Ok(format!("no error, and none of {counted} messages lost"))
+}
+
+/// Diallers that break the rules, beside a kernel client of our daemon.
+pub(super) fn hostile(lab: &mut Lab) -> Result<String> {
+    start(lab, &["--shards", "2"], &[])?;
+    let (counted, dialled) = beside_diallers(&Lab::namespace(), || {
+        let mut counted = 0;
+        for test in [READ, WRITE, "ping"] {
+            let while_dialled = |_: &Lab| {
+                std::thread::sleep(CUT);
+                Ok(())
+            };
+            counted += disturbed(lab, test, while_dialled).with_context(|| test.to_owned())?;
+        }
+        Ok(counted)
+    })?;
+    let refused = refusals(&lab.tool(&["frames", "show"])?)?;
+    ensure!(refused * 2 > dialled, "{refused} refusals are counted of {dialled} diallers");
+    Ok(format!(
+        "{dialled} diallers, {refused} refused and counted; no error, and none of {counted} messages lost"
+    ))
+}
+
+/// How many connections were refused or closed for what was said on them, as `frames show` tells.
+fn refusals(shown: &str) -> Result<u64> {
+    const REASONS: [&str; 6] =
+        ["bad_request", "unknown_target", "bad_hello", "impostor", "bad_message", "unprivileged"];
+    let counts = shown.lines().filter_map(|line| line.trim().split_once(": "));
+    let counts =
+        counts.filter(|(key, _)| REASONS.contains(key)).map(|(_, count)| count.trim().parse::<u64>());
+    let counts = counts.collect::<Result<Vec<_>, _>>().context("`frames show` prints no numbers")?;
+    ensure!(!counts.is_empty(), "`frames show` tells no reasons: {shown}");
+    Ok(counts.iter().sum())
 }
 
 /// Both consoles, one after the other, with the same nodes and the same words: what they print.
