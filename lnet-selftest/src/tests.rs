@@ -62,13 +62,19 @@ fn add_group(name: &str, addresses: &[u8]) -> Command {
     Command::AddGroup { name: name.into(), nids: addresses.iter().map(|address| nid(*address)).collect() }
 }
 
+/// A test for one server.
 fn add_test(loop_count: u32, test: SelftestTest) -> Command {
+    add_test_for(1, loop_count, test)
+}
+
+/// A test whose clients each send to so many servers.
+fn add_test_for(span: u32, loop_count: u32, test: SelftestTest) -> Command {
     Command::AddTest {
         batch: "b".into(),
         loop_count,
         concurrency: 4,
         distribute: 1,
-        span: 2,
+        span,
         stops_on_error: true,
         from: "c".into(),
         to: "s".into(),
@@ -92,7 +98,7 @@ fn pings_and_bulk_data_of_each_size_in_each_direction() {
         run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
         let tests = [4096, 8, 1 << 20].map(|length| [brw(false, length), brw(true, length)]);
         for test in tests.into_iter().flatten().chain([SelftestTest::Ping]) {
-            agreed(&console, add_test(25, test)).await;
+            agreed(&console, add_test_for(2, 25, test)).await;
         }
         agreed(&console, Command::Run { batch: "b".into() }).await;
         let begun = Instant::now();
@@ -167,6 +173,8 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
             assert_eq!(refused.errno, Errno::INVAL, "{length}: {refused}");
         }
         assert_eq!(run(&console, add_test(0, SelftestTest::Ping)).await.unwrap_err().errno, Errno::INVAL);
+        let wide = add_test_for(2, 1, SelftestTest::Ping);
+        assert_eq!(run(&console, wide).await.unwrap_err().errno, Errno::INVAL);
         // As the reference has it, a batch without tests runs, and there is nothing to do.
         let Ok(SelftestAnswer::Nodes(idle)) = run(&console, Command::Run { batch: "b".into() }).await else {
             panic!()

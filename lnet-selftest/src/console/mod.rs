@@ -427,7 +427,12 @@ impl Console {
         }
         let words = described(&test);
         let test = wire_test(&test, features)?;
-        let (span, distribute) = ((span as usize).min(servers.len()), distribute as usize);
+        let (span, distribute) = (span as usize, distribute as usize);
+        if span > servers.len() {
+            let message =
+                format!("distribute {distribute}:{span}: group {to} has {} active nodes", servers.len());
+            return refused(Errno::INVAL, message);
+        }
         let server_loops = clients.len().div_ceil(distribute).div_ceil(servers.len().div_ceil(span))
             * distribute
             * concurrency as usize;

@@ -46,6 +46,7 @@ fn session(two: &Two, net: &str) {
     }
     bad(a, "add_test --batch b1 --from clients --to servers brw write size=4097", "multiples of 8");
     bad(a, "add_test --batch b1 --from clients --to nowhere ping", "no group nowhere");
+    bad(a, "add_test --batch b1 --distribute 1:2 --from clients --to servers ping", "has 1 active nodes");
     assert_eq!(good(a, "run b1"), "b1 is running now\n");
     let stat = good(a, "stat --count 1 --delay 1 servers clients");
     let lines: Vec<&str> = stat.lines().collect();
