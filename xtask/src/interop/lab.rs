@@ -113,8 +113,9 @@ impl Lab {
         self.has.context("no kernel node is up")
     }
 
-    /// Kills a kernel node.
+    /// Kills a kernel node. Its log goes with it, and is checked before.
     pub(super) fn kill(&self, node: u8) -> Result<()> {
+        self.check()?;
         self.lab(["down", &node.to_string()]).map(drop)
     }
 

@@ -133,7 +133,7 @@ pub(super) fn killed_here(lab: &mut Lab) -> Result<String> {
         lab.on(1, "export LST_SESSION=1; lst stop b >&2 && lst end_session >&2")?;
         judge(&lab.on(1, &script("lst", KERNEL, OURS, WRITE, ""))?)?;
     }
-    Ok(format!("none of {counted} messages was lost that was not under way"))
+    Ok(format!("of {counted} messages at most what was under way at the kills is missing"))
 }
 
 /// The kernel node is killed while our daemon writes bulk data to it.
@@ -151,7 +151,7 @@ pub(super) fn killed_there(lab: &mut Lab) -> Result<String> {
         lab.until(|| both_ping(lab))?;
         judge(&lab.shell(&script(&lst, OURS, KERNEL, WRITE, ""))?)?;
     }
-    Ok(format!("none of {counted} messages was lost that was not under way"))
+    Ok(format!("of {counted} messages at most what was under way at the kills is missing"))
 }
 
 /// What is said to a kernel console at the end of a test that began before.
@@ -218,7 +218,7 @@ pub(super) fn hostile(lab: &mut Lab) -> Result<String> {
         Ok(counted)
     })?;
     let refused = refusals(&lab.tool(&["frames", "show"])?)?;
-    ensure!(refused * 2 > dialled, "{refused} refusals are counted of {dialled} diallers");
+    ensure!(refused * 4 > dialled * 3, "{refused} refusals are counted of {dialled} diallers");
     Ok(format!(
         "{dialled} diallers, {refused} refused and counted; no error, and none of {counted} messages lost"
     ))
