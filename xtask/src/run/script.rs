@@ -23,7 +23,7 @@ const ALONE_COUNT: u64 = 2000;
 const SHARE_MIN_PERCENT: u32 = 10;
 /// Frames of a million that may be sent again where none is lost on purpose: a receiver that is not scheduled for long
 /// may have too few buffers in its rings.
-const RESENT_MAX_PER_MILLION: u32 = 10_000;
+const RESENT_MAX_PER_MILLION: u32 = 5_000;
 /// The files of the load's scheme and of the initiator's result.
 const SCHEME: &str = "scheme.json";
 const SENT: &str = "sent.json";
