@@ -97,7 +97,7 @@ fn what_this_node_has_not_is_refused_by_name() {
     node.bad("net add --net tcp --if lo", &["errno: -"]);
     node.bad("net add --net xdp --if no-such-if", &["errno: -100", "no-such-if"]);
     node.bad("net add --net xdp --if no-such-if[0]", &["errno: -100", "in brackets are CPTs"]);
-    node.bad("net set --net xdp --lnd-timeout 7", &["errno: -95", "--lnd-timeout"]);
+    node.bad("net set --net elan --lnd-timeout 7", &["errno: -"]);
     node.bad("net set --all --conns-per-peer 3", &["errno: -95", "conns_per_peer"]);
     node.bad("steering set --portal 0 --policy rotor", &["errno: -16", "portal 0"]);
     node.bad("net del --net xdp", &["errno: -22"]);
