@@ -1,21 +1,28 @@
 //! What a kernel node said once, said again to a live daemon in the other node's place: byte for byte but for the
 //! handles that the daemon made itself. What the daemon answers is what the kernel node answered.
 //!
-//! The daemon has the part of node 2, which answers. Node 1's part of the selftest captures cannot be played: its console makes
-//! up the numbers of sessions, calls and bulk data, and all that node 2 said has them. Those of `e_router` cannot either: a
-//! daemon has no routes yet. The protocol itself plays every part of every capture (the test `replay`).
+//! The daemon has the part of node 2, which answers, and in the pings and discoveries that of node 1 too, which is told to
+//! begin them. Which of several NIs are taken is not compared but prescribed where it follows from all that went before: LNet
+//! counts responses and messages with a given source when it takes NIs in turn, and this stack does not.
+//!
+//! Node 1's part of the selftest captures cannot be played: its console makes up the numbers of sessions, calls and bulk
+//! data, and all that node 2 said has them. Those of `e_router` cannot either: a daemon has no routes yet. In `d_down_reject`
+//! nothing is said. The protocol itself plays every part of every capture (the test `replay`).
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, ip, require_privilege};
+use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::selftest::{Body as SelftestBody, Message};
-use lnet_wire::socklnd::{ByteOrder, Hello, PREFIX_BYTES, Parsed, Prefix, PrefixKind};
-use lnet_wire::{Body, Header, PingInfo, WireHandle};
+use lnet_wire::socklnd::{
+    ByteOrder, ConnectionRequest, Hello, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind,
+};
+use lnet_wire::{Body, Header, Nid, PingInfo, WireHandle};
 
 use crate::dialler::privileged;
 use crate::pcap::{Connection, connections};
@@ -31,20 +38,112 @@ const SEQUENCE: std::ops::Range<usize> = 24..28;
 
 /// Bulk data of which the capture has not every packet.
 const BULK_BYTES: usize = 1 << 20;
+/// Diallers have ports below this.
+const RESERVED_END: u16 = 1024;
+
+/// A command to the daemon, and before what the daemon says it is given: the number of a connection in the texts of the
+/// captures, and how many things the daemon has said on it.
+type Told = (usize, usize, &'static str);
+
+/// What the daemon plays.
+struct Part {
+    capture: &'static str,
+    /// The number of the node that it is.
+    host: u8,
+    /// On so many interfaces each node has NIs.
+    interfaces: u8,
+    /// Selection policies, by which the daemon takes the paths that the kernel node took.
+    policies: &'static [&'static str],
+    told: &'static [Told],
+}
 
 /// The kernel node's part, and what it has learnt of the daemon.
-#[derive(Default)]
-struct Player {
+struct Player<'a> {
+    connections: &'a [Connection],
     streams: Vec<Option<TcpStream>>,
+    listeners: Vec<TcpListener>,
+    /// Connections that the daemon has dialled, and that have not been spoken on yet.
+    accepted: Vec<TcpStream>,
+    /// The port below which the last stream was dialled from.
+    below: u16,
     /// Handles of the capture, and the daemon's in their place.
     handles: HashMap<WireHandle, WireHandle>,
-    incarnation: Option<u64>,
+    /// The life of each of the daemon's NIs.
+    incarnations: HashMap<Nid, u64>,
     /// What came before what is waited for, with its connection.
     early: Vec<(usize, Said)>,
     heard: usize,
 }
 
-impl Player {
+impl<'a> Player<'a> {
+    /// Listens where the kernel node did.
+    fn new(connections: &'a [Connection], host: u8) -> Self {
+        let mut addresses: Vec<Ipv4Addr> =
+            connections.iter().map(|connection| *connection.listener.ip()).collect();
+        addresses.retain(|address| !is_of(host, address));
+        addresses.sort();
+        addresses.dedup();
+        let listen = |address| {
+            let listener = TcpListener::bind((address, PORT)).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listener
+        };
+        Self {
+            connections,
+            streams: connections.iter().map(|_| None).collect(),
+            listeners: addresses.into_iter().map(listen).collect(),
+            accepted: Vec::new(),
+            below: RESERVED_END,
+            handles: HashMap::new(),
+            incarnations: HashMap::new(),
+            early: Vec::new(),
+            heard: 0,
+        }
+    }
+
+    /// Dials a connection, or waits for the daemon to do it.
+    fn open(&mut self, connection: usize, is_own: bool) {
+        if self.streams[connection].is_some() {
+            return;
+        }
+        let Connection { dialler, listener, .. } = &self.connections[connection];
+        let stream = if is_own {
+            let (stream, port) = privileged(*dialler.ip(), *listener.ip(), self.below);
+            self.below = port;
+            stream
+        } else {
+            self.accept(connection)
+        };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        self.streams[connection] = Some(stream);
+    }
+
+    /// The daemon's next connection between the addresses of this one.
+    fn accept(&mut self, connection: usize) -> TcpStream {
+        let Connection { dialler, listener, .. } = &self.connections[connection];
+        let ends = |stream: &TcpStream| {
+            let (from, to) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
+            assert!(from.port() < RESERVED_END, "{from} is not reserved");
+            [from.ip(), to.ip()]
+        };
+        let expected = [dialler, listener].map(|end| SocketAddr::from(*end).ip());
+        let mut found = None;
+        wait_until(&format!("C{} is dialled: {expected:?}", connection + 1), PATIENCE, || {
+            self.accept_all();
+            found = self.accepted.iter().position(|stream| ends(stream) == expected);
+            found.is_some() || !self.accepted.is_empty() && panic!("{:?} came instead", self.accepted)
+        });
+        let stream = self.accepted.remove(found.unwrap());
+        stream.set_nonblocking(false).unwrap();
+        stream
+    }
+
+    fn accept_all(&mut self) {
+        let dialled = self.listeners.iter().flat_map(TcpListener::accept);
+        self.accepted.extend(dialled.map(|(stream, _)| stream));
+    }
+
     /// Says what the kernel node said, with the daemon's handles.
     fn say(&mut self, unit: &Unit) {
         let mut said = unit.said.clone();
@@ -74,7 +173,7 @@ impl Player {
             if let Some(index) = self.early.iter().position(is_it) {
                 break self.early.remove(index).1;
             }
-            match heard(&mut stream, unit.index == 0) {
+            match heard(&mut stream, unit) {
                 Ok(said) => self.early.push((unit.connection, said)),
                 Err(error) => panic!("{error}: {what}; instead came {:?}", self.early),
             }
@@ -90,7 +189,7 @@ impl Player {
         let mut expected = theirs.clone();
         match (&mut expected, ours) {
             (Said::Hello(theirs), Said::Hello(ours)) => {
-                let life = *self.incarnation.get_or_insert(ours.source_incarnation);
+                let life = *self.incarnations.entry(ours.source.nid).or_insert(ours.source_incarnation);
                 assert_ne!(life, 0, "a life is no number");
                 theirs.source_incarnation = life;
             }
@@ -160,20 +259,12 @@ fn own_values(theirs: &mut Vec<u8>, own: &[u8]) {
     }
 }
 
-/// The next thing that is said on a stream, a HELLO or what comes after it.
-fn heard(stream: &mut impl Read, is_hello: bool) -> std::io::Result<Said> {
-    if is_hello {
-        let mut bytes = Vec::new();
-        loop {
-            match Hello::parse(&bytes).unwrap() {
-                Parsed::Whole(hello, _) => return Ok(Said::Hello(hello)),
-                Parsed::Needs(count) => {
-                    let begin = bytes.len();
-                    bytes.resize(count, 0);
-                    stream.read_exact(&mut bytes[begin..])?;
-                }
-            }
-        }
+/// The next thing that is said on a stream, in the place of `unit`.
+fn heard(stream: &mut impl Read, unit: &Unit) -> std::io::Result<Said> {
+    match &unit.said {
+        Said::Request(_) => return whole(stream, ConnectionRequest::parse).map(Said::Request),
+        Said::Hello(_) => return whole(stream, Hello::parse).map(Said::Hello),
+        Said::Noop(_) | Said::Message { .. } => {}
     }
     let mut bytes = [0; PREFIX_BYTES];
     stream.read_exact(&mut bytes)?;
@@ -189,29 +280,66 @@ fn heard(stream: &mut impl Read, is_hello: bool) -> std::io::Result<Said> {
     Ok(Said::Message { prefix, header, payload })
 }
 
-/// Plays what was said to node 2, by whom the connections were dialled, in the order of the capture; how many things the
-/// daemon has said.
-fn play(connections: &[Connection], units: &[Unit]) -> usize {
-    let mut player = Player::default();
-    player.streams.resize_with(connections.len(), || None);
-    let mut order: Vec<&Unit> = units.iter().collect();
-    order.sort_by_key(|unit| unit.packet);
-    let mut below = 1024;
-    for unit in order {
-        let Connection { dialler, listener, .. } = &connections[unit.connection];
-        if player.streams[unit.connection].is_none() {
-            let (stream, port) = privileged(*dialler.ip(), *listener.ip(), below);
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.set_nodelay(true).unwrap();
-            below = port;
-            player.streams[unit.connection] = Some(stream);
-        }
-        match unit.direction {
-            0 => player.say(unit),
-            _ => player.hear(unit),
+/// Reads as many bytes as it takes.
+fn whole<T, E: std::fmt::Debug>(
+    stream: &mut impl Read,
+    parse: fn(&[u8]) -> Result<Parsed<T>, E>,
+) -> std::io::Result<T> {
+    let mut bytes = Vec::new();
+    loop {
+        match parse(&bytes).unwrap() {
+            Parsed::Whole(value, _) => return Ok(value),
+            Parsed::Needs(count) => {
+                let begin = bytes.len();
+                bytes.resize(count, 0);
+                stream.read_exact(&mut bytes[begin..])?;
+            }
         }
     }
+}
+
+/// Whether this is an address of node `host`.
+fn is_of(host: u8, address: &Ipv4Addr) -> bool {
+    address.octets()[3] == 10 + host
+}
+
+/// Waits for the end of what the daemon was told last.
+fn obeyed(told: Option<Child>) {
+    let Some(told) = told else { return };
+    let output = told.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// Plays what was said to the daemon's node, and what that was told, in the order of the capture; how many things the
+/// daemon has said in its place.
+fn play(daemon: &Daemon, part: &Part, connections: &[Connection], units: &[Unit]) -> usize {
+    let host = part.host;
+    let mut player = Player::new(connections, host);
+    let mut order: Vec<&Unit> = units.iter().collect();
+    order.sort_by_key(|unit| unit.packet);
+    let (mut told, mut doing) = (part.told.iter().peekable(), None);
+    for unit in order {
+        let dials = is_of(host, connections[unit.connection].dialler.ip());
+        let is_heard = dials == (unit.direction == 0);
+        let is_told =
+            |(connection, index, _): &&Told| (*connection, *index) == (unit.connection + 1, unit.index);
+        if is_heard && let Some((_, _, words)) = told.next_if(is_told) {
+            obeyed(doing.take());
+            let mut command = daemon.lnetctl(words);
+            doing = Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        }
+        player.open(unit.connection, !dials);
+        if is_heard {
+            player.hear(unit);
+        } else {
+            player.say(unit);
+        }
+    }
+    obeyed(doing);
+    assert!(told.next().is_none());
     assert_eq!(player.early, []);
+    player.accept_all();
+    assert!(player.accepted.is_empty(), "the daemon dials more: {:?}", player.accepted);
     for stream in player.streams.iter().flatten() {
         stream.set_read_timeout(Some(SILENCE)).unwrap();
         let more = (&mut &*stream).read(&mut [0]).map_err(|error| error.kind());
@@ -223,49 +351,114 @@ fn play(connections: &[Connection], units: &[Unit]) -> usize {
     player.heard
 }
 
-/// The daemon is node 2 of a capture, which node 1 dialled.
-fn check(name: &str) {
+fn check(part: &Part) {
     if !require_privilege("a daemon over veth", &NETNS_NODES) {
         return;
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/captures").join(name).with_extension("pcap");
-    let connections = connections(&path);
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/captures");
+    let connections = connections(&captures.join(part.capture).with_extension("pcap"));
     let units = units(&connections);
-    let netns = Netns::new(Wiring::default());
-    for (namespace, address) in [(netns.a(), "10.77.0.12/24"), (netns.b(), "10.77.0.11/24")] {
-        let interface = &namespace.interface().name;
-        ip(namespace, &format!("addr flush dev {interface}"));
-        ip(namespace, &format!("addr add {address} dev {interface}"));
+    let netns = Netns::new(Wiring { rails: part.interfaces, ..Wiring::default() });
+    for (namespace, host) in [(netns.a(), part.host), (netns.b(), 3 - part.host)] {
+        // Between NIDs of different interfaces packets come by one, and are answered by the other.
+        enter(namespace, || std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap());
+        for (rail, interface) in namespace.interfaces().iter().enumerate() {
+            let name = &interface.name;
+            ip(namespace, &format!("addr flush dev {name}"));
+            ip(namespace, &format!("addr add 10.{}.0.{}/24 dev {name}", 77 + rail, 10 + host));
+        }
     }
     let daemon = Daemon::start(Directory::new(), Some(netns.a()), "--selftest --shards 1 --spin 0");
     daemon.good("lnet configure");
-    daemon.good(&format!("net add --net tcp --if {}", netns.a().interface().name));
-    let heard = enter(netns.b(), || play(&connections, &units));
-    let expected = units.iter().filter(|unit| unit.direction == 1).count();
-    assert_eq!(heard, expected);
+    for interface in netns.a().interfaces() {
+        daemon.good(&format!("net add --net tcp --if {} --conns-per-peer 1", interface.name));
+    }
+    for policy in part.policies {
+        daemon.good(&format!("udsp add {policy}"));
+    }
+    let heard = enter(netns.b(), || play(&daemon, part, &connections, &units));
+    let is_ours = |unit: &&Unit| {
+        let dials = is_of(part.host, connections[unit.connection].dialler.ip());
+        dials == (unit.direction == 0)
+    };
+    assert_eq!(heard, units.iter().filter(is_ours).count());
+}
+
+/// The daemon is the node that is asked.
+fn check_answers(capture: &'static str) {
+    check(&Part { capture, host: 2, interfaces: 1, policies: &[], told: &[] });
 }
 
 #[test]
 fn a_live_daemon_answers_a_ping_and_a_discovery_as_the_kernel_node_did() {
-    check("a_single_ping");
+    check_answers("a_single_ping");
+}
+
+#[test]
+fn a_live_daemon_pings_and_discovers_as_the_kernel_node_did() {
+    check(&Part {
+        capture: "a_single_ping",
+        host: 1,
+        interfaces: 1,
+        policies: &[],
+        told: &[
+            (1, 0, "ping 10.77.0.12@tcp"),
+            (1, 3, "ping 10.77.0.12@tcp"),
+            (1, 4, "discover 10.77.0.12@tcp"),
+        ],
+    });
+}
+
+/// A policy says by which NIs it pushes.
+#[test]
+fn a_live_daemon_of_two_interfaces_is_discovered_as_the_kernel_node_was() {
+    check(&Part {
+        capture: "b_multirail",
+        host: 2,
+        interfaces: 2,
+        policies: &["--src 10.78.0.12@tcp --priority 0", "--dst 10.78.0.11@tcp --priority 0"],
+        told: &[],
+    });
+}
+
+/// Pings of a peer of two NIs are told their source.
+#[test]
+fn a_live_daemon_of_two_interfaces_discovers_as_the_kernel_node_did() {
+    const FIRST: &str = "ping --source 10.77.0.11@tcp 10.77.0.12@tcp";
+    const SECOND: &str = "ping --source 10.78.0.11@tcp 10.78.0.12@tcp";
+    check(&Part {
+        capture: "b_multirail",
+        host: 1,
+        interfaces: 2,
+        policies: &[],
+        told: &[
+            (1, 0, "ping 10.77.0.12@tcp"),
+            (4, 0, "discover 10.77.0.12@tcp"),
+            (1, 3, FIRST),
+            (7, 2, SECOND),
+            (1, 4, FIRST),
+            (7, 3, SECOND),
+            (7, 4, SECOND),
+        ],
+    });
 }
 
 #[test]
 fn a_live_daemon_answers_a_selftest_of_pings_as_the_kernel_node_did() {
-    check("c1_lst_ping");
+    check_answers("c1_lst_ping");
 }
 
 #[test]
 fn a_live_daemon_answers_reads_as_the_kernel_node_did() {
-    check("c2_brw_read_4k");
+    check_answers("c2_brw_read_4k");
 }
 
 #[test]
 fn a_live_daemon_answers_writes_as_the_kernel_node_did() {
-    check("c3_brw_write_4k");
+    check_answers("c3_brw_write_4k");
 }
 
 #[test]
 fn a_live_daemon_answers_reads_of_a_mebibyte_as_the_kernel_node_did() {
-    check("c4_brw_read_1m");
+    check_answers("c4_brw_read_1m");
 }
