@@ -352,8 +352,8 @@ impl Socklnd {
         }
     }
 
-    /// A connection, a message or its progress may take so long from now on (`sock_timeout`); what waits already keeps its
-    /// time.
+    /// A connection, a message or its progress may take so long from now on (`sock_timeout`); dials and messages that wait
+    /// already keep their time.
     pub const fn set_timeout(&mut self, timeout: Duration) {
         self.config.tunables.timeout = timeout;
     }

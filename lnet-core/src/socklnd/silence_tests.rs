@@ -87,6 +87,38 @@ fn a_message_that_waited_has_its_time_from_then_on() {
     assert_eq!(node.count(SocklndEvent::Stalled), 3);
 }
 
+/// Messages and dials that wait keep their time; others have the new one, and so has the progress of connections.
+#[test]
+fn a_timeout_that_is_set_holds_for_what_begins_afterwards() {
+    let (mut node, start) = (Node::new(1, SockTunables::DEFAULT), Instant(1));
+    let submit = |node: &mut Node, now, tx, host| {
+        node.sock.submit(now, &transmit(tx, node.nid, nid(0, host), 0)).unwrap();
+    };
+    let ended = |node: &mut Node| {
+        core::iter::from_fn(|| node.sock.poll_ended()).map(|(tx, _)| tx.0).collect::<Vec<_>>()
+    };
+    // Two peers that are dialled, and never connected; the second one's dial and messages begin after the change.
+    submit(&mut node, start, 0, 7);
+    node.sock.set_timeout(SECOND * 200);
+    submit(&mut node, start, 1, 8);
+    for (seconds, expected) in [(49, vec![]), (51, vec![0]), (199, vec![]), (201, vec![1])] {
+        pass(&mut node, start, start + SECOND * seconds);
+        assert_eq!(ended(&mut node), expected, "{seconds}");
+    }
+
+    // Half a message is on a connection: it may take longer than when it began.
+    let (mut node, start) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, start, conn);
+    let bytes = whole(Version::V3, &header(nid(0, 1), node.nid, 100));
+    node.take(start, conn, &bytes[..130], 1000);
+    node.sock.set_timeout(SECOND * 200);
+    for (seconds, stalled) in [(51, 0), (199, 0), (201, 1)] {
+        pass(&mut node, start, start + SECOND * seconds);
+        assert_eq!(node.count(SocklndEvent::Stalled), stalled, "{seconds}");
+    }
+}
+
 /// Keepalives that a node sends from one time to another, looking at its timers each second: when, and by which type.
 fn keepalives(node: &mut Node, from: Instant, seconds: u32) -> Vec<(u64, ConnectionType)> {
     let mut seen = Vec::new();

@@ -53,7 +53,7 @@ use super::waiter::{WaitError, system};
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
 use outgoing::Chunks;
-use socket::{set_tos, unacknowledged_bytes};
+use socket::{set_tos, set_unacknowledged_max, unacknowledged_bytes};
 use stream::{Phase, Stream};
 use submission::Submission;
 
@@ -172,6 +172,19 @@ impl Streams {
     /// The kernel's refusal.
     pub(crate) fn set_tos(&self, id: StreamId, tos: Option<u8>) -> Result<(), TcpError> {
         self.get(id).and_then(|stream| stream.socket.as_ref()).map_or(Ok(()), |socket| set_tos(socket, tos))
+    }
+
+    /// Has a stream end when its peer leaves bytes unacknowledged for so long; `None` for the kernel's choice.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn set_unacknowledged_max(
+        &self,
+        id: StreamId,
+        limit: Option<Duration>,
+    ) -> Result<(), TcpError> {
+        let socket = self.get(id).and_then(|stream| stream.socket.as_ref());
+        socket.map_or(Ok(()), |socket| set_unacknowledged_max(socket, limit))
     }
 
     /// Bytes that the kernel has taken, and the peer's has not acknowledged.

@@ -1,11 +1,16 @@
 //! Tunables of the tcp LND: what each changes, as the kernel's sockets and `lnetctl` show it.
 
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use lnet_tests::netns::{NETNS_NODES, Namespace, require_privilege, wait_until};
+use rustix::net::sockopt::tcp_user_timeout;
+use rustix::net::{getpeername, getsockname};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::hostile_tcp::count;
-use crate::run::{PATIENCE, Two, until_shown};
+use crate::run::{Daemon, PATIENCE, Two, until_shown};
 
 /// Lines of `ss`, one for each socket.
 fn sockets(namespace: &Namespace, words: &str) -> Vec<String> {
@@ -175,4 +180,81 @@ fn who_accepts_none_is_not_connected_and_connects_others() {
     assert_eq!(sockets(two.netns.b(), "-ltnH ( sport = :988 )"), Vec::<String>::new());
     two.a.bad(&format!("ping --timeout 3 {b}"), &[]);
     wait_until("the dial has failed", PATIENCE, || count(&two.a, "dial_failed") != 0);
+}
+
+/// Connections of a daemon that it has accepted, or dialled: after how many milliseconds each ends without acknowledgements.
+fn user_timeouts(daemon: &Daemon, is_accepted: bool) -> Vec<u32> {
+    let process = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let names = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let numbers = names.map(|entry| entry.unwrap().file_name().into_string().unwrap().parse().unwrap());
+    // Some have been closed by now.
+    let all = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+    let ports = |socket: &dyn AsFd| {
+        let own = SocketAddr::try_from(getsockname(socket.as_fd()).ok()?).ok()?;
+        let other = SocketAddr::try_from(getpeername(socket.as_fd()).ok()??).ok()?;
+        Some((own.port(), other.port()))
+    };
+    all.filter(|socket| {
+        ports(socket).is_some_and(|(own, other)| (own == 988, other == 988) == (is_accepted, !is_accepted))
+    })
+    .map(|socket| tcp_user_timeout(&socket).unwrap())
+    .collect()
+}
+
+/// The kernel ends a connection without acknowledgements by the timeout that holds when it is made, at either end.
+#[test]
+fn connections_have_the_lnd_timeout_that_is_set_while_nis_run() {
+    /// A control connection, and two of each bulk type.
+    const EACH: usize = 5;
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = two("--sock conns_per_peer=2");
+    let [a, b] = [(&two.a, two.netns.a()), (&two.b, two.netns.b())];
+    let add = |(daemon, side): (&Daemon, &Namespace), net: &str| {
+        daemon.good(&format!("net add --net {net} --if {}", side.interface().name));
+    };
+    let connect = |from: &Daemon, to: usize, net: &str| {
+        let to = &nids(&two, net)[to];
+        until_shown(from, &format!("ping {to}"), to);
+    };
+    let until_all = |daemon: &Daemon, is_accepted: bool, expected_ms: &[u32]| {
+        let expected_ms: Vec<u32> = expected_ms.iter().flat_map(|ms| [*ms; EACH]).collect();
+        wait_until(&format!("accepted {is_accepted}: {expected_ms:?}"), PATIENCE, || {
+            let mut shown = user_timeouts(daemon, is_accepted);
+            shown.sort_unstable();
+            shown == expected_ms
+        });
+    };
+    connect(b.0, 0, "tcp");
+    until_all(a.0, true, &[50_000]);
+    a.0.good("net set --net tcp --lnd-timeout 200");
+    // By the listener of the NI that there was, and by that of one that came afterwards.
+    b.0.good("net del --net tcp");
+    add(b, "tcp");
+    connect(b.0, 0, "tcp");
+    until_all(a.0, true, &[200_000]);
+    add(a, "tcp1");
+    add(b, "tcp1");
+    connect(b.0, 0, "tcp1");
+    until_all(a.0, true, &[200_000, 200_000]);
+    a.0.good("net del --net tcp");
+    a.0.good("net del --net tcp1");
+    add(a, "tcp2");
+    add(b, "tcp2");
+    connect(b.0, 0, "tcp2");
+    until_all(a.0, true, &[200_000]);
+    // Those that it dials, and the other end, of which nothing was said.
+    add(a, "tcp3");
+    add(b, "tcp3");
+    connect(a.0, 1, "tcp3");
+    until_all(a.0, false, &[200_000]);
+    until_all(b.0, true, &[50_000]);
+    // Longer than the kernel can count.
+    a.0.good("net set --net tcp --lnd-timeout 4000000");
+    add(a, "tcp4");
+    add(b, "tcp4");
+    connect(a.0, 1, "tcp4");
+    until_all(a.0, false, &[200_000, i32::MAX as u32]);
 }

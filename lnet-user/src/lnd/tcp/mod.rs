@@ -267,17 +267,19 @@ impl TcpLnd {
         }
     }
 
-    /// Gives a stream the options of an NI, where it has those of another one whose listener it came by.
+    /// Gives a stream the options of an NI where it has others by the listener that it came by: those of another NI, or a
+    /// timeout that has been changed since.
     fn serve(&mut self, conn: ConnId, ni: NiId) {
         let Some(port) = self.ports.iter().find(|port| port.ni() == ni) else { return };
-        let tos = port.options.tos;
+        let options = port.options;
         let mut siblings = self.ports.iter().filter(|other| other.shares_address(port));
-        if siblings.all(|other| other.options.tos == tos) {
-            return;
-        }
+        let is_sole_tos = siblings.all(|other| other.options.tos == options.tos);
         let Some(stream) = self.link_mut(conn).stream else { return };
-        if let Err(error) = self.streams.set_tos(stream, tos) {
+        if !is_sole_tos && let Err(error) = self.streams.set_tos(stream, options.tos) {
             tracing::warn!(%error, "a connection has the type of service of another NI");
+        }
+        if let Err(error) = self.streams.set_unacknowledged_max(stream, options.unacknowledged_max) {
+            tracing::warn!(%error, "a connection has the timeout that its listener was opened with");
         }
     }
 
@@ -461,6 +463,7 @@ impl Driver for TcpLnd {
     fn set_timeout(&mut self, _: Instant, timeout: Duration) {
         self.sock.set_timeout(timeout);
         for port in &mut self.ports {
+            // Of streams that are dialled, or accepted for this NI, from now on.
             port.options.unacknowledged_max = Some(timeout);
         }
     }

@@ -134,9 +134,21 @@ pub(crate) fn reserved_dialler(
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused.
 pub(super) fn set_tos(socket: &OwnedFd, tos: Option<u8>) -> Result<(), TcpError> {
-    let local = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
-    let address = local.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0));
+    let address = local_address(socket);
     give_tos(socket, address.is_ipv4(), tos.unwrap_or(0)).map_err(at(address))
+}
+
+/// Has a stream end when its peer leaves bytes unacknowledged for so long; `None` for the kernel's choice.
+///
+/// # Errors
+/// [`TcpError::Socket`] with what the kernel refused.
+pub(super) fn set_unacknowledged_max(socket: &OwnedFd, limit: Option<Duration>) -> Result<(), TcpError> {
+    give_unacknowledged_max(socket, limit.unwrap_or(Duration::ZERO)).map_err(at(local_address(socket)))
+}
+
+fn local_address(socket: &OwnedFd) -> SocketAddr {
+    let local = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
+    local.unwrap_or(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0))
 }
 
 /// Bytes in a socket's queue to be sent, of which the peer's system has not acknowledged the last ones.
@@ -153,6 +165,12 @@ fn give_tos(socket: &OwnedFd, is_ipv4: bool, tos: u8) -> Result<(), Refused> {
     } else {
         set_ipv6_tclass(socket, u32::from(tos)).map_err(|errno| ("IPV6_TCLASS", errno))
     }
+}
+
+fn give_unacknowledged_max(socket: &OwnedFd, limit: Duration) -> Result<(), Refused> {
+    // The kernel has a signed number.
+    let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+    set_tcp_user_timeout(socket, limit_ms).map_err(|errno| ("TCP_USER_TIMEOUT", errno))
 }
 
 fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused> {
@@ -175,8 +193,7 @@ fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused
         set_tcp_keepcnt(&socket, u32::from(keepalive.probes)).map_err(refused("TCP_KEEPCNT"))?;
     }
     if let Some(limit) = options.unacknowledged_max {
-        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        set_tcp_user_timeout(&socket, limit_ms).map_err(refused("TCP_USER_TIMEOUT"))?;
+        give_unacknowledged_max(&socket, limit)?;
     }
     if let Some(tos) = options.tos {
         give_tos(&socket, address.is_ipv4(), tos)?;

@@ -8,7 +8,9 @@ use rustix::net::sockopt::{
 };
 
 use super::super::outgoing::{Chunks, Outgoing};
-use super::super::socket::{Keepalive, SocketOptions, listener, reserved_dialler, set_tos};
+use super::super::socket::{
+    Keepalive, SocketOptions, listener, reserved_dialler, set_tos, set_unacknowledged_max,
+};
 use super::*;
 
 const OPTIONS: SocketOptions = SocketOptions {
@@ -53,6 +55,14 @@ fn sockets_that_listen_dial_and_are_accepted_have_all_of_them() {
         for (given, had) in [(Some(32), 32), (None, 0)] {
             set_tos(&accepted, given).unwrap();
             assert_eq!(tos(&accepted), Ok(had));
+        }
+        // That of another time than the listener's, none, and one that is too long for the kernel.
+        let longest = Duration::from_secs(u64::MAX);
+        for (given, had_ms) in
+            [(Some(Duration::from_secs(200)), 200_000), (None, 0), (Some(longest), i32::MAX)]
+        {
+            set_unacknowledged_max(&accepted, given).unwrap();
+            assert_eq!(tcp_user_timeout(&accepted), Ok(had_ms as u32));
         }
     }
 }
