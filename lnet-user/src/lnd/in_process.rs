@@ -357,12 +357,12 @@ impl Driver for InProcessLnd {
         self.ports.is_empty() && self.closed.is_empty()
     }
 
-    // The first shard tells the fabrics.
     // What waits keeps its time, and ends in its order.
     fn set_timeout(&mut self, _: Instant, timeout: Duration) {
         self.timeout = timeout;
     }
 
+    // The first shard tells the fabrics.
     fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
         for port in self.ports.iter().filter(|_| self.shard == 0) {
             let Membership { fabric, nid } = &*port.membership;

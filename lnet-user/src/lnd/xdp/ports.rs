@@ -333,11 +333,11 @@ impl Driver for XdpLnd {
         self.ports.is_empty() && self.sockets.is_empty() && self.closed.is_empty()
     }
 
-    // The first shard tells the kernel about sockets.
     fn set_timeout(&mut self, now: Instant, timeout: Duration) {
         self.xfer.set_message_timeout(now, timeout);
     }
 
+    // The first shard tells the kernel about sockets.
     fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
         self.common.xfer.policies = *policies;
         self.xfer.set_policies(policies);
