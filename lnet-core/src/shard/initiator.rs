@@ -190,9 +190,11 @@ impl Shard {
         self.request(now, slot, &request, body, part)
     }
 
-    /// Starts a GET. A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer is
-    /// for a portal where the peer is known to have posted one. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does
-    /// not come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
+    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does not come within the
+    /// transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
+    ///
+    /// A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer is for a portal
+    /// where the peer is known to have posted one.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing has started then.

@@ -99,6 +99,10 @@ impl Descriptor {
 
     /// Gets bytes from a portal, at most as many as it has room for. What comes of it are a SEND, and a REPLY
     /// when the bytes are there.
+    ///
+    /// # Kernel nodes
+    /// A kernel node trips an assertion, and dies, at a GET for a portal where it has never had an entry. Over tcp a GET is for
+    /// portals where the peer is known to have posted one; a node of this library drops such a GET.
     pub fn get(&self, from: &Target) -> Request<'_> {
         Request { descriptor: self, message: Message::get(self.handle, from) }
     }

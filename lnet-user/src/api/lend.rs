@@ -37,6 +37,9 @@ impl Outgoing {
     }
 
     /// Bytes for `buffer`, as [`Descriptor::get`] gets them.
+    ///
+    /// # Kernel nodes
+    /// A kernel node dies of a GET for a portal that has never had an entry, as [`Descriptor::get`] says.
     #[must_use]
     pub fn get(md: &MdSpec, buffer: Buffer, from: &Target) -> Self {
         Self { md: *md, buffer, message: Message::get(NO_MD, from) }
