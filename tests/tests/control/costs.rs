@@ -6,18 +6,24 @@ use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, require_privilege};
 
 use crate::run::{Daemon, Directory, Two, program};
 
-/// Processor time of a process.
-fn processor_time(pid: u32) -> Duration {
+/// Processor time that a process has taken.
+pub(crate) fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // The kernel tells hundredths of seconds.
     Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
 }
 
-/// Kibibytes that a process has in memory.
-fn resident_kib(pid: u32) -> u64 {
+/// Bytes that a process has in memory.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    resident_bytes(pid) >> 10
 }
 
 /// Times of a command, in order.

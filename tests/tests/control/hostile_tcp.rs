@@ -16,6 +16,9 @@ use crate::dialler::{
 };
 use crate::run::{Daemon, PATIENCE, Two};
 
+/// A message of the healthy peer ends within this time, whatever others do.
+const MESSAGE_MAX_MS: u32 = 5000;
+
 /// Two daemons on a tcp net, and the addresses of diallers beside the second.
 pub(crate) struct Stage {
     pub(crate) two: Two,
@@ -51,7 +54,8 @@ impl Stage {
         enter(self.two.netns.b(), || privileged(stranger(number), self.near, 1024).0)
     }
 
-    /// Has the healthy peer exchange messages, of which each byte is checked and none may be lost, as long as `body` runs.
+    /// Has the healthy peer exchange messages, of which each byte is checked and none may be lost or take long, as long as
+    /// `body` runs.
     pub(crate) fn beside_a_load(&self, body: impl FnOnce(&Self)) {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
@@ -64,8 +68,9 @@ impl Stage {
             let load = scope.spawn(|| {
                 let (mut rounds, to) = (0, nid(self.near));
                 while !is_over.load(Ordering::Acquire) || rounds == 0 {
-                    let start = format!("load start initiator --to {to} --messages 200 --window 8");
-                    let started = self.two.b.good(&start);
+                    let started = self.two.b.good(&format!(
+                        "load start initiator --to {to} --messages 200 --window 8 --timeout-ms {MESSAGE_MAX_MS}"
+                    ));
                     let id = load_number(&started);
                     self.two.b.good(&format!("load wait {id}"));
                     self.two.b.good(&format!("load stop {id}"));
