@@ -20,7 +20,7 @@ use lnet_wire::{Net, Nid};
 use super::change::{Change, Plan};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
-use super::{Action, Node, Outcome, RequestId};
+use super::{Action, Node, Outcome, PeerEdit, RequestId};
 use crate::lnd::NiId;
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -342,8 +342,11 @@ impl<O: Clone> Node<O> {
             self.requeue(&primary);
         }
         for change in &task.plan.peers {
-            // They were tried when the batch began; what peers have done since may have made one superfluous.
-            let _ = self.peers.apply(change, |_| false);
+            // They were tried when the batch began; what peers have done since may have made one superfluous. A peer may
+            // have come before an NI with a NID of its own.
+            let sets_health = matches!(change, PeerEdit::SetHealth { .. });
+            let is_own = |nid: &Nid| self.nis.0.iter().any(|config| config.spec.nid == *nid);
+            let _ = self.peers.apply(change, |nid| sets_health && is_own(nid));
         }
         self.settle(task);
     }

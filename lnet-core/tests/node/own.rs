@@ -1,8 +1,10 @@
 //! A node as a peer of itself: pinged and discovered by its own NIDs.
 
 use lnet_core::node::{
-    Action, Change, NodeConfig, Outcome, PeerEdit, Report, Request, RequestError, peer_state,
+    Action, Change, ChangeError, NodeConfig, Outcome, PeerEdit, PeerError, Report, Request, RequestError,
+    peer_state,
 };
+use lnet_core::topology::HEALTH_MAX;
 use lnet_wire::{Discovery, Global, Nid};
 
 use crate::common::{Runner, nid, spec};
@@ -92,6 +94,11 @@ fn an_administrator_may_delete_it_and_make_none() {
     assert!(matches!(runner.batch(&[Change::Peer(add)]), Err(RequestError::Change { .. })));
     runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
     assert_eq!(runner.node.recovering(), (vec![], vec![]), "local NIs recover by themselves");
+    let healths = runner.node.peers().flat_map(|peer| &peer.nis).map(|ni| ni.health);
+    assert_eq!(healths.collect::<Vec<_>>(), [HEALTH_MAX; 2], "nothing would bring it back");
+    let set = |nid| Change::Peer(PeerEdit::SetHealth { nid: Some(nid), value: 3 });
+    let refused = RequestError::Change { index: 0, error: ChangeError::Peer(PeerError::Nid(nid(2, 2))) };
+    assert_eq!(runner.batch(&[set(nid(2, 2))]), Err(refused));
     let delete = PeerEdit::Delete { primary: nid(1, 1), nids: vec![], is_forced: false };
     runner.batch(&[Change::Peer(delete)]).unwrap();
     assert_eq!(peers(&runner), []);
@@ -108,4 +115,18 @@ fn without_discovery_it_has_one_nid() {
     let mut node = lnet_core::node::Node::<u32>::new(none);
     node.handle_request(runner.now, Request::Discover { nid: Nid::LO, is_forced: false }).unwrap();
     assert_eq!(node.peers().count(), 0, "there is no room for peers");
+}
+
+/// A configured peer keeps a NID that becomes this node's own, whose health is the local NI's.
+#[test]
+fn the_health_of_an_own_nid_that_a_configured_peer_has_is_not_the_peers() {
+    let mut runner = runner();
+    let (primary, nids) = (nid(1, 9), vec![nid(1, 7)]);
+    let add = PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary: false };
+    runner.batch(&[Change::Peer(add), Change::AddNi(spec(1, 7))]).unwrap();
+    runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
+    let peer = runner.node.peer(&primary).unwrap();
+    assert_eq!(peer.nis.iter().map(|ni| ni.health).collect::<Vec<_>>(), [3, HEALTH_MAX]);
+    let set = PeerEdit::SetHealth { nid: Some(nid(1, 7)), value: 3 };
+    assert!(matches!(runner.batch(&[Change::Peer(set)]), Err(RequestError::Change { .. })));
 }

@@ -29,6 +29,8 @@ impl PeerTable {
             }
             PeerEdit::Delete { primary, nids, is_forced } => self.delete(primary, nids, *is_forced),
             PeerEdit::SetHealth { value, .. } if *value > HEALTH_MAX => Err(PeerError::Health(*value)),
+            // The health of an own NID is that of the local NI, also where a peer has the NID as well.
+            PeerEdit::SetHealth { nid: Some(nid), .. } if is_own(nid) => Err(PeerError::Nid(*nid)),
             PeerEdit::SetHealth { nid: Some(nid), value } => {
                 let ni = self.ni_mut(nid).ok_or(PeerError::Unknown(*nid))?;
                 ni.health = *value;
@@ -36,7 +38,8 @@ impl PeerTable {
             }
             PeerEdit::SetHealth { nid: None, value } => {
                 for (primary, peer) in &mut self.peers {
-                    peer.nis.iter_mut().for_each(|ni| ni.health = *value);
+                    let its = peer.nis.iter_mut().filter(|ni| !is_own(&ni.nid));
+                    its.for_each(|ni| ni.health = *value);
                     self.changed.insert(*primary);
                 }
                 Ok(())
