@@ -200,6 +200,12 @@ pub enum RuleError {
     /// The number is that of another selection (`-EEXIST`).
     #[error("the id {0} is that of another selection")]
     SelectionId(u32),
+    /// The number was that of a selection that is no more (`-EEXIST`).
+    #[error("the id {0} was that of a selection that is no more, and is not given again while there are others")]
+    SelectionGone(u32),
+    /// A selection has the highest number there is (`-ENOSPC`).
+    #[error("a selection had the highest id there is, so that there is none for another one")]
+    NoNumber,
     /// There is no such selection (`-ENOENT`).
     #[error("there is no such selection")]
     NoSelection,
@@ -224,9 +230,9 @@ impl RuleError {
         match self {
             Self::SeveralPreferred(_) => 1,
             Self::Unknown(_) | Self::NoSelection => 2,
-            Self::SelectionExists(_) | Self::SelectionId(_) => 17,
+            Self::SelectionExists(_) | Self::SelectionId(_) | Self::SelectionGone(_) => 17,
             Self::Patterns | Self::Priority | Self::SelectionDiffers(_) => 22,
-            Self::TooMany => 28,
+            Self::TooMany | Self::NoNumber => 28,
             Self::Exists(_) => 114,
         }
     }
@@ -267,6 +273,8 @@ pub struct RuleList {
     rules: Vec<Rule>,
     /// The highest number that a selection ever had: none is given twice.
     last_selection: u32,
+    /// The highest number of the selections that have gone since there was none: up to it a free one may have been used.
+    gone_selection: u32,
 }
 
 impl RuleList {
@@ -290,7 +298,8 @@ impl RuleList {
                 Ok(())
             }
             RuleEdit::Delete { index: Some(index) } if *index < self.rules.len() => {
-                self.rules.remove(*index);
+                let id = self.rules.remove(*index).selection;
+                self.note_gone(id);
                 Ok(())
             }
             RuleEdit::Delete { index: Some(index) } => Err(RuleError::Unknown(*index)),

@@ -6,8 +6,8 @@
 //! | NID | priority of local NIs, and of peers' NIs |
 //! | peer | local NIs are preferred by peers' NIs, by rank |
 //!
-//! Invariants: a selection has a number that no other one has, had or will have; its rules are in the list of all, where they keep
-//! the order of their creation.
+//! Invariants: a selection has a number that no other one has, had or will have, but that a document may bring any numbers into a
+//! list without selections; its rules are in the list of all, where they keep the order of their creation.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ impl RuleList {
     }
 
     pub(super) fn add_selection(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
-        let id = self.last_selection.saturating_add(1);
+        let id = self.last_selection.checked_add(1).ok_or(RuleError::NoNumber)?;
         let rules: Vec<_> = rules.iter().map(|rule| Rule { selection: Some(id), ..rule.clone() }).collect();
         for rule in &rules {
             rule.check()?;
@@ -49,10 +49,22 @@ impl RuleList {
         };
         let before = self.rules.len();
         self.rules.retain(|rule| id.is_none() || rule.selection != id);
-        if self.rules.len() == before { Err(RuleError::NoSelection) } else { Ok(()) }
+        if self.rules.len() == before {
+            return Err(RuleError::NoSelection);
+        }
+        self.note_gone(id);
+        Ok(())
+    }
+
+    /// A rule has gone, of this selection if it was of one; of two rules of one the other may be there still.
+    pub(super) fn note_gone(&mut self, id: Option<u32>) {
+        if !self.rules.iter().any(|rule| rule.selection == id) {
+            self.gone_selection = self.gone_selection.max(id.unwrap_or(0));
+        }
     }
 
     /// Notes the number that a rule comes with, if it is of a selection: free, or that of the other half of a selection of NIDs.
+    /// Numbers of selections that are no more may come only where there are no others: a document brings back all that there were.
     pub(super) fn take_number(&mut self, rule: &Rule) -> Result<(), RuleError> {
         let Some(id) = rule.selection else { return Ok(()) };
         let is_half = |known: &Rule| {
@@ -60,8 +72,14 @@ impl RuleList {
                 && known.destination == rule.source
                 && known.source.is_none() != known.destination.is_none()
         };
-        if self.rules.iter().any(|known| known.selection == Some(id) && !is_half(known)) {
+        let its = || self.rules.iter().filter(|known| known.selection == Some(id));
+        if its().any(|known| !is_half(known)) {
             return Err(RuleError::SelectionId(id));
+        }
+        if self.rules.iter().all(|known| known.selection.is_none()) {
+            self.gone_selection = 0;
+        } else if its().next().is_none() && id <= self.gone_selection {
+            return Err(RuleError::SelectionGone(id));
         }
         self.last_selection = self.last_selection.max(id);
         Ok(())
@@ -134,6 +152,40 @@ mod tests {
         assert_eq!(list.apply(&add(rule(Some(net(1)), None, 1), 5)), Err(RuleError::SelectionId(5)));
         list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
         assert_eq!(numbers(&list), [Some(5), Some(5), Some(6), Some(6)]);
+    }
+
+    #[test]
+    fn the_last_number_is_given_once() {
+        let mut list = RuleList::default();
+        let rule = |at| Rule { selection: Some(u32::MAX - 1), ..rule(Some(net(at)), None, 1) };
+        list.apply(&RuleEdit::Add { index: None, rule: rule(1) }).unwrap();
+        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
+        assert_eq!(list.apply(&RuleEdit::AddSelection { rules: of_nids(3, 1) }), Err(RuleError::NoNumber));
+        assert_eq!(numbers(&list), [Some(u32::MAX - 1), Some(u32::MAX), Some(u32::MAX)]);
+    }
+
+    /// A document that was exported brings its numbers into a node that has had none of them, or has none any longer.
+    #[test]
+    fn the_number_of_a_deleted_selection_comes_with_no_rule_while_there_are_others() {
+        let mut list = RuleList::default();
+        let add = |at, id| RuleEdit::Add {
+            index: None,
+            rule: Rule { selection: Some(id), ..rule(Some(net(at)), None, 1) },
+        };
+        // They come in the order of their rules, which is not that of their numbers.
+        for (at, id) in [(1, 7), (2, 3), (3, 5)] {
+            list.apply(&add(at, id)).unwrap();
+        }
+        list.apply(&RuleEdit::DeleteSelection { id: Some(3), rules: vec![] }).unwrap();
+        assert_eq!(list.apply(&add(4, 3)), Err(RuleError::SelectionGone(3)));
+        list.apply(&RuleEdit::Delete { index: Some(1) }).unwrap();
+        assert_eq!(list.apply(&add(3, 5)), Err(RuleError::SelectionGone(5)));
+        list.apply(&RuleEdit::Delete { index: None }).unwrap();
+        for (at, id) in [(1, 7), (2, 3), (3, 5)] {
+            list.apply(&add(at, id)).unwrap();
+        }
+        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
+        assert_eq!(numbers(&list), [7, 3, 5, 8, 8].map(Some));
     }
 
     #[test]
