@@ -271,6 +271,9 @@ impl Shard {
             return None;
         }
         let best = self.choose(now, &than.peer, is_ping, &mut Deaf).filter(|choice| choice != than);
+        // One that was silent and is tried once more is for a message that has all its tries left.
+        let was_silent = |choice: &Choice| self.paths.was_silent(&Path { ni: choice.ni, peer: choice.peer });
+        let best = best.filter(|choice| !was_silent(choice));
         best.or_else(|| self.select_other(than))
     }
 

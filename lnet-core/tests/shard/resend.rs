@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::fault::{DropRule, Filter, HealthMask};
-use lnet_core::lnd::{Cause, NiId, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::md::{MdSpec, Threshold};
-use lnet_core::shard::{GetRequest, HealthNote};
+use lnet_core::shard::{Choice, GetRequest, HealthNote, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{Limits, ShardConfig, health::HealthStatus};
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, interface, nid};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, interface, nid, put_request};
 
 const LOCAL: [HealthStatus; 5] = [
     HealthStatus::LocalInterrupt,
@@ -172,4 +172,37 @@ fn a_ping_of_an_own_nid_on_an_xdp_net_stays_here_and_can_fail() {
     let target = ProcessId::lustre(own);
     node.shard.get(NOW, &GetRequest { target, ..get_request(md) }).unwrap();
     assert!(node.shard.poll_transmit(NiId(0)).is_some());
+}
+
+/// On rails of their own the paths across lead nowhere, and with one rail cut a single path of four is left. Those that are tried once in a
+/// while are not used up one after the other for one message: what failed goes by a path that is not known to be silent.
+#[test]
+fn what_failed_goes_by_the_path_that_is_left() {
+    let works = Choice { ni: NiId(2), peer: nid(1, 12) };
+    let mut node = node(2, 2);
+    for path in [(1, 11), (1, 12), (2, 11)].map(|(ni, host)| Path { ni: NiId(ni), peer: nid(1, host) }) {
+        node.shard.path_health(NOW, &path, PathReport::Silent);
+    }
+    let mut under_way = std::collections::VecDeque::new();
+    for message in 0..24_u64 {
+        // None is avoided any more, and what is under way by the rail that works has others preferred.
+        let now = NOW + Duration::from_secs(2 * (1 + message));
+        while under_way.len() > message as usize % 4 {
+            node.shard.sent(now, under_way.pop_front().unwrap(), Status::Ok);
+        }
+        let md = node.shard.bind(&node.md(10)).unwrap();
+        let target = ProcessId::lustre(nid(1, 11));
+        node.shard.put(now, &PutRequest { target, ..put_request(md, 0) }).unwrap();
+        let mut tried = Vec::new();
+        while tried.last() != Some(&works) {
+            let mut leaving =
+                (1..3).filter_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
+            let Some(sent) = leaving.next() else { panic!("message {message} has tried {tried:?}") };
+            tried.push(Choice { ni: sent.ni, peer: sent.next_hop });
+            match tried.last() == Some(&works) {
+                true => under_way.push_back(sent.tx),
+                false => node.shard.sent(now, sent.tx, Status::NeverSent(Cause::Unreachable)),
+            }
+        }
+    }
 }
