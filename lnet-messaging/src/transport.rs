@@ -34,6 +34,30 @@ pub struct Limits {
     pub preferred_alignment_bytes: usize,
     /// Bytes of a segment that cost the transport least. A wish likewise.
     pub preferred_segment_bytes: u64,
+    /// Bytes of a segment of buffers for messages of an RPC layer.
+    pub rpc_segment_bytes: u64,
+    /// Segments of such a buffer.
+    pub rpc_segments: usize,
+}
+
+impl Limits {
+    /// Bytes of an RPC layer's longest message, where it would like so many: no fewer than a segment has, and no more than a
+    /// buffer; 0 likes the most.
+    #[must_use]
+    pub const fn rpc_message_bytes(&self, wanted_bytes: u64) -> u64 {
+        let fits = wanted_bytes >= self.rpc_segment_bytes;
+        let bytes = if fits { wanted_bytes } else { self.rpc_segment_bytes };
+        if wanted_bytes == 0 || bytes > self.buffer_bytes { self.buffer_bytes } else { bytes }
+    }
+
+    /// Such messages that a receive buffer of the most bytes has room for.
+    #[must_use]
+    pub const fn rpc_messages_per_buffer(&self, wanted_bytes: u64) -> u64 {
+        match self.buffer_bytes.checked_div(self.rpc_message_bytes(wanted_bytes)) {
+            Some(messages) => messages,
+            None => 0,
+        }
+    }
 }
 
 /// A kind of network. Programs choose one by its name ([`Registry`](crate::Registry)) or by hand.

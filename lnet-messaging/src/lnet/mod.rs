@@ -54,6 +54,8 @@ pub const LIMITS: Limits = Limits {
     descriptor_bytes: DESCRIPTOR_BYTES,
     preferred_alignment_bytes: 4096,
     preferred_segment_bytes: PAYLOAD_MAX_BYTES,
+    rpc_segment_bytes: 4096,
+    rpc_segments: lnet_user::BUFFER_FRAGMENTS_MAX,
 };
 
 /// The policy of a portal for transfer machines: by their identifiers, hashed over the shards. For

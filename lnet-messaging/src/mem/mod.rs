@@ -34,6 +34,8 @@ pub const LIMITS: Limits = Limits {
     descriptor_bytes: DESCRIPTOR_BYTES,
     preferred_alignment_bytes: 8,
     preferred_segment_bytes: 1 << 18,
+    rpc_segment_bytes: 1 << 18,
+    rpc_segments: 16,
 };
 
 /// The mem transport.

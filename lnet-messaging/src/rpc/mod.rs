@@ -52,6 +52,8 @@ pub const LIMITS: Limits = Limits {
     descriptor_bytes: DESCRIPTOR_BYTES,
     preferred_alignment_bytes: 8,
     preferred_segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+    rpc_segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+    rpc_segments: 16,
 };
 
 /// The number of the program.

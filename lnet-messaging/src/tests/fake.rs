@@ -20,6 +20,8 @@ pub(super) const LIMITS: Limits = Limits {
     descriptor_bytes: 8,
     preferred_alignment_bytes: 64,
     preferred_segment_bytes: 4096,
+    rpc_segment_bytes: 1 << 12,
+    rpc_segments: 16,
 };
 
 /// Whether a lock is taken.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::fake::{Fake, Ignore, LIMITS, Made, PATIENCE, await_state};
 use crate::domain::all_are_locked;
-use crate::transport::{Completion, Transport};
+use crate::transport::{Completion, Limits, Transport};
 use crate::{
     Domain, Errno, Handler, MemTransport, Memory, Operation, Registry, StopMode, TmEvent, TmState,
     TransferMachine,
@@ -27,6 +27,32 @@ fn if_02_a_domain_has_the_limits_of_its_transport() {
     fake.plan(|plan| plan.refuse_domain = Some(Errno::NoMemory));
     let transport: Arc<dyn Transport> = Arc::new(fake.clone());
     assert_eq!(Domain::new(&transport).unwrap_err().errno(), Errno::NoMemory);
+}
+
+#[test]
+fn if_02_sizes_that_an_rpc_layer_may_use() {
+    // What it would like, what it gets, and how many of those are in a buffer.
+    let sizes = [
+        (0, 1 << 16, 1),
+        (1, 1 << 12, 16),
+        (1 << 12, 1 << 12, 16),
+        (5000, 5000, 13),
+        (1 << 16, 1 << 16, 1),
+        ((1 << 16) + 1, 1 << 16, 1),
+        (u64::MAX, 1 << 16, 1),
+    ];
+    for (wanted, bytes, messages) in sizes {
+        let got = (LIMITS.rpc_message_bytes(wanted), LIMITS.rpc_messages_per_buffer(wanted));
+        assert_eq!(got, (bytes, messages), "{wanted}");
+    }
+    let long = Limits { rpc_segment_bytes: 1 << 17, ..LIMITS };
+    assert_eq!(long.rpc_message_bytes(1), 1 << 16, "no more than a buffer, though a segment has more");
+    assert_eq!(Limits { buffer_bytes: 0, ..LIMITS }.rpc_messages_per_buffer(0), 0);
+    // Buffers of these shapes can be registered.
+    for limits in [crate::mem::LIMITS, crate::lnet::LIMITS, crate::rpc::LIMITS] {
+        assert!(limits.rpc_segments <= limits.segments && limits.rpc_segment_bytes <= limits.segment_bytes);
+        assert!(limits.rpc_segment_bytes * limits.rpc_segments as u64 >= limits.rpc_message_bytes(0));
+    }
 }
 
 #[test]
