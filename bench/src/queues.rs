@@ -191,8 +191,8 @@ impl Handler for Sent {
     }
 }
 
-/// Long messages a second into the buffers of a pool, over mem. By their colour those come back first that were used last and are in the
-/// cache still; without a colour each is used in its turn.
+/// Long messages a second into the buffers of a pool, over mem. By their colour those come back first that were used last
+/// and are in the cache still; without a colour each is used in its turn.
 ///
 /// # Errors
 /// What the layer refused.

@@ -223,8 +223,8 @@ impl Buffer {
         self.pool.as_ref()
     }
 
-    /// Gives it back to the pool that it is from, with the colour of its last user ([`LockedPool::put`](crate::LockedPool::put)). The
-    /// pool must not be locked by this thread.
+    /// Gives it back to the pool that it is from, with the colour of its last user
+    /// ([`LockedPool::put`](crate::LockedPool::put)). The pool must not be locked by this thread.
     ///
     /// # Errors
     /// `EINVAL`, with the buffer, where it is from no pool, or the colour does not exist.
