@@ -256,13 +256,9 @@ impl Control {
         let timeout = Duration::from_secs(timeout_s.into());
         let is_so = plan.lnd.timeout(is_tcp_lnd) == timeout;
         plan.lnd = plan.lnd.with_timeout(is_tcp_lnd, timeout);
-        let added = plan.core.iter().filter_map(|change| match change {
-            node::Change::AddNi(spec) => Some(spec.clone()),
-            _ => None,
-        });
         let machine = self.lnet.machine();
         let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
-        let specs: Vec<_> = known.chain(added).collect();
+        let specs = nis_after(known.collect(), &plan.core);
         for spec in specs.iter().filter(|spec| is_tcp(spec.nid, spec.lnd.lnd) == is_tcp_lnd) {
             plan.core.push(node::Change::SetLndTimeout { nid: spec.nid, timeout });
             plan.positions.push(position);
@@ -298,6 +294,25 @@ impl Control {
 
 pub(super) fn not_configured(errno: Errno) -> Refusal {
     Refusal::new(errno, "LNet is not configured on this node: lnetctl lnet configure")
+}
+
+/// The NIs that there are after these changes, of those before.
+fn nis_after(
+    mut specs: Vec<node::NiSpec<LndOptions>>,
+    changes: &[node::Change<LndOptions>],
+) -> Vec<node::NiSpec<LndOptions>> {
+    for change in changes {
+        match change {
+            node::Change::AddNi(spec) => specs.push(spec.clone()),
+            node::Change::DeleteNi { nid } => specs.retain(|spec| spec.nid != *nid),
+            node::Change::DeleteInterface { net, interface } => {
+                specs.retain(|spec| spec.nid.net() != *net || spec.interface != *interface);
+            }
+            node::Change::DeleteNet { net } => specs.retain(|spec| spec.nid.net() != *net),
+            _ => {}
+        }
+    }
+    specs
 }
 
 fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
@@ -346,4 +361,46 @@ fn no_connections(nid: Option<Nid>) -> Refusal {
     let message =
         format!("conns_per_peer is of the LND tcp: {whose} have another one, which has no connections");
     Refusal::new(Errno::OPNOTSUPP, message)
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::control::ControlOptions;
+    use crate::{Lnet, NodeConfig};
+
+    /// The NIDs whose timeout a batch changes that deletes some NIs and then sets that of the LND.
+    #[track_caller]
+    fn check(deletions: &[Change], expected: &[Nid]) {
+        let ni = |nid: Nid| crate::NiConfig::new(nid, &format!("in-process:timeout-{nid}"));
+        let lnet = Lnet::start(&NodeConfig::new(nids().map(ni).to_vec())).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let net = Net::new(NetType::XDP, 0);
+        let changes = [deletions, &[Change::SetLndTimeout { net, timeout_s: 7 }]].concat();
+        let plan = runtime.block_on(control.plan(&changes)).unwrap();
+        let timeouts = plan.core.iter().filter_map(|change| match change {
+            node::Change::SetLndTimeout { nid, .. } => Some(*nid),
+            _ => None,
+        });
+        assert_eq!(timeouts.collect::<Vec<_>>(), expected);
+    }
+
+    /// Two on one net, one on another.
+    fn nids() -> [Nid; 3] {
+        [(0, 1), (0, 2), (1, 3)].map(|(number, host)| {
+            Nid::new_ip(Net::new(NetType::XDP, number), [10, 9, 8, host].into()).unwrap()
+        })
+    }
+
+    #[test]
+    fn an_ni_that_the_batch_deletes_gets_no_timeout() {
+        let [a, b, c] = nids();
+        check(&[], &[a, b, c]);
+        check(&[Change::DeleteNi(NiName::Nid(a))], &[b, c]);
+        check(&[Change::DeleteNet(a.net())], &[c]);
+        let (net, interface) = (b.net(), format!("in-process:timeout-{b}"));
+        check(&[Change::DeleteNi(NiName::Interface { net, interface }), Change::DeleteNet(c.net())], &[a]);
+    }
 }
