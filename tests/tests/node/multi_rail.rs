@@ -19,6 +19,8 @@ use crate::privileged;
 /// State bits of a Multi-Rail peer that is discovered and up to date.
 const DISCOVERED: u32 = 273;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Messages of which each rail's share is taken, at least: all that were sent since both nodes knew each other.
+const SHARED_MIN: u64 = 20_000;
 /// After which a connection without progress is closed.
 const SOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// After which an answer over tcp is not waited for.
@@ -138,17 +140,18 @@ fn rails_share(net_type: NetType) {
     pair.finish(few, 100);
     await_peer(&pair.near, &pair.nids[1]);
     await_peer(&pair.far, &pair.nids[0]);
-    // A machine that is slow enough makes a path silent for a while: then the other one has more, and it is looked at anew.
-    let (begun, mut messages) = (Instant::now(), 100);
+    // A machine that is slow enough makes a path silent for a while: then the other one has more, and it takes more messages
+    // until that is a small part of all.
+    let (begun, before, mut messages) = (Instant::now(), sent(&pair.near), 100);
     loop {
-        let before = sent(&pair.near);
         let load = pair.initiate(4000);
         pair.finish(load, 4000);
         messages += 4000;
         let by_rail: Vec<_> =
-            sent(&pair.near).iter().zip(before).map(|(after, before)| after - before).collect();
+            sent(&pair.near).iter().zip(&before).map(|(after, before)| after - before).collect();
         let all: u64 = by_rail.iter().sum();
-        if by_rail.iter().all(|count| (45..=55).contains(&(100 * count / all))) {
+        let is_shared = by_rail.iter().all(|count| (450..=550).contains(&(1000 * count / all)));
+        if is_shared && messages > SHARED_MIN {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "{by_rail:?} of {all} messages");
@@ -228,11 +231,10 @@ fn cut_under_load(pair: &Pair, plan: &Plan, cut: Cut) -> (InitiatorReport, Durat
     (done, standstill)
 }
 
-/// Traffic flows again within 2 s of a cut: over xdp once the path is silent, over tcp with the timeouts above, the second of which frees
-/// what the load has under way. A busy machine has twice that.
+/// Traffic flows again soon after a cut.
 #[track_caller]
-fn assert_flows_again(standstill: Duration) {
-    assert!(standstill < Duration::from_secs(4), "no message ended for {standstill:?}");
+fn assert_flows_again(standstill: Duration, limit: Duration) {
+    assert!(standstill < limit, "no message ended for {standstill:?}, more than {limit:?}");
 }
 
 fn xdp_rail_is_cut(cut: Cut) {
@@ -246,7 +248,7 @@ fn xdp_rail_is_cut(cut: Cut) {
     assert_eq!(done.puts().messages + done.gets().messages, plan.messages);
     let seen = pair.target.stop();
     assert_eq!(seen.faults.count, 0, "{:?}", seen.faults);
-    assert_flows_again(standstill);
+    assert_flows_again(standstill, Duration::from_secs(2));
 }
 
 #[test]
@@ -299,7 +301,9 @@ fn tcp_rail_is_cut(cut: Cut) {
     // A message that its connection brought in part ends at the target as well.
     let seen = pair.target.stop();
     assert_eq!(seen.faults.of(FaultKind::Reset), seen.faults.count, "{:?}", seen.faults);
-    assert_flows_again(standstill);
+    // What the load has under way is freed when its answers are not waited for any longer: that takes the 2 s of the bound by
+    // itself where the cut comes just after all was sent. The machine has as long again to notice, and to go on.
+    assert_flows_again(standstill, 2 * Duration::from_secs(ANSWER_TIMEOUT_S.into()));
 }
 
 #[test]
