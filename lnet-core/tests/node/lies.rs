@@ -2,7 +2,10 @@
 
 use lnet_core::node::{Change, Outcome, Report, Request, RequestError, RequestId, TOLD_MAX, peer_state};
 use lnet_wire::Nid;
-use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingError, PingNi};
+use lnet_wire::ping::{
+    self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, ENTRIES_MAX, Features, NiStatus, PingError, PingNi,
+    SMALL_ENTRY_BYTES,
+};
 
 use crate::common::{Runner, nid, spec};
 
@@ -102,19 +105,53 @@ fn nids_that_are_not_a_peers_are_left_out() {
     assert!(runner.node.peer(&nid(1, 1)).is_none() && runner.node.ni(&nid(1, 1)).is_some());
 }
 
-#[test]
-fn of_ten_thousand_entries_so_many_are_kept_as_a_peer_may_have() {
+/// So many NIDs on nets of 200 hosts.
+fn many(count: u16) -> Vec<Nid> {
+    (0..count).map(|index| nid(1 + index / 200, (index % 200 + 2) as u8)).collect()
+}
+
+/// The header, and entry 0, which names no NI.
+const FIRST_BYTES: usize = 32;
+
+/// What a peer that tells this says of itself is refused as a whole.
+#[track_caller]
+fn check_too_many(told: &[Nid], bytes: &[u8]) {
     let mut runner = runner();
-    let told: Vec<_> = (0..250).map(|index| nid(1 + index / 200, (index % 200 + 2) as u8)).collect();
-    let mut bytes = info(1, &told);
-    // The number of entries, of which the rest is not there.
-    bytes[12..16].copy_from_slice(&10_000_u32.to_le_bytes());
     let request = discover(&mut runner, told[0]);
-    let rooms = answer(&mut runner, told[0], &bytes);
-    assert!(rooms.iter().all(|room| (BUFFER_MIN_BYTES..=BUFFER_MAX_BYTES).contains(room)), "{rooms:?}");
-    assert!(rooms.len() <= 3, "it is not asked for ever: {rooms:?}");
+    assert_eq!(answer(&mut runner, told[0], bytes), [BUFFER_MIN_BYTES], "it is not asked once more");
+    let result = runner.result(request);
+    assert!(matches!(&result, Some(Err(RequestError::PingAnswer { .. }))), "{result:?}");
+    assert_eq!(nids(&runner, told[0]), told[..1]);
+    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+}
+
+#[test]
+fn ten_thousand_entries_are_refused_whether_they_are_there_or_not() {
+    let told = many(10_000);
+    let with_count = |mut bytes: Vec<u8>| {
+        bytes[12..16].copy_from_slice(&10_001_u32.to_le_bytes());
+        bytes
+    };
+    check_too_many(&told, &with_count(info(1, &told[..250])));
+    let entries = told.chunks(4000).flat_map(|some| info(1, some).split_off(FIRST_BYTES));
+    let bytes = info(1, &[]).into_iter().chain(entries).collect::<Vec<_>>();
+    assert_eq!(bytes.len(), FIRST_BYTES + 10_000 * SMALL_ENTRY_BYTES);
+    check_too_many(&told, &with_count(bytes));
+}
+
+#[test]
+fn of_the_most_entries_there_may_be_so_many_are_kept_as_a_peer_may_have() {
+    let mut runner = runner();
+    let told = many(ENTRIES_MAX as u16 - 1);
+    let request = discover(&mut runner, told[0]);
+    let bytes = info(1, &told);
+    assert_eq!(
+        answer(&mut runner, told[0], &bytes),
+        [BUFFER_MIN_BYTES, bytes.len()],
+        "it is asked once more"
+    );
     assert!(runner.result(request).is_some(), "it ends");
-    assert!(nids(&runner, told[0]).len() <= TOLD_MAX);
+    assert_eq!(nids(&runner, told[0]), told[..TOLD_MAX]);
     assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
 }
 
