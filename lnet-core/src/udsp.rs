@@ -201,7 +201,9 @@ pub enum RuleError {
     #[error("the id {0} is that of another selection")]
     SelectionId(u32),
     /// The number was that of a selection that is no more (`-EEXIST`).
-    #[error("the id {0} was that of a selection that is no more, and is not given again while there are others")]
+    #[error(
+        "the id {0} was that of a selection that is no more, and is not given again while there are others"
+    )]
     SelectionGone(u32),
     /// A selection has the highest number there is (`-ENOSPC`).
     #[error("a selection had the highest id there is, so that there is none for another one")]

@@ -174,8 +174,8 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// As the shards know it. Distances within the range that counts as near are all the same. A message waits for credits as long as all its tries may take (LNet `lib-msg.c:
-    /// lnet_msg_commit`).
+    /// As the shards know it. Distances within the range that counts as near are all the same. A message waits for
+    /// credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let lnd_timeout = self.lnd_timeout(settings);

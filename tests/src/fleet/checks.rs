@@ -137,8 +137,8 @@ groups:
 workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
 ";
 
-    /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle` gets each event with its number and may
-    /// replace it, or swallow it.
+    /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle` gets each
+    /// event with its number and may replace it, or swallow it.
     #[track_caller]
     fn check(meddle: impl Fn(&mut World<'_>, u64, Event) -> Option<Event>, expected: &str) {
         let fleet = Fleet::parse(FOUR).unwrap();

@@ -1,4 +1,5 @@
-//! What becomes of peers when a net goes, or comes back, or a NID of theirs becomes this node's (LNet `peer.c: lnet_peer_tables_cleanup`; spec: core 8.6).
+//! What becomes of peers when a net goes, or comes back, or a NID of theirs becomes this node's (LNet `peer.c:
+//! lnet_peer_tables_cleanup`; spec: core 8.6).
 
 use alloc::vec::Vec;
 
