@@ -299,16 +299,22 @@ fn is_complaint(line: &str) -> bool {
 fn is_odd(line: &str) -> bool {
     let is_known = |(parts, _): &(&[&str], &str)| {
         // Each part behind the one before it.
-        parts.iter().try_fold(line, |rest, part| rest.split_once(part).map(|(_, rest)| rest)).is_some()
+        let rest = parts.iter().try_fold(line, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
+        // An error's number ends where its digits do.
+        rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
     };
     is_complaint(line) && !ORDINARY.iter().any(is_known)
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 2] = [
+const ORDINARY: [(&[&str], &str); 3] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",
+    ),
+    (
+        &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -4"],
+        "a request that was under way when its batch was stopped is interrupted",
     ),
     (
         &["LustreError: ", "brw_client_done_rpc()) Skipped ", " previous similar message"],
@@ -327,6 +333,7 @@ mod tests {
             "[   12.0] LNet: Host 10.77.0.50 reset our connection while we were sending data; it may have rebooted",
             "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed \
              with -110",
+            "[  140.4] LustreError: 27:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -4",
             "[   40.5] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) Skipped 3 previous similar messages",
         ] {
             assert!(!is_odd(line), "{line}");
@@ -334,6 +341,7 @@ mod tests {
         for line in [
             "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.12@tcp failed \
              with -110",
+            "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -42",
             "[   24.6] LustreError: 9:0:(brw_test.c:228:brw_check_page()) Bad data in page",
             "[    8.1] LNetError: 9:0:(socklnd_proto.c:1:f()) Unexpected error -104 from 10.77.0.50@tcp",
             "[    8.1] WARNING: CPU: 0 PID: 9 at lnet/lib-move.c:1 lnet_send",
