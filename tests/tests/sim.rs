@@ -75,7 +75,7 @@ fn each_bug_is_found_by_a_checker_that_is_there_for_it() {
         let finds = |seed| {
             sim::run(seed, &options).violation.is_some_and(|found| bug.checkers().contains(&found.checker))
         };
-        assert!((1..=100).any(finds), "{} is not found by: {}", bug.name(), bug.checkers().join(", "));
+        assert!((1..=400).any(finds), "{} is not found by: {}", bug.name(), bug.checkers().join(", "));
     }
 }
 

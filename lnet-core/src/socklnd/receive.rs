@@ -272,10 +272,6 @@ impl Socklnd {
 
     /// Sees to it that a message that has begun to arrive is looked at when its time is up.
     fn watch(&mut self, slot: u32) {
-        #[cfg(feature = "sabotage")]
-        if self.sabotage.stall_unnoticed {
-            return;
-        }
         let Some(connection) = self.connections.get(slot) else { return };
         if connection.phase == Phase::Established && connection.is_within_message() {
             let at = connection.received_at + self.config.tunables.timeout;

@@ -50,6 +50,8 @@ impl Socklnd {
         let (timeout, keepalive) = (self.config.tunables.timeout, self.config.tunables.keepalive);
         let connection = &self.connections[slot];
         let stall = connection.stalls_at(timeout);
+        #[cfg(feature = "sabotage")]
+        let stall = stall.filter(|_| !self.sabotage.stall_unnoticed || !connection.is_within_message());
         if stall.is_some_and(|at| at <= now) {
             self.counters.add(SocklndEvent::Stalled);
             return self.close_siblings(now, slot, up);
@@ -133,6 +135,10 @@ impl Socklnd {
         }
         let waits_since = connection.acknowledged_at;
         if now >= waits_since + self.config.tunables.timeout {
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.stall_unnoticed {
+                return;
+            }
             self.counters.add(SocklndEvent::Stalled);
             self.close_siblings(now, conn.0, up);
         } else if now >= waits_since.max(self.last_received_at(conn.0)) + SILENCE {
