@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lnet_messaging::{Addition, BulkDescriptor, Errno, Operation, QueueType, RpcTransport};
+use lnet_messaging::{Added, Addition, BulkDescriptor, Errno, Flags, Operation, QueueType, RpcTransport};
 
 use super::common::{PATIENCE, Party};
 use super::{Place, read_call, reply, rpc, succeed, wait_until};
@@ -79,44 +79,77 @@ fn rp_06_connections_are_cached_for_a_while() {
     party.end();
 }
 
-/// A worker waits for a server that does not answer: the skulker looks at deadlines.
-#[test]
-fn rp_07_deadlines_pass_while_a_call_waits() {
-    let place = Place::new();
-    let transport = RpcTransport::default().tick(Duration::from_millis(5)).shared();
-    let mut party = Party::started(&transport, &place.address(1));
-    let (listener, address) = listen();
-    let begun = Instant::now();
-    let wait = Duration::from_millis(50);
-    let to = party.tm.create_end_point(&address).unwrap();
-    let message = Operation::Send { to: to.clone(), length_bytes: 5 };
-    let in_use = party.add(party.filled(b"hello"), Addition::from(message).deadline(begun + PATIENCE));
-    let mut stream = accept(&listener);
-    let (xid, ..) = read_call(&mut stream).unwrap();
-    wait_until("the message is in use", || party.tm.queued(in_use).is_some_and(|queued| queued.flags.in_use));
-    let deadline = Instant::now() + wait;
-    let operations = [
+/// One operation for each queue. `server` has the other ends of those that send or are active.
+fn operations_of_all_queues(party: &Party, server: &str) -> [Operation; 6] {
+    let (passive_receive, passive_send) = (2, 3);
+    [
         Operation::Receive { min_receive_bytes: 8, max_messages: 1 },
         Operation::PassiveReceive { initiator: None },
         Operation::PassiveSend { initiator: None, length_bytes: 8 },
-        Operation::Send { to, length_bytes: 8 },
-    ];
-    let ids = operations
-        .map(|operation| party.add(party.buffer(&[8]), Addition::from(operation).deadline(deadline)));
+        Operation::Send { to: party.tm.create_end_point(server).unwrap(), length_bytes: 8 },
+        Operation::ActiveReceive { from: descriptor_at(server, passive_send, 8) },
+        Operation::ActiveSend { to: descriptor_at(server, passive_receive, 8), length_bytes: 8 },
+    ]
+}
+
+/// All workers wait for a server that does not answer: the skulker looks at deadlines. On each queue there is a buffer whose data is
+/// being moved, which goes on, and one that has yet to begin.
+#[test]
+fn rp_07_deadlines_pass_on_all_queues_and_spare_what_is_in_use() {
+    let place = Place::new();
+    let transport = RpcTransport::default().workers(3).tick(Duration::from_millis(5)).shared();
+    let mut party = Party::started(&transport, &place.address(1));
+    let mut other = Party::started(&rpc(), &place.address(2));
+    let (listener, address) = listen();
+    // Enough for all to be in use on a slow machine.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let add_to_all = || {
+        operations_of_all_queues(&party, &address)
+            .map(|operation| party.tm.add(party.buffer(&[8]), Addition::from(operation).deadline(deadline)))
+            .map(Result::unwrap)
+    };
+    let in_use = add_to_all();
+    let mut calls = [(); 3].map(|()| {
+        let mut stream = accept(&listener);
+        let (xid, procedure, _) = read_call(&mut stream).unwrap();
+        (stream, xid, procedure)
+    });
+    // No worker is left for what comes in: those buffers are in use until one is.
+    let [_, room, source, ..] = &in_use;
+    let (to, from) = (room.descriptor.clone().unwrap(), source.descriptor.clone().unwrap());
+    let write = Operation::ActiveSend { to, length_bytes: 8 };
+    let write = other.add(other.filled(b"it comes"), write);
+    assert_eq!(other.end_of(write).0, Ok(()));
+    let read = other.add(other.buffer(&[8]), Operation::ActiveReceive { from });
+    assert_eq!(other.end_of(read), (Ok(()), 8));
+    let message = other.send(&party.address(), b"a word");
+    assert_eq!(other.end_of(message).0, Ok(()));
+    let idle = add_to_all();
+    let flags = |added: &Added| party.tm.queued(added.id).map(|queued| queued.flags);
+    let spared = Flags { in_use: true, cancelled: false, timed_out: false };
+    assert!(in_use.iter().all(|added| flags(added) == Some(spared)), "not in use in time: {in_use:?}");
+    assert!(Instant::now() < deadline, "not in use in time");
     wait_until("deadlines pass", || {
-        ids.iter().all(|id| party.tm.queued(*id).is_none_or(|queued| queued.flags.timed_out))
+        idle.iter().all(|added| flags(added).is_some_and(|flags| flags.timed_out))
     });
     assert!(Instant::now() >= deadline);
-    assert!(party.tm.queued(in_use).is_some());
-    succeed(&mut stream, xid, &[0]);
+    for added in &in_use {
+        assert_eq!(flags(added), Some(spared), "{:?}", added.id);
+    }
+    for (stream, xid, procedure) in &mut calls {
+        // Of a GET: the status, that this is all, and eight bytes.
+        let results: &[u32] = if *procedure == 2 { &[0, 1, 8, 1, 2] } else { &[0] };
+        succeed(stream, *xid, results);
+    }
     let mut ended: Vec<_> =
-        (0..5).map(|_| party.buffer_event()).map(|event| (event.id, event.status)).collect();
+        (0..12).map(|_| party.buffer_event()).map(|event| (event.id, event.status)).collect();
     ended.sort_by_key(|(id, _)| *id);
-    let mut expected: Vec<_> = ids.iter().map(|id| (*id, Err(Errno::TimedOut))).collect();
-    expected.push((in_use, Ok(())));
+    let timed_out = idle.iter().map(|added| (added.id, Err(Errno::TimedOut)));
+    let mut expected: Vec<_> = in_use.iter().map(|added| (added.id, Ok(()))).chain(timed_out).collect();
     expected.sort_by_key(|(id, _)| *id);
     assert_eq!(ended, expected);
-    drop(stream);
+    drop(calls);
+    other.end();
     party.end();
 }
 

@@ -72,21 +72,34 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The next call on a connection: its number, its procedure and its arguments.
-fn read_call(stream: &mut TcpStream) -> Option<(u32, u32, Vec<u8>)> {
+/// Bytes of a call before its arguments.
+const CALL_HEAD_BYTES: usize = 40;
+
+/// The next record on a connection, which is in one piece.
+fn read_record(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut mark = [0; 4];
     stream.read_exact(&mut mark).ok()?;
     let mut record = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
     stream.read_exact(&mut record).ok()?;
+    Some(record)
+}
+
+fn write_record(stream: &mut TcpStream, record: &[u8]) {
+    let mark = (record.len() as u32 | 1 << 31).to_be_bytes();
+    stream.write_all(&[&mark[..], record].concat()).unwrap();
+}
+
+/// The next call on a connection: its number, its procedure and its arguments.
+fn read_call(stream: &mut TcpStream) -> Option<(u32, u32, Vec<u8>)> {
+    let record = read_record(stream)?;
     let word = |at: usize| u32::from_be_bytes(record[4 * at..4 * at + 4].try_into().unwrap());
-    Some((word(0), word(5), record[40..].to_vec()))
+    Some((word(0), word(5), record[CALL_HEAD_BYTES..].to_vec()))
 }
 
 /// Answers a call with these words.
 fn reply(stream: &mut TcpStream, words: &[u32]) {
-    let mark = (4 * words.len()) as u32 | 1 << 31;
-    let bytes: Vec<u8> = [mark].iter().chain(words).flat_map(|word| word.to_be_bytes()).collect();
-    stream.write_all(&bytes).unwrap();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    write_record(stream, &bytes);
 }
 
 /// Answers a call with success, and these words as its results.

@@ -1,6 +1,7 @@
 //! Messages and bulk operations between transfer machines of one process (RP-01 to RP-05).
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use lnet_messaging::{
@@ -9,7 +10,10 @@ use lnet_messaging::{
 
 use super::any;
 use super::common::Party;
-use super::{CANCELED, Place, free_port, host, rpc};
+use super::{CALL_HEAD_BYTES, CANCELED, Place, free_port, host, read_record, rpc, write_record};
+
+/// Where the port of the passive end stands in a call with a descriptor.
+const PASSIVE_PORT: Range<usize> = CALL_HEAD_BYTES + 24..CALL_HEAD_BYTES + 28;
 
 #[test]
 fn rp_01_messages_that_go_nowhere() {
@@ -262,49 +266,93 @@ fn rp_03_the_server_lives_as_long_as_a_transfer_machine() {
     assert_eq!(party.tm_event(), TmEvent::StateChange { state: TmState::Failed, status, end_point: None });
 }
 
-/// A transfer machine plays a part of an operation by hand, and the passive buffer goes before the next part.
-#[test]
-fn rp_05_a_passive_buffer_that_goes_between_parts() {
+/// What becomes of a passive buffer while its operation is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Deleted,
+    /// Its deadline passes.
+    Late,
+}
+
+/// The active end is a transfer machine. What it calls passes on the calls to the server of the passive end, which it is told apart
+/// from by its port alone, and holds up the second one until the passive buffer has gone.
+fn check_a_part_too_late(active_queue: QueueType, fate: Fate) {
+    // Enough for the first part on a slow machine.
+    const WAIT: Duration = Duration::from_secs(1);
     let place = Place::new();
-    let mut far = Party::started(&rpc(), &place.address(2));
-    let mut stream = TcpStream::connect((host(), place.port)).unwrap();
-    for timed_out in [false, true] {
-        let begun = Instant::now();
-        let wait = Duration::from_millis(300);
-        let room = Addition::from(Operation::PassiveReceive { initiator: None });
-        let room = if timed_out { room.deadline(begun + wait) } else { room };
-        let passive = far.tm.add(far.buffer(&[8]), room).unwrap();
-        let descriptor = passive.descriptor.unwrap();
-        let mut put = |offset: u32| {
-            let mut call: Vec<u8> = [7, 0, 2, lnet_messaging::rpc::PROGRAM, 1, 3, 0, 0, 0, 0_u32]
-                .iter()
-                .flat_map(|word| word.to_be_bytes())
-                .collect();
-            call.extend(descriptor.as_bytes());
-            // The total that the active end states.
-            let end = call.len();
-            call[end - 4..].copy_from_slice(&8_u32.to_be_bytes());
-            call.extend([offset, 4, 0x0102_0304].iter().flat_map(|word| word.to_be_bytes()));
-            let mark = (call.len() as u32 | 1 << 31).to_be_bytes();
-            std::io::Write::write_all(&mut stream, &[&mark[..], &call].concat()).unwrap();
-            let mut answer = [0; 4 + 7 * 4];
-            std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
-            i32::from_be_bytes(answer[28..].try_into().unwrap())
-        };
-        let first = put(0);
-        if timed_out {
-            // On a slow machine the deadline may have passed before the first part.
-            assert!(first == 0 || begun.elapsed() >= wait, "{first}");
-            assert_eq!(far.end_of(passive.id).0, Err(Errno::TimedOut));
-            assert!(begun.elapsed() >= wait);
-        } else {
-            assert_eq!((first, put(0)), (0, -22), "the same part twice");
+    let [mut near, mut far] = place.pair();
+    let mut server = TcpStream::connect((host(), place.port)).unwrap();
+    let between = TcpListener::bind((host(), 0)).unwrap();
+    let mut pass_on = |call: &[u8]| {
+        let mut call = call.to_vec();
+        call[PASSIVE_PORT].copy_from_slice(&u32::from(place.port).to_be_bytes());
+        write_record(&mut server, &call);
+        let reply = read_record(&mut server).unwrap();
+        let status = i32::from_be_bytes(reply[24..28].try_into().unwrap());
+        (reply, status)
+    };
+    let (operation, bytes) = match active_queue {
+        QueueType::ActiveReceive => (Operation::PassiveSend { initiator: None, length_bytes: 8 }, [7; 8]),
+        _ => (Operation::PassiveReceive { initiator: None }, [0; 8]),
+    };
+    let begun = Instant::now();
+    let addition = match fate {
+        Fate::Deleted => Addition::from(operation),
+        Fate::Late => Addition::from(operation).deadline(begun + WAIT),
+    };
+    let mut buffer = far.buffer(&[4, 4]);
+    buffer.fill(&bytes);
+    let passive = far.tm.add(buffer, addition).unwrap();
+    let mut descriptor = passive.descriptor.unwrap().as_bytes().to_vec();
+    let port = u32::from(between.local_addr().unwrap().port());
+    descriptor[PASSIVE_PORT.start - CALL_HEAD_BYTES..][..4].copy_from_slice(&port.to_be_bytes());
+    let descriptor = BulkDescriptor::from_bytes(&descriptor);
+    let active = match active_queue {
+        QueueType::ActiveReceive => Operation::ActiveReceive { from: descriptor },
+        _ => Operation::ActiveSend { to: descriptor, length_bytes: 8 },
+    };
+    let id = near.add(near.buffer(&[4, 4]), active);
+    let (mut stream, _) = between.accept().unwrap();
+    let first = read_record(&mut stream).unwrap();
+    let (reply, status) = pass_on(&first);
+    assert_eq!(status, 0, "the first part came {:?} after the passive buffer", begun.elapsed());
+    if active_queue == QueueType::ActiveSend {
+        assert_eq!(pass_on(&first).1, -22, "the same part twice");
+    }
+    write_record(&mut stream, &reply);
+    let second = read_record(&mut stream).unwrap();
+    match fate {
+        Fate::Deleted => {
             assert!(far.tm.del(passive.id));
             assert_eq!(far.end_of(passive.id).0, CANCELED);
         }
-        assert_eq!(put(4), -2);
+        Fate::Late => {
+            assert_eq!(far.end_of(passive.id).0, Err(Errno::TimedOut));
+            assert!(begun.elapsed() >= WAIT);
+        }
     }
+    assert!(near.tm.queued(id).is_some_and(|queued| queued.flags.in_use), "the active end waits");
+    let (reply, status) = pass_on(&second);
+    assert_eq!(status, -2);
+    write_record(&mut stream, &reply);
+    assert_eq!(near.end_of(id), (Err(Errno::NotFound), 0));
+    assert_eq!(near.counts(active_queue), (1, 0, 0, 1));
+    near.end();
     far.end();
+}
+
+#[test]
+fn rp_05_a_passive_buffer_that_is_deleted_between_parts() {
+    for queue in [QueueType::ActiveReceive, QueueType::ActiveSend] {
+        check_a_part_too_late(queue, Fate::Deleted);
+    }
+}
+
+#[test]
+fn rp_05_a_passive_buffer_whose_deadline_passes_between_parts() {
+    for queue in [QueueType::ActiveReceive, QueueType::ActiveSend] {
+        check_a_part_too_late(queue, Fate::Late);
+    }
 }
 
 #[test]
