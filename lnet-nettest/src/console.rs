@@ -443,13 +443,12 @@ pub(crate) mod tests {
 
     #[test]
     fn nt_10_pings_eight_by_eight() {
-        // 4096 messages of each client and server make 262,144.
-        check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(512) });
+        check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(4096) });
     }
 
     #[test]
     fn nt_10_bulk_two_by_two() {
-        check_totals(51, 2, &Test { kind: Kind::Bulk, size: 1 << 20, concurrency: 2, ..test(16) });
+        check_totals(51, 2, &Test { kind: Kind::Bulk, size: 1 << 20, concurrency: 2, ..test(64) });
     }
 
     #[test]
