@@ -294,7 +294,10 @@ pub(crate) mod tests {
     }
 
     fn node(address: &str) -> Running {
-        let mut node = Node::start(place(address)).unwrap();
+        serve(Node::start(place(address)).unwrap())
+    }
+
+    fn serve(mut node: Node) -> Running {
         let ends = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
@@ -386,6 +389,29 @@ pub(crate) mod tests {
         assert_eq!(go(46, &servers[..2], &clients[..2], &test(1)).unwrap().done, 4);
         end(nodes);
         deaf.into_iter().for_each(|desk| desk.0.stop().unwrap());
+    }
+
+    /// The second command queues behind one that the console has given up, and the answers come in that order.
+    #[test]
+    fn nt_09_an_answer_that_comes_too_late_is_none_to_the_next_command() {
+        let servers = some(52, SERVERS, 1);
+        let node = Node::start(place(&servers[0].address)).unwrap();
+        let mut console = console(52, Duration::from_secs(1));
+        let plan = Plan { data: servers[0].data.clone(), role: Role::Server(test(1).service()) };
+        let begun = Instant::now();
+        let given_up = console.step(&servers, "INIT", |_| Command::Init(Box::new(plan.clone())));
+        assert!(given_up.unwrap_err().to_string().contains("ENETUNREACH"));
+        assert!(begun.elapsed() >= Duration::from_secs(1));
+        console.patience = TEST_PATIENCE;
+        let node = std::thread::spawn(move || {
+            node.desk.wait_for(2);
+            serve(node)
+        });
+        let answers = console.step(&servers, "STATUS", |_| Command::Status).unwrap();
+        assert!(matches!(&answers[..], [(_, Said::Status(_))]), "{answers:?}");
+        console.step(&servers, "STOP", |_| Command::Stop).unwrap();
+        console.desk.0.stop().unwrap();
+        end([vec![node.join().unwrap()]]);
     }
 
     #[test]

@@ -170,6 +170,8 @@ pub(crate) fn node(place: &PlaceOptions) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::console::tests::{place, test};
     use crate::options::Service;
@@ -211,6 +213,45 @@ mod tests {
         let Ok(Said::Stopped(Outcome::Server(served))) = said(&mut node, Command::Stop) else { panic!() };
         assert_eq!((served.received, served.sent, served.failed, served.bad), (3, 3, 0, 0));
         assert!(status(&mut node).unwrap_err().starts_with("EPERM"), "it is free again");
+        node.desk.0.stop().unwrap();
+    }
+
+    /// Both orders lie at the node before it looks at the first, and both answers at the console before that looks.
+    #[test]
+    fn nt_09_two_commands_queue_one_behind_the_other() {
+        let mut node = Node::start(place("127.42.1.3:1")).unwrap();
+        let mut console = Desk::new(&place("127.42.3.3:1"), DEPTH).unwrap();
+        let runtime = console::runtime().unwrap();
+        let init = || init("127.42.2.3:1", Role::Server(SERVICE));
+        let pairs = [
+            [(Command::Start, "EPERM"), (init(), "Done")],
+            [(init(), "EBUSY"), (Command::Start, "Done")],
+            [(Command::Status, "Status"), (Command::Stop, "Stopped")],
+            [(Command::Stop, "EPERM"), (Command::Status, "EPERM")],
+        ];
+        let mut sent = 0;
+        for pair in pairs {
+            let mut expected = Vec::new();
+            for (command, begin) in pair {
+                sent += 1;
+                console.send(&node.place.address, &Order { number: sent, command }).unwrap();
+                expected.push((sent, begin));
+            }
+            node.desk.wait_for(sent);
+            let left = Cell::new(2);
+            node.serve(|| left.replace(left.get() - 1) > 0).unwrap();
+            console.wait_for(sent);
+            for (number, begin) in expected {
+                let heard = runtime.block_on(console.next(Duration::from_secs(60))).unwrap();
+                let Some(Heard::Message(_, Answer { number: answered, said })) = heard else {
+                    panic!("{heard:?}")
+                };
+                let said = said.map_or_else(|why| why, |said| format!("{said:?}"));
+                assert_eq!(answered, number, "{said}");
+                assert!(said.starts_with(begin), "{said} instead of {begin}");
+            }
+        }
+        console.0.stop().unwrap();
         node.desk.0.stop().unwrap();
     }
 

@@ -149,9 +149,22 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::console::tests::{place, test};
     use crate::report::Distribution;
+
+    impl Desk {
+        /// Waits until so many messages have come altogether, whether or not they have been looked at.
+        pub(crate) fn wait_for(&self, messages: u64) {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while self.0.tm.stats(QueueType::Receive, false).unwrap().num_s_events < messages {
+                assert!(Instant::now() < deadline, "{messages} messages do not come");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
 
     #[test]
     fn nt_02_orders_and_answers_are_what_they_were_made_from() {
