@@ -1,10 +1,11 @@
 //! What tests and benches of this repository see of the inside: it is no part of the API, and changes without event.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lnet_core::shard::Shard;
 
 use crate::api::{Lnet, LnetError, ShardHandle};
+use crate::locks::Mutex;
 use crate::node::{NodeConfig, NodeDriver};
 use crate::runtime::Worker;
 

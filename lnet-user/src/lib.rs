@@ -62,6 +62,7 @@ pub mod control;
 pub mod internals;
 mod lnd;
 pub mod load;
+mod locks;
 mod memory;
 mod netlink;
 pub mod node;

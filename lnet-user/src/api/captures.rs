@@ -1,13 +1,14 @@
 //! Captures of the node's frames while its shards run ([`crate::capture`]).
 
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
+use crate::locks::MutexGuard;
 use crate::node::{NiState, XdpMode};
 
 impl Lnet {

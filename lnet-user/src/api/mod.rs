@@ -63,7 +63,7 @@ mod shard_queue;
 mod traffic;
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,6 +78,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use tokio::sync::oneshot;
 
 use crate::capture::Captures;
+use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
 use crate::node::{
     ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,

@@ -1,6 +1,6 @@
 //! The topology of a node that runs: requests to its control state machine, and the NIs that it has opened and closed.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
@@ -14,6 +14,7 @@ use lnet_wire::{Global, Nid};
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
 use crate::lnd::ShardPort;
+use crate::locks::MutexGuard;
 use crate::node::{LndDefaults, LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
 

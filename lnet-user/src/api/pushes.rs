@@ -4,7 +4,7 @@
 //! machine says; the ends of the event queues have no handle of the node.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
@@ -19,6 +19,7 @@ use lnet_wire::Nid;
 
 use super::queue::{QueueEnd, QueuedEvent};
 use super::{Core, LnetError};
+use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
 
 /// Places of a target's event queue: those that its descriptor reserves, and as many for the one that comes after it.
@@ -55,7 +56,7 @@ impl std::fmt::Debug for PushTargets {
 }
 
 impl PushTargets {
-    fn targets(&self) -> std::sync::MutexGuard<'_, Vec<PushTarget>> {
+    fn targets(&self) -> MutexGuard<'_, Vec<PushTarget>> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

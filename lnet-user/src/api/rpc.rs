@@ -37,7 +37,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, PoisonError};
 use std::time::Duration;
 
 use lnet_core::event::Event;
@@ -54,6 +54,7 @@ use super::calls::Call as ShardCall;
 use super::request::Message;
 use super::service::Queues;
 use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
+use crate::locks::Mutex;
 use crate::memory::Buffer;
 use crate::node::setters;
 use crate::runtime::{Home, LendError, Worker, entry_home};

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +36,7 @@ use super::pushes::{Push, PushTargets};
 use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
 use super::{Core, Lnet, LnetError};
+use crate::locks::{Mutex, MutexGuard};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 

@@ -292,3 +292,62 @@ fn calls_that_are_queued_wait_for_no_other_thread() {
     drop((later, other));
     holding.join().unwrap();
 }
+
+/// Threads add and remove NIs, start captures, change peers and look at all of it. Each order in which they lock is checked as it comes
+/// (`locks`), and those that comments of the locks promise are among them.
+#[cfg(debug_assertions)]
+#[test]
+fn sm_06_control_from_several_threads_locks_in_one_order() {
+    use crate::NiConfig;
+    use crate::capture::CaptureSpec;
+    const ROUNDS: usize = 20;
+    let nid = |host| Nid::new_ip(lnet_wire::nid::Net::XDP, [10, 9, 7, host].into()).unwrap();
+    let ni = |host, fabric| NiConfig::new(nid(host), &format!("in-process:{fabric}"));
+    let shards = NodeConfig::loopback().shards(2);
+    let lnet = Lnet::start(&shards.nis(vec![ni(1, "locks")])).unwrap();
+    lnet.open().unwrap();
+    let other = Lnet::start(&NodeConfig::loopback().nis(vec![ni(2, "locks")])).unwrap();
+    other.open().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                let added = lnet.add_ni(&ni(3, "other locks")).unwrap();
+                lnet.remove_ni(added, Duration::from_secs(20)).unwrap();
+            }
+        });
+        for capture in 0..2 {
+            let lnet = &lnet;
+            scope.spawn(move || {
+                let path =
+                    std::env::temp_dir().join(format!("lnet-locks-{}-{capture}.pcapng", std::process::id()));
+                for _ in 0..ROUNDS {
+                    lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+                    assert!(!lnet.captures().is_empty());
+                    lnet.stop_capture(&path).unwrap();
+                    std::fs::remove_file(&path).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                lnet.discover(nid(2), true).unwrap();
+                lnet.announce_peer(&[nid(2), nid(100 + round as u8)]).unwrap();
+                lnet.peers().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                assert!(!lnet.nis().is_empty());
+                lnet.xdp_frames().unwrap();
+                assert!(lnet.shards().all(|shard| shard.usage().is_ok()));
+            }
+        });
+    });
+    let orders = crate::locks::files();
+    for (first, second) in
+        [("api/mod.rs", "api/mod.rs"), ("api/mod.rs", "node/view.rs"), ("api/runner.rs", "api/runner.rs")]
+    {
+        let is_there = |(before, behind): &(&str, &str)| before.ends_with(first) && behind.ends_with(second);
+        assert!(orders.iter().any(is_there), "{first} before {second}: {orders:?}");
+    }
+}

@@ -4,7 +4,9 @@
 //! filled by the threads that start captures and open NIs, read by the shards and the writer. No thread waits for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError};
+
+use crate::locks::Mutex;
 
 /// Interfaces that a capture can have, those that have gone included.
 pub(super) const SLOTS: usize = 256;

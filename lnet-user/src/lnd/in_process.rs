@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -26,6 +26,7 @@ use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
 
 use super::{Counted, Driver};
+use crate::locks::Mutex;
 use crate::memory::Memory;
 use crate::uring::Waker;
 
@@ -72,7 +73,7 @@ struct Fabric {
 impl Fabric {
     /// The fabric of this name.
     fn named(name: &str) -> Arc<Self> {
-        static FABRICS: LazyLock<Mutex<BTreeMap<String, Arc<Fabric>>>> = LazyLock::new(Mutex::default);
+        static FABRICS: Mutex<BTreeMap<String, Arc<Fabric>>> = Mutex::new(BTreeMap::new());
         let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
         // Those without members are forgotten.
         fabrics.retain(|other, fabric| other == name || Arc::strong_count(fabric) > 1);

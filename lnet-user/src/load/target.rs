@@ -5,7 +5,7 @@
 //! never changes. A Put is counted as right only if portal, match bits, length and every byte follow from its number.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::plan::{PROBE_FLAG, Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
 use crate::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
+use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
 use crate::runtime::{Home, entry_home};
 

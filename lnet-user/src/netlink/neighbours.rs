@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::{Mac, NetlinkError, resolver, runtime};
+use crate::locks::Mutex;
 
 /// Most addresses that are followed at a time; a further one replaces the one looked up longest ago.
 pub const ENTRIES_MAX: usize = 1 << 14;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
@@ -13,6 +13,7 @@ use lnet_core::lnd::NiId;
 use super::tcp::TcpNi;
 use super::{DownReason, NiConfig, NiState, NodeError, OpenNi, SlotCount, XdpFrames, XdpNi};
 use crate::bpf::{BpfError, XdpProgram};
+use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
 use crate::uring::Waker;
 use crate::xsk::Umem;

@@ -12,13 +12,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::TryLockError;
 #[cfg(not(loom))]
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+#[cfg(not(loom))]
+use crate::locks::{Mutex, MutexGuard};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(loom)]

@@ -14,9 +14,10 @@ use core::num::NonZeroU32;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::umem::{CHUNK_BYTES, RingsId, Umem};
+use crate::locks::{Mutex, MutexGuard};
 
 /// The registered part of a UMEM.
 #[derive(Debug)]

@@ -3,12 +3,13 @@
 use core::num::NonZeroU32;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use super::error::{SocketError, UmemError};
 use super::memory::{self, CACHE_LINE_BYTES, Mapping, PageKind};
 use super::registered::Area;
 use super::socket::Attachment;
+use crate::locks::{Mutex, MutexGuard};
 
 /// Bytes of a chunk; the most that AF_XDP takes in aligned mode on pages of 4 KiB.
 pub const CHUNK_BYTES: u32 = 4096;

@@ -1,0 +1,319 @@
+//! Mutexes whose order is checked wherever debug assertions are on, so in all tests.
+//!
+//! The class of a mutex is the line of the source that makes it. A class that a thread locks while it has locked another one stands behind
+//! that one from then on, for all threads. A lock that would close a circle panics, though no other thread may wait at that moment: a
+//! deadlock of two threads shows without their meeting. [`Mutex::try_lock`] waits for nothing, and is not checked; what is locked behind it is.
+//!
+//! Invariants: without debug assertions a mutex is the standard library's, in size and time.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+
+/// As [`std::sync::Mutex`].
+pub struct Mutex<T> {
+    class: order::Class,
+    inner: std::sync::Mutex<T>,
+}
+
+/// As [`std::sync::MutexGuard`].
+pub struct MutexGuard<'a, T> {
+    // First: the note lasts as long as the lock.
+    inner: std::sync::MutexGuard<'a, T>,
+    _taken: order::Taken,
+}
+
+impl<T> Mutex<T> {
+    #[track_caller]
+    pub(crate) const fn new(value: T) -> Self {
+        Self { class: order::Class::here(), inner: std::sync::Mutex::new(value) }
+    }
+
+    /// # Errors
+    /// As the standard library's.
+    ///
+    /// # Panics
+    /// With debug assertions, where one that this thread has locked stands behind this one.
+    #[track_caller]
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        self.class.check();
+        match self.inner.lock() {
+            Ok(guard) => Ok(self.guard(guard)),
+            Err(poisoned) => Err(PoisonError::new(self.guard(poisoned.into_inner()))),
+        }
+    }
+
+    /// # Errors
+    /// As the standard library's.
+    pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Ok(self.guard(guard)),
+            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Err(TryLockError::Poisoned(PoisonError::new(self.guard(poisoned.into_inner()))))
+            }
+        }
+    }
+
+    fn guard<'a>(&self, inner: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { inner, _taken: self.class.hold() }
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    #[track_caller]
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// Nothing is known of an order.
+#[cfg(not(debug_assertions))]
+mod order {
+    pub(super) struct Class;
+    pub(super) struct Taken;
+
+    impl Class {
+        pub(super) const fn here() -> Self {
+            Self
+        }
+
+        pub(super) fn check(&self) {}
+
+        pub(super) fn hold(&self) -> Taken {
+            Taken
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+mod order {
+    use std::cell::RefCell;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::panic::Location;
+    use std::sync::{Mutex, PoisonError};
+
+    type Line = &'static Location<'static>;
+
+    /// What stands behind each class, and where it was first locked there.
+    type Orders = BTreeMap<Line, BTreeMap<Line, Line>>;
+
+    static ORDERS: Mutex<Orders> = Mutex::new(BTreeMap::new());
+
+    /// Locks that a thread has at once. They are noted without allocation, since tests of the data path count those.
+    const TAKEN_MAX: usize = 16;
+
+    thread_local! {
+        static TAKEN: RefCell<[Option<Line>; TAKEN_MAX]> = const { RefCell::new([None; TAKEN_MAX]) };
+    }
+
+    pub(super) struct Class(Line);
+
+    /// A note that this thread has locked this class.
+    pub(super) struct Taken(Line);
+
+    impl Class {
+        #[track_caller]
+        pub(super) const fn here() -> Self {
+            Self(Location::caller())
+        }
+
+        /// Notes that the class is about to be locked behind all that this thread has.
+        #[track_caller]
+        pub(super) fn check(&self) {
+            let at = Location::caller();
+            // A thread that is ending has none any more.
+            let _ = TAKEN.try_with(|taken| {
+                taken.borrow().iter().flatten().for_each(|class| self.stand_behind(class, at));
+            });
+        }
+
+        /// Notes that the class is about to be locked, at `at`, behind `class`.
+        fn stand_behind(&self, class: Line, at: Line) {
+            let mut orders = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
+            if orders.get(class).is_some_and(|behind| behind.contains_key(self.0)) {
+                return;
+            }
+            if let Some(known) = known(&orders, self.0, class) {
+                drop(orders);
+                panic!(
+                    "{at}: the mutex of {} is locked behind that of {class}: the order is {known}",
+                    self.0
+                );
+            }
+            orders.entry(class).or_default().insert(self.0, at);
+        }
+
+        pub(super) fn hold(&self) -> Taken {
+            let _ = TAKEN.try_with(|taken| {
+                let mut taken = taken.borrow_mut();
+                let free = taken.iter_mut().find(|class| class.is_none());
+                *free.expect("a thread has few locks at once") = Some(self.0);
+            });
+            Taken(self.0)
+        }
+    }
+
+    impl Drop for Taken {
+        fn drop(&mut self) {
+            let _ = TAKEN.try_with(|taken| {
+                let mut taken = taken.borrow_mut();
+                if let Some(own) = taken.iter_mut().find(|class| **class == Some(self.0)) {
+                    *own = None;
+                }
+            });
+        }
+    }
+
+    /// How the second class has come to stand behind the first one, if it has. A class stands behind itself.
+    fn known(orders: &Orders, first: Line, second: Line) -> Option<String> {
+        let mut seen = BTreeSet::from([first]);
+        let mut paths = vec![(first, first.to_string())];
+        while let Some((class, path)) = paths.pop() {
+            if class == second {
+                return Some(path);
+            }
+            for (next, at) in orders.get(class).into_iter().flatten() {
+                if seen.insert(*next) {
+                    paths.push((next, format!("{path}, then {next} (at {at})")));
+                }
+            }
+        }
+        None
+    }
+
+    /// The files of the classes of which one was locked behind the other, by any thread so far.
+    #[cfg(test)]
+    pub(crate) fn files() -> BTreeSet<(&'static str, &'static str)> {
+        let orders = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let pairs = orders.iter().flat_map(|(first, behind)| behind.keys().map(|second| (*first, *second)));
+        pairs.map(|(first, second)| (first.file(), second.file())).collect()
+    }
+}
+
+#[cfg(test)]
+#[cfg(debug_assertions)]
+pub(crate) use order::files;
+
+#[cfg(test)]
+#[cfg(debug_assertions)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// What the panic of a lock says.
+    fn refusal<T>(mutex: &Mutex<T>) -> String {
+        let lock = AssertUnwindSafe(|| drop(mutex.lock().unwrap()));
+        *catch_unwind(lock).unwrap_err().downcast::<String>().unwrap()
+    }
+
+    #[test]
+    fn a_reversed_order_panics_without_a_deadlock() {
+        let first = Mutex::new(1);
+        let second = Mutex::new(2);
+        for _ in 0..2 {
+            let taken = first.lock().unwrap();
+            assert_eq!(*taken + *second.lock().unwrap(), 3);
+        }
+        // On another thread, when the first one is free again.
+        let thread = std::thread::spawn(move || {
+            let taken = second.lock().unwrap();
+            let refusal = refusal(&first);
+            assert!(refusal.contains("is locked behind that of"), "{refusal}");
+            drop(taken);
+            // One by one they come in any order.
+            drop(second.lock().unwrap());
+            drop(first.lock().unwrap());
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_circle_of_three_panics() {
+        let one = Mutex::new(());
+        let two = Mutex::new(());
+        let three = Mutex::new(());
+        for (taken, next) in [(&one, &two), (&two, &three)] {
+            let taken = taken.lock().unwrap();
+            drop(next.lock().unwrap());
+            drop(taken);
+        }
+        let taken = three.lock().unwrap();
+        let refusal = refusal(&one);
+        assert_eq!(refusal.matches(", then ").count(), 2, "{refusal}");
+        drop(taken);
+        // What was refused stands nowhere.
+        let taken = one.lock().unwrap();
+        drop(three.lock().unwrap());
+        drop(taken);
+    }
+
+    /// Two threads that have one each may wait for each other's.
+    #[test]
+    fn a_second_one_of_a_class_panics() {
+        let both = [1, 2].map(Mutex::new);
+        let taken = both[0].lock().unwrap();
+        refusal(&both[1]);
+        drop(taken);
+        drop(both[1].lock().unwrap());
+    }
+
+    #[test]
+    fn what_does_not_wait_is_not_checked() {
+        let first = Mutex::new(());
+        let second = Mutex::new(());
+        let taken = first.lock().unwrap();
+        drop(second.lock().unwrap());
+        drop(taken);
+        let taken = second.lock().unwrap();
+        drop(first.try_lock().unwrap());
+        drop(taken);
+        // What waits behind it is.
+        let tried = second.try_lock().unwrap();
+        refusal(&first);
+        drop(tried);
+    }
+
+    #[test]
+    fn locks_are_given_back_in_any_order() {
+        let first = Mutex::new(());
+        let second = Mutex::new(());
+        let third = Mutex::new(());
+        let taken = first.lock().unwrap();
+        let next = second.try_lock().unwrap();
+        drop(taken);
+        drop(third.lock().unwrap());
+        drop(next);
+        // The first was free when the third was locked.
+        let taken = third.lock().unwrap();
+        drop(first.lock().unwrap());
+        drop(taken);
+    }
+}
