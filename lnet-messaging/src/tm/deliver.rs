@@ -60,7 +60,9 @@ impl TmShared {
         if locked.front.callback_count != 0 {
             return;
         }
-        self.channel.notify_all();
+        if locked.waiting > 0 {
+            self.channel.notify_all();
+        }
         if locked.front.state() == TmState::Stopping
             && let Ok((_, transport)) = locked.parts()
         {

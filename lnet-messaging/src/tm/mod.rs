@@ -82,6 +82,8 @@ pub(crate) struct TmShared {
 pub(crate) struct LockedTm {
     front: TmFront,
     transport: Option<Box<dyn TransportTm>>,
+    /// Threads in [`TransferMachine::wait`]. Where there are none, the end of a callback asks nothing of the kernel.
+    waiting: usize,
 }
 
 /// What can be seen of a queued buffer.
@@ -142,7 +144,7 @@ impl TransferMachine {
             end_points,
             deficit: AtomicUsize::new(0),
             handle_count: AtomicUsize::new(0),
-            locked: Mutex::new(LockedTm { front, transport: None }),
+            locked: Mutex::new(LockedTm { front, transport: None, waiting: 0 }),
             channel: Condvar::new(),
         });
         let tm = Self::of(&shared);
@@ -265,14 +267,19 @@ impl TransferMachine {
             if condition(&locked.front) {
                 return true;
             }
-            locked = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            locked.waiting += 1;
+            locked = match left {
                 None => self.shared.channel.wait(locked).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return false,
                 Some(left) => {
                     let woken = self.shared.channel.wait_timeout(locked, left);
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+            locked.waiting -= 1;
         }
     }
 }
