@@ -190,6 +190,10 @@ pub enum PathReport {
         /// How long that took, smoothed, if it was measured.
         round_trip: Option<Duration>,
     },
+    /// The peer answers, but far more of what is sent by it is lost than by another path to the same peer.
+    Lossy,
+    /// The peer answers, but takes many times as long as by another path to the same peer.
+    Slow,
 }
 
 /// Hints that let matching have memory fetched before messages come. No outcome depends on them: an LND may give

@@ -1,9 +1,10 @@
 //! What LNDs know of paths, and the health that it costs before a message times out.
 //!
-//! A path that is silent costs a step of health, each path at most once a second, and again while it stays silent and is used:
-//! that of the peer NI, or of the local NI if it reaches none of several peers while another local NI reaches one. So an NI of
-//! which several paths are silent loses a step for each. Recovery pings bring back what has lost health so. Invariant: at most
-//! [`PATHS_MAX`] paths are remembered.
+//! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path at most once a
+//! second, and again while it stays so and is used: that of the peer NI, or of the local NI if it does well to none of several
+//! peers while another local NI does to one, or, of a path that answers, if another local NI does well to the same peer NI. So
+//! an NI of which several paths are silent loses a step for each; a local NI of which several are poor loses one a second.
+//! Recovery pings bring back what has lost health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;
@@ -12,23 +13,48 @@ use core::time::Duration;
 use lnet_wire::Nid;
 
 use super::Node;
-use crate::shard::{HealthNote, PathNote};
+use crate::shard::{HealthNote, PathNote, PathState};
 use crate::time::Instant;
 
 /// Paths that are remembered at most; of more, those that answer are forgotten.
 const PATHS_MAX: usize = 1024;
 /// How long a path that has cost health costs no more.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a path counts as poor once that has cost health: it costs more if it is used and still so.
+const POOR_LASTS: Duration = Duration::from_secs(3);
 
 /// Paths of which something was reported, by their NIDs: local, peer.
 #[derive(Clone, Default, Debug)]
 pub(super) struct PathTable(BTreeMap<(Nid, Nid), Known>);
 
-#[derive(Clone, Copy, Default, Debug)]
+/// Each takes memory of every peer.
+#[derive(Clone, Copy, Debug)]
 struct Known {
-    is_silent: bool,
+    state: PathState,
+    /// Whether what it has cost last was the local NI's, and it was poor.
+    is_local_poor: bool,
     /// When it has cost health last.
     charged_at: Option<Instant>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { state: PathState::Answers, is_local_poor: false, charged_at: None }
+    }
+}
+
+impl Known {
+    fn is_silent(&self) -> bool {
+        self.state == PathState::Silent
+    }
+
+    fn was_charged_within(&self, now: Instant, time: Duration) -> bool {
+        self.charged_at.is_some_and(|at| now < at + time)
+    }
+
+    fn is_ill(&self, now: Instant) -> bool {
+        self.is_silent() || self.state == PathState::Poor && self.was_charged_within(now, POOR_LASTS)
+    }
 }
 
 impl PathTable {
@@ -36,18 +62,33 @@ impl PathTable {
     fn note(&mut self, now: Instant, note: &PathNote) -> bool {
         let key = (note.local, note.peer);
         if !self.0.contains_key(&key) && self.0.len() >= PATHS_MAX {
-            self.0.retain(|_, known| known.is_silent);
+            self.0.retain(|_, known| known.is_silent());
             if self.0.len() >= PATHS_MAX {
                 self.0.pop_first();
             }
         }
         let known = self.0.entry(key).or_default();
-        known.is_silent = note.is_silent;
-        let is_due = note.is_silent && known.charged_at.is_none_or(|at| at + PAUSE <= now);
+        known.state = match (known.state, note.state) {
+            // A poor path has answered all the time, and whether a silent one does is told apart.
+            (PathState::Poor, PathState::Answers) => PathState::Poor,
+            (PathState::Silent, PathState::Poor) => PathState::Silent,
+            (_, state) => state,
+        };
+        let is_due = note.state != PathState::Answers && !known.was_charged_within(now, PAUSE);
         if is_due {
-            known.charged_at = Some(now);
+            (known.charged_at, known.is_local_poor) = (Some(now), false);
         }
         is_due
+    }
+
+    /// Whether a local NI of which a path is poor is to lose health for it; it does once in a while, whichever path it is.
+    fn charge_local(&mut self, now: Instant, (local, peer): (Nid, Nid)) -> bool {
+        let mut own = self.0.iter().filter(|((from, _), _)| *from == local);
+        let is_charged = own.any(|(_, known)| known.is_local_poor && known.was_charged_within(now, PAUSE));
+        if let Some(known) = self.0.get_mut(&(local, peer)).filter(|_| !is_charged) {
+            known.is_local_poor = true;
+        }
+        !is_charged
     }
 
     fn clear(&mut self, is_there: impl Fn(&Nid, &Nid) -> bool) {
@@ -64,17 +105,29 @@ impl<O: Clone> Node<O> {
         let (nis, peers) = (&self.nis, &self.peers);
         let is_local = |nid: &Nid| nis.0.iter().any(|config| config.spec.nid == *nid);
         self.paths.clear(|local, peer| is_local(local) && peers.get(peer).is_some());
-        let nid = if self.is_cut_off(&note.local) { note.local } else { note.peer };
+        let is_poor = note.state == PathState::Poor;
+        let blames_local = self.is_cut_off(now, note);
+        if blames_local && is_poor && !self.paths.charge_local(now, (note.local, note.peer)) {
+            return;
+        }
+        let nid = if blames_local { note.local } else { note.peer };
         self.note_health(now, &HealthNote { nid, failures: 1, successes: 0 });
     }
 
-    /// Whether a local NI reaches none of several peers, while another one reaches one.
-    fn is_cut_off(&self, local: &Nid) -> bool {
-        let paths = || self.paths.0.iter().map(|((local, peer), known)| (local, peer, known.is_silent));
-        let own = || paths().filter(|(from, ..)| *from == local);
-        let others_answer = paths().any(|(from, _, is_silent)| from != local && !is_silent);
+    /// Whether the local NI of a path that is ill does well to none of several peers, while another one does to one; or, where
+    /// the path is poor, to the same NI of the peer.
+    fn is_cut_off(&self, now: Instant, note: &PathNote) -> bool {
+        let paths = || self.paths.0.iter().map(|((local, peer), known)| (local, peer, known.is_ill(now)));
+        let own = || paths().filter(|(from, ..)| **from == note.local);
+        let others_well = || paths().filter(|(from, _, is_ill)| **from != note.local && !is_ill);
+        if !own().all(|(.., is_ill)| is_ill) {
+            return false;
+        }
+        if note.state == PathState::Poor && others_well().any(|(_, peer, _)| *peer == note.peer) {
+            return true;
+        }
         let primary = |peer: &Nid| self.peers.get(peer).map(|peer| peer.primary);
         let peers: BTreeSet<_> = own().filter_map(|(_, peer, _)| primary(peer)).collect();
-        others_answer && peers.len() > 1 && own().all(|(.., is_silent)| is_silent)
+        others_well().next().is_some() && peers.len() > 1
     }
 }

@@ -36,8 +36,29 @@ pub struct PathNote {
     pub local: Nid,
     /// The NID of the peer's.
     pub peer: Nid,
-    /// Whether what goes by it is not answered; told again each second as long as something goes by it.
-    pub is_silent: bool,
+    /// What that is.
+    pub state: PathState,
+}
+
+/// How a path is, as an LND finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathState {
+    /// What goes by it is answered.
+    Answers,
+    /// What goes by it is not answered; told again each second as long as something goes by it.
+    Silent,
+    /// What goes by it is answered, and far worse than by another path to the same peer; told again as long as that lasts.
+    Poor,
+}
+
+impl From<PathReport> for PathState {
+    fn from(report: PathReport) -> Self {
+        match report {
+            PathReport::Answers { .. } => Self::Answers,
+            PathReport::Silent => Self::Silent,
+            PathReport::Lossy | PathReport::Slow => Self::Poor,
+        }
+    }
 }
 
 /// Notes that were not polled yet.
@@ -64,7 +85,7 @@ impl HealthNotes {
         } else {
             return;
         }
-        self.has_failures |= note.is_silent;
+        self.has_failures |= note.state != PathState::Answers;
     }
 
     fn note(&mut self, nid: &Nid, has_failed: bool) {
@@ -97,13 +118,14 @@ impl Shard {
 
     /// Something is reported of a path: it counts where paths are chosen, and the node hears of it.
     pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
-        let is_news = self.paths.note(now, path, report);
+        let state = report.into();
+        // A poor path answers, and is told of as often as it is found so.
+        let is_news = state == PathState::Poor || self.paths.note(now, path, report);
         if is_news
             && let Some(local) = self.topology.ni(path.ni).map(|local| local.nid)
             && !self.topology.is_local(&path.peer)
         {
-            let is_silent = report == PathReport::Silent;
-            self.health.note_path(PathNote { local, peer: path.peer, is_silent });
+            self.health.note_path(PathNote { local, peer: path.peer, state });
         }
     }
 

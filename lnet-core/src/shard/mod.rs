@@ -43,7 +43,7 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
-pub use health::{HealthNote, PathNote};
+pub use health::{HealthNote, PathNote, PathState};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::{ForgedSource, NiRecord, PeerChange, Usage};
 pub use select::criteria::{Candidate, Criterion, Weighed};

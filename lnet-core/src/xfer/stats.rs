@@ -64,6 +64,10 @@ pub struct XferCounters {
     pub frames_buffered: u64,
     /// Times that a sender has narrowed its window.
     pub backoffs: u64,
+    /// Times that a path was found to lose far more frames than another one to the same peer.
+    pub paths_lossy: u64,
+    /// Times that a path was found to take far longer than another one to the same peer.
+    pub paths_slow: u64,
     drops: [u64; XferDrop::ALL.len()],
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lnet_core::node::{Action, Change, PeerEdit, PeerNi, PingId, Report};
-use lnet_core::shard::{HealthNote, PathNote};
+use lnet_core::shard::{HealthNote, PathNote, PathState};
 use lnet_core::topology::{HEALTH_MAX, NiStatus};
 use lnet_wire::ping::{self, Features, PingNi};
 use lnet_wire::{Global, Nid};
@@ -332,8 +332,8 @@ fn an_ni_that_is_told_as_up_first_is_in_full_health() {
     assert_eq!(peer_ni(&runner, nid(1, 8)).health, HEALTH_MAX);
 }
 
-fn note_path(runner: &mut Runner, (local, peer): (Nid, Nid), is_silent: bool) {
-    runner.node.handle_report(runner.now, Report::Path(PathNote { local, peer, is_silent }));
+fn note_path(runner: &mut Runner, (local, peer): (Nid, Nid), state: PathState) {
+    runner.node.handle_report(runner.now, Report::Path(PathNote { local, peer, state }));
     runner.run();
 }
 
@@ -343,23 +343,23 @@ fn a_silent_path_costs_the_peer_ni_a_step_a_second_and_it_recovers() {
     let path = (nid(2, 1), nid(2, PEER));
     // Each of the shards tells of it.
     for _shard in 0..4 {
-        note_path(&mut runner, path, true);
+        note_path(&mut runner, path, PathState::Silent);
     }
     assert_eq!((peer_ni(&runner, path.1).health, local_health(&runner, path.0)), (900, HEALTH_MAX));
     assert_eq!(runner.topology.peer_health(&path.1), 900, "the shards know, before a message has timed out");
     assert_eq!(pinged_at(&mut runner, path.1, 1, false), [1]);
-    note_path(&mut runner, path, true);
+    note_path(&mut runner, path, PathState::Silent);
     assert_eq!(peer_ni(&runner, path.1).health, 800);
-    note_path(&mut runner, path, false);
+    note_path(&mut runner, path, PathState::Answers);
     note(&mut runner, path.1, 0, 2);
     assert_eq!((peer_ni(&runner, path.1).health, runner.node.recovering().1), (HEALTH_MAX, vec![]));
     // The only NI of a peer loses nothing.
     hear(&mut runner, nid(2, 40));
-    note_path(&mut runner, (nid(2, 1), nid(2, 40)), true);
+    note_path(&mut runner, (nid(2, 1), nid(2, 40)), PathState::Silent);
     assert_eq!(peer_ni(&runner, nid(2, 40)).health, HEALTH_MAX);
     set(&mut runner, Global::HealthSensitivity, 0);
     runner.advance(Duration::from_secs(2));
-    note_path(&mut runner, path, true);
+    note_path(&mut runner, path, PathState::Silent);
     assert_eq!(peer_ni(&runner, path.1).health, HEALTH_MAX);
 }
 
@@ -374,15 +374,69 @@ fn a_local_ni_that_reaches_no_peer_while_another_does_is_to_blame() {
     };
     runner.batch(&[Change::Peer(add)]).unwrap();
     let (cut, whole) = (nid(2, 1), nid(1, 1));
-    note_path(&mut runner, (cut, nid(2, 8)), false);
-    note_path(&mut runner, (cut, nid(2, PEER)), true);
+    note_path(&mut runner, (cut, nid(2, 8)), PathState::Answers);
+    note_path(&mut runner, (cut, nid(2, PEER)), PathState::Silent);
     assert_eq!((peer_ni(&runner, nid(2, PEER)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
     // None answers, but no other NI is known to do better.
-    note_path(&mut runner, (cut, nid(2, 8)), true);
+    note_path(&mut runner, (cut, nid(2, 8)), PathState::Silent);
     assert_eq!((peer_ni(&runner, nid(2, 8)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
-    note_path(&mut runner, (whole, nid(1, 8)), false);
+    note_path(&mut runner, (whole, nid(1, 8)), PathState::Answers);
     runner.advance(Duration::from_secs(1));
-    note_path(&mut runner, (cut, nid(2, 8)), true);
+    note_path(&mut runner, (cut, nid(2, 8)), PathState::Silent);
     assert_eq!((peer_ni(&runner, nid(2, 8)).health, local_health(&runner, cut)), (900, 900));
     assert_eq!(runner.node.recovering().0[0].nid, cut, "it is pinged");
+}
+
+#[test]
+fn a_poor_path_costs_the_peer_ni_a_step_a_second_and_never_a_sole_one() {
+    let mut runner = runner();
+    let path = (nid(2, 1), nid(2, PEER));
+    for _window in 0..40 {
+        note_path(&mut runner, path, PathState::Poor);
+    }
+    assert_eq!((peer_ni(&runner, path.1).health, local_health(&runner, path.0)), (900, HEALTH_MAX));
+    assert_eq!(pinged_at(&mut runner, path.1, 1, true), [1]);
+    note(&mut runner, path.1, 0, 1);
+    assert_eq!(peer_ni(&runner, path.1).health, HEALTH_MAX, "the answer brings it back");
+    note_path(&mut runner, path, PathState::Poor);
+    assert_eq!(peer_ni(&runner, path.1).health, 900);
+    // It has answered all the time.
+    note_path(&mut runner, path, PathState::Answers);
+    assert_eq!(peer_ni(&runner, path.1).health, 900);
+    hear(&mut runner, nid(2, 40));
+    note_path(&mut runner, (nid(2, 1), nid(2, 40)), PathState::Poor);
+    assert_eq!(peer_ni(&runner, nid(2, 40)).health, HEALTH_MAX, "it is the only one");
+    set(&mut runner, Global::HealthSensitivity, 0);
+    runner.advance(Duration::from_secs(2));
+    note_path(&mut runner, path, PathState::Poor);
+    assert_eq!(peer_ni(&runner, path.1).health, 900, "it stays as it is");
+}
+
+/// Two NIs on one net: what is poor by one of them only is that one's matter.
+#[test]
+fn a_local_ni_that_alone_does_badly_to_a_peer_ni_is_to_blame() {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    let nids = vec![nid(1, 8)];
+    let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
+    runner.batch(&[Change::Peer(add)]).unwrap();
+    let (bad, good) = (nid(1, 1), nid(1, 2));
+    for peer in [nid(1, PEER), nid(1, 8)] {
+        note_path(&mut runner, (good, peer), PathState::Answers);
+    }
+    let healths = |runner: &Runner| {
+        let peers = [PEER, 8].map(|host| peer_ni(runner, nid(1, host)).health);
+        (local_health(runner, bad), local_health(runner, good), peers)
+    };
+    note_path(&mut runner, (bad, nid(1, PEER)), PathState::Answers);
+    note_path(&mut runner, (bad, nid(1, 8)), PathState::Poor);
+    assert_eq!(healths(&runner), (HEALTH_MAX, HEALTH_MAX, [HEALTH_MAX, 900]), "it may be the peer's");
+    note_path(&mut runner, (bad, nid(1, PEER)), PathState::Poor);
+    assert_eq!(healths(&runner), (900, HEALTH_MAX, [HEALTH_MAX, 900]));
+    runner.advance(Duration::from_secs(1));
+    for peer in [nid(1, PEER), nid(1, 8)] {
+        note_path(&mut runner, (bad, peer), PathState::Poor);
+    }
+    let (local, _, peers) = healths(&runner);
+    assert!((800..=900).contains(&local) && peers[0] == HEALTH_MAX, "once a second: {local} {peers:?}");
 }

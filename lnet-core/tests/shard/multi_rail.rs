@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::MdOptions;
-use lnet_core::shard::{Candidate, Criterion, HealthNote, PathNote, PutRequest};
+use lnet_core::shard::{Candidate, Criterion, HealthNote, PathNote, PathState, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{ShardConfig, health::HealthStatus};
 use lnet_wire::{Nid, ProcessId};
@@ -226,19 +226,22 @@ fn what_lnds_learn_of_paths_is_told_as_news() {
         let now = NOW + std::time::Duration::from_secs(at_s);
         node.shard.path_health(now, &path, report);
         let has_failures = node.shard.has_failures();
-        let told: Vec<_> =
-            std::iter::from_fn(|| node.shard.poll_paths()).map(|note| note.is_silent).collect();
+        let told: Vec<_> = std::iter::from_fn(|| node.shard.poll_paths()).map(|note| note.state).collect();
         assert_eq!((node.shard.poll_health(), node.shard.has_failures()), (None, false));
         (told, has_failures)
     };
     let answers = PathReport::Answers { round_trip: None };
-    assert_eq!(told(0, answers), (vec![false], false));
+    assert_eq!(told(0, answers), (vec![PathState::Answers], false));
     assert_eq!(told(1, answers), (vec![], false), "no news");
-    assert_eq!(told(2, PathReport::Silent), (vec![true], true));
+    assert_eq!(told(2, PathReport::Silent), (vec![PathState::Silent], true));
     assert_eq!(told(2, PathReport::Silent), (vec![], false));
-    assert_eq!(told(3, PathReport::Silent), (vec![true], true), "once a second");
-    assert_eq!(told(3, answers), (vec![false], false));
-    let note = PathNote { local: nid(2, 1), peer: nid(2, 11), is_silent: true };
+    assert_eq!(told(3, PathReport::Silent), (vec![PathState::Silent], true), "once a second");
+    assert_eq!(told(3, answers), (vec![PathState::Answers], false));
+    for report in [PathReport::Lossy, PathReport::Slow] {
+        assert_eq!(told(3, report), (vec![PathState::Poor], true), "as often as it is found so");
+        assert_eq!(told(3, answers), (vec![], false), "it has answered all the time");
+    }
+    let note = PathNote { local: nid(2, 1), peer: nid(2, 11), state: PathState::Silent };
     node.shard.reroute(NOW, &path, &[]);
     assert_eq!(node.shard.poll_paths(), Some(note));
 }

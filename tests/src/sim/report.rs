@@ -214,6 +214,8 @@ pub struct Counts {
     /// Times that a stream was asked whether what it had taken was acknowledged.
     pub(super) streams_asked: u64,
     backoffs: u64,
+    paths_lossy: u64,
+    paths_slow: u64,
     drops: [u64; XferDrop::ALL.len()],
     connections: [u64; SocklndEvent::ALL.len()],
 }
@@ -249,6 +251,8 @@ impl Counts {
         self.resets += xfer.resets_sent;
         self.peers_restarted += xfer.peers_restarted;
         self.backoffs += xfer.backoffs;
+        self.paths_lossy += xfer.paths_lossy;
+        self.paths_slow += xfer.paths_slow;
         for (sum, reason) in self.drops.iter_mut().zip(XferDrop::ALL) {
             *sum += xfer.dropped(reason);
         }
@@ -298,6 +302,8 @@ impl Counts {
         row("restarts noticed", self.peers_restarted);
         row("streams asked for acknowledgements", self.streams_asked);
         row("windows narrowed", self.backoffs);
+        row("paths found lossy", self.paths_lossy);
+        row("paths found slow", self.paths_slow);
         for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
             row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
         }
@@ -340,6 +346,8 @@ impl AddAssign<&Self> for Counts {
         self.peers_restarted += other.peers_restarted;
         self.streams_asked += other.streams_asked;
         self.backoffs += other.backoffs;
+        self.paths_lossy += other.paths_lossy;
+        self.paths_slow += other.paths_slow;
     }
 }
 

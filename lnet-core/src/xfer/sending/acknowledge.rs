@@ -49,14 +49,15 @@ impl Sending {
         let (mut frames, mut bytes) = (0, 0);
         // The receiver lets go of what it buffers after the time is over, once it is scheduled.
         let buffered = call.sessions.local.times.buffered * 5;
-        self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
+        let may_be_buffered = self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
         let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
         self.streams[slot].asked = (0, now);
-        self.streams[slot].learn_of_late(now, is_told);
+        self.streams[slot].learn_of_late(now, is_told, |path| call.sessions.note_found(path));
         let reordering = self.streams[slot].congestion.reordering(now);
+        let mut by_path = ByPath::default();
         let mut next = self.streams[slot].outstanding.first();
         while let Some(at) = List::step(&self.items, &mut next) {
-            let SentItem { number, sent_at, overtaken_at, cost_bytes: cost, .. } = self.items[at];
+            let SentItem { number, sent_at, overtaken_at, cost_bytes: cost, path, .. } = self.items[at];
             if number > highest {
                 break;
             }
@@ -64,13 +65,22 @@ impl Sending {
             if arrived(distance, ack.below) {
                 let congestion = &mut self.streams[slot].congestion;
                 // A late frame was buffered, which is no matter of the path.
-                if distance == 0 && cost != 0 && is_newest {
+                let is_measured = distance == 0 && cost != 0 && is_newest;
+                if is_measured {
                     congestion.measure(now - sent_at);
                 }
                 if let Some(overtaken_at) = overtaken_at {
                     congestion.note_late(now, overtaken_at);
                 }
                 congestion.landed(number);
+                // What comes by a slower path than others is overtaken.
+                if is_measured || cost != 0 && overtaken_at.is_some() && !may_be_buffered {
+                    call.sessions.measure((path, peer), now - sent_at);
+                }
+                if cost != 0 && !by_path.add(path) {
+                    call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
+                    by_path = ByPath { path, frames: 1 };
+                }
                 frames += u32::from(cost != 0);
                 bytes += cost;
                 self.land(slot, at, call);
@@ -78,6 +88,7 @@ impl Sending {
                 self.lose_overtaken(slot, at, call);
             }
         }
+        call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
         frames += self.land_late(slot, is_told, call);
         let stream = &mut self.streams[slot];
         stream.highest_acked = stream.highest_acked.max(Some(highest));
@@ -267,6 +278,25 @@ impl Sending {
         } else {
             stream.in_flight_bytes -= item.cost_bytes;
         }
+    }
+}
+
+/// Frames in a row that went by one path.
+#[derive(Default)]
+struct ByPath {
+    path: u32,
+    frames: u32,
+}
+
+impl ByPath {
+    /// Counts one that went by a path, if the others went by it as well.
+    #[inline]
+    const fn add(&mut self, path: u32) -> bool {
+        let is_its = self.frames == 0 || self.path == path;
+        if is_its {
+            (self.path, self.frames) = (path, self.frames + 1);
+        }
+        is_its
     }
 }
 

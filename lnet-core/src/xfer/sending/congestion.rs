@@ -101,9 +101,11 @@ impl Congestion {
         self.grant_bytes = bytes.max(UNSOLICITED_BYTES);
     }
 
-    /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`.
-    pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) {
-        self.buffered = if is_buffered { most } else { Duration::ZERO };
+    /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`; whether it may have
+    /// had what it tells of for a while.
+    pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) -> bool {
+        let former = core::mem::replace(&mut self.buffered, if is_buffered { most } else { Duration::ZERO });
+        is_buffered || !former.is_zero()
     }
 
     /// Bytes of frames that may be in flight.

@@ -4,9 +4,11 @@
 //! numbers go on by any path.
 
 use super::item::{Cargo, SentItem};
+use super::stream::GivenUp;
 use super::{Call, Sending};
 use crate::list::NONE;
 use crate::lnd::Uplink;
+use crate::time::Instant;
 use crate::xfer::CANDIDATES_MAX;
 use crate::xfer::sessions::{SILENCE, Sessions};
 
@@ -72,12 +74,11 @@ impl Sending {
     /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
     pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
-        let SentItem { number, overtaken_at, cost_bytes, .. } = self.items[item];
+        let SentItem { overtaken_at, cost_bytes, .. } = self.items[item];
         if cost_bytes != 0 {
             self.streams[slot].congestion.note_lost();
         }
-        self.lose(slot, item);
-        self.streams[slot].give_up(number, overtaken_at.unwrap_or(now));
+        self.give_up((slot, item), Some(overtaken_at.unwrap_or(now)), call);
         let stream = &self.streams[slot];
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH
@@ -85,6 +86,22 @@ impl Sending {
             && stream.may_fail_over(now, &call.sessions.local.times)
         {
             self.fail_over(slot, item, call);
+        }
+    }
+
+    /// An item counts as lost, by the path that it went by, and is to be sent again.
+    pub(crate) fn give_up(
+        &mut self,
+        (slot, item): (u32, u32),
+        overtaken_at: Option<Instant>,
+        call: &mut Call<'_, impl Uplink>,
+    ) {
+        let SentItem { number, cost_bytes, path, .. } = self.items[item];
+        self.lose(slot, item);
+        let stream = &mut self.streams[slot];
+        stream.give_up(GivenUp { number, overtaken_at, path });
+        if cost_bytes != 0 {
+            call.sessions.note_frames((path, stream.peer), (0, 1), call.up);
         }
     }
 

@@ -130,6 +130,7 @@ impl Sending {
                 sent_at: Instant(0),
                 overtaken_at: None,
                 cost_bytes: 0,
+                path: NONE,
                 sends: 0,
                 link: Link::UNLINKED,
             })
@@ -174,7 +175,7 @@ impl Sending {
         }
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
-        let number = self.launch(stream, item, sessions);
+        let number = self.launch((stream, item), path, sessions);
         if whole && !resent && length <= BUNDLED_BYTES_MAX && self.shares_frames(slot, sessions) {
             datagram_bytes = self.bundle_more((stream, number), datagram_bytes, path, sessions);
         }
@@ -250,7 +251,7 @@ impl Sending {
             let item = self.cut(slot, 0, length);
             self.streams[stream].outstanding.push_back(&mut self.items, item);
             let item = &mut self.items[item];
-            (item.number, item.sent_at, item.sends) = (number, now, 1);
+            (item.number, item.sent_at, item.path, item.sends) = (number, now, path, 1);
             self.messages[slot].polled = true;
             self.bundle.push(slot);
             sessions.local.counters.messages_bundled += 1;
@@ -266,15 +267,15 @@ impl Sending {
         let own = self.last_path(stream, sessions).unwrap_or(NONE);
         let path = self.find_path(stream, own, sessions)?;
         let (ni, destination, token) = sessions.paths.session(path);
-        let number = self.launch(stream, item, sessions);
+        let number = self.launch((stream, item), path, sessions);
         let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
         let transfer = self.charge((stream, item), FRAME_HEADER_BYTES as u32, transfer, sessions);
         let header = FrameHeader::other(kind, self.streams[stream].shard, id);
         Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
     }
 
-    /// Moves the first pending item to the outstanding ones, under a new number.
-    fn launch(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> u64 {
+    /// Moves the first pending item to the outstanding ones, under a new number; it goes by a path.
+    fn launch(&mut self, (stream, item): (u32, u32), path: u32, sessions: &mut Sessions) -> u64 {
         let now = sessions.local.now;
         let stream = &mut self.streams[stream];
         stream.pending.remove(&mut self.items, item);
@@ -287,7 +288,7 @@ impl Sending {
         let item = &mut self.items[item];
         sessions.local.counters.frames_sent += 1;
         sessions.local.counters.frames_resent += u64::from(item.sends != 0);
-        (item.number, item.sent_at, item.overtaken_at) = (number, now, None);
+        (item.number, item.sent_at, item.overtaken_at, item.path) = (number, now, None, path);
         item.sends = item.sends.saturating_add(1);
         number
     }

@@ -26,6 +26,8 @@ pub(crate) struct SentItem {
     pub(crate) overtaken_at: Option<Instant>,
     /// What the frame takes of its receiver; 0 but in its first item.
     pub(crate) cost_bytes: u32,
+    /// The path that it went by last.
+    pub(crate) path: u32,
     /// How often it was sent.
     pub(crate) sends: u8,
     pub(crate) link: Link,

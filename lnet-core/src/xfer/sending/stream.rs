@@ -15,6 +15,16 @@ const APART_LASTS: Duration = Duration::from_secs(10);
 /// Lost frames that are remembered.
 const GIVEN_UP: usize = 8;
 
+/// A frame that counts as lost.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenUp {
+    pub(crate) number: u64,
+    /// When it was overtaken, if it was.
+    pub(crate) overtaken_at: Option<Instant>,
+    /// The path that it went by.
+    pub(crate) path: u32,
+}
+
 pub(crate) struct SendStream {
     pub(crate) peer: u32,
     /// The peer's shard.
@@ -36,9 +46,9 @@ pub(crate) struct SendStream {
     pub(crate) turn: u32,
     pub(crate) in_flight_bytes: u32,
     pub(crate) congestion: Congestion,
-    /// Frames that counted as lost of late, by the end of their numbers, and when they were overtaken: an acknowledgement
-    /// may tell yet that one was only late.
-    pub(crate) given_up: [Option<(u64, Instant)>; GIVEN_UP],
+    /// Frames that counted as lost of late, by the end of their numbers: an acknowledgement may tell yet that one was only
+    /// late.
+    pub(crate) given_up: [Option<GivenUp>; GIVEN_UP],
     /// When something was acknowledged last, if ever.
     pub(crate) acked_at: Option<Instant>,
     /// Since when there has always been something that is not acknowledged.
@@ -95,15 +105,25 @@ impl SendStream {
     }
 
     /// A frame counts as lost.
-    pub(crate) fn give_up(&mut self, number: u64, overtaken_at: Instant) {
-        self.given_up[number as usize % GIVEN_UP] = Some((number, overtaken_at));
+    pub(crate) fn give_up(&mut self, frame: GivenUp) {
+        self.given_up[frame.number as usize % GIVEN_UP] = Some(frame);
     }
 
-    /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers.
-    pub(crate) fn learn_of_late(&mut self, now: Instant, arrived: impl Fn(u64) -> bool) {
+    /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers. `found` hears of each path that one
+    /// went by.
+    pub(crate) fn learn_of_late(
+        &mut self,
+        now: Instant,
+        arrived: impl Fn(u64) -> bool,
+        mut found: impl FnMut(u32),
+    ) {
         for given_up in &mut self.given_up {
-            if let Some((_, overtaken_at)) = given_up.take_if(|(number, _)| arrived(*number)) {
-                self.congestion.note_late(now, overtaken_at);
+            if let Some(GivenUp { overtaken_at, path, .. }) = given_up.take_if(|frame| arrived(frame.number))
+            {
+                found(path);
+                if let Some(overtaken_at) = overtaken_at {
+                    self.congestion.note_late(now, overtaken_at);
+                }
             }
         }
     }

@@ -113,7 +113,7 @@ impl Sending {
     fn probe(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
-        self.lose(slot, probed);
+        self.give_up((slot, probed), None, call);
         let stream = &mut self.streams[slot];
         stream.congestion.probes += 1;
         if stream.congestion.probes >= LOSS_PROBES {

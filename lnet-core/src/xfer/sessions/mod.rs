@@ -9,6 +9,7 @@ mod identity;
 mod interfaces;
 mod paths;
 mod peers;
+mod quality;
 mod reply;
 mod saved;
 mod tokens;
@@ -122,6 +123,58 @@ impl Sessions {
     pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
         self.paths[path].silent_until = Instant(0);
         up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
+    }
+
+    /// Frames that went by a path to a peer have arrived, or were lost. The path is judged from time to time.
+    #[inline]
+    pub(super) fn note_frames(
+        &mut self,
+        (path, peer): (u32, u32),
+        (arrived, lost): (u32, u32),
+        up: &mut impl Uplink,
+    ) {
+        let now = self.local.now;
+        // It may have made room for another one meanwhile.
+        if let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer)
+            && known.quality.count(now, arrived, lost)
+        {
+            self.judge(path, up);
+        }
+    }
+
+    /// A frame by a path counted as lost, and has arrived after all.
+    pub(super) fn note_found(&mut self, path: u32) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.quality.found();
+        }
+    }
+
+    /// A round trip by a path was measured.
+    #[inline]
+    pub(super) fn measure(&mut self, (path, peer): (u32, u32), round_trip: Duration) {
+        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
+            path.quality.measure(round_trip);
+        }
+    }
+
+    /// Ends a path's window, and reports it if it is clearly worse than another one that answers.
+    fn judge(&mut self, path: u32, up: &mut impl Uplink) {
+        let now = self.local.now;
+        let suspicion = self.paths[path].quality.end_window(now);
+        if !suspicion.is_any() {
+            return;
+        }
+        let judged = &self.paths[path];
+        let others = self.paths.of_peer(judged.peer).filter(|other| *other != path);
+        let others = others.map(|other| &self.paths[other]);
+        let others = others.filter(|other| other.session.is_some() && !other.is_silent(now));
+        let report = judged.quality.beside(now, suspicion, others.map(|other| other.quality));
+        let Some(report) = report else { return };
+        match report {
+            PathReport::Slow => self.local.counters.paths_slow += 1,
+            _ => self.local.counters.paths_lossy += 1,
+        }
+        up.path_health(now, &judged.as_path(), report);
     }
 
     /// Where a peer is answered whose last frame came from `address`: there, or while nothing that is sent there is

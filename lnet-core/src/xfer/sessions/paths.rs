@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use lnet_wire::Nid;
 
+use super::quality::Quality;
 use super::tokens::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, linked};
@@ -42,6 +43,7 @@ pub(crate) struct Path {
     pub(crate) session: Option<Session>,
     /// Until when it is avoided, since it did not answer.
     pub(crate) silent_until: Instant,
+    pub(crate) quality: Quality,
     /// Messages that go there.
     pub(crate) references: u32,
     chain: Link,
@@ -128,6 +130,7 @@ impl Paths {
             asking: None,
             session: None,
             silent_until: Instant(0),
+            quality: Quality::NEW,
             references: 1,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

@@ -7,6 +7,7 @@ mod interfaces;
 mod lossy;
 mod policies;
 mod preview;
+mod rails;
 mod sessions;
 mod stalls;
 mod wire;

@@ -270,6 +270,11 @@ impl Node {
         self.shards.iter_mut().for_each(|shard| shard.xfer.add_interface(NiId(ni), nid, DATAGRAM));
     }
 
+    /// Messages are numbered anew.
+    pub(super) fn reset_numbers(&mut self) {
+        self.next_tx = 0;
+    }
+
     pub(super) fn arrived(&self) -> Vec<(u64, Status)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(|shard| shard.up.arrived.clone()).collect();
         all.sort_by_key(|(number, _)| *number);
@@ -456,6 +461,8 @@ pub(super) struct Network {
     pub(super) nodes: Vec<Node>,
     pub(super) faults: Faults,
     pub(super) random: Random,
+    /// What befalls frames of each rail besides: parts of a thousand that are lost, and a delay in ns.
+    pub(super) rails: [(u64, u64); 2],
     /// Nets that carry nothing.
     pub(super) dead: Vec<u16>,
     /// Addresses to which nothing comes through.
@@ -474,6 +481,7 @@ impl Network {
             nodes,
             faults: Faults::default(),
             random: Random::new(seed),
+            rails: [(0, 0); 2],
             dead: Vec::new(),
             unreached: Vec::new(),
             stalled: None,
@@ -485,13 +493,14 @@ impl Network {
     pub(super) fn launch(&mut self, frame: Frame) {
         self.log.push(frame.clone());
         let is_lost = self.dead.contains(&frame.ni.0) || self.unreached.contains(&frame.to);
-        if is_lost || self.random.below(1000) < self.faults.lost {
+        let (lost, delay) = self.rails[usize::from(frame.ni.0)];
+        if is_lost || self.random.below(1000) < self.faults.lost + lost {
             return;
         }
         let copies = 1 + u64::from(self.random.below(1000) < self.faults.doubled);
         for _ in 0..copies {
             let late = self.random.below(1000) < self.faults.late;
-            let delay = if late { self.random.below(300_000) } else { 5_000 };
+            let delay = delay + if late { self.random.below(300_000) } else { 5_000 };
             self.under_way.push_back((Instant(self.now.0 + delay), frame.clone()));
         }
     }

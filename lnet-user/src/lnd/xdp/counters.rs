@@ -121,6 +121,8 @@ impl XdpLnd {
             ("answers dropped", recovery.replies_dropped),
             ("frames buffered", recovery.frames_buffered),
             ("backoffs", recovery.backoffs),
+            ("paths lossy", recovery.paths_lossy),
+            ("paths slow", recovery.paths_slow),
             ("frames let go", frames.frames_let_go),
         ] {
             tell(Counted::Recovery, name, count);
