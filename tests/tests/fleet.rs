@@ -1,7 +1,9 @@
 //! Fleets: many nodes that discover each other, talk, and lose rails, links and all they knew.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
-use lnet_tests::fleet::{Fleet, FleetReport, run};
+use std::time::Duration;
+
+use lnet_tests::fleet::{Fleet, FleetReport, TwoRails, run};
 
 fn small() -> Fleet {
     Fleet::parse(include_str!("../data/fleets/small.yaml")).unwrap()
@@ -91,4 +93,77 @@ fn examples_are_understood() {
     let fleets: Vec<_> =
         names.map(|path| Fleet::parse(&std::fs::read_to_string(path).unwrap()).unwrap()).collect();
     assert!(fleets.len() >= 4, "{}", fleets.len());
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Nothing is lost; the lossy rail carries the smaller part, and its half once it is well again.
+#[test]
+fn a_rail_that_loses_a_tenth_carries_the_smaller_part_until_it_is_well() {
+    for seed in 1..=50 {
+        let mut nodes = TwoRails::new(seed);
+        nodes.run(SECOND);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND / 2);
+        assert_eq!(nodes.sent[0], nodes.sent[1], "seed {seed}");
+        let counters = nodes.counters();
+        assert_eq!((counters.paths_lossy, counters.paths_slow), (0, 0), "seed {seed}");
+        nodes.lost_percent = [10, 0];
+        nodes.sent = [0; 2];
+        nodes.run(SECOND * 3);
+        let [lossy, whole] = nodes.sent;
+        assert!(lossy * 2 < whole, "seed {seed}: {lossy} by the lossy rail, {whole} by the other one");
+        assert!(nodes.counters().paths_lossy > 0, "seed {seed}");
+        nodes.lost_percent = [0; 2];
+        nodes.run(SECOND * 2);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND);
+        let [mended, whole] = nodes.sent;
+        assert_eq!(mended, whole, "seed {seed}: by the mended rail, by the other one");
+        assert_eq!((nodes.health(0), nodes.health(1)), (1000, 1000), "seed {seed}");
+        nodes.finish();
+        assert_eq!(nodes.failed, 0, "seed {seed}");
+    }
+}
+
+/// Neither is left for what both lose; each may be silent for a moment.
+#[test]
+fn rails_that_lose_alike_are_both_used() {
+    let mut found_lossy = 0;
+    for seed in 1..=20 {
+        let mut nodes = TwoRails::new(seed);
+        nodes.run(SECOND);
+        nodes.sent = [0; 2];
+        nodes.lost_percent = [10; 2];
+        nodes.run(SECOND * 3);
+        found_lossy += nodes.counters().paths_lossy;
+        let [one, other] = nodes.sent;
+        assert!(one.min(other) * 8 > one + other, "seed {seed}: {one}, {other}");
+        nodes.finish();
+        assert_eq!(nodes.failed, 0, "seed {seed}");
+    }
+    assert!(found_lossy < 4, "in a minute one looked worse {found_lossy} times");
+}
+
+/// The other rail is cut, and comes back: until then there is no better one, although messages look whether it answers.
+#[test]
+fn a_lossy_rail_is_used_while_it_is_the_only_one() {
+    for seed in 1..=20 {
+        let mut nodes = TwoRails::new(seed);
+        nodes.run(SECOND);
+        nodes.lost_percent = [10, 100];
+        nodes.run(SECOND / 2);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND * 4);
+        let [lossy, cut] = nodes.sent;
+        assert!(cut * 20 < lossy, "seed {seed}: {lossy} by the lossy rail, {cut} by the one that is cut");
+        nodes.lost_percent = [10, 0];
+        nodes.run(SECOND * 3);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND * 2);
+        let [lossy, whole] = nodes.sent;
+        assert!(lossy * 2 < whole, "seed {seed}: {lossy} by the lossy rail, {whole} by the other one");
+        nodes.finish();
+        assert!(nodes.failed < 64, "seed {seed}: {} failed", nodes.failed);
+    }
 }

@@ -12,6 +12,7 @@ mod node;
 mod report;
 mod stage;
 mod traffic;
+mod two_rails;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use memory::Measure;
 pub use node::nid;
 pub use report::{FleetReport, Sample};
 pub use stage::Stage;
+pub use two_rails::TwoRails;
 
 use crate::bpf::random::Random;
 use network::Place;

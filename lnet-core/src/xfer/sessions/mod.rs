@@ -167,7 +167,13 @@ impl Sessions {
         let judged = &self.paths[path];
         let others = self.paths.of_peer(judged.peer).filter(|other| *other != path);
         let others = others.map(|other| &self.paths[other]);
-        let others = others.filter(|other| other.session.is_some() && !other.is_silent(now));
+        // One that was silent answers again if it has carried a window since.
+        let answers = |other: &&Path| {
+            let silent_until = other.silent_until;
+            silent_until == Instant(0) || other.quality.is_known_since(silent_until, now)
+        };
+        let is_usable = |other: &&Path| other.session.is_some() && !other.is_silent(now) && answers(other);
+        let others = others.filter(is_usable);
         let report = judged.quality.beside(now, suspicion, others.map(|other| other.quality));
         let Some(report) = report else { return };
         match report {

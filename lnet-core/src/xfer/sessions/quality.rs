@@ -119,6 +119,11 @@ impl Quality {
         suspicion
     }
 
+    /// Whether a window has ended since then, and counts.
+    pub(crate) fn is_known_since(&self, since: Instant, now: Instant) -> bool {
+        self.is_fresh(now) && self.judged_at > since
+    }
+
     fn is_fresh(&self, now: Instant) -> bool {
         self.windows != 0 && now - self.judged_at < LASTS
     }
