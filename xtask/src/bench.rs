@@ -3,6 +3,7 @@
 //! The namespaces go when the bench ends, however it ends; the bench itself ends with a signal that asks this
 //! process to.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::{build_ebpf, cargo, run};
 /// How often it is looked whether the bench has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// The addresses of peers that one thread plays.
 const PEERS_NETWORK: &str = "10.212.0.0/16";
 
@@ -44,9 +46,9 @@ pub(crate) struct Options {
     /// Throughput of long Puts and Gets, with and without loss, instead of latency and message rate
     #[arg(long)]
     bulk: bool,
-    /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of application-driven and
-    /// threaded nodes, and bulk data of LNet selftest, beside raw frames, ucx_perftest, fi_pingpong, sockperf and iperf3, as
-    /// far as they are installed
+    /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of
+    /// application-driven and threaded nodes, and bulk data of LNet selftest, beside raw frames,
+    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted
@@ -57,12 +59,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PEERS", conflicts_with_all = ["bulk", "posted"],
           value_parser = clap::value_parser!(u32).range(1..=65_000))]
     peers: Option<u32>,
-    /// What transfer machines of the messaging layer add to bare Puts and Gets, and what their queues, pools and event
-    /// rings cost
+    /// What transfer machines of the messaging layer add to bare Puts and Gets, and what their queues, pools
+    /// and event rings cost
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers"])]
     messaging: bool,
-    /// What two rails carry beside one, in what shares, how long no message ends when one of them is cut, and what a Put
-    /// costs to a peer that is discovered
+    /// What two rails carry beside one, in what shares, how long no message ends when one of them is cut, and
+    /// what a Put costs to a peer that is discovered
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging"])]
     rails: bool,
     /// What the choice of a path costs, by the number of NIs at either end
@@ -126,6 +128,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.args(["--peers", &peers.to_string()]);
     }
     for (end, namespace) in [("a", &pair.a), ("b", &pair.b)] {
+        do_not_pace(namespace)?;
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
         command.args([&format!("--nid-{end}"), &nid(namespace, &options.net)]);
@@ -150,6 +153,14 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let words = words(&command);
     let child = command.spawn().with_context(|| format!("`{words}` did not start"))?;
     wait(child, &words, &signal)
+}
+
+/// Has TCP in a namespace send as much as its window allows. A congestion control that paces by timers, as
+/// BBR does, has figures of the machine's timers instead: a link between two namespaces has no rate that it
+/// could find.
+fn do_not_pace(namespace: &Namespace) -> Result<()> {
+    let write = || fs::write(CONGESTION_CONTROL, "reno");
+    namespace.enter(write).and_then(|written| written).context("net.ipv4.tcp_congestion_control")
 }
 
 /// What the choice of a path costs: a matter of the core alone.

@@ -1,6 +1,6 @@
-//! Puts and Gets of application-driven and of threaded nodes beside raw `AF_XDP` frames and beside what other programs
-//! find on the same link, for three sizes, one message alone and many at once; and bulk data of LNet selftest, 8 transfers at
-//! once: all in one run, over one veth pair.
+//! Puts and Gets of application-driven and of threaded nodes beside raw `AF_XDP` frames and beside what other
+//! programs find on the same link, for three sizes, one message alone and many at once; and bulk data of LNet
+//! selftest, 8 transfers at once: all in one run, over one veth pair.
 //!
 //! `cargo xtask bench --compare` makes the namespaces and calls this.
 
@@ -41,10 +41,12 @@ const CONCURRENCY: u32 = 8;
 const ETHERNET_BYTES: usize = 14;
 const KINDS: [(&str, Operation); 3] =
     [("Put", Operation::Put { ack: true }), (UNACKNOWLEDGED, UNACKNOWLEDGED_PUT), ("Get", Operation::Get)];
-/// The Put that is over with its SEND, and its payload bytes: a longer one takes as long as its payload, with an ACK or without.
+/// The Put that is over with its SEND, and its payload bytes: a longer one takes as long as its payload, with
+/// an ACK or without.
 const UNACKNOWLEDGED: &str = "Put without ACK";
 const UNACKNOWLEDGED_PUT: Operation = Operation::Put { ack: false };
 const UNACKNOWLEDGED_BYTES: usize = 64;
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Columns of a row's name.
 const NAME_WIDTH: usize = 36;
 
@@ -52,7 +54,8 @@ const NAME_WIDTH: usize = 36;
 struct Row {
     name: String,
     size_bytes: usize,
-    /// Microseconds of one message alone, until its initiator knows that it is over: of a Put without ACK, that it was sent.
+    /// Microseconds of one message alone, until its initiator knows that it is over: of a Put without ACK,
+    /// that it was sent.
     alone_us: Option<f64>,
     /// Messages a second, many at once; of LNet selftest 8 transfers; of other programs, as they stream.
     per_second: Option<f64>,
@@ -77,6 +80,8 @@ const PAUSES: [(Duration, u64); 2] = [(Duration::from_millis(1), 2000), (Duratio
 struct Document {
     #[serde(flatten)]
     setup: Setup,
+    /// Of TCP, in the namespace of the initiator.
+    congestion_control: String,
     at_once: usize,
     rows: Vec<Row>,
     pauses: Vec<PauseRow>,
@@ -191,14 +196,22 @@ fn main() -> anyhow::Result<()> {
     }
     eprintln!("pauses");
     let pauses = pauses(link, options.quick)?;
-    let document = Document { setup: options.setup(), at_once, rows, pauses, not_installed };
+    let here = || Ok(std::fs::read_to_string(CONGESTION_CONTROL)?.trim().to_owned());
+    let ready = |is_ready: &dyn Fn(), _: &_| {
+        is_ready();
+        Ok(())
+    };
+    let congestion_control = link.pair(ready, here)?;
+    let setup = options.setup();
+    let document = Document { setup, congestion_control, at_once, rows, pauses, not_installed };
     options.tell("compare.json", &document, &table(&document))?;
     Ok(())
 }
 
 fn table(document: &Document) -> String {
     let Setup { machine, mode, mtu_bytes, .. } = &document.setup;
-    let mut text = format!("{machine}\n\nMTU {mtu_bytes}, mode {mode}\n");
+    let mut text =
+        format!("{machine}\n\nMTU {mtu_bytes}, mode {mode}, TCP with {}\n", document.congestion_control);
     let mut size_bytes = None;
     for row in &document.rows {
         if size_bytes.replace(row.size_bytes) != Some(row.size_bytes) {
