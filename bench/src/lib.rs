@@ -1,6 +1,7 @@
 //! Benches of the project.
 //!
-//! What was measured goes to stdout, as a table or, with `--json`, as one JSON object; progress goes to stderr.
+//! What was measured goes to stdout, as a table or, with `--json`, as one JSON object; progress goes to
+//! stderr.
 
 pub mod link;
 pub mod machine;

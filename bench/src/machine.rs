@@ -17,8 +17,8 @@ pub struct Machine {
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
-    /// Commit that was built, with `-dirty` if there were changes. What cargo alone has built does not know: then that
-    /// of the current directory, which is said, or "unknown" outside a checkout.
+    /// Commit that was built, with `-dirty` if there were changes. What cargo alone has built does not know:
+    /// then that of the current directory, which is said, or "unknown" outside a checkout.
     pub commit: String,
 }
 

@@ -43,8 +43,8 @@ pub trait Endpoint: Sized {
     /// Takes messages until told to stop, and counts them.
     fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64);
 
-    /// Half round trips of one message after the other, in nanoseconds, with a pause between two; the first tenth does not
-    /// count.
+    /// Half round trips of one message after the other, in nanoseconds, with a pause between two; the first
+    /// tenth does not count.
     ///
     /// # Errors
     /// When a message does not come back.
@@ -174,8 +174,8 @@ pub fn flood<E: Endpoint>(
     Ok(Flood { sent, received: received.into_inner(), time })
 }
 
-/// Keeps a window of messages under way for `time`, and until all have ended; how many there were. `start` starts one
-/// of this number if the window has room; `go_on` says how many have ended.
+/// Keeps a window of messages under way for `time`, and until all have ended; how many there were. `start`
+/// starts one of this number if the window has room; `go_on` says how many have ended.
 ///
 /// # Errors
 /// What was refused, or a message that does not end.

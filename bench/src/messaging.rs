@@ -206,8 +206,8 @@ impl End {
     }
 }
 
-/// The next node of this address finds the port free. The end that is opened first is dropped first: what it still sends
-/// then ends well.
+/// The next node of this address finds the port free. The end that is opened first is dropped first: what it
+/// still sends then ends well.
 impl Drop for End {
     fn drop(&mut self) {
         *lock(&self.station.peer) = None;

@@ -8,15 +8,15 @@ use lnet_user::node::{NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::NetType;
 
-/// What the nodes have room for: descriptors without a threshold may have as many events as the benches have messages
-/// under way.
+/// What the nodes have room for: descriptors without a threshold may have as many events as the benches have
+/// messages under way.
 pub const LIMITS: Limits = Limits { unlimited_events: 1 << 10, ..Limits::DEFAULT };
 
 /// The modes of all nodes that this process has started, each once.
 static MODES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Starts a node of one shard on interfaces of the calling thread's network namespace. One on an xdp net whose frames
-/// take another way than XDP programs in the drivers is told of on standard error.
+/// Starts a node of one shard on interfaces of the calling thread's network namespace. One on an xdp net
+/// whose frames take another way than XDP programs in the drivers is told of on standard error.
 ///
 /// # Errors
 /// What the node refused.
@@ -35,8 +35,8 @@ pub fn start(config: &NodeConfig) -> anyhow::Result<(NodeDriver, Worker)> {
     Ok((node, worker))
 }
 
-/// The modes of the nodes that were started so far, in the order in which they came up: one, if nothing is amiss; of
-/// those on a tcp net, `tcp`.
+/// The modes of the nodes that were started so far, in the order in which they came up: one, if nothing is
+/// amiss; of those on a tcp net, `tcp`.
 #[must_use]
 pub fn modes() -> String {
     lock().join(" and ")

@@ -72,8 +72,8 @@ impl Options {
         Setup { machine, mode, mtu_bytes: self.link.mtu, size_bytes: self.size }
     }
 
-    /// Prints the table or the JSON object, and writes the latter to the file of this name, if a folder for it is
-    /// given: that folder.
+    /// Prints the table or the JSON object, and writes the latter to the file of this name, if a folder for
+    /// it is given: that folder.
     ///
     /// # Errors
     /// When a file cannot be written.

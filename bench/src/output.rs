@@ -53,8 +53,8 @@ pub struct Document {
     latency_ratios: Vec<f64>,
     /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
     rate_ratio: f64,
-    /// Half round trip p50 and Puts received per second of threaded nodes over those of application-driven shards; at
-    /// most 1.5 is the aim for the first.
+    /// Half round trip p50 and Puts received per second of threaded nodes over those of application-driven
+    /// shards; at most 1.5 is the aim for the first.
     threaded_ratios: [f64; 2],
     /// What a turn of a shard costs that finds nothing to do.
     idle_turn_ns: f64,
@@ -114,8 +114,8 @@ impl Document {
     }
 }
 
-/// Prints the tables (or JSON) and writes the files, if a folder for them is given. `measured` are the names of files
-/// and what goes there.
+/// Prints the tables (or JSON) and writes the files, if a folder for them is given. `measured` are the names
+/// of files and what goes there.
 ///
 /// # Errors
 /// When a file cannot be written.

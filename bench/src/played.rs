@@ -1,8 +1,9 @@
-//! Many peers, played by one thread: for each address of a network an incarnation of its own, with the real transfer
-//! protocol, that takes Puts, acknowledges them, and answers with an LNet ACK where one is wanted.
+//! Many peers, played by one thread: for each address of a network an incarnation of its own, with the real
+//! transfer protocol, that takes Puts, acknowledges them, and answers with an LNet ACK where one is wanted.
 //!
-//! It is no node: nothing is matched or copied, and all peers share one UDP socket, to which the kernel delivers what
-//! goes to any address of the network. What a sender sees of them is what it sees of so many nodes.
+//! It is no node: nothing is matched or copied, and all peers share one UDP socket, to which the kernel
+//! delivers what goes to any address of the network. What a sender sees of them is what it sees of so many
+//! nodes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,5 @@
-//! What the messaging layer costs by itself: many transfer machines with many buffers, pools, and the event ring.
+//! What the messaging layer costs by itself: many transfer machines with many buffers, pools, and the event
+//! ring.
 
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
@@ -49,8 +50,8 @@ fn await_start(tm: &TransferMachine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lnet transport over a node that reaches itself alone, with room for so many buffers of so many transfer
-/// machines.
+/// The lnet transport over a node that reaches itself alone, with room for so many buffers of so many
+/// transfer machines.
 fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)> {
     let limits = Limits {
         match_entries: (buffers + 1024).next_power_of_two(),
@@ -67,9 +68,9 @@ fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)
     Ok((lnet, transport))
 }
 
-/// Nanoseconds that a message takes from the addition of its receive buffer until both of its buffers have ended, among so many
-/// transfer machines that have so many buffers queued each. Messages go to the first `visited` of them in turn: threads that
-/// have slept for long take longer to wake, whatever is queued.
+/// Nanoseconds that a message takes from the addition of its receive buffer until both of its buffers have
+/// ended, among so many transfer machines that have so many buffers queued each. Messages go to the first
+/// `visited` of them in turn: threads that have slept for long take longer to wake, whatever is queued.
 ///
 /// # Errors
 /// What the layer refused.
@@ -157,7 +158,8 @@ pub fn provisions_per_second(over: Over, buffers: u32) -> anyhow::Result<f64> {
     Ok(f64::from(buffers - 2) / elapsed.as_secs_f64())
 }
 
-/// Bytes of a buffer and number of buffers whose locality is measured: together they are more than what a cache has.
+/// Bytes of a buffer and number of buffers whose locality is measured: together they are more than what a
+/// cache has.
 const LOCAL_BYTES: usize = 1 << 18;
 const LOCAL_BUFFERS: usize = 256;
 const COLOUR: usize = 0;
@@ -191,8 +193,8 @@ impl Handler for Sent {
     }
 }
 
-/// Long messages a second into the buffers of a pool, over mem. By their colour those come back first that were used last
-/// and are in the cache still; without a colour each is used in its turn.
+/// Long messages a second into the buffers of a pool, over mem. By their colour those come back first that
+/// were used last and are in the cache still; without a colour each is used in its turn.
 ///
 /// # Errors
 /// What the layer refused.

@@ -44,7 +44,8 @@ pub struct End {
 }
 
 impl End {
-    /// Opens queue 0 of a side's interface, in the calling thread's network namespace, to send frames of so many bytes.
+    /// Opens queue 0 of a side's interface, in the calling thread's network namespace, to send frames of so
+    /// many bytes.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -118,8 +119,8 @@ impl End {
         Ok(())
     }
 
-    /// Takes what has arrived and gives the marker of each packet to `each`. The content of packets of several
-    /// chunks is copied out.
+    /// Takes what has arrived and gives the marker of each packet to `each`. The content of packets of
+    /// several chunks is copied out.
     fn take(&mut self, mut each: impl FnMut(u64)) -> u32 {
         let (umem, spare, sink, goes_on) = (&self.umem, &mut self.spare, &mut self.sink, &mut self.goes_on);
         let mut packets = 0;

@@ -1,5 +1,5 @@
-//! Bulk data of LNet selftest between two nodes whose shards have threads of their own, as `lnetd` runs them: commanded
-//! by the console of one, which is a test client of the other.
+//! Bulk data of LNet selftest between two nodes whose shards have threads of their own, as `lnetd` runs them:
+//! commanded by the console of one, which is a test client of the other.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +25,8 @@ const FEATURES: u32 = 1;
 const BATCH: &str = "bulk";
 const CLIENTS: &str = "clients";
 const SERVERS: &str = "servers";
-/// How long units run before what they do counts, and how long an end waits before it looks whether it is to stop.
+/// How long units run before what they do counts, and how long an end waits before it looks whether it is to
+/// stop.
 const WARM_UP: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(10);
 
@@ -36,8 +37,8 @@ pub fn has_length(bytes: usize) -> bool {
     Test::Brw { direction, flags: Check::None as u16, length_bytes, offset_bytes: 0 }.bulk().is_some()
 }
 
-/// Transfers a second of so many bytes, `concurrency` at once, from the near end to the far one if they are written,
-/// else the other way round.
+/// Transfers a second of so many bytes, `concurrency` at once, from the near end to the far one if they are
+/// written, else the other way round.
 ///
 /// # Errors
 /// What a node or the console refused, or errors that the test has counted.

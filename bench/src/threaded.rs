@@ -21,7 +21,8 @@ use crate::node::LIMITS;
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
 const EVENT_SLOTS: u32 = LIMITS.unlimited_events;
-/// So many descriptors have event slots for all messages that may be under way, also where an ACK overtakes a SEND.
+/// So many descriptors have event slots for all messages that may be under way, also where an ACK overtakes a
+/// SEND.
 const SOURCES: usize = 4;
 /// How long a thread waits before it looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(10);

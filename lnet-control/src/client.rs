@@ -1,8 +1,8 @@
 //! The tool's end of the control socket: blocking, without a runtime.
 //!
-//! Invariants: one request at a time; a reply that is not of the request's kind is an error, and the connection
-//! is not used again after one; closing the connection cancels what is under way, except changes, which the node
-//! carries to their end.
+//! Invariants: one request at a time; a reply that is not of the request's kind is an error, and the
+//! connection is not used again after one; closing the connection cancels what is under way, except changes,
+//! which the node carries to their end.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -55,8 +55,8 @@ pub fn socket_of(directory: &Path, node: &str) -> Result<PathBuf, PathError> {
     Ok(directory.join(format!("{node}.sock")))
 }
 
-/// The socket to talk to: `socket` if given, else that of `node`, else what [`SOCKET_VARIABLE`] says, else that
-/// of the only node there is, or of [`DEFAULT_NODE`].
+/// The socket to talk to: `socket` if given, else that of `node`, else what [`SOCKET_VARIABLE`] says, else
+/// that of the only node there is, or of [`DEFAULT_NODE`].
 ///
 /// # Errors
 /// [`PathError`]: a bad name, or several nodes to choose from.

@@ -1,7 +1,7 @@
 //! What a node can be asked.
 //!
-//! Invariants: a batch is carried out whole or not at all; a change names one object; what a change leaves open
-//! (`None`) is the node's to choose.
+//! Invariants: a batch is carried out whole or not at all; a change names one object; what a change leaves
+//! open (`None`) is the node's to choose.
 
 use std::path::PathBuf;
 
@@ -178,8 +178,8 @@ pub struct NiSpec {
     pub net: Net,
     /// The network interface, by name.
     pub interface: Option<String>,
-    /// Its NID: an address of the interface, or, without `interface`, of the interface to take. With neither the
-    /// node takes the first interface that is up, is not the loopback device and has an address.
+    /// Its NID: an address of the interface, or, without `interface`, of the interface to take. With neither
+    /// the node takes the first interface that is up, is not the loopback device and has an address.
     #[serde(with = "text::option")]
     pub nid: Option<Nid>,
     /// What it is asked to have.
@@ -285,8 +285,8 @@ pub struct CaptureSpec {
     pub frame_bytes: Option<u32>,
     /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
     pub interfaces: Vec<String>,
-    /// Bytes that wait for the writer at most, of each shard's frames. A frame longer than that is always missed. A
-    /// program that has the node may choose, not one that asks for a capture.
+    /// Bytes that wait for the writer at most, of each shard's frames. A frame longer than that is always
+    /// missed. A program that has the node may choose, not one that asks for a capture.
     #[serde(skip, default = "capture_buffer_bytes")]
     pub buffer_bytes: u32,
 }

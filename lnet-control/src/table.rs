@@ -1,8 +1,8 @@
-//! The table of requests: a row for each, with its argument and its answer. [`Request`], [`Reply`], the calls of
-//! [`Client`], [`Handler`] and the server's dispatch all come from it.
+//! The table of requests: a row for each, with its argument and its answer. [`Request`], [`Reply`], the calls
+//! of [`Client`], [`Handler`] and the server's dispatch all come from it.
 //!
-//! A row is `read` or `change`; a change is for root and the node's owner alone. Pings stand beside the table: they
-//! are answered part by part.
+//! A row is `read` or `change`; a change is for root and the node's owner alone. Pings stand beside the
+//! table: they are answered part by part.
 
 #[cfg(feature = "server")]
 use std::time::Duration;
@@ -41,8 +41,8 @@ macro_rules! requests {
         #[serde(rename_all = "snake_case")]
         pub enum Request {
             $($(#[$doc])+ $variant $(($argument))?,)+
-            /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends when the
-            /// client goes.
+            /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends
+            /// when the client goes.
             Ping(PingRequest),
         }
 
@@ -85,9 +85,9 @@ macro_rules! requests {
 
         /// A node, as the server sees it. It refuses what is not implemented.
         ///
-        /// The calls of several clients run at the same time on one thread, except changes: of these one runs at a
-        /// time, and always to its end. The futures of the others are dropped when their client goes, and must leave
-        /// nothing behind.
+        /// The calls of several clients run at the same time on one thread, except changes: of these one runs
+        /// at a time, and always to its end. The futures of the others are dropped when their client goes,
+        /// and must leave nothing behind.
         ///
         /// A node that is not configured refuses everything but
         /// [`Change::Configure`](crate::request::Change::Configure) and
@@ -164,8 +164,8 @@ requests! {
     read Frames: frames() -> FramesRecord;
     /// Its loads, running and ended.
     read Loads: loads() -> Vec<LoadRecord>;
-    /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The outcomes are as many
-    /// as the changes, in their order. A refusal names the offending change by its position
+    /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The outcomes
+    /// are as many as the changes, in their order. A refusal names the offending change by its position
     /// ([`Refusal::of_change`]).
     change Apply: apply(batch: Batch) -> Vec<Outcome>;
     /// To say in its log all that it knows of the peer with a NID.

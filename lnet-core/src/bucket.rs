@@ -3,9 +3,9 @@
 //! Invariants:
 //! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its cells, those
 //!   that found none in a list behind it. While a cell is free that list is empty.
-//! - A cell repeats what decides on most messages: match bits, portal, whether any initiator may send, and the
-//!   descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry itself
-//!   only where it matters who sent it.
+//! - A cell repeats what decides on most messages: match bits, portal, whether any initiator may send, and
+//!   the descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry
+//!   itself only where it matters who sent it.
 
 use alloc::boxed::Box;
 
@@ -25,8 +25,8 @@ const LOAD: u32 = 1;
 #[derive(Clone, Copy)]
 struct Cell {
     match_bits: u64,
-    /// Slot of the entry, its portal above that, and [`ANY_INITIATOR`]; or [`NONE`], which sets all bits, so none
-    /// of an entry's: bit 31 is clear there.
+    /// Slot of the entry, its portal above that, and [`ANY_INITIATOR`]; or [`NONE`], which sets all bits, so
+    /// none of an entry's: bit 31 is clear there.
     name: u32,
     /// Slot of its descriptor, or [`NONE`].
     md: u32,

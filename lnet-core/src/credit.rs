@@ -1,8 +1,8 @@
 //! Credits: how many messages an interface, or a peer behind it, may have in flight.
 //!
 //! Invariants: `free` + credits held by messages = `total`; while a message waits, `free` is 0; waiters are
-//! served in the order they came, and a credit that returns goes to the first of them directly, so no newcomer
-//! overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
+//! served in the order they came, and a credit that returns goes to the first of them directly, so no
+//! newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
 
 use crate::message::{Expired, Message, Messages, Queue, State};
 

@@ -143,9 +143,9 @@ pub enum Event {
         /// Offset asked for at the target.
         offset_bytes: u32,
     },
-    /// An idle descriptor was unlinked: explicitly, with the status `Unknown(Cancelled)` where an ACK or a REPLY to one of its
-    /// requests may still have come, of which nothing will be told; or with a timeout as status because such a
-    /// response did not come in time. (LNet's has no status.)
+    /// An idle descriptor was unlinked: explicitly, with the status `Unknown(Cancelled)` where an ACK or a
+    /// REPLY to one of its requests may still have come, of which nothing will be told; or with a timeout as
+    /// status because such a response did not come in time. (LNet's has no status.)
     Unlink {
         /// The descriptor.
         md: EventMd,
@@ -327,7 +327,8 @@ linked!(EventQueue, Ready, ready);
 pub(crate) struct EventQueues {
     queues: Slab<EventQueue>,
     pending: Slab<Pending>,
-    /// Queues to which an event came when they had none. Those that were emptied since stay until they are found here.
+    /// Queues to which an event came when they had none. Those that were emptied since stay until they are
+    /// found here.
     ready: List<Ready>,
     /// Slots that no queue has.
     free: u32,
@@ -401,7 +402,8 @@ impl EventQueues {
         }
     }
 
-    /// A queue that has events, and had none before the first of them; each is told once until it is empty again.
+    /// A queue that has events, and had none before the first of them; each is told once until it is empty
+    /// again.
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
         loop {
             let queue = self.ready.pop_front(&mut self.queues)?;
@@ -475,8 +477,8 @@ mod tests {
     }
 
     proptest! {
-        /// A consumer that looks where it is told, and again where it has left something, takes what one takes that
-        /// looks at all queues.
+        /// A consumer that looks where it is told, and again where it has left something, takes what one
+        /// takes that looks at all queues.
         #[test]
         fn a_queue_with_events_is_told_or_known(
             steps in proptest::collection::vec((0_u8..8, 0..QUEUES, 0_usize..4), 0..300),

@@ -32,8 +32,8 @@ named! {
 }
 
 impl HealthStatus {
-    /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None`
-    /// for a good one, and for one that this node did not want any more.
+    /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`);
+    /// `None` for a good one, and for one that this node did not want any more.
     #[must_use]
     pub const fn of(status: Status) -> Option<Self> {
         Some(match status {
@@ -105,7 +105,8 @@ mod tests {
         }
     }
 
-    /// Status, whether the local and the peer NI lose health, whether it may be sent again: all of LNet's table.
+    /// Status, whether the local and the peer NI lose health, whether it may be sent again: all of LNet's
+    /// table.
     #[test]
     fn each_status_has_its_consequences() {
         use HealthStatus::{

@@ -17,30 +17,30 @@ pub struct Limits {
     /// Event slots, over all event queues.
     pub events: u32,
     /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its
-    /// UNLINK event, so at least 2. While the others are in use (by events that are not polled, and of what the
-    /// descriptor sends, by what is under way), its requests are refused, and messages for it wait. By default 128: as
-    /// many events as come of the frames of two turns, or of 64 PUTs with ACK.
+    /// UNLINK event, so at least 2. While the others are in use (by events that are not polled, and of what
+    /// the descriptor sends, by what is under way), its requests are refused, and messages for it wait. By
+    /// default 128: as many events as come of the frames of two turns, or of 64 PUTs with ACK.
     pub unlimited_events: u32,
     /// PUTs and GETs of this shard that have started and that their LND has not finished with.
     pub requests: u32,
     /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
-    /// cannot take the room of this node's own messages. No peer is promised more than are free then: one alone
-    /// has half of them at most, and one more peer half of the rest.
+    /// cannot take the room of this node's own messages. No peer is promised more than are free then: one
+    /// alone has half of them at most, and one more peer half of the rest.
     pub responses: u32,
-    /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a node that
-    /// is no router has none.
+    /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a
+    /// node that is no router has none.
     pub forwards: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
     pub incoming: u32,
     /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
     /// shard, for a delay rule. What would be one more is dropped. No peer has more of them than may still
-    /// come: one alone has half of them at most, and one more peer half of the rest. The same in all shards of
-    /// a node, since from it follows how many a shard holds for its siblings: about as many again, over all of
-    /// them. Of those of one sibling half may wait, of which peers have their shares likewise.
+    /// come: one alone has half of them at most, and one more peer half of the rest. The same in all shards
+    /// of a node, since from it follows how many a shard holds for its siblings: about as many again, over
+    /// all of them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,
-    /// Peers that are remembered: their interfaces, incarnations, shards and paths, of each so many. Those stay that a
-    /// message is for, or has come from and waits, or that something has come from of late. Memory is
-    /// touched as they come: [`Limits::peers_in`] says how many a number of bytes holds.
+    /// Peers that are remembered: their interfaces, incarnations, shards and paths, of each so many. Those
+    /// stay that a message is for, or has come from and waits, or that something has come from of late.
+    /// Memory is touched as they come: [`Limits::peers_in`] says how many a number of bytes holds.
     pub peers: u32,
     /// Local interfaces.
     pub interfaces: u16,

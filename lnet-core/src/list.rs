@@ -106,7 +106,8 @@ impl<L> List<L> {
         self.iter(slab).find(|(_, value)| is(value)).map(|(slot, _)| slot)
     }
 
-    /// The slot in `next`, if it is one, and moves that on: so the value may be taken out before the next step.
+    /// The slot in `next`, if it is one, and moves that on: so the value may be taken out before the next
+    /// step.
     #[inline]
     pub(crate) fn step<T: Linked<L>>(slab: &Slab<T>, next: &mut u32) -> Option<u32> {
         let slot = *next;

@@ -1,8 +1,8 @@
 //! The contract between a shard and the network drivers (LNDs) below it.
 //!
-//! A shard lends a [`Transmit`] that holds its credits to [`Lnd::submit`]; the LND reports its end exactly once through
-//! [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if that
-//! answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
+//! A shard lends a [`Transmit`] that holds its credits to [`Lnd::submit`]; the LND reports its end exactly
+//! once through [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if
+//! that answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
 //! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
 
 use core::time::Duration;
@@ -26,8 +26,8 @@ pub struct TxId(pub u32);
 pub struct RxId(pub u32);
 
 /// A run of bytes inside a buffer, of a memory descriptor or of the node itself; none that a shard hands out
-/// reaches or begins beyond the buffer's end. The buffer lives at least until the message that was given the span
-/// has ended.
+/// reaches or begins beyond the buffer's end. The buffer lives at least until the message that was given the
+/// span has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The buffer.
@@ -128,8 +128,8 @@ pub trait Lnd {
     /// Where the payload bytes are. The core never looks at them, so it does not know this type.
     type Memory: ?Sized;
 
-    /// Takes a message that already holds its credits. It is sent by the next [`Lnd::flush`] at the latest, and may be
-    /// at once where no other follows that could share a frame or a kick with it.
+    /// Takes a message that already holds its credits. It is sent by the next [`Lnd::flush`] at the latest,
+    /// and may be at once where no other follows that could share a frame or a kick with it.
     ///
     /// # Errors
     /// [`Full`] names the message when the device has no room for it.
@@ -166,8 +166,8 @@ pub struct PrefetchHint {
     pub source: ProcessId,
 }
 
-/// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The driver's,
-/// since safe code cannot do it.
+/// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The
+/// driver's, since safe code cannot do it.
 pub type Prefetch = fn(*const u8);
 
 /// The two ends between which messages to a peer go: a local interface, and the peer NI that it sends to.
@@ -196,24 +196,24 @@ pub enum PathReport {
     Slow,
 }
 
-/// Hints that let matching have memory fetched before messages come. No outcome depends on them: an LND may give
-/// none, and an [`Uplink`] may want none, which is the default.
+/// Hints that let matching have memory fetched before messages come. No outcome depends on them: an LND may
+/// give none, and an [`Uplink`] may want none, which is the default.
 pub trait PrefetchHints {
-    /// Whether [`PrefetchHints::hint`] saves more than it costs: whether so much is posted that matching waits for
-    /// memory.
+    /// Whether [`PrefetchHints::hint`] saves more than it costs: whether so much is posted that matching
+    /// waits for memory.
     fn wants_hints(&self) -> bool {
         false
     }
 
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
-    /// them that takes a batch off a ring; before those of earlier hints that have not come, of which the first
-    /// may be among them once more. The shard has `prefetch` bring what matching them will read, some messages
-    /// ahead, instead of waiting for memory each time.
+    /// them that takes a batch off a ring; before those of earlier hints that have not come, of which the
+    /// first may be among them once more. The shard has `prefetch` bring what matching them will read, some
+    /// messages ahead, instead of waiting for memory each time.
     fn hint(&mut self, _arrivals: &[PrefetchHint], _prefetch: Prefetch) {}
 
-    /// Slot of the descriptor that a message of a hint will most likely get: the one that comes after the next
-    /// `distance` ones; so that the LND can have fetched what it knows of that buffer. `None` where it is not
-    /// known, which it need not be from 12 messages on.
+    /// Slot of the descriptor that a message of a hint will most likely get: the one that comes after the
+    /// next `distance` ones; so that the LND can have fetched what it knows of that buffer. `None` where it
+    /// is not known, which it need not be from 12 messages on.
     fn expected_md(&self, _distance: usize) -> Option<u32> {
         None
     }
@@ -224,9 +224,9 @@ pub trait Uplink: PrefetchHints {
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
     /// keeps `rx` for it.
     ///
-    /// `from` is the NID of the peer NI that sent it, as the LND has verified it; the header's source is no more
-    /// than a claim. For a peer with several NIDs it is the header's source NID if the LND has proof that this NID
-    /// belongs to the peer that sent the frame, else the address that the frame came from.
+    /// `from` is the NID of the peer NI that sent it, as the LND has verified it; the header's source is no
+    /// more than a claim. For a peer with several NIDs it is the header's source NID if the LND has proof
+    /// that this NID belongs to the peer that sent the frame, else the address that the frame came from.
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict;
 
     /// The payload of a delivered message is in place, or will never be; of a delayed one, that it will never
@@ -247,8 +247,8 @@ pub trait Uplink: PrefetchHints {
     /// What has been learned of a path. It counts where paths are chosen.
     fn path_health(&mut self, _now: Instant, _path: &Path, _report: PathReport) {}
 
-    /// What goes by a path is not answered: the index of the one of `candidates` that it is to go by from now on,
-    /// `None` to stay. All lead to the same peer; `silent` may be among them.
+    /// What goes by a path is not answered: the index of the one of `candidates` that it is to go by from now
+    /// on, `None` to stay. All lead to the same peer; `silent` may be among them.
     fn reroute(&mut self, _now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         candidates.iter().position(|candidate| candidate != silent)
     }

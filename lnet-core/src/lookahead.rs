@@ -1,9 +1,9 @@
 //! What matching reads of messages that are on their way is fetched before they come.
 //!
-//! With many entries a match waits for memory: for its bucket, then for the descriptor that this names, then, if
-//! it uses the entry up, for that. So announced messages are fetched for in these three steps, each some messages
-//! before the next and the last some before the message itself: the memory works while the messages before are
-//! matched. Only the first few of an announcement are waited for, all of them at once.
+//! With many entries a match waits for memory: for its bucket, then for the descriptor that this names, then,
+//! if it uses the entry up, for that. So announced messages are fetched for in these three steps, each some
+//! messages before the next and the last some before the message itself: the memory works while the messages
+//! before are matched. Only the first few of an announcement are waited for, all of them at once.
 //!
 //! Nothing here changes what is found: a message that does not come has had lines fetched for nothing.
 
@@ -89,8 +89,8 @@ impl Lookahead {
         }
     }
 
-    /// Slot of the descriptor that the message after the next `distance` ones will most likely get, if it is known
-    /// by now: those below [`MD_DISTANCE`] are.
+    /// Slot of the descriptor that the message after the next `distance` ones will most likely get, if it is
+    /// known by now: those below [`MD_DISTANCE`] are.
     #[inline]
     pub(crate) fn expected_md(&self, distance: usize) -> Option<u32> {
         let md = self.upcoming.get(distance)?.md;

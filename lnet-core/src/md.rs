@@ -2,7 +2,8 @@
 //!
 //! The core knows a buffer by its length alone; the bytes are the driver's. Invariant: a descriptor lives
 //! until no operation is under way on it *and* it was unlinked (explicitly, with its entry, or because it
-//! was used up and asked for that, or because a response did not come in time), and exactly the event that reports its end is marked `unlinked`.
+//! was used up and asked for that, or because a response did not come in time), and exactly the event that
+//! reports its end is marked `unlinked`.
 
 use core::ops::BitOr;
 
@@ -195,8 +196,8 @@ pub(crate) enum Ending {
     No,
     /// It does.
     Unlinking,
-    /// It does: it was unlinked, by its owner or for want of a response, with operations under way. Nothing finds it any
-    /// more.
+    /// It does: it was unlinked, by its owner or for want of a response, with operations under way. Nothing
+    /// finds it any more.
     Aborted,
 }
 
@@ -206,8 +207,8 @@ pub(crate) enum Withheld {
     No,
     /// A message waits until the descriptor is idle: none that arrives starts before that.
     Claimed,
-    /// A message is written into it, a REPLY or one that a sibling shard has, so that no other one may be. Its LND may have
-    /// lent the bytes to the kernel.
+    /// A message is written into it, a REPLY or one that a sibling shard has, so that no other one may be.
+    /// Its LND may have lent the bytes to the kernel.
     Filled,
 }
 
@@ -290,8 +291,8 @@ impl MemoryDesc {
                 && self.offset_bytes.saturating_add(self.max_size_bytes) > self.length_bytes
     }
 
-    /// Operations that its threshold must still have for a request, with or without a response, and for the responses
-    /// that may come to earlier ones.
+    /// Operations that its threshold must still have for a request, with or without a response, and for the
+    /// responses that may come to earlier ones.
     #[inline]
     pub(crate) fn wanted_operations(&self, is_answered: bool) -> u32 {
         1 + u32::from(is_answered) + u32::from(self.responses)

@@ -250,8 +250,8 @@ pub(crate) struct Timers {
     list: List<Deadlines>,
 }
 
-/// Waits for a credit, of its peer or its interface as its stage says, and is in no list of deadlines any more, mostly
-/// because its own has passed.
+/// Waits for a credit, of its peer or its interface as its stage says, and is in no list of deadlines any
+/// more, mostly because its own has passed.
 pub(crate) struct Expired;
 
 impl Timers {

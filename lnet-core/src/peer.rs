@@ -1,8 +1,9 @@
 //! Peer interfaces, found by traffic, their credits and their counters.
 //!
-//! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own interfaces find
-//! room besides, and stay; one that is referred to by a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
-//! without references has all its credits at home and no message waiting, so forgetting it loses nothing.
+//! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own
+//! interfaces find room besides, and stay; one that is referred to by a message stays; of the others the one
+//! that has been idle longest makes room for a newcomer. A peer without references has all its credits at
+//! home and no message waiting, so forgetting it loses nothing.
 
 use lnet_wire::Nid;
 
@@ -173,8 +174,8 @@ impl Peers {
         }
     }
 
-    /// The peer that a message came from, made if it is not known, and there is room or one that is idle. A new one
-    /// gets this many credits.
+    /// The peer that a message came from, made if it is not known, and there is room or one that is idle. A
+    /// new one gets this many credits.
     #[inline]
     pub(crate) fn sender(&mut self, nid: &Nid, ni: NiId, credits: u32) -> Option<&mut PeerNi> {
         let bytes = nid.to_bytes();

@@ -391,7 +391,8 @@ mod steps {
     use crate::slab::Slab;
 
     std::thread_local! {
-        /// Entries that were compared with messages on this thread. A bucket's cells are looked at before, of which there are few.
+        /// Entries that were compared with messages on this thread. A bucket's cells are looked at before, of
+        /// which there are few.
         pub(super) static LOOKS: Cell<u32> = const { Cell::new(0) };
     }
 

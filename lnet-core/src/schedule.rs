@@ -1,4 +1,5 @@
-//! Times of slots, the earliest first: a binary heap that knows where each slot stands, so that a time can be changed.
+//! Times of slots, the earliest first: a binary heap that knows where each slot stands, so that a time can be
+//! changed.
 //!
 //! Invariant: a slot has one time at most, so there is always room.
 

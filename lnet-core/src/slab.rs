@@ -1,9 +1,9 @@
 //! Slabs: storage of a fixed number of values, made once, named by slot and generation.
 //!
 //! Invariants: a slab never grows; a generation is never 0 and changes whenever a slot is vacated, so that
-//! a name kept too long resolves to nothing; the slot that was vacated last is used first (it is warm), and one that
-//! never was in use only when none was vacated: memory that was never needed is never touched, so the kernel does not
-//! provide it.
+//! a name kept too long resolves to nothing; the slot that was vacated last is used first (it is warm), and
+//! one that never was in use only when none was vacated: memory that was never needed is never touched, so
+//! the kernel does not provide it.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
@@ -19,8 +19,8 @@ enum Content<T> {
 }
 
 pub(crate) struct Slab<T> {
-    /// Those that were ever in use, in memory for all. Apart from the generations, so that a value of a cache line is in
-    /// one.
+    /// Those that were ever in use, in memory for all. Apart from the generations, so that a value of a cache
+    /// line is in one.
     slots: Vec<Content<T>>,
     generations: Vec<u32>,
     capacity: u32,

@@ -37,9 +37,11 @@ impl AddAssign for Traffic {
 }
 
 named! {
-    /// Why a message that arrived was dropped. The sender learns nothing of it (LNet `lib-move.c: lnet_parse`).
+    /// Why a message that arrived was dropped. The sender learns nothing of it (LNet `lib-move.c:
+    /// lnet_parse`).
     DropReason {
-        /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than that.
+        /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than
+        /// that.
         Malformed => "malformed header",
         /// The header's destination is not the NID of the interface it arrived by.
         NotLocal => "destination is not the receiving interface",
@@ -61,8 +63,8 @@ named! {
         MdAttached => "descriptor is attached to an entry",
         /// A REPLY longer than its descriptor, which may not truncate.
         ReplyTooLong => "reply too long for its descriptor",
-        /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of its
-        /// peer are delayed as may be.
+        /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of
+        /// its peer are delayed as may be.
         EventQueueFull => "event slots are used up",
         /// It wants a response or would have to wait, and every peer slot is busy with another peer.
         PeersFull => "peer table is full",
@@ -77,8 +79,9 @@ named! {
         DelayedFull => "too many messages are delayed",
         /// It waited on a portal that is lazy no more.
         NotLazy => "portal is lazy no more",
-        /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
-        /// new that the shard which it is for does not know it yet.
+        /// The interface that it arrived by is closed
+        /// ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so new that the shard which it is
+        /// for does not know it yet.
         NiClosed => "receiving interface is closed",
         /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
         ForgedSource => "source is not the sender's",
@@ -92,7 +95,8 @@ named! {
         Lazy => "no entry of the lazy portal yet",
         /// Its descriptor has no threshold, and its reserved event slots are all in use.
         EventSlots => "event slots are used up",
-        /// Another message is written into its descriptor, by a sibling shard or as a REPLY, or waits for that.
+        /// Another message is written into its descriptor, by a sibling shard or as a REPLY, or waits for
+        /// that.
         Filled => "another message is written into the descriptor",
         /// A sibling shard is asked whether it takes it.
         Sibling => "sibling is asked",

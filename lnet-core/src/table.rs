@@ -1,7 +1,7 @@
 //! Hash tables over slabs: a value is found by its key, and named by its slot.
 //!
-//! Invariants: never grows; what is in a bucket has the same hash, the newest first; the key of a value changes only by
-//! [`Table::change_key`].
+//! Invariants: never grows; what is in a bucket has the same hash, the newest first; the key of a value
+//! changes only by [`Table::change_key`].
 
 use alloc::boxed::Box;
 use core::cell::Cell;

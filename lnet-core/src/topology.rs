@@ -28,9 +28,9 @@ pub enum NiStatus {
     Down,
     /// It is about to go: the same, until nothing is under way any more.
     Leaving,
-    /// Nothing begins on it any more, in neither direction, and what waits for it ends. Its driver ends what it
-    /// still has ([`Uplink::sent`], [`Uplink::received`]); once [`Shard::is_quiet`] says so it stays quiet, and the
-    /// driver may go.
+    /// Nothing begins on it any more, in neither direction, and what waits for it ends. Its driver ends what
+    /// it still has ([`Uplink::sent`], [`Uplink::received`]); once [`Shard::is_quiet`] says so it stays
+    /// quiet, and the driver may go.
     ///
     /// [`Uplink::sent`]: crate::lnd::Uplink::sent
     /// [`Uplink::received`]: crate::lnd::Uplink::received
@@ -62,8 +62,9 @@ pub struct LocalNi {
     pub priority: u32,
     /// The priority of its net, likewise.
     pub net_priority: u32,
-    /// How far its device is from the memory of the node's shards (`/sys/devices/system/node/node*/distance`), the largest
-    /// where they differ ([`Topology::numa_distance`]).
+    /// How far its device is from the memory of the node's shards
+    /// (`/sys/devices/system/node/node*/distance`), the largest where they differ
+    /// ([`Topology::numa_distance`]).
     pub numa_distance: u32,
 }
 
@@ -87,8 +88,8 @@ pub const PRIORITY_NONE: u32 = u32::MAX;
 pub struct Distance {
     /// 0 to a NID of this node, 1 to one on a net of an NI's.
     pub hops: u32,
-    /// The lower is the better of two NIDs as far away: 0 of `0@lo`, 1 of other NIDs of this node, then those of the
-    /// NIs' nets in the order of the NIs.
+    /// The lower is the better of two NIDs as far away: 0 of `0@lo`, 1 of other NIDs of this node, then those
+    /// of the NIs' nets in the order of the NIs.
     pub order: u32,
     /// The local NID by which it is reached: itself if it is local, else that of the first NI on its net.
     pub source: Nid,
@@ -110,7 +111,8 @@ pub struct Topology {
     numa_distances: Vec<Box<[u32]>>,
     tunables: Tunables,
     steering: Option<Steering>,
-    /// The peers, if something finds out about them: then a peer that is not among them is yet to be found out about.
+    /// The peers, if something finds out about them: then a peer that is not among them is yet to be found
+    /// out about.
     peers: Option<PeerMap>,
     /// Whether there is something to choose among the paths to some destination.
     has_choice: bool,
@@ -162,8 +164,8 @@ impl LocalNi {
 }
 
 impl Topology {
-    /// A snapshot of these interfaces in slots 0, 1, 2 ..., with the default tunables and generation 0. If one of
-    /// them is [`LocalNi::loopback`], what is for any of them goes by that one.
+    /// A snapshot of these interfaces in slots 0, 1, 2 ..., with the default tunables and generation 0. If
+    /// one of them is [`LocalNi::loopback`], what is for any of them goes by that one.
     #[must_use]
     pub fn new(interfaces: Vec<LocalNi>) -> Self {
         Self::with_slots(interfaces.into_iter().map(Some).collect())
@@ -193,7 +195,8 @@ impl Topology {
         Self { numa_distances, ..self }
     }
 
-    /// How far the device of an interface, of which the shard knows that it is in use, is from the memory of a shard.
+    /// How far the device of an interface, of which the shard knows that it is in use, is from the memory of
+    /// a shard.
     #[must_use]
     pub fn numa_distance(&self, ni: NiId, shard: ShardId) -> u32 {
         let by_shard = self.numa_distances.get(usize::from(ni.0));
@@ -201,8 +204,8 @@ impl Topology {
         its.copied().unwrap_or_else(|| self.known_ni(ni).numa_distance)
     }
 
-    /// The same with portals, a bit each, that get no entries now: their policies are about to change. Nothing
-    /// waits on them either, as if they were not lazy.
+    /// The same with portals, a bit each, that get no entries now: their policies are about to change.
+    /// Nothing waits on them either, as if they were not lazy.
     #[must_use]
     pub fn with_frozen(self, frozen: u64) -> Self {
         Self { frozen, ..self }
@@ -230,8 +233,8 @@ impl Topology {
         self.peers.is_some()
     }
 
-    /// The same; with `holds` requests to peers that are not known, or were never discovered, wait for that. Something has to
-    /// ask the shards which peers those are, soon ([`Shard::poll_wanted`]).
+    /// The same; with `holds` requests to peers that are not known, or were never discovered, wait for that.
+    /// Something has to ask the shards which peers those are, soon ([`Shard::poll_wanted`]).
     ///
     /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
     #[must_use]
@@ -363,8 +366,8 @@ impl Topology {
         self.frozen >> portal & 1 != 0
     }
 
-    /// Whether the interfaces differ from those of another snapshot in what credits and queues go by: not in health
-    /// and priorities, which are looked at with each choice.
+    /// Whether the interfaces differ from those of another snapshot in what credits and queues go by: not in
+    /// health and priorities, which are looked at with each choice.
     pub(crate) fn has_other_interfaces(&self, than: &Self) -> bool {
         let as_queued = |ni: &Option<LocalNi>| {
             ni.map(|ni| (ni.nid, ni.credits, ni.peer_credits, ni.message_timeout, ni.status))

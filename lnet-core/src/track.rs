@@ -48,8 +48,8 @@ impl Trackers {
     }
 
     /// Awaits one more response for the descriptor `md`, to a request that starts now, and all of them until
-    /// `deadline`; returns its tracker. Deadlines stay in order: one before the last (the timeout was lowered meanwhile) is put off
-    /// until then.
+    /// `deadline`; returns its tracker. Deadlines stay in order: one before the last (the timeout was lowered
+    /// meanwhile) is put off until then.
     pub(crate) fn await_one(
         &mut self,
         tracker: u32,
@@ -75,8 +75,8 @@ impl Trackers {
         slot
     }
 
-    /// Takes note of a response that has come; says whether none is awaited any more. One that was not asked for
-    /// changes nothing.
+    /// Takes note of a response that has come; says whether none is awaited any more. One that was not asked
+    /// for changes nothing.
     pub(crate) fn note_response(&mut self, tracker: u32, response: Response) -> bool {
         let awaited = &mut self.trackers[tracker].awaited;
         awaited[response as usize] = awaited[response as usize].saturating_sub(1);

@@ -117,10 +117,11 @@ pub struct SockTunables {
     pub rx_buffer_bytes: u32,
     /// The least payload that is sent without being copied (`zc_min_payload`).
     pub zero_copy_min_bytes: u32,
-    /// What a new net has where nothing is asked for (`credits`, `peer_credits`, `peer_buffer_credits`, `peer_timeout`).
+    /// What a new net has where nothing is asked for (`credits`, `peer_credits`, `peer_buffer_credits`,
+    /// `peer_timeout`).
     pub net: NetTunables,
-    /// Connections of an NI that does not say how many with a peer for messages of each direction; 0 for as many as the
-    /// speed of its link wants (`conns_per_peer`).
+    /// Connections of an NI that does not say how many with a peer for messages of each direction; 0 for as
+    /// many as the speed of its link wants (`conns_per_peer`).
     pub conns_per_peer: u8,
     /// The IP type of service of an NI that does not say which; `None` for the system's (`tos`).
     pub tos: Option<u8>,

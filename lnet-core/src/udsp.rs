@@ -1,5 +1,5 @@
-//! User defined selection policies (UDSP): an ordered list of rules by which the administrator says which nets and NIs
-//! are used before others (LNet `udsp.c`; spec: core 7.6, `lnetctl` 5).
+//! User defined selection policies (UDSP): an ordered list of rules by which the administrator says which
+//! nets and NIs are used before others (LNet `udsp.c`; spec: core 7.6, `lnetctl` 5).
 //!
 //! | patterns of a rule | effect |
 //! |---|---|
@@ -8,8 +8,9 @@
 //! | destination and source | local NIs are preferred by peers' NIs |
 //! | destination and router | gateways are preferred by peers' NIs: kept, and without effect while nothing is routed |
 //!
-//! Invariants: no two rules have the same patterns; where several set the same priority the one with the lowest index
-//! does; what follows from the rules is worked out anew from all of them, so that nothing is left of one that goes.
+//! Invariants: no two rules have the same patterns; where several set the same priority the one with the
+//! lowest index does; what follows from the rules is worked out anew from all of them, so that nothing is
+//! left of one that goes.
 
 mod selection;
 
@@ -137,11 +138,11 @@ pub struct Rule {
     pub destination: Option<NidPattern>,
     /// Gateways.
     pub router: Option<NidPattern>,
-    /// The priority that it gives, 0 the best. Of a rule with two patterns it is the rank of what it prefers, which selections
-    /// alone have.
+    /// The priority that it gives, 0 the best. Of a rule with two patterns it is the rank of what it prefers,
+    /// which selections alone have.
     pub priority: Option<u32>,
-    /// The number of the selection that it is of, if it is of one: a rule of the Multi-Rail design's, which stands for one or two
-    /// of these.
+    /// The number of the selection that it is of, if it is of one: a rule of the Multi-Rail design's, which
+    /// stands for one or two of these.
     pub selection: Option<u32>,
 }
 
@@ -275,7 +276,8 @@ pub struct RuleList {
     rules: Vec<Rule>,
     /// The highest number that a selection ever had: none is given twice.
     last_selection: u32,
-    /// The highest number of the selections that have gone since there was none: up to it a free one may have been used.
+    /// The highest number of the selections that have gone since there was none: up to it a free one may have
+    /// been used.
     gone_selection: u32,
 }
 
@@ -360,7 +362,8 @@ impl RuleList {
         self.priority(|rule| rule.destination.as_ref().is_some_and(|pattern| pattern.is_nid(nid)))
     }
 
-    /// The NIDs among the local ones that an NI of a peer prefers, in their order, each with the best rank that a rule gives it.
+    /// The NIDs among the local ones that an NI of a peer prefers, in their order, each with the best rank
+    /// that a rule gives it.
     #[must_use]
     pub fn preferred<'a>(&self, nid: &Nid, local: impl Iterator<Item = &'a Nid>) -> PreferredSources {
         let pairs = self.rules.iter().filter(|rule| rule.prefers_for(nid));

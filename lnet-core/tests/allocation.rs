@@ -350,7 +350,8 @@ fn many_paths(generation: u64, is_gated: bool) -> Arc<Topology> {
     Arc::new(topology.with_generation(generation))
 }
 
-/// Requests wait for discovery, are selected for, and are sent again by other paths, more often than there are paths.
+/// Requests wait for discovery, are selected for, and are sent again by other paths, more often than there
+/// are paths.
 #[test]
 fn nothing_is_allocated_where_paths_are_chosen() {
     const FAR: [u64; 3] = [11, 14, 20];

@@ -86,8 +86,8 @@ fn slot_bytes() -> i64 {
     (of(8192) - of(4096)) / 4096
 }
 
-/// What a peer with two NIDs costs, that was discovered and is idle: once in its node, for the table and the snapshot that all
-/// shards have, and once in each shard that it has had traffic with.
+/// What a peer with two NIDs costs, that was discovered and is idle: once in its node, for the table and the
+/// snapshot that all shards have, and once in each shard that it has had traffic with.
 #[test]
 fn an_idle_discovered_peer_of_two_nids_takes_no_more_than_a_kibibyte_a_shard() {
     const PEERS: u64 = 4096;

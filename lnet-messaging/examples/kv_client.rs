@@ -1,4 +1,5 @@
-//! A client of the key-value server: one request at a time. Values go as bulk data, which the server reads and writes.
+//! A client of the key-value server: one request at a time. Values go as bulk data, which the server reads
+//! and writes.
 //!
 //! ```text
 //! cargo run -p lnet-messaging --example kv_client -- rpc 127.0.0.2:9001:1 127.0.0.1:9000:1 put colour green
@@ -81,8 +82,8 @@ impl Client {
         Ok(())
     }
 
-    /// Queues a passive buffer, sends a request with its descriptor, and waits for the reply, and for what came of the
-    /// buffer. Returns what was written to it.
+    /// Queues a passive buffer, sends a request with its descriptor, and waits for the reply, and for what
+    /// came of the buffer. Returns what was written to it.
     fn ask(
         &mut self,
         action: Action,

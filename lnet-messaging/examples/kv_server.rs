@@ -1,4 +1,5 @@
-//! A small key-value server: requests and replies are messages, values go as bulk data. One thread takes the events of a transfer machine.
+//! A small key-value server: requests and replies are messages, values go as bulk data. One thread takes the
+//! events of a transfer machine.
 //!
 //! ```text
 //! cargo run -p lnet-messaging --example kv_server -- rpc 127.0.0.1:9000:1

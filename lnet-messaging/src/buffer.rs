@@ -1,8 +1,8 @@
 //! Registered buffers, what is done with them, and descriptors of passive ones.
 //!
-//! Invariants: a buffer is owned by the application or by a queue, never by both; one that is owned by a queue comes back
-//! with the event that says so. Whatever leaves the application's hands is registered with a domain, and is
-//! deregistered when it is dropped.
+//! Invariants: a buffer is owned by the application or by a queue, never by both; one that is owned by a
+//! queue comes back with the event that says so. Whatever leaves the application's hands is registered with a
+//! domain, and is deregistered when it is dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -269,8 +269,8 @@ impl Drop for Buffer {
     }
 }
 
-/// What the other end needs for a bulk operation with a passive buffer: opaque bytes, to be sent in a message. It names one
-/// use of the buffer, and is dead once that has ended.
+/// What the other end needs for a bulk operation with a passive buffer: opaque bytes, to be sent in a
+/// message. It names one use of the buffer, and is dead once that has ended.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct BulkDescriptor(Vec<u8>);
 
@@ -293,7 +293,8 @@ impl BulkDescriptor {
     }
 }
 
-/// What is done with a buffer that is added to a queue. Each has what it needs, and no more: what makes no sense does not compile.
+/// What is done with a buffer that is added to a queue. Each has what it needs, and no more: what makes no
+/// sense does not compile.
 ///
 /// A buffer that is queued is the layer's:
 /// ```compile_fail,E0382
@@ -315,11 +316,11 @@ impl BulkDescriptor {
 /// ```
 #[derive(Debug)]
 pub enum Operation {
-    /// Messages are received into it. Events of all but the last one lend its bytes, and are to be dropped before the last one is
-    /// waited for ([`BufferEvent`]).
+    /// Messages are received into it. Events of all but the last one lend its bytes, and are to be dropped
+    /// before the last one is waited for ([`BufferEvent`]).
     Receive {
-        /// Room that a message is given, in bytes: on LNet also the longest message that the buffer takes. The buffer
-        /// ends when less is left.
+        /// Room that a message is given, in bytes: on LNet also the longest message that the buffer takes.
+        /// The buffer ends when less is left.
         min_receive_bytes: u64,
         /// Messages after which the buffer ends.
         max_messages: u32,
@@ -432,7 +433,8 @@ impl From<Operation> for Addition {
 }
 
 impl Addition {
-    /// Has the operation end with [`Errno::TimedOut`] if it is not over by then: not earlier, and somewhat later.
+    /// Has the operation end with [`Errno::TimedOut`] if it is not over by then: not earlier, and somewhat
+    /// later.
     #[must_use]
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);

@@ -1,7 +1,7 @@
 //! Domains: what shares a transport, with its registered buffers and transfer machines.
 //!
-//! Invariants: a domain outlives its buffers and transfer machines, which hold it. Locks are taken in the order all domains, domain, transfer
-//! machine; a pool's lock before a domain's.
+//! Invariants: a domain outlives its buffers and transfer machines, which hold it. Locks are taken in the
+//! order all domains, domain, transfer machine; a pool's lock before a domain's.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,8 +14,8 @@ use crate::transport::{Limits, Transport, TransportDomain};
 /// The lock under which domains are made and ended.
 static ALL_DOMAINS: Mutex<()> = Mutex::new(());
 
-/// A network that buffers are registered with and transfer machines belong to. Cheap to clone; it ends with the last clone,
-/// buffer and transfer machine.
+/// A network that buffers are registered with and transfer machines belong to. Cheap to clone; it ends with
+/// the last clone, buffer and transfer machine.
 #[derive(Clone)]
 pub struct Domain {
     shared: Arc<DomainShared>,
@@ -75,7 +75,8 @@ impl Domain {
     /// Registers memory, which makes it a buffer.
     ///
     /// # Errors
-    /// `EFBIG` where its shape exceeds a limit of the transport; `EINVAL` without bytes. The memory comes back.
+    /// `EFBIG` where its shape exceeds a limit of the transport; `EINVAL` without bytes. The memory comes
+    /// back.
     pub fn register(&self, memory: Memory) -> Result<Buffer, (Error, Memory)> {
         if memory.size_bytes() == 0 {
             return Err((Error::invalid("memory without bytes: one at least is expected"), memory));
@@ -97,7 +98,8 @@ impl Domain {
         Ok(Buffer::new(memory, Arc::clone(&self.shared)))
     }
 
-    /// A registered buffer of zero bytes in so many segments, in memory that the transport moves with least copies.
+    /// A registered buffer of zero bytes in so many segments, in memory that the transport moves with least
+    /// copies.
     ///
     /// # Errors
     /// As [`Domain::register`].

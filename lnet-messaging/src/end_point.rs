@@ -1,13 +1,15 @@
 //! End points: the addresses that a transfer machine knows.
 //!
-//! Invariant: the same address in the same transfer machine is the same object as long as there is a reference to it. A
-//! lookup that meets one whose last reference is being dropped makes a new one, and the drop leaves that alone.
+//! Invariant: the same address in the same transfer machine is the same object as long as there is a
+//! reference to it. A lookup that meets one whose last reference is being dropped makes a new one, and the
+//! drop leaves that alone.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The end points of a transfer machine, by address. Its lock is taken under any other, and no other under it.
+/// The end points of a transfer machine, by address. Its lock is taken under any other, and no other under
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct EndPoints {
     by_address: Mutex<HashMap<Arc<str>, Weak<Inner>>>,
@@ -19,7 +21,8 @@ struct Inner {
     list: Weak<EndPoints>,
 }
 
-/// An address of a transfer machine, its own or another one's, as it is known to one of them. Each clone is a reference.
+/// An address of a transfer machine, its own or another one's, as it is known to one of them. Each clone is a
+/// reference.
 #[derive(Clone)]
 pub struct EndPoint(Arc<Inner>);
 

@@ -30,10 +30,11 @@ impl RetainedPayload for () {
 
 /// What became of a buffer's operation, or of one message of several in a receive buffer.
 ///
-/// An event of a buffer that stays queued ([`BufferEvent::is_last`] is false) lends bytes of that buffer. Over lnet the buffer's last event is
-/// told when all such events have been dropped: also the one that a deletion, a deadline or an aborting stop brings, and `STOPPED` behind
-/// it. So a program that keeps such an event while it waits for any of those waits for itself. What is needed for longer is
-/// copied ([`BufferEvent::payload_bytes`]), and the event dropped.
+/// An event of a buffer that stays queued ([`BufferEvent::is_last`] is false) lends bytes of that buffer.
+/// Over lnet the buffer's last event is told when all such events have been dropped: also the one that a
+/// deletion, a deadline or an aborting stop brings, and `STOPPED` behind it. So a program that keeps such an
+/// event while it waits for any of those waits for itself. What is needed for longer is copied
+/// ([`BufferEvent::payload_bytes`]), and the event dropped.
 #[derive(Debug)]
 pub struct BufferEvent {
     /// Which use of the buffer.
@@ -127,15 +128,16 @@ pub enum TmEvent {
     },
 }
 
-/// What is called with the events of a transfer machine. It runs on a thread of the transport, without any lock of the
-/// layer: it may call what it likes, but for what waits for the transfer machine to be quiet.
+/// What is called with the events of a transfer machine. It runs on a thread of the transport, without any
+/// lock of the layer: it may call what it likes, but for what waits for the transfer machine to be quiet.
 pub trait Handler: Send + Sync {
     /// Something happened to the transfer machine.
     fn tm_event(&self, tm: &TransferMachine, event: &TmEvent) {
         let _ = (tm, event);
     }
 
-    /// Something happened to a buffer that was added without a callback of its own. By default the buffer is dropped.
+    /// Something happened to a buffer that was added without a callback of its own. By default the buffer is
+    /// dropped.
     fn buffer_event(&self, tm: &TransferMachine, event: BufferEvent) {
         let _ = (tm, event);
     }
@@ -150,8 +152,8 @@ pub enum Event {
     Buffer(BufferEvent),
 }
 
-/// The events of a transfer machine, for one task or thread to take: the other way than callbacks. There are no more of
-/// them than buffers and messages are queued. It is a [`Stream`] as well:
+/// The events of a transfer machine, for one task or thread to take: the other way than callbacks. There are
+/// no more of them than buffers and messages are queued. It is a [`Stream`] as well:
 ///
 /// ```
 /// use futures_util::StreamExt;

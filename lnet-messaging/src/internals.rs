@@ -1,4 +1,5 @@
-//! What benches measure by itself, and what tests reach no other way. No part of the interface: it may change with each version.
+//! What benches measure by itself, and what tests reach no other way. No part of the interface: it may change
+//! with each version.
 
 use std::time::{Duration, Instant};
 

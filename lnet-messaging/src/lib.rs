@@ -2,9 +2,9 @@
 //!
 //! A [`Domain`] is a network of one [`Transport`]: [`lnet`] over the portals of an LNet node, [`rpc`] over
 //! TCP, or [`mem`] within one process. A
-//! [`TransferMachine`] has an address there, six queues, and tells of what happens by callbacks ([`Handler`], [`Callback`]) or as a stream
-//! ([`Events`]). A [`Buffer`] is memory that is registered with the domain. It is added to a queue by value, and comes
-//! back with the event that says what came of it:
+//! [`TransferMachine`] has an address there, six queues, and tells of what happens by callbacks ([`Handler`],
+//! [`Callback`]) or as a stream ([`Events`]). A [`Buffer`] is memory that is registered with the domain. It
+//! is added to a queue by value, and comes back with the event that says what came of it:
 //!
 //! | queue | operation | at the other end |
 //! |---|---|---|
@@ -50,8 +50,8 @@
 //! ```
 //!
 //! # Inside
-//! [`transport`] is the contract between the front and transports, and says who calls what under which lock. The crate
-//! uses the public API of `lnet-user` alone, and has no unsafe code.
+//! [`transport`] is the contract between the front and transports, and says who calls what under which lock.
+//! The crate uses the public API of `lnet-user` alone, and has no unsafe code.
 
 #![forbid(unsafe_code)]
 

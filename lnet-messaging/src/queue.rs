@@ -72,7 +72,8 @@ impl QueueType {
     }
 }
 
-/// One use of a buffer: from its addition to a queue until it leaves that. No other use in the process has the same.
+/// One use of a buffer: from its addition to a queue until it leaves that. No other use in the process has
+/// the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BufferId {
     pub(crate) queue: QueueType,

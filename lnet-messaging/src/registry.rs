@@ -103,7 +103,8 @@ fn unknown(name: &str) -> Error {
     Error::new(Errno::NotFound, format!("no transport `{name}` is registered"))
 }
 
-/// The registry of the process. It has `mem` and `rpc` from the beginning; `lnet` is over a node, so that the program registers it.
+/// The registry of the process. It has `mem` and `rpc` from the beginning; `lnet` is over a node, so that the
+/// program registers it.
 #[must_use]
 pub fn registry() -> &'static Registry {
     static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {

@@ -7,13 +7,13 @@ use std::time::Duration;
 pub struct QueueStats {
     /// Buffers that were added.
     pub num_adds: u64,
-    /// Calls that asked for the end of a queued buffer, and buffers that an aborting stop has met. Deadlines do not
-    /// count.
+    /// Calls that asked for the end of a queued buffer, and buffers that an aborting stop has met. Deadlines
+    /// do not count.
     pub num_dels: u64,
     /// Events that say success, those that keep their buffer queued included.
     pub num_s_events: u64,
-    /// Events that say failure; of the receive queue also messages that were lost, and buffers by which the deficit of
-    /// provisioning has grown.
+    /// Events that say failure; of the receive queue also messages that were lost, and buffers by which the
+    /// deficit of provisioning has grown.
     pub num_f_events: u64,
     /// Sum over all buffers that left the queue of the time that they were in it.
     pub time_in_queue: Duration,

@@ -6,9 +6,10 @@
 //!  Handler, Callback     <--  bookkeeping, end points     <--  TmLink::post ...   (from a thread of the transport)
 //! ```
 //!
-//! Invariants: what a [`TransportTm`] is asked for, it is asked under the lock of its transfer machine, and it does not
-//! block; what it reports it reports without that lock, from a thread of its own, and each buffer's operation ends with exactly one
-//! [`Completion`] that is not retained. A transport's own locks are taken under that of a transfer machine, never around it.
+//! Invariants: what a [`TransportTm`] is asked for, it is asked under the lock of its transfer machine, and
+//! it does not block; what it reports it reports without that lock, from a thread of its own, and each
+//! buffer's operation ends with exactly one [`Completion`] that is not retained. A transport's own locks are
+//! taken under that of a transfer machine, never around it.
 
 use std::task::Waker;
 
@@ -41,8 +42,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes of an RPC layer's longest message, where it would like so many: no fewer than a segment has, and no more than a
-    /// buffer; 0 likes the most.
+    /// Bytes of an RPC layer's longest message, where it would like so many: no fewer than a segment has, and
+    /// no more than a buffer; 0 likes the most.
     #[must_use]
     pub const fn rpc_message_bytes(&self, wanted_bytes: u64) -> u64 {
         let fits = wanted_bytes >= self.rpc_segment_bytes;
@@ -68,14 +69,16 @@ pub trait Transport: Send + Sync + 'static {
     /// The same at all times.
     fn limits(&self) -> Limits;
 
-    /// What it needs for one more domain. Called under the lock of all domains; that of the domain is not taken.
+    /// What it needs for one more domain. Called under the lock of all domains; that of the domain is not
+    /// taken.
     ///
     /// # Errors
     /// Why there can be none.
     fn create_domain(&self) -> Result<Box<dyn TransportDomain>, Error>;
 }
 
-/// A transport's part of a domain. All but the end is called under the domain's lock; the last domain handle drops it.
+/// A transport's part of a domain. All but the end is called under the domain's lock; the last domain handle
+/// drops it.
 pub trait TransportDomain: Send {
     /// Prepares memory whose shape is within the limits.
     ///
@@ -104,8 +107,8 @@ pub trait TransportDomain: Send {
     fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error>;
 }
 
-/// A transport's part of a transfer machine. All but [`finish`](TransportTm::finish) is called under the lock of the transfer
-/// machine, and does not block.
+/// A transport's part of a transfer machine. All but [`finish`](TransportTm::finish) is called under the lock
+/// of the transfer machine, and does not block.
 pub trait TransportTm: Send {
     /// Confines its threads to these CPUs, instead of those of an earlier call.
     ///
@@ -116,21 +119,23 @@ pub trait TransportTm: Send {
         Err(Error::new(Errno::NotSupported, "the transport confines no threads to CPUs"))
     }
 
-    /// Begins to work under this address. The outcome is posted from another thread: [`TmLink::post_started`] or
-    /// [`TmLink::post_failed`].
+    /// Begins to work under this address. The outcome is posted from another thread: [`TmLink::post_started`]
+    /// or [`TmLink::post_failed`].
     ///
     /// # Errors
     /// The start has failed already.
     fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error>;
 
-    /// Refuses what is new from now on. The front asks for the end of all buffers behind this, if the stop aborts.
-    /// When the transfer machine [is quiet](TmFront::is_quiet), [`TmLink::post_stopped`] follows from another thread.
+    /// Refuses what is new from now on. The front asks for the end of all buffers behind this, if the stop
+    /// aborts. When the transfer machine [is quiet](TmFront::is_quiet), [`TmLink::post_stopped`] follows from
+    /// another thread.
     ///
     /// # Errors
     /// Nothing has changed.
     fn stop(&mut self, front: &mut TmFront) -> Result<(), Error>;
 
-    /// A transfer machine that stops may have become quiet, or its settings have changed: threads that wait look again.
+    /// A transfer machine that stops may have become quiet, or its settings have changed: threads that wait
+    /// look again.
     fn wake(&mut self);
 
     /// The canonical form of an address.
@@ -177,7 +182,8 @@ pub trait TransportTm: Send {
         None
     }
 
-    /// Wakes `waker` once, when there are such events or at once if there are some; a former one is forgotten.
+    /// Wakes `waker` once, when there are such events or at once if there are some; a former one is
+    /// forgotten.
     fn notify(&mut self, waker: Waker) {
         let _ = waker;
     }
@@ -194,7 +200,8 @@ pub trait TransportTm: Send {
         let _ = counter;
     }
 
-    /// Ends its threads. The transfer machine is stopped, has failed or was never started; its lock is not taken.
+    /// Ends its threads. The transfer machine is stopped, has failed or was never started; its lock is not
+    /// taken.
     fn finish(self: Box<Self>);
 }
 

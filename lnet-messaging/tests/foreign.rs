@@ -1,4 +1,5 @@
-//! Descriptors of one transport that are given to another one. A program of its own: rpc has one server a process.
+//! Descriptors of one transport that are given to another one. A program of its own: rpc has one server a
+//! process.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! When threads of transfer machines sleep: while they have nothing to do, and not between events. A program of its own, for it looks at
-//! all threads of the process.
+//! When threads of transfer machines sleep: while they have nothing to do, and not between events. A program
+//! of its own, for it looks at all threads of the process.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;
@@ -57,8 +57,9 @@ impl Handler for Gate {
     }
 }
 
-/// Messages arrive while the transfer machine is busy. It takes their events from memory that it shares with the node: what its thread
-/// sleeps meanwhile, it sleeps for other reasons than events, and far less often than there are any.
+/// Messages arrive while the transfer machine is busy. It takes their events from memory that it shares with
+/// the node: what its thread sleeps meanwhile, it sleeps for other reasons than events, and far less often
+/// than there are any.
 #[test]
 fn events_that_have_piled_up_are_taken_without_sleeping_between_them() {
     const MESSAGES: usize = 1000;

@@ -110,8 +110,8 @@ fn a_pool_feeds_a_receive_queue() {
     scenarios::a_pool_that_runs_empty(pair("pooled"));
 }
 
-/// The counter of a passive buffer says on which shard it is: those of one transfer machine are on both, where peers and their answers
-/// find them, and so are messages and pools, which have the counter 0.
+/// The counter of a passive buffer says on which shard it is: those of one transfer machine are on both,
+/// where peers and their answers find them, and so are messages and pools, which have the counter 0.
 #[test]
 fn buffers_of_one_transfer_machine_are_on_several_shards() {
     let policy = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
@@ -247,7 +247,8 @@ fn ln_04_ln_05_and_ln_11_addresses() {
     scenarios::alone::addresses_that_are_chosen(&loopback(), LO);
 }
 
-/// The CPUs that a thread of a transfer machine may run on, seen in its callbacks. A confinement that cannot be fails the start.
+/// The CPUs that a thread of a transfer machine may run on, seen in its callbacks. A confinement that cannot
+/// be fails the start.
 #[test]
 fn if_05_and_ln_05_callbacks_run_on_the_cpus_that_were_given() {
     use rustix::thread::sched_getaffinity;

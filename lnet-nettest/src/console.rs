@@ -1,7 +1,7 @@
 //! The console: has nodes be servers and clients of a test, and adds up what they say.
 //!
-//! Invariants: each step goes to the nodes that have obeyed so far; a node that says nothing for too long is left out, and named; what
-//! nodes were told to be ends with the run, whatever came of it.
+//! Invariants: each step goes to the nodes that have obeyed so far; a node that says nothing for too long is
+//! left out, and named; what nodes were told to be ends with the run, whatever came of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -391,7 +391,8 @@ pub(crate) mod tests {
         deaf.into_iter().for_each(|desk| desk.0.stop().unwrap());
     }
 
-    /// The second command queues behind one that the console has given up, and the answers come in that order.
+    /// The second command queues behind one that the console has given up, and the answers come in that
+    /// order.
     #[test]
     fn nt_09_an_answer_that_comes_too_late_is_none_to_the_next_command() {
         let servers = some(52, SERVERS, 1);

@@ -6,8 +6,8 @@
 //!  bulk  message with two descriptors   --> active receive from the one, active send of the same bytes to the other
 //! ```
 //!
-//! Invariants: what is measured goes to stdout as one JSON object, progress and errors to stderr; the status is 0 if every
-//! message came back as it was, 1 if not, 2 for wrong options.
+//! Invariants: what is measured goes to stdout as one JSON object, progress and errors to stderr; the status
+//! is 0 if every message came back as it was, 1 if not, 2 for wrong options.
 
 #![forbid(unsafe_code)]
 

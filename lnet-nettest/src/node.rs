@@ -1,7 +1,7 @@
 //! A node: a server or a client of tests, as its console says.
 //!
-//! Invariants: an order is answered once; INIT comes before START, and STOP ends what INIT began; a node whose console has
-//! gone is free again after a while.
+//! Invariants: an order is answered once; INIT comes before START, and STOP ends what INIT began; a node
+//! whose console has gone is free again after a while.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,8 @@ use crate::server::{self, Server};
 
 /// Orders that a node has room for.
 const DEPTH: usize = 16;
-/// How often a node looks whether its console has gone, and after which silence it has. Consoles ask once a second.
+/// How often a node looks whether its console has gone, and after which silence it has. Consoles ask once a
+/// second.
 const LOOK: Duration = Duration::from_secs(1);
 const ABANDONED: Duration = Duration::from_secs(30);
 
@@ -216,7 +217,8 @@ mod tests {
         node.desk.0.stop().unwrap();
     }
 
-    /// Both orders lie at the node before it looks at the first, and both answers at the console before that looks.
+    /// Both orders lie at the node before it looks at the first, and both answers at the console before that
+    /// looks.
     #[test]
     fn nt_09_two_commands_queue_one_behind_the_other() {
         let mut node = Node::start(place("127.42.1.3:1")).unwrap();

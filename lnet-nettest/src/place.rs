@@ -59,7 +59,8 @@ impl Place {
     }
 }
 
-/// Event slots of a transfer machine for each buffer of a queue: it has four queues at once, and a buffer takes two.
+/// Event slots of a transfer machine for each buffer of a queue: it has four queues at once, and a buffer
+/// takes two.
 const EVENTS_EACH: u32 = 8;
 /// Transfer machines that a node has at once: one for orders, one for tests, and one that is just ending.
 const TMS: u32 = 3;

@@ -175,7 +175,8 @@ impl Serving {
         }
     }
 
-    /// Begins to read a client's buffer. Without one of its own, or with one that is too short, the client's buffers time out.
+    /// Begins to read a client's buffer. Without one of its own, or with one that is too short, the client's
+    /// buffers time out.
     fn exchange(&mut self, exchange: Exchange) {
         let is_long = |buffer: &Buffer| exchange.length_bytes > buffer.size_bytes();
         if exchange.length_bytes == 0 || self.spare.last().is_some_and(is_long) {

@@ -1,4 +1,5 @@
-//! Units of tests: each sends its requests to one destination, one after the other (LNet `framework.c: sfw_run_test`).
+//! Units of tests: each sends its requests to one destination, one after the other (LNet `framework.c:
+//! sfw_run_test`).
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};

@@ -1,7 +1,7 @@
 //! Messages of selftest: requests with their replies, and bulk data (LNet `selftest/rpc.c`).
 //!
-//! A client posts room for the reply, and its bulk data or the room for that, under match bits that cannot be guessed; the
-//! request names them.
+//! A client posts room for the reply, and its bulk data or the room for that, under match bits that cannot be
+//! guessed; the request names them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,7 +22,8 @@ const CALLS_MAX: usize = 256;
 const ORDERS_MAX: usize = 64;
 /// Replies and bulk data for requests of others that are under way at once, at most.
 pub(crate) const ANSWERS_MAX: usize = 192;
-/// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its descriptor.
+/// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its
+/// descriptor.
 const CALL_SLOTS: usize = 6;
 /// Event slots of an answer: bulk data with its REPLY, and the reply.
 const ANSWER_SLOTS: usize = 5;
@@ -183,8 +184,8 @@ impl Exchange {
         Ok(posted)
     }
 
-    /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the request of the
-    /// match bits of reply and bulk data.
+    /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the
+    /// request of the match bits of reply and bulk data.
     pub(crate) async fn call(
         &self,
         call: Call,

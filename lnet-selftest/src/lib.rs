@@ -1,11 +1,11 @@
-//! LNet selftest: a node answers the requests of a console, which has nodes ping each other and exchange bulk data, and
-//! counts what goes wrong.
+//! LNet selftest: a node answers the requests of a console, which has nodes ping each other and exchange bulk
+//! data, and counts what goes wrong.
 //!
-//! [`Selftest::start`] makes a node a test server and a test client, and gives it a [`Console`]. Nodes and consoles may be
-//! kernel nodes.
+//! [`Selftest::start`] makes a node a test server and a test client, and gives it a [`Console`]. Nodes and
+//! consoles may be kernel nodes.
 //!
-//! Invariants: one thread has all state; a request is answered once or not at all; the memory that requests of others
-//! may occupy is bounded; what a session has started ends with it.
+//! Invariants: one thread has all state; a request is answered once or not at all; the memory that requests
+//! of others may occupy is bounded; what a session has started ends with it.
 //!
 //! Source: `lnet/selftest/{rpc,framework,ping_test,brw_test}.c`.
 
@@ -57,8 +57,8 @@ impl Console {
     /// Carries out a command, behind those that came before.
     ///
     /// # Errors
-    /// [`Refusal`]: what was asked makes no sense now, or the node has ended. What became of it at other nodes is part of
-    /// the answer.
+    /// [`Refusal`]: what was asked makes no sense now, or the node has ended. What became of it at other
+    /// nodes is part of the answer.
     pub async fn run(&self, request: SelftestRequest) -> Result<SelftestAnswer, Refusal> {
         let (answer, answered) = oneshot::channel();
         let gone = || Refusal::new(Errno::SHUTDOWN, "the node takes part in tests no more");

@@ -1,5 +1,5 @@
-//! The services of a node: requests are taken, and answered (LNet `rpc.c: srpc_server_rpc_done`, `framework.c`,
-//! `brw_test.c`, `ping_test.c`).
+//! The services of a node: requests are taken, and answered (LNet `rpc.c: srpc_server_rpc_done`,
+//! `framework.c`, `brw_test.c`, `ping_test.c`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -111,7 +111,8 @@ impl Requests {
         Ok(requests)
     }
 
-    /// Posts a buffer for requests of any number: one without a service would hold up all others of its connection.
+    /// Posts a buffer for requests of any number: one without a service would hold up all others of its
+    /// connection.
     fn post(&mut self, room: usize) -> Result<(), LnetError> {
         let buffer = Buffer::zeroed(MESSAGE_BYTES * ROOM_REQUESTS as usize);
         let options = MdOptions::PUT | MdOptions::TRUNCATE | MdOptions::ACK_DISABLE;

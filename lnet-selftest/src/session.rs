@@ -256,8 +256,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Runs, stops or queries a batch; `run` starts the units of a test. `None` of an operation that there is not: it has
-    /// no answer.
+    /// Runs, stops or queries a batch; `run` starts the units of a test. `None` of an operation that there is
+    /// not: it has no answer.
     pub(crate) fn control(
         &mut self,
         request: &BatchControl,

@@ -1,6 +1,6 @@
-//! A service: a client sends a request that names a buffer of its own, the server gets the bytes from there in
-//! bulk, and replies. Without arguments both are on one node; as root, `request_reply INTERFACE NID` serves, and
-//! `request_reply INTERFACE NID SERVER_NID` asks a node that serves.
+//! A service: a client sends a request that names a buffer of its own, the server gets the bytes from there
+//! in bulk, and replies. Without arguments both are on one node; as root, `request_reply INTERFACE NID`
+//! serves, and `request_reply INTERFACE NID SERVER_NID` asks a node that serves.
 #![allow(missing_docs, reason = "an example")]
 
 use std::error::Error;
@@ -11,8 +11,8 @@ use lnet_user::{Buffer, EntrySpec, Lnet, MdOptions, NiConfig, Nid, NodeConfig, S
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Requests go to portal 4, replies to portal 5. A request is the length of its bulk data and the match bits where that is;
-/// a reply is the sum of its bytes.
+/// Requests go to portal 4, replies to portal 5. A request is the length of its bulk data and the match bits
+/// where that is; a reply is the sum of its bytes.
 const SERVICE: ServiceSpec = ServiceSpec::new(4, 5);
 /// Portal of bulk data.
 const BULK: u32 = 6;

@@ -1,4 +1,5 @@
-//! What tests and benches of this repository see of the inside: it is no part of the API, and changes without event.
+//! What tests and benches of this repository see of the inside: it is no part of the API, and changes without
+//! event.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! LNet in userspace: nodes, their network drivers, and what an application needs to use them.
 //!
 //! LNet is the network of Lustre: nodes put bytes into, and get bytes from, buffers that other nodes have
-//! posted under a portal and match bits, and events tell what happened. A node of this crate carries its messages
-//! as UDP datagrams over `AF_XDP` rings, past the kernel's network stack; its shards, one for each CPU, share
-//! nothing. A node also reaches itself, by the NID `0@lo`, and without other interfaces needs no
+//! posted under a portal and match bits, and events tell what happened. A node of this crate carries its
+//! messages as UDP datagrams over `AF_XDP` rings, past the kernel's network stack; its shards, one for each
+//! CPU, share nothing. A node also reaches itself, by the NID `0@lo`, and without other interfaces needs no
 //! privileges:
 //!
 //! ```
@@ -34,12 +34,12 @@
 //! ```
 //!
 //! # Where to go next
-//! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a service with
-//!   bulk data.
+//! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a
+//!   service with bulk data.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
 //! - [`rpc`]: requests and replies, with a time within which they come.
-//! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a shard; no
-//!   hand-over, least latency.
+//! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a
+//!   shard; no hand-over, least latency.
 //! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
 //! - [`Buffer`] and [`Lnet::register`]: buffers, and those that are sent without a copy.
@@ -47,8 +47,8 @@
 //! # Inside
 //! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
 //! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone; `api` knows nothing that
-//! another application could not use but for the moment at which a shard may sleep. The drivers, rings and sockets
-//! are not public: tests and benches of this repository reach them by the feature `internals`.
+//! another application could not use but for the moment at which a shard may sleep. The drivers, rings and
+//! sockets are not public: tests and benches of this repository reach them by the feature `internals`.
 
 // What is `pub` in the modules of the crate itself is public by `internals` alone.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, unused_imports, dead_code))]

@@ -1,8 +1,9 @@
 //! Mutexes whose order is checked wherever debug assertions are on, so in all tests.
 //!
-//! The class of a mutex is the line of the source that makes it. A class that a thread locks while it has locked another one stands behind
-//! that one from then on, for all threads. A lock that would close a circle panics, though no other thread may wait at that moment: a
-//! deadlock of two threads shows without their meeting. [`Mutex::try_lock`] waits for nothing, and is not checked; what is locked behind it is.
+//! The class of a mutex is the line of the source that makes it. A class that a thread locks while it has
+//! locked another one stands behind that one from then on, for all threads. A lock that would close a circle
+//! panics, though no other thread may wait at that moment: a deadlock of two threads shows without their
+//! meeting. [`Mutex::try_lock`] waits for nothing, and is not checked; what is locked behind it is.
 //!
 //! Invariants: without debug assertions a mutex is the standard library's, in size and time.
 
@@ -126,7 +127,8 @@ mod order {
 
     static ORDERS: Mutex<Orders> = Mutex::new(BTreeMap::new());
 
-    /// Locks that a thread has at once. They are noted without allocation, since tests of the data path count those.
+    /// Locks that a thread has at once. They are noted without allocation, since tests of the data path count
+    /// those.
     const TAKEN_MAX: usize = 16;
 
     thread_local! {

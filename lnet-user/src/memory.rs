@@ -4,8 +4,8 @@
 //! that carries the descriptor's unlinked mark, or once the last lease on it is back, if that is later. In
 //! between only the shard's drivers write to it, and those to whom they lend a part.
 //!
-//! Buffers of the node itself, which belong to no descriptor, are added and taken ([`Memory::add_buffer`]); spans of
-//! both kinds are found alike.
+//! Buffers of the node itself, which belong to no descriptor, are added and taken ([`Memory::add_buffer`]);
+//! spans of both kinds are found alike.
 //!
 //! Leases (`region`) are of two kinds. A message that arrives on another shard than its descriptor's is
 //! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the
@@ -37,8 +37,8 @@ pub(crate) struct Terms {
     pub(crate) peers_choose: bool,
     /// Whether peers read it, and no peer writes to it; or whether no peer does either.
     pub(crate) is_read_alone: bool,
-    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does either, and a REPLY is
-    /// alone with its bytes.
+    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does
+    /// either, and a REPLY is alone with its bytes.
     pub(crate) is_written_alone: bool,
 }
 
@@ -260,15 +260,15 @@ impl Memory {
         self.loans[slot].as_mut()?.buffer.0.fragments_mut(range(span)).ok()
     }
 
-    /// Lends a span of this shard's to the kernel, which reads it; `None` where peers might have it written to
-    /// meanwhile, or it is lent.
+    /// Lends a span of this shard's to the kernel, which reads it; `None` where peers might have it written
+    /// to meanwhile, or it is lent.
     pub(crate) fn lend_to_device(&mut self, span: &Span) -> Option<ReadLease> {
         self.loan_of(span, |terms| terms.is_read_alone)?.buffer.0.lend_read(range(span)).ok()
     }
 
-    /// Lends a span of this shard's, or the rest of one that was adopted, to the kernel, which fills the lease from that
-    /// byte on; `None` where another message might go there or come from there meanwhile, or it is lent. The message does
-    /// not end before the lease is back.
+    /// Lends a span of this shard's, or the rest of one that was adopted, to the kernel, which fills the
+    /// lease from that byte on; `None` where another message might go there or come from there meanwhile, or
+    /// it is lent. The message does not end before the lease is back.
     pub(crate) fn lend_from_device(&mut self, span: &Span) -> Option<(WriteLease, usize)> {
         if span.buffer.0.shard() != self.shard {
             let index = index_of(&self.adopted, span).checked_sub(1)?;
@@ -311,8 +311,8 @@ impl Memory {
     /// adopted one: as many as that has.
     ///
     /// # Panics
-    /// As [`Memory::fragments`] and [`Memory::fragments_mut`], and if `from` is shorter or is not this shard's, or both are of
-    /// one buffer: a message is not sent out of an attached descriptor.
+    /// As [`Memory::fragments`] and [`Memory::fragments_mut`], and if `from` is shorter or is not this
+    /// shard's, or both are of one buffer: a message is not sent out of an attached descriptor.
     pub fn copy(&mut self, from: &Span, to: &Span) {
         assert!(from.length_bytes >= to.length_bytes, "{to:?} is longer than {from:?}");
         assert!(from.buffer != to.buffer, "{to:?} is copied to from its own buffer");
@@ -342,8 +342,8 @@ impl Memory {
         }
     }
 
-    /// The bytes of a span, if all lie in one fragment in the UMEM: these runs can go into a transmit ring as they are
-    /// ([`crate::xsk::TxRing::push_registered`]). The message has been sent only when
+    /// The bytes of a span, if all lie in one fragment in the UMEM: these runs can go into a transmit ring as
+    /// they are ([`crate::xsk::TxRing::push_registered`]). The message has been sent only when
     /// [`Memory::is_in_flight`] says no.
     ///
     /// # Panics
@@ -428,8 +428,8 @@ impl Memory {
         self.adopted.insert(index, Adopted { buffer, offset_bytes, length_bytes, lease: Some(lease) });
     }
 
-    /// Returns the lease on an adopted span to the sibling that gave it, unless the kernel has returned it. Before the
-    /// sibling is told of it: what was written is there then.
+    /// Returns the lease on an adopted span to the sibling that gave it, unless the kernel has returned it.
+    /// Before the sibling is told of it: what was written is there then.
     ///
     /// # Panics
     /// If the span was not adopted.

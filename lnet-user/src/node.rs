@@ -1,10 +1,11 @@
-//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo` ([`LO`]), by which it
-//! reaches itself.
+//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo` ([`LO`]), by which
+//! it reaches itself.
 //!
 //! [`NodeDriver::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
-//! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come back as
-//! [`Worker`]s for the caller to drive; [`NodeDriver::open`] lets frames in. The NIs of such a node stay as they are; those of
-//! an [`Lnet`](crate::Lnet) come and go. Dropping the node detaches its programs; frames then pass up to the kernel.
+//! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come
+//! back as [`Worker`]s for the caller to drive; [`NodeDriver::open`] lets frames in. The NIs of such a node
+//! stay as they are; those of an [`Lnet`](crate::Lnet) come and go. Dropping the node detaches its programs;
+//! frames then pass up to the kernel.
 //!
 //! Invariants: what is refused leaves the node as it was; memory for NIs over rings is bounded from the start
 //! ([`NodeConfig::frames`]), and taken with the first of them.
@@ -216,9 +217,10 @@ impl XdpNi {
 impl NodeDriver {
     /// Starts a node: its shards are ready, and no frame reaches them before [`NodeDriver::open`].
     ///
-    /// Only the application's threads drive it, and no control state machine goes on with it: its NIs stay as they are, it pings no peer, and
-    /// it answers no pings. A ping of it ends with a timeout, and peers know it by the NIDs that messages come from or are sent to.
-    /// A node that is to answer is an [`Lnet`](crate::Lnet).
+    /// Only the application's threads drive it, and no control state machine goes on with it: its NIs stay as
+    /// they are, it pings no peer, and it answers no pings. A ping of it ends with a timeout, and peers know
+    /// it by the NIDs that messages come from or are sent to. A node that is to answer is an
+    /// [`Lnet`](crate::Lnet).
     ///
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
@@ -233,12 +235,12 @@ impl NodeDriver {
     }
 
     /// Opens an NI: its sockets, rings and XDP program as its mode wants them. Each shard gets its part by
-    /// [`Worker::add_port`]; a snapshot of the topology that has the NI follows ([`Worker::update`]). The calling
-    /// thread is in the node's network namespace, here and in [`NodeDriver::close_ni`].
+    /// [`Worker::add_port`]; a snapshot of the topology that has the NI follows ([`Worker::update`]). The
+    /// calling thread is in the node's network namespace, here and in [`NodeDriver::close_ni`].
     ///
     /// # Errors
-    /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is as
-    /// before.
+    /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is
+    /// as before.
     pub(crate) fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
         if ni == LO || ni.0 > self.config.limits.interfaces || self.view.open_nis().contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
@@ -319,9 +321,9 @@ impl NodeDriver {
         if queues > max { Err(NodeError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
     }
 
-    /// Closes an NI, with the parts of all shards ([`Worker::remove_port`], or those that were never added). The last
-    /// one of an interface detaches its XDP program; the frames that the kernel has of it go home to the shards,
-    /// which takes a moment.
+    /// Closes an NI, with the parts of all shards ([`Worker::remove_port`], or those that were never added).
+    /// The last one of an interface detaches its XDP program; the frames that the kernel has of it go home to
+    /// the shards, which takes a moment.
     ///
     /// # Errors
     /// [`NodeError::NoNi`].
@@ -339,8 +341,8 @@ impl NodeDriver {
         Ok(())
     }
 
-    /// Steers by another policy of a portal from now on: the XDP programs do so at once, the shards when they get a
-    /// snapshot of the topology that has it.
+    /// Steers by another policy of a portal from now on: the XDP programs do so at once, the shards when they
+    /// get a snapshot of the topology that has it.
     pub(crate) fn steer(&mut self, portal: u8, word: PolicyWord) -> Result<(), BpfError> {
         let policy = word.unpack().unwrap_or(Policy::Pin(0));
         self.steering.policies[usize::from(portal)] = word;
@@ -374,8 +376,8 @@ impl NodeDriver {
         &self.view
     }
 
-    /// How frames reach the shards: [`XdpMode::Socket`] if all NIs have sockets, [`XdpMode::Generic`] if one has its
-    /// XDP program in the kernel's network stack. It means nothing where there are no NIs.
+    /// How frames reach the shards: [`XdpMode::Socket`] if all NIs have sockets, [`XdpMode::Generic`] if one
+    /// has its XDP program in the kernel's network stack. It means nothing where there are no NIs.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
         let is = |mode| self.any_xdp(|open| open.mode == mode);
@@ -408,13 +410,14 @@ impl NodeDriver {
         &self.config
     }
 
-    /// A zeroed buffer of `length_bytes` in the node's registered memory ([`NodeConfig::registered_bytes`]): long
-    /// payloads of messages that begin in it are sent by rings without a copy. Each takes whole chunks of 4096
-    /// bytes, which are free again when it is dropped. `None` when there is no free run of them that is long
-    /// enough, for no bytes, and while no NI of the node is over rings: ordinary memory does as well there.
+    /// A zeroed buffer of `length_bytes` in the node's registered memory ([`NodeConfig::registered_bytes`]):
+    /// long payloads of messages that begin in it are sent by rings without a copy. Each takes whole chunks
+    /// of 4096 bytes, which are free again when it is dropped. `None` when there is no free run of them that
+    /// is long enough, for no bytes, and while no NI of the node is over rings: ordinary memory does as well
+    /// there.
     ///
-    /// A message that is sent from it ends when the kernel has let go of it, too: where its interface goes down
-    /// in between, that may take until it is up again or the NI is removed.
+    /// A message that is sent from it ends when the kernel has let go of it, too: where its interface goes
+    /// down in between, that may take until it is up again or the NI is removed.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
         self.view.register(length_bytes)
@@ -458,8 +461,8 @@ impl NodeDriver {
         })
     }
 
-    /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all that
-    /// one peer may have of them.
+    /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or
+    /// all that one peer may have of them.
     fn unresolved_responses_max(&self, config: &NiConfig) -> u32 {
         let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(self.config.shards);
         (share(config.credits) / 2).max(share(config.peer_credits))

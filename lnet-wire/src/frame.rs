@@ -5,7 +5,8 @@
 //! large form right behind the frame header; payload follows. All integers are little endian. A short
 //! frame does without the LNet header.
 //!
-//! [`FrameHeader`] is what the XDP program reads of it, [`Transfer`] the rest, which loss recovery is made of.
+//! [`FrameHeader`] is what the XDP program reads of it, [`Transfer`] the rest, which loss recovery is made
+//! of.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -32,9 +33,9 @@
 //! | 80 | 4 | CRC32C of the payload, if the flag says so |
 //! | 84 | 4 | ticket of a deferred message |
 //!
-//! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the payload begins
-//! at 84, and there is no LNet header; the CRC32C is that of the 84 bytes and of the NIDs of destination and source,
-//! which are not sent.
+//! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the
+//! payload begins at 84, and there is no LNet header; the CRC32C is that of the 84 bytes and of the NIDs of
+//! destination and source, which are not sent.
 
 mod transfer;
 
@@ -53,7 +54,8 @@ pub use transfer::{
 
 /// Bytes of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 88;
-/// Bytes before the payload in the first frame of a message, unless it is a short one: the LNet header is there too.
+/// Bytes before the payload in the first frame of a message, unless it is a short one: the LNet header is
+/// there too.
 pub const FIRST_HEADERS_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 /// Bytes before the payload of a [short](FrameHeader::short) frame.
 pub const SHORT_HEADER_BYTES: usize = 84;
@@ -205,9 +207,9 @@ pub struct FrameHeader {
     pub kind: Kind,
     /// Whether further messages follow the one that it describes.
     pub bundled: bool,
-    /// Whether the frame is short: a whole PUT that wants no ACK, without its LNet header. What that would say besides
-    /// stands here, in the key, or around the frame: the NIDs are those that its IP addresses stand for, both
-    /// process ids [`ProcessId::LUSTRE_PID`](crate::ProcessId::LUSTRE_PID).
+    /// Whether the frame is short: a whole PUT that wants no ACK, without its LNet header. What that would
+    /// say besides stands here, in the key, or around the frame: the NIDs are those that its IP addresses
+    /// stand for, both process ids [`ProcessId::LUSTRE_PID`](crate::ProcessId::LUSTRE_PID).
     pub short: Option<ShortPut>,
     /// What the frame is steered by.
     pub key: SteerKey,
@@ -306,7 +308,8 @@ impl FrameHeader {
         if begins && self.short.is_none() { LARGE_HEADER_BYTES } else { 0 }
     }
 
-    /// Bytes of the frame that the checksum at [`CRC_OFFSET`] covers: the headers, and the body of a handshake.
+    /// Bytes of the frame that the checksum at [`CRC_OFFSET`] covers: the headers, and the body of a
+    /// handshake.
     #[must_use]
     pub const fn covered_bytes(&self) -> usize {
         match self.short {

@@ -39,8 +39,8 @@ named! {
 named! {
     /// What is done about the NIDs that peers tell: the values of [`Global::Discovery`], from 0.
     ///
-    /// LNet's own tools know the first two, and take any other number for the second; so the third has a word wherever
-    /// people write it.
+    /// LNet's own tools know the first two, and take any other number for the second; so the third has a word
+    /// wherever people write it.
     Discovery {
         /// Nothing; peers are pinged for the statuses of their NIs alone.
         Off => "off",

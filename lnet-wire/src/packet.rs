@@ -201,7 +201,8 @@ pub const fn endpoint(address: core::net::IpAddr, port: u16) -> Endpoint {
     endpoint_of(address, port.to_be_bytes())
 }
 
-/// Whether two endpoints are the same. Word by word: a BPF program has no `memcmp`, and for so little a call is dear.
+/// Whether two endpoints are the same. Word by word: a BPF program has no `memcmp`, and for so little a call
+/// is dear.
 #[inline(always)]
 #[must_use]
 pub fn is_same(one: &Endpoint, other: &Endpoint) -> bool {

@@ -11,8 +11,8 @@
 //! | 20 | 4 | session features |
 //! | 24 | 136 | body |
 //!
-//! Invariants: a message is read in either byte order and written in little endian; reading judges length, magic and type
-//! and nothing else, since a node answers what is wrong beyond them.
+//! Invariants: a message is read in either byte order and written in little endian; reading judges length,
+//! magic and type and nothing else, since a node answers what is wrong beyond them.
 //!
 //! Source: `lnet/selftest/rpc.h`; `uapi/linux/lnet/lnetst.h`.
 
@@ -172,7 +172,8 @@ impl core::error::Error for MessageError {}
 /// A request or a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Whether the sender has the other byte order: then its bulk data has as well. Writing is not influenced.
+    /// Whether the sender has the other byte order: then its bulk data has as well. Writing is not
+    /// influenced.
     pub is_swapped: bool,
     /// The version, [`VERSION`] of messages that are understood.
     pub version: u32,

@@ -328,7 +328,8 @@ pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) 
         0
     } else {
         let policy = tables.policy(frame.key.portal);
-        // Read once more: a program that keeps it across that call keeps it for frames that do not make the call, too.
+        // Read once more: a program that keeps it across that call keeps it for frames that do not make the
+        // call, too.
         let Some(key) = packet::key(packet, &located, &frame) else {
             return Verdict::Pass(Reason::Truncated);
         };

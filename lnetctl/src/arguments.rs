@@ -40,8 +40,8 @@ pub(crate) fn normalized(words: &[OsString]) -> Vec<OsString> {
     words.iter().map(&mut normalize).collect()
 }
 
-/// The words with shortened long options written out, where they fit one option of the command itself: the options that
-/// all commands have must not make ambiguous what scripts have always written.
+/// The words with shortened long options written out, where they fit one option of the command itself: the
+/// options that all commands have must not make ambiguous what scripts have always written.
 pub(crate) fn completed(words: Vec<OsString>, tool: &Command) -> Vec<OsString> {
     let mut command = tool;
     let mut takes_value = false;

@@ -1,7 +1,7 @@
 //! The tool's own words: names, options, help. Those of the commands stand with them.
 //!
-//! Invariants: names and short options are those of LNet's `lnetctl`; numbers are texts here and are checked by the
-//! commands, which answer in its way.
+//! Invariants: names and short options are those of LNet's `lnetctl`; numbers are texts here and are checked
+//! by the commands, which answer in its way.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Commands from standard input, a line each.
 //!
-//! Invariants: there is a prompt only where it can be seen; where it cannot, the first command that fails ends
-//! the run with its status, or, with `ignore_errors`, determines the status at the end.
+//! Invariants: there is a prompt only where it can be seen; where it cannot, the first command that fails
+//! ends the run with its status, or, with `ignore_errors`, determines the status at the end.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal};

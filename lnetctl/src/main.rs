@@ -1,8 +1,9 @@
 //! The command line of an LNet node. It parses words and documents, asks the node's daemon, and prints.
 //!
-//! Invariants: what is shown goes to stdout, what failed to stderr, each as a YAML document; the status is 0 if
-//! everything was done that was asked, 1 if what was measured is not as it should be, 234 if the node refused, 255 if there is no such command, or the tool or what it
-//! was to reach failed, 2 for options and words that a command does not know or lacks.
+//! Invariants: what is shown goes to stdout, what failed to stderr, each as a YAML document; the status is 0
+//! if everything was done that was asked, 1 if what was measured is not as it should be, 234 if the node
+//! refused, 255 if there is no such command, or the tool or what it was to reach failed, 2 for options and
+//! words that a command does not know or lacks.
 
 #![forbid(unsafe_code)]
 

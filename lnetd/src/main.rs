@@ -1,7 +1,7 @@
 //! `lnetd`: a node in a process of its own, managed by `lnetctl`.
 //!
-//! Invariants: all that it does it has from the library ([`lnet_user::control`]); what goes wrong at the start is one
-//! message with the way out; the first signal ends it in order, the second at once.
+//! Invariants: all that it does it has from the library ([`lnet_user::control`]); what goes wrong at the
+//! start is one message with the way out; the first signal ends it in order, the second at once.
 
 #![forbid(unsafe_code)]
 

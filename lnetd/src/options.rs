@@ -39,7 +39,8 @@ SIGTERM and SIGINT end it in order, a second one at once.";
 #[command(version, about, after_help = format!("{}\n\n{EXAMPLES}", sock::HELP))]
 #[command(group(ArgGroup::new("start").args(["config", "configure"])))]
 pub(crate) struct Options {
-    /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others than root
+    /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others
+    /// than root
     #[arg(long, default_value = DEFAULT_NODE)]
     pub(crate) name: String,
     /// The control socket, instead of the name's
@@ -57,15 +58,16 @@ pub(crate) struct Options {
     /// Shards, 1 to 64: one for each CPU that the node shall use
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     shards: u32,
-    /// CPUs that the threads of the shards are bound to, in their order, such as 2,4-6 [default: none is bound]
+    /// CPUs that the threads of the shards are bound to, in their order, such as 2,4-6 [default: none is
+    /// bound]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// How frames reach the shards where a net does not say: auto, native, generic or socket
     #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(XdpMode::NAMES).try_map(|name| name.parse::<XdpMode>()),
           hide_possible_values = true)]
     mode: XdpMode,
-    /// Memory for frames of all nets over rings: bytes, also with K, M or G behind [default: enough for two interfaces
-    /// with two receive queues each]
+    /// Memory for frames of all nets over rings: bytes, also with K, M or G behind [default: enough for two
+    /// interfaces with two receive queues each]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G behind
@@ -94,7 +96,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 0, value_name = "COUNT", hide = true,
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     frame_loss: u32,
-    /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as warn,lnet_user=debug
+    /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as
+    /// warn,lnet_user=debug
     #[arg(long, default_value = "info", value_name = "FILTER")]
     log: String,
     /// Log more, as with --log debug
@@ -109,7 +112,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What is logged. Other libraries tell what an administrator wants to know in warnings, and all else in a trace.
+    /// What is logged. Other libraries tell what an administrator wants to know in warnings, and all else in
+    /// a trace.
     pub(crate) fn log(&self) -> String {
         let filter = if self.verbose { "debug" } else { &self.log };
         match filter.parse() {

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 /// What the shell says of a process that a signal has ended: 128 and the signal's number.
 const SIGNALLED: i32 = 128;
 
-/// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the process,
-/// and so does any second one.
+/// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the
+/// process, and so does any second one.
 pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot catch signals")?;
     let (first, stop) = oneshot::channel();

@@ -52,7 +52,8 @@ pub(crate) enum Command {
         /// End a session that is there, here and at nodes
         #[arg(long, short)]
         force: bool,
-        /// Feature bits: 1 for lengths in bytes, 0 for nodes that know pages alone [default: LST_FEATURES or 1]
+        /// Feature bits: 1 for lengths in bytes, 0 for nodes that know pages alone [default: LST_FEATURES or
+        /// 1]
         #[arg(long)]
         feats: Option<u32>,
         /// Its name, up to 31 bytes; without, the user's and the host's
@@ -75,7 +76,8 @@ pub(crate) enum Command {
         /// Ask nodes again that are not active
         #[arg(long)]
         refresh: bool,
-        /// Take nodes out that are in these states: busy, down, unknown, active, or invalid for all but active
+        /// Take nodes out that are in these states: busy, down, unknown, active, or invalid for all but
+        /// active
         #[arg(long, value_delimiter = ',', value_name = "STATES")]
         clean: Vec<States>,
         /// Take these nodes out
@@ -183,7 +185,8 @@ impl States {
 /// How long nodes may take to answer.
 #[derive(Args, Debug)]
 pub(crate) struct Patience {
-    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the session's]
+    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the
+    /// session's]
     #[arg(long, short = 'o', value_parser = clap::value_parser!(u32).range(3..=30))]
     pub(crate) timeout: Option<u32>,
 }
@@ -259,7 +262,8 @@ pub(crate) struct Ping {
     /// The servers of the batch instead
     #[arg(long, short = 'v', requires = "batch")]
     pub(crate) server: bool,
-    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the session's]
+    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the
+    /// session's]
     #[arg(long, short, value_parser = clap::value_parser!(u32).range(3..=30))]
     pub(crate) timeout: Option<u32>,
     #[arg(value_name = TARGETS)]
@@ -290,7 +294,8 @@ pub(crate) struct AddTest {
     /// The group of the servers
     #[arg(long, short)]
     to: String,
-    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0], and skip_rx_copy, which is check=discard
+    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0], and skip_rx_copy, which
+    /// is check=discard
     #[arg(required = true, num_args = 1.., value_name = "TEST")]
     test: Vec<String>,
 }

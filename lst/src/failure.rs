@@ -59,8 +59,8 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Failure>().map_or(OTHER, |failure| failure.status)
 }
 
-/// The status of words that were not understood: values of no use and unknown commands are told from unknown options and
-/// words that are too many or too few.
+/// The status of words that were not understood: values of no use and unknown commands are told from unknown
+/// options and words that are too many or too few.
 pub(crate) fn status_of_words(error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::ValueValidation | ErrorKind::InvalidSubcommand => OTHER,

@@ -1,7 +1,8 @@
-//! The console of LNet selftest: it tells a node's daemon what to do, which has the session, and prints what came of it.
+//! The console of LNet selftest: it tells a node's daemon what to do, which has the session, and prints what
+//! came of it.
 //!
-//! Invariants: what is shown goes to stdout, what failed to stderr; the status is 0 if everything was done that was asked,
-//! else that of the reference (`failure`).
+//! Invariants: what is shown goes to stdout, what failed to stderr; the status is 0 if everything was done
+//! that was asked, else that of the reference (`failure`).
 
 #![forbid(unsafe_code)]
 

@@ -161,8 +161,8 @@ mod tests {
         socket
     }
 
-    /// The datagram that comes next, and from whom. A wait with a timeout is not taken up again by itself where
-    /// something interrupts it (signal(7)).
+    /// The datagram that comes next, and from whom. A wait with a timeout is not taken up again by itself
+    /// where something interrupts it (signal(7)).
     fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
         let mut bytes = [0; 8];
         loop {

@@ -145,7 +145,8 @@ fn rails_that_lose_alike_are_both_used() {
     assert!(found_lossy < 4, "in a minute one looked worse {found_lossy} times");
 }
 
-/// The other rail is cut, and comes back: until then there is no better one, although messages look whether it answers.
+/// The other rail is cut, and comes back: until then there is no better one, although messages look whether
+/// it answers.
 #[test]
 fn a_lossy_rail_is_used_while_it_is_the_only_one() {
     for seed in 1..=20 {

@@ -1,5 +1,5 @@
-//! What a node costs that has nothing to do: one test, in a process of its own. Needs root, and the objects that
-//! `cargo xtask build-ebpf` makes.
+//! What a node costs that has nothing to do: one test, in a process of its own. Needs root, and the objects
+//! that `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ fn processor_time() -> Duration {
     Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
 }
 
-/// A node with the limits of a daemon: two shards that sleep as soon as there is nothing to do, an NI over rings and one
-/// over sockets.
+/// A node with the limits of a daemon: two shards that sleep as soon as there is nothing to do, an NI over
+/// rings and one over sockets.
 fn start(namespace: &Namespace) -> Lnet {
     let modes = [XdpMode::Native, XdpMode::Socket];
     let nis = namespace.interfaces().iter().zip(0..).zip(modes).map(|((interface, rail), mode)| {

@@ -1,7 +1,8 @@
-//! `cargo xtask build-ebpf`: compiles the XDP program into the objects that `lnet-user` carries, or has clippy read it.
+//! `cargo xtask build-ebpf`: compiles the XDP program into the objects that `lnet-user` carries, or has
+//! clippy read it.
 //!
-//! The objects are checked in, so that linking `lnet-user`, or building this workspace, takes no BPF compiler.
-//! Beside them stands of what sources they were made, and by which compiler ([`Origin`]).
+//! The objects are checked in, so that linking `lnet-user`, or building this workspace, takes no BPF
+//! compiler. Beside them stands of what sources they were made, and by which compiler ([`Origin`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,8 +108,8 @@ pub(crate) fn check_origin(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiles both objects and checks that the carried ones are the same, as far as they were made by the same compiler;
-/// says whether they were.
+/// Compiles both objects and checks that the carried ones are the same, as far as they were made by the same
+/// compiler; says whether they were.
 ///
 /// # Errors
 /// As [`build`], and when they differ.
@@ -224,7 +225,8 @@ fn prepare<'a>(
         .args(form.features)
         .env("CARGO_TARGET_DIR", form.target_directory(root))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &toolchain.linker)
-        // BTF names and types the maps, and is made from the debug information. No machine's directories are in it.
+        // BTF names and types the maps, and is made from the debug information. No machine's directories are
+        // in it.
         .env("RUSTFLAGS", format!("-C debuginfo=2 -C link-arg=--btf {}", remapped(root)));
     match &toolchain.compiler {
         // The BPF target is a nightly feature of a compiler that is otherwise stable.
@@ -242,7 +244,8 @@ fn remapped(root: &Path) -> String {
     [flag(root, "lnet")].into_iter().chain(home).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes `bytes` the contents of a file, in one step, so that a reader sees a whole one; one that is equal is left alone.
+/// Makes `bytes` the contents of a file, in one step, so that a reader sees a whole one; one that is equal is
+/// left alone.
 fn install(bytes: &[u8], path: &Path) -> Result<()> {
     if fs::read(path).is_ok_and(|present| present == bytes) {
         return Ok(());

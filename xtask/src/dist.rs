@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: what is to be installed, in one directory: programs, man pages, completions, a systemd unit.
+//! `cargo xtask dist`: what is to be installed, in one directory: programs, man pages, completions, a systemd
+//! unit.
 
 use std::fs;
 use std::path::{Path, PathBuf};

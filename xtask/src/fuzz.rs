@@ -1,8 +1,9 @@
-//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the protocols.
+//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the
+//! protocols.
 //!
-//! The targets are a workspace of their own, `tests/fuzz`, built by the stable compiler with the flags that tell
-//! libFuzzer where a run has been. What a fuzzer has learnt is kept in `target/fuzz/corpus`, what it has found in
-//! `target/fuzz/found`.
+//! The targets are a workspace of their own, `tests/fuzz`, built by the stable compiler with the flags that
+//! tell libFuzzer where a run has been. What a fuzzer has learnt is kept in `target/fuzz/corpus`, what it has
+//! found in `target/fuzz/found`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use xtask::command::{output, say, succeed};
 use crate::cargo::cargo;
 use crate::setup;
 
-/// Coverage of edges and comparisons, where libFuzzer looks for it (LLVM: SanitizerCoverage), with all assertions.
+/// Coverage of edges and comparisons, where libFuzzer looks for it (LLVM: SanitizerCoverage), with all
+/// assertions.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
@@ -37,7 +39,8 @@ pub(crate) struct Options {
     /// Inputs to try of each target, however long that takes
     #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Where the fuzzer's random numbers begin, with nothing that it learnt before; without it goes on where it was
+    /// Where the fuzzer's random numbers begin, with nothing that it learnt before; without it goes on where
+    /// it was
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     seed: Option<u32>,
 }

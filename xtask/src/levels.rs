@@ -3,8 +3,9 @@
 //! - A level that cannot run is a failure that names the missing capability; only `--unprivileged` leaves
 //!   levels out, and the summary says so. No level counts as passed that did not run.
 //! - A level whose tests are none fails: a filter that matches nothing proves nothing.
-//! - A few tests that fail are run once more, without the others beside them: some wait for threads and for a kernel
-//!   that share their CPUs with whatever else the machine does. The summary names those that passed only then.
+//! - A few tests that fail are run once more, without the others beside them: some wait for threads and for a
+//!   kernel that share their CPUs with whatever else the machine does. The summary names those that passed
+//!   only then.
 //! - One level's failure does not keep the others from running.
 
 use std::fs;
@@ -34,9 +35,11 @@ const FUZZ_COUNT: u32 = 20_000;
 /// Failed tests that are run once more; where more fail it is not for the machine's load.
 const AGAIN_MAX: usize = 3;
 
-/// How long tests may print nothing, building included. A test that hangs for longer ends the level, and is named.
+/// How long tests may print nothing, building included. A test that hangs for longer ends the level, and is
+/// named.
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
-/// How long output may still come when the tests have ended. A process that they left behind may keep the pipe open for ever.
+/// How long output may still come when the tests have ended. A process that they left behind may keep the
+/// pipe open for ever.
 const REST_MAX: Duration = Duration::from_secs(2);
 
 /// A test level.
@@ -240,8 +243,8 @@ fn short_run(root: &Path) -> Result<String> {
     Ok(format!("{RUN_COUNT} messages"))
 }
 
-/// Runs all tests of a `cargo test` whose names the filters match, and those that fail once more. Gives a note: how many
-/// passed, and which only when they ran again.
+/// Runs all tests of a `cargo test` whose names the filters match, and those that fail once more. Gives a
+/// note: how many passed, and which only when they ran again.
 fn tests(command: impl Fn() -> Command, filters: &[&str]) -> Result<String> {
     let with = |arguments: &[&str]| {
         let mut command = command();
@@ -342,7 +345,8 @@ fn run_tests_within(command: &mut Command, silence_max: Duration, copy: &mut imp
     Ok(tests)
 }
 
-/// Ends a process, so that it starts no other, and then all that it has started: a test program does not end with cargo.
+/// Ends a process, so that it starts no other, and then all that it has started: a test program does not end
+/// with cargo.
 fn end_with_descendants(id: u32) {
     let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let children = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")));

@@ -46,7 +46,8 @@ enum Verb {
     Sim(sim::Options),
     /// Look for input that breaks the codecs, the steering, the shard or the protocols, by libFuzzer
     Fuzz(fuzz::Options),
-    /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and report
+    /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and
+    /// report
     Interop(interop::Options),
     /// Lay out what is to be installed: programs, man pages, completions, a systemd unit
     Dist(dist::Options),

@@ -1,7 +1,8 @@
-//! `cargo xtask sim`: whole nodes over a fabric that loses, doubles, delays and damages frames, or over streams that break,
-//! stop and come in pieces.
+//! `cargo xtask sim`: whole nodes over a fabric that loses, doubles, delays and damages frames, or over
+//! streams that break, stop and come in pieces.
 //!
-//! The simulator is a program of the tests, which has the options; what it prints and how it ends is passed on.
+//! The simulator is a program of the tests, which has the options; what it prints and how it ends is passed
+//! on.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -50,8 +50,8 @@ pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMu
     }
 }
 
-/// The paths of the keys of a document, in order, with the values that stand beside them. It knows the layouts of LNet's
-/// tools, and no more of YAML.
+/// The paths of the keys of a document, in order, with the values that stand beside them. It knows the
+/// layouts of LNet's tools, and no more of YAML.
 #[must_use]
 pub fn paths(document: &str) -> Vec<(String, String)> {
     let mut above: Vec<(usize, String)> = Vec::new();

@@ -4,8 +4,8 @@
 //! A match is `Uplink::header` and `Uplink::received` of a PUT without payload: header checks, search,
 //! accounting, the end of the operation. No entry is used up, so nothing else happens. Messages come in
 //! batches, as they do from a ring: a figure is the mean over one batch, so that reading the clock costs
-//! next to nothing, and a percentile is one over batches. Once with `PrefetchHints::hint` of the batch, as an LND
-//! with a ring calls it, and once without, as messages come that were not announced.
+//! next to nothing, and a percentile is one over batches. Once with `PrefetchHints::hint` of the batch, as an
+//! LND with a ring calls it, and once without, as messages come that were not announced.
 //!
 //! A life is all that happens to an entry of one use: posted, with an event queue; matched; used up and
 //! unlinked; its event polled. Another one is posted for each that goes.

@@ -1,5 +1,6 @@
-//! What the messaging layer adds to LNet: round trips of messages beside those of bare Puts, buffers that are fetched beside
-//! bare Gets, all in one run, in turns, over one veth pair; and what queues, pools and the event ring cost by themselves.
+//! What the messaging layer adds to LNet: round trips of messages beside those of bare Puts, buffers that are
+//! fetched beside bare Gets, all in one run, in turns, over one veth pair; and what queues, pools and the
+//! event ring cost by themselves.
 //!
 //! `cargo xtask bench --messaging` makes the namespaces and calls this.
 

@@ -1,9 +1,9 @@
 //! What it costs to choose the path of a request, by the number of NIs at either end.
 //!
-//! A Put without ACK of an empty descriptor is bound, started, taken by an LND that does nothing, and ends; its event is
-//! polled. That is measured with a source that the request names, so that there is nothing to choose, and without. What a
-//! Put costs more then is the choice, and the look-ups of other NIs' credits that belong to it. A figure is the least of
-//! some rounds: what a busy machine adds is no part of it.
+//! A Put without ACK of an empty descriptor is bound, started, taken by an LND that does nothing, and ends;
+//! its event is polled. That is measured with a source that the request names, so that there is nothing to
+//! choose, and without. What a Put costs more then is the choice, and the look-ups of other NIs' credits that
+//! belong to it. A figure is the least of some rounds: what a busy machine adds is no part of it.
 
 use std::hint::black_box;
 use std::sync::Arc;

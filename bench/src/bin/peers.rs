@@ -1,5 +1,5 @@
-//! What a Put costs its sender by the number of peers that it goes to in turn: one node sends, one thread plays the
-//! peers (`lnet_bench::played`). With and without ACK, over rings and over sockets.
+//! What a Put costs its sender by the number of peers that it goes to in turn: one node sends, one thread
+//! plays the peers (`lnet_bench::played`). With and without ACK, over rings and over sockets.
 //!
 //! `cargo xtask bench --peers N` makes the namespaces and calls this.
 
@@ -25,7 +25,8 @@ use serde::Serialize;
 
 /// Puts under way.
 const WINDOW: u64 = 128;
-/// How long the sender rests when there is nothing to do, so that it finds about as much then as one that never rests.
+/// How long the sender rests when there is nothing to do, so that it finds about as much then as one that
+/// never rests.
 const REST: Duration = Duration::from_micros(20);
 
 /// Measures what a Put costs its sender, by the number of peers.
@@ -199,7 +200,8 @@ impl Sender {
         [counters.frames_sent, counters.frames_resent, counters.hellos_sent]
     }
 
-    /// Keeps Puts under way, so many at most and for that time, and until all have ended; how many there were.
+    /// Keeps Puts under way, so many at most and for that time, and until all have ended; how many there
+    /// were.
     fn put(&mut self, count: u64, time: Duration) -> anyhow::Result<u64> {
         let begun = Instant::now();
         let (mut started, mut ended) = (0, 0);

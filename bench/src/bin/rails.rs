@@ -1,5 +1,6 @@
-//! What two rails carry beside one, in what shares, and how long no message ends when one of them is cut; and what a Put
-//! costs to a peer that is discovered, beside one that is not: all in one run, over veth, between threaded nodes.
+//! What two rails carry beside one, in what shares, and how long no message ends when one of them is cut; and
+//! what a Put costs to a peer that is discovered, beside one that is not: all in one run, over veth, between
+//! threaded nodes.
 //!
 //! `cargo xtask bench --rails` makes the namespaces and calls this.
 
@@ -74,9 +75,11 @@ struct Document {
     rows: Vec<Row>,
     /// Both rails over the better one; at least 1.6 is the aim where each rail has a CPU of its own.
     rate_ratio: f64,
-    /// The longest time in which no Put ended while the first rail dropped everything; 2 s at most is the aim.
+    /// The longest time in which no Put ended while the first rail dropped everything; 2 s at most is the
+    /// aim.
     failover_ms: f64,
-    /// Half round trip p50 of a Put of 64 bytes, between nodes that do not discover each other and nodes that have.
+    /// Half round trip p50 of a Put of 64 bytes, between nodes that do not discover each other and nodes that
+    /// have.
     half_round_trip_ns: [u64; 2],
 }
 
@@ -130,7 +133,8 @@ impl Cli {
         )
     }
 
-    /// Has XDP drop everything on the first rail, in both directions, under load: the longest time in which no Put ended.
+    /// Has XDP drop everything on the first rail, in both directions, under load: the longest time in which
+    /// no Put ended.
     fn failover(&self, time: Duration) -> anyhow::Result<Duration> {
         let ended = AtomicU64::new(0);
         std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! What an LNet Put costs beside raw `AF_XDP`, from shards that the application drives and from such with threads of
-//! their own: measured in one run, in turns, over one veth pair.
+//! What an LNet Put costs beside raw `AF_XDP`, from shards that the application drives and from such with
+//! threads of their own: measured in one run, in turns, over one veth pair.
 //!
 //! `cargo xtask bench` makes the namespaces and calls this.
 

@@ -8,8 +8,8 @@ use crate::pattern::{cpts_text, fault_nid_text};
 use crate::records::{PortalPolicy, Selection, SteeringPolicy, UdspRule};
 use crate::request::{Change, NiName, NiSpec, Outcome, PeerSpec};
 
-/// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes something
-/// else. Changes that leave the node as it is have none.
+/// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes
+/// something else. Changes that leave the node as it is have none.
 #[must_use]
 pub fn diff(state: &NodeState, changes: &[Change], outcomes: &[Outcome]) -> Vec<String> {
     let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Changed);

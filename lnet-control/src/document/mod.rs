@@ -1,8 +1,8 @@
 //! YAML documents: what `import` reads and what `show` and `export` print.
 //!
-//! Invariants: a document is understood whole or refused whole, with the place of everything that is wrong in it;
-//! what this node cannot do is refused by name, never passed over; what an export prints is read back to the state
-//! that it was taken from. Source of keys and shapes: `lnet/utils/lnetconfig`.
+//! Invariants: a document is understood whole or refused whole, with the place of everything that is wrong in
+//! it; what this node cannot do is refused by name, never passed over; what an export prints is read back to
+//! the state that it was taken from. Source of keys and shapes: `lnet/utils/lnetconfig`.
 
 mod diff;
 mod output;

@@ -1,7 +1,7 @@
 //! Writing documents: values in the layout of LNet's tools.
 //!
-//! Invariants: keys keep their order; nesting takes six columns, a sequence stands in its key's own column; what is
-//! written is read back as it was.
+//! Invariants: keys keep their order; nesting takes six columns, a sequence stands in its key's own column;
+//! what is written is read back as it was.
 
 use std::fmt::{self, Display, Formatter, Write};
 

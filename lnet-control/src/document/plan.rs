@@ -8,8 +8,8 @@ use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord, Selection}
 use crate::request::{Change, NiSpec, PeerSpec};
 
 impl Document {
-    /// The changes that make the node what the document says, each with the item that it comes from. What is so
-    /// already is left out.
+    /// The changes that make the node what the document says, each with the item that it comes from. What is
+    /// so already is left out.
     #[must_use]
     pub fn plan(&self, state: &NodeState) -> Vec<(&Item, Change)> {
         let mut changes = Vec::new();
@@ -34,8 +34,8 @@ impl Document {
     }
 }
 
-/// Brings tunables that limit each other into an order in which each step is allowed, if the end is: LNet wants fewer
-/// retries than seconds of a transaction, and none without health.
+/// Brings tunables that limit each other into an order in which each step is allowed, if the end is: LNet
+/// wants fewer retries than seconds of a transaction, and none without health.
 fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
     let global_of = |change: &Change| match change {
         Change::SetGlobal { global, value } => Some((*global, *value)),
@@ -58,8 +58,8 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
     }
 }
 
-/// Puts deletions of selection policies in an order in which none changes the index of one that is still to go: a document
-/// has the indices that they have before.
+/// Puts deletions of selection policies in an order in which none changes the index of one that is still to
+/// go: a document has the indices that they have before.
 fn order_deletions(changes: &mut [(&Item, Change)]) {
     let index_of = |change: &Change| match change {
         Change::DeleteUdsp { index } => Some(*index),

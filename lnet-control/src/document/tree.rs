@@ -1,7 +1,7 @@
 //! Reading YAML: a tree in which each value knows where it stands.
 //!
-//! Invariants: nothing is interpreted here, a scalar is its text; a key stands once in its map; aliases, which could
-//! make much out of little, are refused; depth and size are bounded.
+//! Invariants: nothing is interpreted here, a scalar is its text; a key stands once in its map; aliases,
+//! which could make much out of little, are refused; depth and size are bounded.
 
 use std::collections::HashMap;
 use std::fmt;

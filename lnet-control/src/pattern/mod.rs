@@ -1,7 +1,7 @@
 //! Short texts for many things: numbers, ranges, lists of NIDs, interfaces and CPTs.
 //!
-//! Invariants: a list is taken whole or refused; it is counted before it is enumerated, so that no text takes more
-//! memory than its limit allows. Source: the grammars of LNet's tools, `libcfs/libcfs/util/string.c`,
+//! Invariants: a list is taken whole or refused; it is counted before it is enumerated, so that no text takes
+//! more memory than its limit allows. Source: the grammars of LNet's tools, `libcfs/libcfs/util/string.c`,
 //! `lnet/utils/lnetconfig/liblnetconfig.c`.
 
 mod cpt;
@@ -35,7 +35,8 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// A number as C reads it with base 0: decimal, `0x` and hexadecimal, `0` and octal; with a sign if it has one.
+/// A number as C reads it with base 0: decimal, `0x` and hexadecimal, `0` and octal; with a sign if it has
+/// one.
 #[must_use]
 pub fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
@@ -56,8 +57,8 @@ pub fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -value } else { value }).ok()
 }
 
-/// The parts of `text` between commas that are in no brackets, without blanks around them; `None` if brackets do
-/// not pair or nest, or if a part is empty.
+/// The parts of `text` between commas that are in no brackets, without blanks around them; `None` if brackets
+/// do not pair or nest, or if a part is empty.
 fn split_list(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let mut start = 0;

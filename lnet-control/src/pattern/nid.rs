@@ -28,8 +28,8 @@ pub fn nid(text: &str) -> Result<Nid, Refusal> {
     Ok(nid)
 }
 
-/// The NIDs of a list such as `10.0.[1-2].1@tcp,10.0.0.9@tcp1`: every combination, the last part varying fastest.
-/// Names of hosts are not looked up.
+/// The NIDs of a list such as `10.0.[1-2].1@tcp,10.0.0.9@tcp1`: every combination, the last part varying
+/// fastest. Names of hosts are not looked up.
 ///
 /// # Errors
 /// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
@@ -130,7 +130,8 @@ fn parts(address: &str, is_ipv6: bool) -> Option<(Vec<(&str, Expression)>, &str)
     Some((parts, rest))
 }
 
-/// The NID of a fault rule: a NID, `*@net` for all of a net, or `*`; also in the forms in which rules are printed.
+/// The NID of a fault rule: a NID, `*@net` for all of a net, or `*`; also in the forms in which rules are
+/// printed.
 ///
 /// # Errors
 /// [`Refusal`]: what is none of these.

@@ -1,5 +1,5 @@
-//! Patterns of selection policies: `tcp`, `tcp[1-3]`, `10.0.[1-9].*@tcp`, `2001:db8::/64@tcp`, `*@xdp*`; and lists of NID
-//! ranges, which are such patterns of one net each.
+//! Patterns of selection policies: `tcp`, `tcp[1-3]`, `10.0.[1-9].*@tcp`, `2001:db8::/64@tcp`, `*@xdp*`; and
+//! lists of NID ranges, which are such patterns of one net each.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -90,8 +90,8 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// The ranges of a list such as `10.0.[1-9].*@tcp *@tcp1 2001:db8::/64@tcp`, with blanks between them (LNet's NID lists, in
-/// which wildcards are allowed).
+/// The ranges of a list such as `10.0.[1-9].*@tcp *@tcp1 2001:db8::/64@tcp`, with blanks between them (LNet's
+/// NID lists, in which wildcards are allowed).
 ///
 /// # Errors
 /// [`Refusal`]: what is no such list.

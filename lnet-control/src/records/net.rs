@@ -53,7 +53,8 @@ pub struct NiRecord {
     pub cpts: Vec<u32>,
     /// What follows from the selection policies.
     pub udsp: UdspInfo,
-    /// How far its device is from the memory of the node's shards at most: 10 is as near as can be. `lo` has none.
+    /// How far its device is from the memory of the node's shards at most: 10 is as near as can be. `lo` has
+    /// none.
     pub numa_distance: Option<u32>,
     /// The same for each CPT (shard).
     pub numa_distances: Vec<u32>,
@@ -95,8 +96,8 @@ counters! {
     }
 }
 
-/// The options of a local NI: as they are asked for, where `None` is the node's choice, or as an NI has them, where
-/// `None` is an option of another LND. Those of the net are fixed by its first NI.
+/// The options of a local NI: as they are asked for, where `None` is the node's choice, or as an NI has them,
+/// where `None` is an option of another LND. Those of the net are fixed by its first NI.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct NiOptions {
     /// Of the net: seconds without a sign of life after which a peer counts as dead; 0 is never.

@@ -47,7 +47,8 @@ pub enum SelftestCommand {
     NewSession {
         /// Its name, up to 31 bytes.
         name: String,
-        /// A node that does not answer within so many seconds counts as down: from 3 to 30, what is beyond them is cut.
+        /// A node that does not answer within so many seconds counts as down: from 3 to 30, what is beyond
+        /// them is cut.
         timeout_s: u32,
         /// Ends one that is there, here and at nodes.
         force: bool,

@@ -59,7 +59,8 @@ counters! {
         drop_length: u64 = "drop_length",
         /// Pushes of peers by which they are known.
         pushes_taken: u64 = "pushes_taken",
-        /// Pushes whose senders were pinged instead: longer than the buffer, older than what is known, without Multi-Rail.
+        /// Pushes whose senders were pinged instead: longer than the buffer, older than what is known,
+        /// without Multi-Rail.
         pushes_pinged: u64 = "pushes_pinged",
         /// NIDs that a peer claimed and another one has.
         pushes_contradicted: u64 = "pushes_contradicted",

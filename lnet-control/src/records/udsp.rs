@@ -19,8 +19,8 @@ pub struct UdspRule {
     /// Gateways.
     #[serde(with = "text::option")]
     pub router: Option<UdspPattern>,
-    /// The priority that it gives, 0 the best and [`UdspInfo::NONE`] the worst. Of a rule with two patterns it is the rank of what
-    /// it prefers, which selections alone have.
+    /// The priority that it gives, 0 the best and [`UdspInfo::NONE`] the worst. Of a rule with two patterns
+    /// it is the rank of what it prefers, which selections alone have.
     pub priority: Option<u32>,
     /// The number of the selection that it is of, if it is of one.
     pub selection: Option<u32>,

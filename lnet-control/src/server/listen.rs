@@ -1,8 +1,8 @@
 //! The socket's file: whose it is, who may open it.
 //!
 //! Invariants: a file that is no socket, a socket of another user and one with a server are left alone; the
-//! file is never open to more people than it will be in the end; two daemons that start at the same time do not
-//! both get it.
+//! file is never open to more people than it will be in the end; two daemons that start at the same time do
+//! not both get it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -70,8 +70,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Makes the socket at `path`, in place of one whose daemon has died, and the directory it is in. To be called
-    /// within a tokio runtime.
+    /// Makes the socket at `path`, in place of one whose daemon has died, and the directory it is in. To be
+    /// called within a tokio runtime.
     ///
     /// # Errors
     /// [`BindError`]; what was at the path is as before.

@@ -1,9 +1,9 @@
 //! The daemon's end of the control socket, on a tokio runtime of one thread.
 //!
-//! Invariants: changes are made one after the other, and one that has begun is carried to its end whatever becomes
-//! of its client; all else ends when its client goes. Reads are for every client that may open the socket, changes for root
-//! and the owner, by the credentials that the kernel vouches for. No client can make the daemon wait, or take more
-//! memory than [`ServerLimits`] allow.
+//! Invariants: changes are made one after the other, and one that has begun is carried to its end whatever
+//! becomes of its client; all else ends when its client goes. Reads are for every client that may open the
+//! socket, changes for root and the owner, by the credentials that the kernel vouches for. No client can make
+//! the daemon wait, or take more memory than [`ServerLimits`] allow.
 
 mod connection;
 mod listen;
@@ -72,8 +72,8 @@ struct Shared<'a, H> {
     changing: Mutex<()>,
 }
 
-/// Serves clients until `stop` is ready; then ends what is under way, after the changes among it, and returns.
-/// The socket's file is gone afterwards.
+/// Serves clients until `stop` is ready; then ends what is under way, after the changes among it, and
+/// returns. The socket's file is gone afterwards.
 pub async fn serve<H: Handler>(
     listener: Listener,
     limits: ServerLimits,

@@ -3,8 +3,8 @@
 //!
 //! Invariants: rules act on what arrives whole and well-formed, before it is matched, and on what leaves once
 //! it holds its credits, but for what a node sends to itself; the newest rule is asked first, the
-//! first that fires ends the search, each that was asked and whose filter fits has counted the message. What a
-//! rule does follows from its seed and from what it has seen. The number of rules and of failed peers is
+//! first that fires ends the search, each that was asked and whose filter fits has counted the message. What
+//! a rule does follows from its seed and from what it has seen. The number of rules and of failed peers is
 //! bounded; room for them is made once.
 
 mod filter;
@@ -127,8 +127,8 @@ impl Faults {
         rule::add(&mut self.delays, &mut self.rule_count, now, rule.checked()?, seed)
     }
 
-    /// Deletes the drop rules with exactly this source and destination, of which each may be the wildcard, and
-    /// then stands for any. Returns how many.
+    /// Deletes the drop rules with exactly this source and destination, of which each may be the wildcard,
+    /// and then stands for any. Returns how many.
     pub fn delete_drop_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
         self.drops.extract_if(.., |active| active.has_ends(source, destination)).count()
     }
@@ -154,8 +154,8 @@ impl Faults {
         self.delays.iter().rev().map(|active| (&active.rule, &active.counters))
     }
 
-    /// The drop rules with what they have counted, newest first. Of each filter the message types are those that
-    /// it can really pass.
+    /// The drop rules with what they have counted, newest first. Of each filter the message types are those
+    /// that it can really pass.
     pub fn drop_rules(&self) -> impl ExactSizeIterator<Item = (&DropRule, &RuleCounters)> {
         self.drops.iter().rev().map(|active| (&active.rule, &active.counters))
     }

@@ -50,8 +50,8 @@ impl HealthMask {
     }
 }
 
-/// How a send with this health status ends. What is said to have failed here, or to have been dropped by the peer, never
-/// left; of the rest a sender could not know.
+/// How a send with this health status ends. What is said to have failed here, or to have been dropped by the
+/// peer, never left; of the rest a sender could not know.
 const fn simulated(status: HealthStatus) -> Status {
     let cause = Cause::Simulated(status);
     match status {

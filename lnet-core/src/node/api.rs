@@ -89,14 +89,15 @@ pub enum Request<O> {
         /// Whether it is pushed to whatever it has acknowledged.
         is_forced: bool,
     },
-    /// A program announces a peer: NIDs of one node, of which the first that is usable is to be its primary NID. It ends at
-    /// once, as [`Outcome::Pinged`] with what is known of the peer; the other NIDs become its own as they are discovered.
+    /// A program announces a peer: NIDs of one node, of which the first that is usable is to be its primary
+    /// NID. It ends at once, as [`Outcome::Pinged`] with what is known of the peer; the other NIDs become its
+    /// own as they are discovered.
     Announce {
         /// The NIDs; those on nets that this node is not on are passed over.
         nids: Vec<Nid>,
     },
-    /// By which NID a peer goes is asked. It ends as [`Outcome::Pinged`]: once the peer is discovered, unless its primary NID
-    /// is known for certain or discovery is off.
+    /// By which NID a peer goes is asked. It ends as [`Outcome::Pinged`]: once the peer is discovered, unless
+    /// its primary NID is known for certain or discovery is off.
     PrimaryNid {
         /// A NID of the peer.
         nid: Nid,
@@ -137,8 +138,8 @@ pub enum Action<O> {
         /// Its slot.
         ni: NiId,
     },
-    /// Send a GET of [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report [`Report::Answered`] or
-    /// [`Report::Unanswered`], if that comes before [`Action::Forget`].
+    /// Send a GET of [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report
+    /// [`Report::Answered`] or [`Report::Unanswered`], if that comes before [`Action::Forget`].
     Ping {
         /// Names it.
         ping: PingId,
@@ -166,7 +167,8 @@ pub enum Action<O> {
     },
     /// This is the answer to pings from now on.
     Publish(Arc<[u8]>),
-    /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of them.
+    /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of
+    /// them.
     Steer {
         /// The portal.
         portal: u32,

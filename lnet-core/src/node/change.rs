@@ -28,8 +28,8 @@ pub enum Change<O> {
         /// Its NID.
         nid: Nid,
     },
-    /// A local interface is closed and opened again, as another of the system's has come in place of its own. If that
-    /// fails it is [absent](NiConfig::is_absent).
+    /// A local interface is closed and opened again, as another of the system's has come in place of its own.
+    /// If that fails it is [absent](NiConfig::is_absent).
     ReopenNi {
         /// Its NID.
         nid: Nid,

@@ -1,13 +1,14 @@
-//! Discovery: what this node finds out about peers, and what it tells them (LNet `peer.c: lnet_peer_discovery`; spec: core 8).
+//! Discovery: what this node finds out about peers, and what it tells them (LNet `peer.c:
+//! lnet_peer_discovery`; spec: core 8).
 //!
-//! A peer to be discovered waits in a queue. A visit takes the first step that applies: it is pinged unless its NIs are up
-//! to date; it is pushed to if it is Multi-Rail and has not acknowledged what this node tells; else it is discovered. What
-//! comes of a ping or push brings the next visit. The first requests to a peer wait for that ([`Node::gate_requests`]), all others
-//! go by what is known.
+//! A peer to be discovered waits in a queue. A visit takes the first step that applies: it is pinged unless
+//! its NIs are up to date; it is pushed to if it is Multi-Rail and has not acknowledged what this node tells;
+//! else it is discovered. What comes of a ping or push brings the next visit. The first requests to a peer
+//! wait for that ([`Node::gate_requests`]), all others go by what is known.
 //!
-//! Invariants: at most [`UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says is checked as any answer to a
-//! ping, bounded, and about the peer itself; each request that waits for a peer ends once; where nothing changes nothing is
-//! sent.
+//! Invariants: at most [`UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says is checked
+//! as any answer to a ping, bounded, and about the peer itself; each request that waits for a peer ends once;
+//! where nothing changes nothing is sent.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -68,13 +69,14 @@ impl<O: Clone> Node<O> {
         !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.sequence, self.is_discovery_on())
     }
 
-    /// Whether requests to a peer wait: until it is discovered for the first time, or could not be. From then on they go by what is
-    /// known, whatever else there is to be found out or told.
+    /// Whether requests to a peer wait: until it is discovered for the first time, or could not be. From then
+    /// on they go by what is known, whatever else there is to be found out or told.
     pub(super) fn is_gated(&self, peer: &Peer) -> bool {
         !peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::REDISCOVER)
     }
 
-    /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends with that.
+    /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends
+    /// with that.
     pub(super) fn discover(&mut self, now: Instant, nid: &Nid, waiting: Option<RequestId>) {
         if self.peers.get(nid).is_none() {
             self.peers.note_traffic(nid);
@@ -103,7 +105,8 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Does what calls have left to be done: pushes that are due, peers that wait, requests whose peers are gone.
+    /// Does what calls have left to be done: pushes that are due, peers that wait, requests whose peers are
+    /// gone.
     pub(super) fn go_on(&mut self, now: Instant) {
         if let Some(is_forced) = self.push_due.take() {
             self.push_to_all(now, is_forced);
@@ -120,8 +123,9 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Queues peers that are being discovered, and that nothing is under way for: they were made of others, or have lost the NID
-    /// by which they were to be visited. They are looked for while requests wait and no peer is queued.
+    /// Queues peers that are being discovered, and that nothing is under way for: they were made of others,
+    /// or have lost the NID by which they were to be visited. They are looked for while requests wait and no
+    /// peer is queued.
     fn queue_stranded(&mut self) {
         if self.discoveries.is_empty() || !self.to_discover.is_empty() {
             return;
@@ -198,8 +202,8 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// The primary NID of the peer that has waited for a ping or push, and does so no more. There is none if it was deleted, or
-    /// has become a part of another one.
+    /// The primary NID of the peer that has waited for a ping or push, and does so no more. There is none if
+    /// it was deleted, or has become a part of another one.
     fn end_wait(&mut self, ping: &Ping) -> Option<Nid> {
         let has_waited = |peer: &&Peer| peer.under_way == Some(ping.id.request);
         let known = self.peers.get(&ping.nid).filter(has_waited);
@@ -399,8 +403,9 @@ impl<O: Clone> Node<O> {
         true
     }
 
-    /// Takes note of which of its NIs are up, as the peer says that has spoken from `from` (spec 9.5): one that goes down
-    /// loses health, one that is up and never sent anything is in full health. Of other peers' NIs it has no say.
+    /// Takes note of which of its NIs are up, as the peer says that has spoken from `from` (spec 9.5): one
+    /// that goes down loses health, one that is up and never sent anything is in full health. Of other peers'
+    /// NIs it has no say.
     fn note_statuses(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) {
         self.received_from(now, from);
         let step = self.settings.get(Global::HealthSensitivity);
@@ -428,7 +433,8 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Has all peers that have not acknowledged what this node tells pushed to; with `is_forced` all Multi-Rail ones.
+    /// Has all peers that have not acknowledged what this node tells pushed to; with `is_forced` all
+    /// Multi-Rail ones.
     pub(super) fn push_to_all(&mut self, now: Instant, is_forced: bool) {
         let (sequence, is_on) = (self.sequence, self.is_discovery_on());
         let is_due = |peer: &&Peer| {
@@ -447,8 +453,8 @@ impl<O: Clone> Node<O> {
     }
 }
 
-/// What a peer has told, as much of it as is kept: the primary NID and the one that it spoke by among them though there be too
-/// many.
+/// What a peer has told, as much of it as is kept: the primary NID and the one that it spoke by among them
+/// though there be too many.
 fn within_bounds(primary: &Nid, from: &Nid, told: Vec<Nid>) -> Vec<Nid> {
     let mut nids = alloc::vec![*primary];
     if from != primary {

@@ -64,8 +64,8 @@ use peers::PeerTable;
 use pings::{Answer, Ping, Purpose};
 use task::{Batch, Step, Task};
 
-/// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does not
-/// understand.
+/// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does
+/// not understand.
 #[derive(Debug)]
 pub struct Node<O> {
     config: NodeConfig,
@@ -117,8 +117,8 @@ pub struct Node<O> {
 }
 
 impl<O: Clone> Node<O> {
-    /// A node with nothing but `lo`, and its first snapshot, which is for [`Shard::new`](crate::shard::Shard::new)
-    /// too.
+    /// A node with nothing but `lo`, and its first snapshot, which is for
+    /// [`Shard::new`](crate::shard::Shard::new) too.
     ///
     /// # Panics
     /// If it has no shards, or no slot for `lo`.
@@ -163,8 +163,8 @@ impl<O: Clone> Node<O> {
         node
     }
 
-    /// Has requests to peers that were never discovered wait for that, while discovery is on. The runner reports at once what
-    /// shards want ([`Report::Wanted`]) from then on, and gives them each snapshot.
+    /// Has requests to peers that were never discovered wait for that, while discovery is on. The runner
+    /// reports at once what shards want ([`Report::Wanted`]) from then on, and gives them each snapshot.
     pub const fn gate_requests(&mut self) {
         self.gates_requests = true;
         self.is_changed = true;
@@ -260,7 +260,8 @@ impl<O: Clone> Node<O> {
                 {
                     self.publish();
                     self.tell();
-                    // Peers may have given paths up that a link makes good again, whatever they were told last.
+                    // Peers may have given paths up that a link makes good again, whatever they were told
+                    // last.
                     if is_up && self.is_discovery_on() {
                         self.push_due = Some(true);
                     }
@@ -362,7 +363,8 @@ impl<O: Clone> Node<O> {
         self.nis.0.iter().find(|config| config.spec.nid == *nid)
     }
 
-    /// What the driver of a local interface understands, to be changed: the interface has it when it is opened again.
+    /// What the driver of a local interface understands, to be changed: the interface has it when it is
+    /// opened again.
     pub fn lnd_mut(&mut self, nid: &Nid) -> Option<&mut O> {
         self.nis.0.iter_mut().find(|config| config.spec.nid == *nid).map(|config| &mut config.spec.lnd)
     }
@@ -481,8 +483,9 @@ impl<O: Clone> Node<O> {
         })
     }
 
-    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The interfaces stand there by
-    /// net, in the order in which they were made; the sequence number counts what is new of them.
+    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The
+    /// interfaces stand there by net, in the order in which they were made; the sequence number counts what
+    /// is new of them.
     fn tell(&mut self) {
         let mut told = Vec::new();
         for net in self.nis.nets() {

@@ -53,8 +53,8 @@ pub struct NetOptions {
     pub credits: Option<u32>,
     /// What a new net has where nothing is asked for, instead of the defaults of its type.
     pub new_net: Option<NetTunables>,
-    /// How long the LND may take for a message; the default of the net's type if it does not say, and zero follows
-    /// the global tunables.
+    /// How long the LND may take for a message; the default of the net's type if it does not say, and zero
+    /// follows the global tunables.
     pub lnd_timeout: Option<Duration>,
 }
 
@@ -100,13 +100,13 @@ pub struct NiConfig<O> {
     pub health: u32,
     /// Whether its driver says that it can send.
     pub has_link: bool,
-    /// Whether its driver has nothing of it, since it could not be opened again ([`Change::ReopenNi`]): it is down, and
-    /// shards do not know it.
+    /// Whether its driver has nothing of it, since it could not be opened again ([`Change::ReopenNi`]): it is
+    /// down, and shards do not know it.
     ///
     /// [`Change::ReopenNi`]: super::Change::ReopenNi
     pub is_absent: bool,
-    /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on as the last
-    /// choice.
+    /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on
+    /// as the last choice.
     pub is_failed: bool,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
@@ -174,8 +174,8 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// As the shards know it. Distances within the range that counts as near are all the same. A message waits for
-    /// credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
+    /// As the shards know it. Distances within the range that counts as near are all the same. A message
+    /// waits for credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let lnd_timeout = self.lnd_timeout(settings);

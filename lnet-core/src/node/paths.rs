@@ -1,10 +1,11 @@
 //! What LNDs know of paths, and the health that it costs before a message times out.
 //!
-//! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path at most once a
-//! second, and again while it stays so and is used: that of the peer NI, or of the local NI if it does well to none of several
-//! peers while another local NI does to one, or, of a path that answers, if another local NI does well to the same peer NI. So
-//! an NI of which several paths are silent loses a step for each; a local NI of which several are poor loses one a second.
-//! Recovery pings bring back what has lost health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
+//! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path
+//! at most once a second, and again while it stays so and is used: that of the peer NI, or of the local NI if
+//! it does well to none of several peers while another local NI does to one, or, of a path that answers, if
+//! another local NI does well to the same peer NI. So an NI of which several paths are silent loses a step
+//! for each; a local NI of which several are poor loses one a second. Recovery pings bring back what has lost
+//! health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::BTreeSet;
@@ -81,7 +82,8 @@ impl PathTable {
         is_due
     }
 
-    /// Whether a local NI of which a path is poor is to lose health for it; it does once in a while, whichever path it is.
+    /// Whether a local NI of which a path is poor is to lose health for it; it does once in a while,
+    /// whichever path it is.
     fn charge_local(&mut self, now: Instant, (local, peer): (Nid, Nid)) -> bool {
         let mut own = self.0.iter().filter(|((from, _), _)| *from == local);
         let is_charged = own.any(|(_, known)| known.is_local_poor && known.was_charged_within(now, PAUSE));
@@ -114,8 +116,8 @@ impl<O: Clone> Node<O> {
         self.note_health(now, &HealthNote { nid, failures: 1, successes: 0 });
     }
 
-    /// Whether the local NI of a path that is ill does well to none of several peers, while another one does to one; or, where
-    /// the path is poor, to the same NI of the peer.
+    /// Whether the local NI of a path that is ill does well to none of several peers, while another one does
+    /// to one; or, where the path is poor, to the same NI of the peer.
     fn is_cut_off(&self, now: Instant, note: &PathNote) -> bool {
         let paths = || self.paths.0.iter().map(|((local, peer), known)| (local, peer, known.is_ill(now)));
         let own = || paths().filter(|(from, ..)| **from == note.local);

@@ -1,9 +1,11 @@
-//! Peers: nodes that this one knows of, configured by an administrator, or found by traffic, discovery and by what they push.
+//! Peers: nodes that this one knows of, configured by an administrator, or found by traffic, discovery and by
+//! what they push.
 //!
-//! Invariants: a NID belongs to one peer; a peer has a primary NID, which is the first of its NIs; there are at most as many
-//! peers that are neither configured nor locked as the configuration says, of which the one without traffic for longest makes
-//! room, and a peer has at most [`TOLD_MAX`] NIs. What is configured is changed by the administrator alone; where locked peers
-//! turn out to be one node, the lock that was made first stays (LNet `peer.c`).
+//! Invariants: a NID belongs to one peer; a peer has a primary NID, which is the first of its NIs; there are
+//! at most as many peers that are neither configured nor locked as the configuration says, of which the one
+//! without traffic for longest makes room, and a peer has at most [`TOLD_MAX`] NIs. What is configured is
+//! changed by the administrator alone; where locked peers turn out to be one node, the lock that was made
+//! first stays (LNet `peer.c`).
 
 mod announce;
 mod edit;
@@ -23,7 +25,8 @@ use super::recovery::Recovery;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
-/// Most NIs of a peer: as many as `lnetctl` takes of one. What a peer tells beyond them is cut, with a warning.
+/// Most NIs of a peer: as many as `lnetctl` takes of one. What a peer tells beyond them is cut, with a
+/// warning.
 pub const TOLD_MAX: usize = 128;
 
 /// Bits of [`Peer::state`] (LNet `lib-types.h: LNET_PEER_*`).
@@ -76,8 +79,9 @@ pub struct PeerNi {
     pub received_at: Option<Instant>,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
-    /// The local NID by which requests to it go, and no other, while its peer is not Multi-Rail: that by which it was heard, or
-    /// the best one when it was first used. What a selection policy prefers replaces it.
+    /// The local NID by which requests to it go, and no other, while its peer is not Multi-Rail: that by
+    /// which it was heard, or the best one when it was first used. What a selection policy prefers replaces
+    /// it.
     pub source: Option<Box<Nid>>,
 }
 
@@ -184,7 +188,8 @@ impl Peer {
         self.is_multi_rail() && !self.is(PUSH_SENT) && (self.is(FORCE_PUSH) || is_behind)
     }
 
-    /// Whether nothing is to be found out about it before it is used again (LNet `peer.c: lnet_peer_is_uptodate`).
+    /// Whether nothing is to be found out about it before it is used again (LNet `peer.c:
+    /// lnet_peer_is_uptodate`).
     pub(super) const fn is_up_to_date(&self, sequence: u32, is_discovery_on: bool) -> bool {
         self.state & (DISCOVERING | FORCE_PING | FORCE_PUSH | REDISCOVER) == 0
             && !self.needs_push(sequence, is_discovery_on)
@@ -491,9 +496,10 @@ impl PeerTable {
         });
     }
 
-    /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since a NID is another
-    /// one's by configuration or by its own account, stays as it is; the primary NIDs of such peers are returned, which are
-    /// to be asked again (LNet `peer.c: lnet_peer_data_present`, `lnet_peer_merge_data`).
+    /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since
+    /// a NID is another one's by configuration or by its own account, stays as it is; the primary NIDs of
+    /// such peers are returned, which are to be asked again (LNet `peer.c: lnet_peer_data_present`,
+    /// `lnet_peer_merge_data`).
     pub(super) fn merge(&mut self, from: &Nid, primary: &Nid, told: &[Nid]) -> Vec<Nid> {
         let Some(peer) = self.get(from) else { return Vec::new() };
         if peer.is(CONFIGURED) {
@@ -565,8 +571,9 @@ impl PeerTable {
         contradicting
     }
 
-    /// Whether a peer loses a NID that another node claims, which speaks from `from`: one that is configured, or locked with
-    /// several NIDs, does not; nor does one that has told which NIDs are its own, without `from` among them.
+    /// Whether a peer loses a NID that another node claims, which speaks from `from`: one that is configured,
+    /// or locked with several NIDs, does not; nor does one that has told which NIDs are its own, without
+    /// `from` among them.
     fn yields(&self, primary: &Nid, from: &Nid) -> bool {
         self.get(primary).is_none_or(|peer| {
             let is_locked = peer.is(LOCK_PRIMARY) && peer.nis.len() > 1;

@@ -1,8 +1,8 @@
 //! Pings: what this node answers, and what it asks others (LNet `api-ni.c: lnet_ping`).
 //!
-//! A ping is a GET of portal [`PORTAL`] with match bits [`MATCH_BITS`]. Invariants: each ends once, by answer,
-//! failure, deadline or cancellation, whatever comes first; what comes later is ignored; what an answer
-//! says is bounded before anything is kept of it.
+//! A ping is a GET of portal [`PORTAL`] with match bits [`MATCH_BITS`]. Invariants: each ends once, by
+//! answer, failure, deadline or cancellation, whatever comes first; what comes later is ignored; what an
+//! answer says is bounded before anything is kept of it.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -1,11 +1,13 @@
-//! Health of interfaces, and pings by which those that are ill recover (LNet `lib-move.c: lnet_recover_local_nis`,
-//! `lnet_recover_peer_nis`; spec: core 9).
+//! Health of interfaces, and pings by which those that are ill recover (LNet `lib-move.c:
+//! lnet_recover_local_nis`, `lnet_recover_peer_nis`; spec: core 9).
 //!
-//! Shards note what ends well and badly; here the values stand, and go back to the shards with a snapshot. An NI that is not
-//! in full health is pinged: the first time after a second, then after 2, 4, 8 seconds and so on while it does not answer.
+//! Shards note what ends well and badly; here the values stand, and go back to the shards with a snapshot. An
+//! NI that is not in full health is pinged: the first time after a second, then after 2, 4, 8 seconds and so
+//! on while it does not answer.
 //!
-//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 no message changes
-//! a health; a peer NI from which nothing has come, or nothing within the recovery limit, is not pinged.
+//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 no
+//! message changes a health; a peer NI from which nothing has come, or nothing within the recovery limit, is
+//! not pinged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -37,8 +39,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Notes that a ping is sent; the next one is due after 2 seconds, then 4, 8 and so on, with `max_s` as the limit (LNet
-    /// `lib-lnet.h: lnet_get_next_recovery_ping`).
+    /// Notes that a ping is sent; the next one is due after 2 seconds, then 4, 8 and so on, with `max_s` as
+    /// the limit (LNet `lib-lnet.h: lnet_get_next_recovery_ping`).
     fn sent(&mut self, now: Instant, max_s: u32) {
         self.ping_count = self.ping_count.saturating_add(1);
         let exponent = self.ping_count.min(max_s.max(1).ilog2());
@@ -132,8 +134,8 @@ impl<O: Clone> Node<O> {
         self.tell();
     }
 
-    /// A message has come from a peer NI: it is up, whatever its node has said of it, and to be pinged while it is not in
-    /// full health, whatever limit has passed.
+    /// A message has come from a peer NI: it is up, whatever its node has said of it, and to be pinged while
+    /// it is not in full health, whatever limit has passed.
     pub(super) fn received_from(&mut self, now: Instant, nid: &Nid) {
         let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) else { return };
         ni.received_at = Some(now);
@@ -144,8 +146,8 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Has an NI pinged while it is not in full health, and no more once it is. A peer NI only if something has come from it, within
-    /// the recovery limit (LNet `peer.c: lnet_peer_ni_add_to_recoveryq_locked`).
+    /// Has an NI pinged while it is not in full health, and no more once it is. A peer NI only if something
+    /// has come from it, within the recovery limit (LNet `peer.c: lnet_peer_ni_add_to_recoveryq_locked`).
     pub(super) fn look_after(&mut self, now: Instant, nid: &Nid) {
         let limit_s = self.settings.get(Global::RecoveryLimit);
         let limit = (limit_s > 0).then_some(Duration::from_secs(limit_s.into()));
@@ -233,7 +235,8 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// A recovery ping was answered. NIs of peers gain by the REPLY as by any message, which their shard notes.
+    /// A recovery ping was answered. NIs of peers gain by the REPLY as by any message, which their shard
+    /// notes.
     pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping) {
         let step = self.settings.get(Global::HealthSensitivity);
         if let Some(recovery) = self.recovery_mut(&ping.nid) {

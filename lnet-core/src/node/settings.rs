@@ -8,8 +8,8 @@ use crate::tunables::{ResponseTracking, Tunables};
 
 /// The values of all [`Global`]s.
 ///
-/// Invariants: the retry count is at most the transaction timeout, and 0 while the sensitivity is; the LND timeout follows
-/// from both.
+/// Invariants: the retry count is at most the transaction timeout, and 0 while the sensitivity is; the LND
+/// timeout follows from both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings([u32; Global::ALL.len()]);
 
@@ -32,8 +32,8 @@ impl Settings {
         Discovery::from_number(self.get(Global::Discovery).into())
     }
 
-    /// How long an LND may take for a message, if its net does not say: what is left of the transaction timeout
-    /// for each try (LNet `lib-lnet.h: lnet_get_lnd_timeout`).
+    /// How long an LND may take for a message, if its net does not say: what is left of the transaction
+    /// timeout for each try (LNet `lib-lnet.h: lnet_get_lnd_timeout`).
     const fn lnd_timeout_s(&self) -> u32 {
         let tries = self.get(Global::RetryCount).saturating_add(1);
         let each = (self.get(Global::TransactionTimeout) - 1) / tries;

@@ -1,11 +1,11 @@
-//! The one source of what goes to a peer that is not Multi-Rail (LNet `lib-move.c: lnet_select_preferred_best_ni`; spec: core
-//! 7.2).
+//! The one source of what goes to a peer that is not Multi-Rail (LNet `lib-move.c:
+//! lnet_select_preferred_best_ni`; spec: core 7.2).
 //!
-//! Such a peer knows this node by a NID, and would take another one for another node. So the local NID that requests to its NI
-//! go by is recorded with that, once, and all shards have it by their snapshot.
+//! Such a peer knows this node by a NID, and would take another one for another node. So the local NID that
+//! requests to its NI go by is recorded with that, once, and all shards have it by their snapshot.
 //!
-//! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer becomes Multi-Rail, and
-//! when a selection policy says which NIs are preferred.
+//! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer
+//! becomes Multi-Rail, and when a selection policy says which NIs are preferred.
 
 use alloc::boxed::Box;
 use core::cmp::Reverse;
@@ -78,8 +78,8 @@ impl<O: Clone> Node<O> {
         self.rules.preferred(&ni.nid, self.nis.0.iter().map(|config| &config.spec.nid))
     }
 
-    /// The local NIDs that a peer's NI prefers, as the shards are to know them: where a single one is on its net there is
-    /// nothing to prefer.
+    /// The local NIDs that a peer's NI prefers, as the shards are to know them: where a single one is on its
+    /// net there is nothing to prefer.
     pub(super) fn preferred(&self, peer: &Peer, ni: &PeerNi) -> PreferredSources {
         let by_policy = self.by_policy(ni);
         if peer.is_multi_rail() {

@@ -1,7 +1,8 @@
-//! The states of local NIs, local nets, peers and peer NIs, as the Multi-Rail design has them: what the node knows, in one word.
+//! The states of local NIs, local nets, peers and peer NIs, as the Multi-Rail design has them: what the node
+//! knows, in one word.
 //!
-//! Nothing is stored: a state is a function of what there is, so that it cannot contradict it. `docs/multi-rail.md` has the
-//! transitions.
+//! Nothing is stored: a state is a function of what there is, so that it cannot contradict it.
+//! `docs/multi-rail.md` has the transitions.
 
 use lnet_wire::{Net, Nid, named};
 
@@ -19,8 +20,8 @@ named! {
         Created => "CREATED",
         /// It serves, and is not in full health.
         Degraded => "DEGRADED",
-        /// Others are told that it is down: it has no link or no interface, or its health has fallen to 0 and is not full
-        /// again.
+        /// Others are told that it is down: it has no link or no interface, or its health has fallen to 0 and
+        /// is not full again.
         Failed => "FAILED",
         /// It is about to be closed: what is under way by it ends.
         Deleting => "DELETING",

@@ -8,8 +8,8 @@
 //!
 //! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an interface
 //! when all of the batch are open, and an interface is closed when no shard has anything of it; so what
-//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was to go is
-//! lost then, what was to stay is absent.
+//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was
+//! to go is lost then, what was to stay is absent.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -342,8 +342,8 @@ impl<O: Clone> Node<O> {
             self.requeue(&primary);
         }
         for change in &task.plan.peers {
-            // They were tried when the batch began; what peers have done since may have made one superfluous. A peer may
-            // have come before an NI with a NID of its own.
+            // They were tried when the batch began; what peers have done since may have made one superfluous.
+            // A peer may have come before an NI with a NID of its own.
             let sets_health = matches!(change, PeerEdit::SetHealth { .. });
             let is_own = |nid: &Nid| self.nis.0.iter().any(|config| config.spec.nid == *nid);
             let _ = self.peers.apply(change, |nid| sets_health && is_own(nid));

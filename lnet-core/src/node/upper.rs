@@ -1,5 +1,5 @@
-//! What upper layers ask of peers: which NIDs are one node, and by which NID it goes (LNet `peer.c: LNetAddPeer`,
-//! `LNetPrimaryNID`; spec: core 8.7).
+//! What upper layers ask of peers: which NIDs are one node, and by which NID it goes (LNet `peer.c:
+//! LNetAddPeer`, `LNetPrimaryNID`; spec: core 8.7).
 
 use alloc::vec::Vec;
 
@@ -12,8 +12,9 @@ use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
 
 impl<O: Clone> Node<O> {
-    /// A program announces a peer by its NIDs. The first that is usable is its primary NID, and stays that; the peers that
-    /// have the others are discovered, and become parts of it. Without discovery each usable NID is a peer of its own.
+    /// A program announces a peer by its NIDs. The first that is usable is its primary NID, and stays that;
+    /// the peers that have the others are discovered, and become parts of it. Without discovery each usable
+    /// NID is a peer of its own.
     pub(super) fn announce(
         &mut self,
         now: Instant,
@@ -42,8 +43,8 @@ impl<O: Clone> Node<O> {
         Ok(())
     }
 
-    /// A program asks by which NID the peer with this one goes. One that is not up to date is discovered first, unless its
-    /// primary NID is locked: then it is discovered besides.
+    /// A program asks by which NID the peer with this one goes. One that is not up to date is discovered
+    /// first, unless its primary NID is locked: then it is discovered besides.
     pub(super) fn primary_nid(
         &mut self,
         now: Instant,

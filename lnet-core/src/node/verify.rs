@@ -1,8 +1,10 @@
-//! Verification: how what peers tell of themselves differs from what is known of them, and how much of it is kept.
+//! Verification: how what peers tell of themselves differs from what is known of them, and how much of it is
+//! kept.
 //!
-//! What an administrator has configured is changed by no discovery, and with [`Discovery::Verify`] nothing is. What a peer tells
-//! is compared instead, and differences are told to the runner (design of Multi-Rail: "deferring to the configuration, but
-//! also emitting warnings"). While this node verifies, bit [`peer_state::BAD_CONFIG`] marks the peers that differ.
+//! What an administrator has configured is changed by no discovery, and with [`Discovery::Verify`] nothing
+//! is. What a peer tells is compared instead, and differences are told to the runner (design of Multi-Rail:
+//! "deferring to the configuration, but also emitting warnings"). While this node verifies, bit
+//! [`peer_state::BAD_CONFIG`] marks the peers that differ.
 //!
 //! Invariants: what is compared does not change; at most [`DIFFERENCES_MAX`] differences wait for the runner.
 
@@ -35,7 +37,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares a peer with what it tells: its NIDs, the primary one first among them, and whether it is Multi-Rail.
+    /// Compares a peer with what it tells: its NIDs, the primary one first among them, and whether it is
+    /// Multi-Rail.
     fn of(peer: &Peer, told_primary: &Nid, told: &[Nid], is_multi_rail: bool) -> Option<Self> {
         // Of one that was found by its traffic nothing is known but a NID.
         let is_described = peer.is_multi_rail() || peer.is(peer_state::CONFIGURED);

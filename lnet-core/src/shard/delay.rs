@@ -11,8 +11,8 @@
 //! with a drop at any time, and to wait for room would let what arrives later, when there is room again,
 //! pass it by. [`Limits`](crate::Limits) by default have room for the responses to all that may be delayed.
 //!
-//! A message that waits refers to the peer that sent it, whether that can be answered or not, and takes part of
-//! the room that this peer may have (`delayed`).
+//! A message that waits refers to the peer that sent it, whether that can be answered or not, and takes part
+//! of the room that this peer may have (`delayed`).
 
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType, Nid};

@@ -1,12 +1,13 @@
-//! Delayed messages: they have arrived and wait. The shard stores the header, an LND or a sibling the payload.
+//! Delayed messages: they have arrived and wait. The shard stores the header, an LND or a sibling the
+//! payload.
 //!
 //! Invariants: a record is in exactly the list that its state names, so what happens next finds it without
 //! a search and nothing allocates. A message that an LND holds here is named by its [`RxId`] until the LND
 //! has finished with it; the record outlives that while a sibling has still to be told. Those of this shard
 //! are at most [`Limits::delayed`](crate::Limits::delayed); those that siblings ask about have room of their
 //! own, a fixed share for each sibling, which never asks about more at once: so asking finds room always.
-//! Half of that share may be unmatched. No peer has more delayed messages of this shard, nor more unmatched ones that one
-//! sibling asks about, than there is room left for; their records refer to it.
+//! Half of that share may be unmatched. No peer has more delayed messages of this shard, nor more unmatched
+//! ones that one sibling asks about, than there is room left for; their records refer to it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -29,8 +30,8 @@ use crate::time::Instant;
 pub(super) enum Origin {
     /// An LND of this shard.
     Rx(RxId),
-    /// A sibling shard, which names it so. With `steal` it belongs to no shard, and goes on to the next sibling
-    /// where nothing matches.
+    /// A sibling shard, which names it so. With `steal` it belongs to no shard, and goes on to the next
+    /// sibling where nothing matches.
     Sibling { shard: ShardId, ask: AskId, steal: bool },
     /// No payload any more; a sibling has still to answer, or to be told.
     Gone,

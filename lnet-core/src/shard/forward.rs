@@ -1,5 +1,5 @@
-//! Messages of other nodes that this one sends on: they take credits, wait and fail as its own do, and end with the
-//! buffer that their payload lies in. Which way they go is decided elsewhere.
+//! Messages of other nodes that this one sends on: they take credits, wait and fail as its own do, and end
+//! with the buffer that their payload lies in. Which way they go is decided elsewhere.
 
 use lnet_wire::{Header, Nid};
 use thiserror::Error;

@@ -1,13 +1,15 @@
-//! Peers that are to be found out about, and requests that wait for that (LNet `lib-move.c: lnet_initiate_peer_discovery`; spec:
-//! core 8.3).
+//! Peers that are to be found out about, and requests that wait for that (LNet `lib-move.c:
+//! lnet_initiate_peer_discovery`; spec: core 8.3).
 //!
-//! Where the snapshot says so ([`Topology::gates_requests`]), a request to a peer that was never discovered waits until a
-//! snapshot has the peer as it tells itself, or says that the attempt failed. Then it is selected for as if it were new: so the
-//! first one goes by the best path already. Responses, pings, and what is for this node never wait.
+//! Where the snapshot says so ([`Topology::gates_requests`]), a request to a peer that was never discovered
+//! waits until a snapshot has the peer as it tells itself, or says that the attempt failed. Then it is
+//! selected for as if it were new: so the first one goes by the best path already. Responses, pings, and what
+//! is for this node never wait.
 //!
-//! Invariants: what waits has its room, its NI and its peer slot as any message on its way out, and no credit; it waits no
-//! longer than [`GATED_MAX`], a try's share of the transaction timeout, and half of its own time; requests to a peer wait once, and
-//! keep their order. A request to a peer that is known looks at nothing but the peer slot that it needs anyway.
+//! Invariants: what waits has its room, its NI and its peer slot as any message on its way out, and no
+//! credit; it waits no longer than [`GATED_MAX`], a try's share of the transaction timeout, and half of its
+//! own time; requests to a peer wait once, and keep their order. A request to a peer that is known looks at
+//! nothing but the peer slot that it needs anyway.
 //!
 //! [`Topology::gates_requests`]: crate::topology::Topology::gates_requests
 
@@ -28,8 +30,9 @@ pub(super) const WANTED_MAX: usize = 256;
 const GATED_MAX: Duration = Duration::from_secs(5);
 
 impl Shard {
-    /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about, and says whether the
-    /// request waits for that; where it does the next one is looked at as well. Pings do neither: they are what finds out.
+    /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about, and
+    /// says whether the request waits for that; where it does the next one is looked at as well. Pings do
+    /// neither: they are what finds out.
     #[inline]
     pub(super) fn look_at_peer(&mut self, slot: u32, target: &Nid, body: &Body) -> bool {
         let known = self.peers.get_mut(slot);
@@ -78,7 +81,8 @@ impl Shard {
         has_room
     }
 
-    /// A NID that a request has gone to, or waits for, and of whose peer the snapshot says that it is to be found out about.
+    /// A NID that a request has gone to, or waits for, and of whose peer the snapshot says that it is to be
+    /// found out about.
     pub fn poll_wanted(&mut self) -> Option<Nid> {
         self.wanted.pop_front()
     }
@@ -105,7 +109,8 @@ impl Shard {
         self.counters.gated += 1;
     }
 
-    /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or whose NI has gone.
+    /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or
+    /// whose NI has gone.
     pub(super) fn look_at_gated(&mut self, now: Instant) {
         let mut gated = self.gated.take();
         while let Some(message) = gated.pop(&mut self.messages) {
@@ -123,7 +128,8 @@ impl Shard {
         }
     }
 
-    /// Lets the requests go on that have waited for long enough, and with the first one to a peer those behind it.
+    /// Lets the requests go on that have waited for long enough, and with the first one to a peer those
+    /// behind it.
     pub(super) fn release_gated(&mut self, now: Instant) {
         let mut is_over = false;
         while let Some(message) = self.gated.pop_released(&mut self.messages, |(until, _)| until <= now) {

@@ -1,8 +1,9 @@
 //! What the ends of messages say of the health of interfaces (LNet `lib-msg.c: lnet_health_check`).
 //!
-//! A shard notes, and the node's control state machine keeps the values: those of all shards come together there, and
-//! come back with a snapshot. Invariants: what is noted is bounded, and a note that finds no room is lost, as another one
-//! follows where something goes on failing; while all are in full health, what ends well notes nothing.
+//! A shard notes, and the node's control state machine keeps the values: those of all shards come together
+//! there, and come back with a snapshot. Invariants: what is noted is bounded, and a note that finds no room
+//! is lost, as another one follows where something goes on failing; while all are in full health, what ends
+//! well notes nothing.
 
 use alloc::vec::Vec;
 
@@ -47,7 +48,8 @@ pub enum PathState {
     Answers,
     /// What goes by it is not answered; told again each second as long as something goes by it.
     Silent,
-    /// What goes by it is answered, and far worse than by another path to the same peer; told again as long as that lasts.
+    /// What goes by it is answered, and far worse than by another path to the same peer; told again as long
+    /// as that lasts.
     Poor,
 }
 
@@ -129,15 +131,16 @@ impl Shard {
         }
     }
 
-    /// Whether a failure was noted since [`Shard::poll_health`] had nothing more to tell: others are to hear of it soon.
+    /// Whether a failure was noted since [`Shard::poll_health`] had nothing more to tell: others are to hear
+    /// of it soon.
     #[must_use]
     #[inline]
     pub const fn has_failures(&self) -> bool {
         self.health.has_failures
     }
 
-    /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was looped back is the
-    /// matter of the interface that has sent it.
+    /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was
+    /// looped back is the matter of the interface that has sent it.
     #[cold]
     pub(super) fn note_failure(&mut self, ni: NiId, header: &Header, peer: &Nid, status: HealthStatus) {
         let Some(local) = self.topology.ni(ni).map(|local| local.nid) else { return };
@@ -155,9 +158,9 @@ impl Shard {
         }
     }
 
-    /// Whether a message that has failed for this reason may go by another path: where this node is to blame if it has
-    /// another interface, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`). One to a NID that nothing
-    /// leads to from here may go to another NID as well.
+    /// Whether a message that has failed for this reason may go by another path: where this node is to blame
+    /// if it has another interface, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`).
+    /// One to a NID that nothing leads to from here may go to another NID as well.
     pub(super) fn has_another_path(&self, status: Status, next_hop: &Nid) -> bool {
         let has_other_locals =
             || self.topology.local_nis().filter(|(_, ni)| !ni.nid.is_loopback()).count() > 1;

@@ -16,8 +16,8 @@ use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
 
-/// A part of a bound descriptor, in bytes from its start. LNet sends and fills descriptors whole; parts let one that was
-/// bound once serve many messages.
+/// A part of a bound descriptor, in bytes from its start. LNet sends and fills descriptors whole; parts let
+/// one that was bound once serve many messages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MdPart {
     /// Where it begins.
@@ -61,8 +61,8 @@ pub struct PutRequest {
 pub struct GetRequest {
     /// The descriptor; bound, not attached.
     pub md: MdHandle,
-    /// What the REPLY may fill; `None` for all. A REPLY names its descriptor alone, so one descriptor awaits no REPLYs to
-    /// several parts at a time.
+    /// What the REPLY may fill; `None` for all. A REPLY names its descriptor alone, so one descriptor awaits
+    /// no REPLYs to several parts at a time.
     pub part: Option<MdPart>,
     /// The local NID to send from; the shard chooses if there is none.
     pub self_nid: Option<Nid>,
@@ -132,8 +132,8 @@ pub enum SubmitError {
         .0.0.0
     )]
     OtherPart(MdHandle),
-    /// A GET from a portal of a tcp peer that has entries for PUTs alone, those of LNet selftest (`-EPERM`). A kernel node
-    /// whose portal never had an entry dies of a GET.
+    /// A GET from a portal of a tcp peer that has entries for PUTs alone, those of LNet selftest (`-EPERM`).
+    /// A kernel node whose portal never had an entry dies of a GET.
     #[error("a GET from portal {0} of a tcp peer: none is expected there, and a kernel node may die of it")]
     OnlyPuts(u32),
     /// As many requests as the shard holds are on their way (`-ENOMEM`).
@@ -161,8 +161,8 @@ struct Request {
 
 impl Shard {
     /// Starts a PUT. Its descriptor's threshold counts it now, and the ACK when it comes; if that does not
-    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]). LNet takes a PUT
-    /// whose ACK would find the threshold used up, and drops the ACK; here that is refused.
+    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]). LNet
+    /// takes a PUT whose ACK would find the threshold used up, and drops the ACK; here that is refused.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing has started then.
@@ -190,11 +190,11 @@ impl Shard {
         self.request(now, slot, &request, body, part)
     }
 
-    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does not come within the
-    /// transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
+    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does not
+    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
-    /// A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer is for a portal
-    /// where the peer is known to have posted one.
+    /// A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer
+    /// is for a portal where the peer is known to have posted one.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing has started then.
@@ -219,7 +219,8 @@ impl Shard {
         self.request(now, slot, &request, body, MdPart::default())
     }
 
-    /// Notes where the REPLYs of a descriptor go from now on. Should the GET be refused later on, none is awaited.
+    /// Notes where the REPLYs of a descriptor go from now on. Should the GET be refused later on, none is
+    /// awaited.
     #[inline]
     fn fill_part(&mut self, get: &GetRequest, slot: u32) -> Result<(), SubmitError> {
         if self.part_filled(slot) == get.part {
@@ -238,7 +239,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The slot of a descriptor that can send to this portal of this target, and take the response if there is to be one.
+    /// The slot of a descriptor that can send to this portal of this target, and take the response if there
+    /// is to be one.
     #[inline(always)]
     fn initiator_slot(
         &mut self,
@@ -325,9 +327,9 @@ impl Shard {
         Ok(())
     }
 
-    /// The interface by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping of one of the
-    /// node's own NIDs goes by that NI's LND, as far as this can reach itself: it is to show whether the NI works. The frames of
-    /// an xdp NI do not come back from the wire.
+    /// The interface by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping
+    /// of one of the node's own NIDs goes by that NI's LND, as far as this can reach itself: it is to show
+    /// whether the NI works. The frames of an xdp NI do not come back from the wire.
     #[inline]
     fn loops_by(&self, ni: NiId, target: &Nid, body: &Body) -> NiId {
         let Some(loopback) = self.topology.loopback_to(target) else { return ni };

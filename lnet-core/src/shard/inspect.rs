@@ -74,8 +74,8 @@ impl Shard {
         self.events.capacity()
     }
 
-    /// The next change of a peer that was not told yet, with a NID of the peer, for a log. What comes faster than it is
-    /// fetched is lost.
+    /// The next change of a peer that was not told yet, with a NID of the peer, for a log. What comes faster
+    /// than it is fetched is lost.
     pub fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {
         self.peer_changes.pop_front()
     }
@@ -132,8 +132,8 @@ impl Shard {
         self.peers.records()
     }
 
-    /// Sets all counters to 0, those of interfaces and peers too (`lnetctl stats reset`); what is in use and the
-    /// least of credits stay.
+    /// Sets all counters to 0, those of interfaces and peers too (`lnetctl stats reset`); what is in use and
+    /// the least of credits stay.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
         self.interfaces.iter_mut().for_each(|interface| interface.counters = NiCounters::default());

@@ -77,8 +77,9 @@ impl Shard {
 
     /// Unlinks a descriptor: at once if it is idle, else when its last operation ends. From now on nothing
     /// finds it, its messages that wait for credits are cancelled when their turn comes, and what ends well
-    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`). Its responses are awaited no longer: where ACKs or REPLYs
-    /// may still have come, the UNLINK event of an idle descriptor has the status `Unknown(Cancelled)`.
+    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`). Its responses are awaited no longer: where
+    /// ACKs or REPLYs may still have come, the UNLINK event of an idle descriptor has the status
+    /// `Unknown(Cancelled)`.
     ///
     /// A descriptor that was used up and goes by itself can be unlinked until its last operation ends; that
     /// makes no second event.

@@ -12,20 +12,21 @@
 //! ```
 //!
 //! A header that belongs to a sibling by the portal's policy, or by its descriptor's cookie, goes there and
-//! nowhere else. On a portal whose policy is `Rotor`, or `Initiator` (a header does not tell the initiator's primary
-//! NID, by which its frames are steered), a shard without a match asks its siblings one after
+//! nowhere else. On a portal whose policy is `Rotor`, or `Initiator` (a header does not tell the initiator's
+//! primary NID, by which its frames are steered), a shard without a match asks its siblings one after
 //! the other, in ascending order from its own number, before it delays or drops the message (LNet
 //! `lib-ptl.c: lnet_ptl_match_delay`, "stealing"). A sibling that refuses remembers who asked, and says so
 //! when it has a new entry on that portal; the message is then asked about again. So none misses an entry,
 //! wherever it is posted.
 //!
-//! Invariants: each `Route` is answered once; each `Lend` is followed by one `Returned`. A shard has at most a
-//! fixed number of messages with each sibling, which has room for just so many, so nothing is ever refused
-//! for want of room in between; a peer has as many of them as it leaves to others, its further messages wait; what has to be said is in the records of the messages, so no queue grows
-//! here, however rarely [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap
-//! (`MANAGE_REMOTE`, and what REPLYs go to) lends one span at a time, and only while nothing else is under
-//! way on it. A REPLY that arrives on its own shard is alone as well, with nothing that reads its bytes: the LND may have
-//! lent them to the kernel. A descriptor with a lent span lives until that is returned.
+//! Invariants: each `Route` is answered once; each `Lend` is followed by one `Returned`. A shard has at most
+//! a fixed number of messages with each sibling, which has room for just so many, so nothing is ever refused
+//! for want of room in between; a peer has as many of them as it leaves to others, its further messages wait;
+//! what has to be said is in the records of the messages, so no queue grows here, however rarely
+//! [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap (`MANAGE_REMOTE`, and what REPLYs
+//! go to) lends one span at a time, and only while nothing else is under way on it. A REPLY that arrives on
+//! its own shard is alone as well, with nothing that reads its bytes: the LND may have lent them to the
+//! kernel. A descriptor with a lent span lives until that is returned.
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
@@ -148,8 +149,8 @@ impl Mesh {
 }
 
 impl Shard {
-    /// Whether there may be something to say to a sibling. After [`Shard::poll_mesh_to`] has returned `None` of all
-    /// there is nothing.
+    /// Whether there may be something to say to a sibling. After [`Shard::poll_mesh_to`] has returned `None`
+    /// of all there is nothing.
     #[inline]
     #[must_use]
     pub const fn has_mesh(&self) -> bool {

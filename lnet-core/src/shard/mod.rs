@@ -138,8 +138,8 @@ pub struct Shard {
     tables: MatchTables,
     lookahead: Lookahead,
     mds: Slab<MemoryDesc>,
-    /// Where the REPLYs of descriptors go, by slot, where that is a part: offset and length. Apart from the descriptors, each of
-    /// which is a cache line; zeros, of which the kernel provides what is used.
+    /// Where the REPLYs of descriptors go, by slot, where that is a part: offset and length. Apart from the
+    /// descriptors, each of which is a cache line; zeros, of which the kernel provides what is used.
     parts: Vec<[u32; 2]>,
     events: EventQueues,
     messages: Messages,
@@ -261,8 +261,8 @@ impl Shard {
         self.events.remove(slot)
     }
 
-    /// An event queue that has events, and had none before the first of them. Each is told once until it is empty again; what
-    /// is left in one that was told is for the caller to remember.
+    /// An event queue that has events, and had none before the first of them. Each is told once until it is
+    /// empty again; what is left in one that was told is for the caller to remember.
     #[inline]
     pub fn poll_ready_queue(&mut self) -> Option<EqHandle> {
         let slot = self.events.pop_ready()?;
@@ -307,7 +307,8 @@ impl Shard {
     }
 
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
-    /// for a credit, or of a response, or the time of one that a delay rule holds up or that waits for its peer.
+    /// for a credit, or of a response, or the time of one that a delay rule holds up or that waits for its
+    /// peer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));

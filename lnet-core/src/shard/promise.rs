@@ -1,7 +1,7 @@
 //! Responses at the target (LNet `lib-msg.c: lnet_complete_msg_locked`).
 //!
-//! What a response needs (room for a message, a reference on the peer) is promised before the message is matched: one
-//! that could not be answered is dropped and counted, and has changed nothing.
+//! What a response needs (room for a message, a reference on the peer) is promised before the message is
+//! matched: one that could not be answered is dropped and counted, and has changed nothing.
 
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -52,8 +52,8 @@ impl Shard {
         }
     }
 
-    /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of them under
-    /// way than are free, so one that takes none leaves room for the others'.
+    /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of
+    /// them under way than are free, so one that takes none leaves room for the others'.
     pub(super) fn promise(
         &mut self,
         (ni, from): (NiId, &Nid),

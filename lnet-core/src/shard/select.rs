@@ -1,14 +1,16 @@
 //! The one place that chooses by which path a message goes.
 //!
-//! It works over the snapshot of the topology and has state of its own: when each interface was last used, and what
-//! LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces and peers.
+//! It works over the snapshot of the topology and has state of its own: when each interface was last used,
+//! and what LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces
+//! and peers.
 //!
-//! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an interface that the application names is obeyed, and the
-//! destination then is the one given. A request to a Multi-Rail peer goes by the best net that this node and the
-//! peer have in common, the best local NI there, and the best NI of the peer there, by the criteria of [`criteria`] in
-//! their order. A request to any other peer goes to the NID given, always from one and the same NI, that which the snapshot
-//! says, so that the peer sees one node; pings go from any. Responses are not chosen for: they go back by the interface that was asked. Where there is nothing
-//! to choose nothing is looked up.
+//! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an interface that the application names is obeyed,
+//! and the destination then is the one given. A request to a Multi-Rail peer goes by the best net that this
+//! node and the peer have in common, the best local NI there, and the best NI of the peer there, by the
+//! criteria of [`criteria`] in their order. A request to any other peer goes to the NID given, always from
+//! one and the same NI, that which the snapshot says, so that the peer sees one node; pings go from any.
+//! Responses are not chosen for: they go back by the interface that was asked. Where there is nothing to
+//! choose nothing is looked up.
 
 pub(super) mod criteria;
 mod paths;
@@ -39,8 +41,8 @@ pub struct Choice {
 pub struct Explanation {
     /// What would be chosen at this moment; `None` where nothing leads there.
     pub choice: Option<Choice>,
-    /// The steps of the choice in their order (net, local NI, peer NI), each with its candidates. A step with nothing to
-    /// choose is among them.
+    /// The steps of the choice in their order (net, local NI, peer NI), each with its candidates. A step with
+    /// nothing to choose is among them.
     pub steps: Vec<Vec<Weighed>>,
     /// The peer that has the NID, if it is known.
     pub primary: Option<Nid>,
@@ -49,9 +51,9 @@ pub struct Explanation {
 }
 
 impl Shard {
-    /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To `0@lo`
-    /// everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a peer, by whichever NI. `None` when no such interface serves on a net of
-    /// the destination's.
+    /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To
+    /// `0@lo` everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a
+    /// peer, by whichever NI. `None` when no such interface serves on a net of the destination's.
     #[inline]
     pub(super) fn select(
         &mut self,
@@ -83,8 +85,8 @@ impl Shard {
         }
     }
 
-    /// The path from a named interface to a Multi-Rail peer that was named by a NID on another net: to its best NI on the
-    /// interface's own net (LNet `lib-move.c: lnet_handle_spec_local_mr_dst`).
+    /// The path from a named interface to a Multi-Rail peer that was named by a NID on another net: to its
+    /// best NI on the interface's own net (LNet `lib-move.c: lnet_handle_spec_local_mr_dst`).
     #[cold]
     fn select_on_net_of(&self, now: Instant, destination: &Nid, self_nid: &Nid) -> Option<Choice> {
         let view = self.topology.peer(destination).filter(|view| view.is_multi_rail)?;
@@ -162,9 +164,9 @@ impl Shard {
         Some(Choice { ni, peer: peer.nid })
     }
 
-    /// The source of a request to a peer that is not known to be Multi-Rail: the one that is recorded, so that it sees one
-    /// node and not several. Without a record, the NI by which it was first heard, then those in health and with priority, of
-    /// which each shard takes the same.
+    /// The source of a request to a peer that is not known to be Multi-Rail: the one that is recorded, so
+    /// that it sees one node and not several. Without a record, the NI by which it was first heard, then
+    /// those in health and with priority, of which each shard takes the same.
     fn choose_source(
         &self,
         destination: &Nid,
@@ -277,8 +279,8 @@ impl Shard {
         best.or_else(|| self.select_other(than))
     }
 
-    /// Any other path to the same peer, where the best one is the one that is out of the question: one that was not silent
-    /// since it answered last before one that was.
+    /// Any other path to the same peer, where the best one is the one that is out of the question: one that
+    /// was not silent since it answered last before one that was.
     fn select_other(&self, than: &Choice) -> Option<Choice> {
         let view = self.topology.peer(&than.peer).filter(|view| view.is_multi_rail);
         let of_peer = view.into_iter().flat_map(|view| view.nis.iter().map(|ni| ni.nid));
@@ -293,9 +295,9 @@ impl Shard {
         })
     }
 
-    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that was not
-    /// silent since it answered last, whose NID has the best health by the snapshot, and which has the shortest round
-    /// trip, as far as these are known; of those that were, the one
+    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one
+    /// that was not silent since it answered last, whose NID has the best health by the snapshot, and which
+    /// has the shortest round trip, as far as these are known; of those that were, the one
     /// that was silent longest ago, so that each has its turn.
     pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.note_path(now, silent, PathReport::Silent);

@@ -260,8 +260,8 @@ impl Shard {
         let source = &header.source.nid;
         // A router is needed only from a net that this node is not on.
         let is_neighbour = || self.topology.local_nis().any(|(_, local)| local.net == source.net());
-        // An LND that proves who sent a message names the source itself where it is proven: what discovery has heard of
-        // the peer adds nothing to that.
+        // An LND that proves who sent a message names the source itself where it is proven: what discovery
+        // has heard of the peer adds nothing to that.
         let is_theirs =
             || source.net().net_type() != NetType::XDP && self.topology.is_same_peer(source, from);
         if source != from && is_neighbour() && !is_theirs() {
@@ -340,8 +340,8 @@ impl Shard {
     }
 
     /// Whether a descriptor is ready for one more operation: it has an event slot, and no message is written
-    /// where this one may be. A message that is to be `alone` waits until the descriptor is idle; until it is,
-    /// nothing else starts, or that message might wait for ever.
+    /// where this one may be. A message that is to be `alone` waits until the descriptor is idle; until it
+    /// is, nothing else starts, or that message might wait for ever.
     #[inline]
     pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), Refusal> {
         let descriptor = &mut self.mds[md];

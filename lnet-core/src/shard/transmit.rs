@@ -155,8 +155,9 @@ impl Shard {
         }
     }
 
-    /// Whether fault rules look at a message that leaves by an interface: not at what stays on this node, which is not
-    /// transmitted (LNet `lib-move.c: lnet_handle_lo_send`), but for pings of one of its own NIDs.
+    /// Whether fault rules look at a message that leaves by an interface: not at what stays on this node,
+    /// which is not transmitted (LNet `lib-move.c: lnet_handle_lo_send`), but for pings of one of its own
+    /// NIDs.
     #[inline]
     fn is_tried(&self, ni: NiId, header: &Header) -> bool {
         let is_ping = || super::initiator::is_ping(&header.body) && !header.destination.nid.is_loopback();
@@ -204,8 +205,8 @@ impl Shard {
         }
     }
 
-    /// Sends a message by another path that its LND could not send by its own: from another interface, or to another one
-    /// of the peer's. What may have arrived is not sent anew.
+    /// Sends a message by another path that its LND could not send by its own: from another interface, or to
+    /// another one of the peer's. What may have arrived is not sent anew.
     ///
     /// # Errors
     /// The message, if that is not to be: it has ended.
@@ -263,8 +264,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference still belongs;
-    /// `None` if every slot is busy, and then nothing has changed.
+    /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference
+    /// still belongs; `None` if every slot is busy, and then nothing has changed.
     pub(super) fn move_to_peer<S>(&mut self, message: &Message<S>, to: &Choice) -> Option<u32> {
         let share = self.interface(to.ni).peer_share;
         let peer = self.peers.acquire(&to.peer, share)?;

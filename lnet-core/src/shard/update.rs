@@ -4,8 +4,8 @@
 //! unsent. What was selected under an older snapshot is found in the queues of its interface, so nothing
 //! looks at generations on the data path. What an LND has is its own to end.
 //!
-//! Invariants: no credit is lost or made up, whatever their number becomes; an interface goes only when nothing
-//! of this shard's is about it; a portal's policy changes only when nothing here goes by it.
+//! Invariants: no credit is lost or made up, whatever their number becomes; an interface goes only when
+//! nothing of this shard's is about it; a portal's policy changes only when nothing here goes by it.
 
 use alloc::sync::Arc;
 
@@ -36,11 +36,11 @@ pub struct Confirmation {
 impl Shard {
     /// Takes a newer snapshot; one that is not newer changes nothing.
     ///
-    /// What waits for credits, for a delay rule or for its LND at an interface that is not [up](NiStatus::Up) any
-    /// more leaves by another interface, from whose NID it then comes: one of its net or, to a Multi-Rail peer, of
-    /// another net. Without one it ends as [`Cause::Unreachable`]. Responses, and what names its interface, leave by
-    /// no other: responses go on unless the interface is closed, the rest ends. What arrived by a closed interface
-    /// and waits is dropped.
+    /// What waits for credits, for a delay rule or for its LND at an interface that is not [up](NiStatus::Up)
+    /// any more leaves by another interface, from whose NID it then comes: one of its net or, to a Multi-Rail
+    /// peer, of another net. Without one it ends as [`Cause::Unreachable`]. Responses, and what names its
+    /// interface, leave by no other: responses go on unless the interface is closed, the rest ends. What
+    /// arrived by a closed interface and waits is dropped.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an interface has gone, or another one has its slot,
@@ -52,9 +52,10 @@ impl Shard {
         }
     }
 
-    /// Whether nothing of this shard is about an interface: no message on its way out by it, none that came by it
-    /// and is being put in place, waits, or is a sibling's; what its LND has not told is not known. Responses
-    /// that are still awaited do not count. An interface that is [closed](NiStatus::Closed) and quiet stays so.
+    /// Whether nothing of this shard is about an interface: no message on its way out by it, none that came
+    /// by it and is being put in place, waits, or is a sibling's; what its LND has not told is not known.
+    /// Responses that are still awaited do not count. An interface that is [closed](NiStatus::Closed) and
+    /// quiet stays so.
     #[must_use]
     pub fn is_quiet(&self, ni: NiId) -> bool {
         let idle = |slot: &ShardNi| slot.outgoing_count == 0 && slot.arriving_count == 0;
@@ -189,8 +190,8 @@ impl Shard {
         }
     }
 
-    /// Sees to the messages that wait for a credit of their peer. Takes all out of the interface's deadlines; those
-    /// that wait for its own credits are not put back.
+    /// Sees to the messages that wait for a credit of their peer. Takes all out of the interface's deadlines;
+    /// those that wait for its own credits are not put back.
     fn redirect_queued(&mut self, now: Instant, ni: NiId) {
         let mut timers = self.interface(ni).timers.take();
         while let Some(expired) = timers.pop(&mut self.messages) {
@@ -232,8 +233,8 @@ impl Shard {
         }
     }
 
-    /// Takes the messages that have a credit of their peer, and perhaps one of the interface, away from it; that
-    /// credit goes to who stays.
+    /// Takes the messages that have a credit of their peer, and perhaps one of the interface, away from it;
+    /// that credit goes to who stays.
     fn redirect_credited(&mut self, now: Instant, ni: NiId) -> Queue<PeerCredited> {
         let mut moving = Queue::new();
         let mut returned_count = 0;
@@ -276,7 +277,8 @@ impl Shard {
         moving
     }
 
-    /// Drops what came by an interface and waits here; what a sibling is asked about is dropped when it answers.
+    /// Drops what came by an interface and waits here; what a sibling is asked about is dropped when it
+    /// answers.
     fn drop_delayed(&mut self, ni: NiId) {
         let waits = |record: &DelayedMessage| {
             record.ni == ni

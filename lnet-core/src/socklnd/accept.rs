@@ -170,7 +170,8 @@ impl Socklnd {
         };
         let is_at_home = self.is_at_home(peer, slot);
         if !is_at_home && self.connection_from(peer, true).is_some() {
-            // Kernel nodes take a peer's name from any address; so any node could end another one's connections.
+            // Kernel nodes take a peer's name from any address; so any node could end another one's
+            // connections.
             self.counters.add(SocklndEvent::Impostor);
             return self.refuse(now, slot, local, version, source, up);
         }
@@ -224,8 +225,9 @@ impl Socklnd {
         connections.find(|(slot, _)| self.is_at_home(peer, *slot) == is_at_home).map(|(slot, _)| slot)
     }
 
-    /// Whether a peer has as many connections of this type between these addresses as it may have. One of this host
-    /// may have more, since both ends of it have the same addresses; none has more than can be counted.
+    /// Whether a peer has as many connections of this type between these addresses as it may have. One of
+    /// this host may have more, since both ends of it have the same addresses; none has more than can be
+    /// counted.
     fn has_enough(&self, peer: u32, kind: ConnectionType, slot: u32, conns_per_peer: u8) -> bool {
         let Ends { remote, local } = self.connections[slot].ends;
         let max = if kind == ConnectionType::Control { 1 } else { usize::from(conns_per_peer) };

@@ -6,8 +6,8 @@ use super::*;
 
 const PAYLOAD_BYTES: u32 = 100;
 
-/// What a node sends to a peer that has dialled it in this version: an acknowledgement, a message with payload, and one
-/// without.
+/// What a node sends to a peer that has dialled it in this version: an acknowledgement, a message with
+/// payload, and one without.
 fn said(version: Version, sends_checksums: bool) -> [Vec<u8>; 3] {
     let tunables = SockTunables { sends_checksums, ..SockTunables::DEFAULT };
     let (mut node, now) = (Node::new(2, tunables), Instant(1));
@@ -43,8 +43,8 @@ fn they_leave_in_version_2_where_they_are_enabled() {
     }
 }
 
-/// What becomes of these bytes at a node that a peer has dialled in this version: payload bytes that came, and how often
-/// the peer was cut off for a checksum.
+/// What becomes of these bytes at a node that a peer has dialled in this version: payload bytes that came,
+/// and how often the peer was cut off for a checksum.
 fn arrived(version: Version, bytes: &[u8]) -> (usize, u64) {
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     let conn = played(&mut node, now, 1, 1000, hello(1, version, ConnectionType::Control));

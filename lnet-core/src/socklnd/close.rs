@@ -23,7 +23,8 @@ impl Socklnd {
         self.feed_starved(now, up);
     }
 
-    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) than its driver can store.
+    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) than its driver
+    /// can store.
     pub fn overrun(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         self.fault(now, conn.0, SocklndEvent::Overrun, up);
         self.feed_starved(now, up);

@@ -88,8 +88,8 @@ fn the_name_of_a_connection_is_free_once_its_stream_is_closed() {
     assert_eq!(node.sock.adopt(now, &handed, &mut node.shard), Some(conn));
 }
 
-/// A peer dials while it is dialled: of each type there may be one more than this node wants, and no more than that. To close
-/// it would end all of the peer's connections.
+/// A peer dials while it is dialled: of each type there may be one more than this node wants, and no more
+/// than that. To close it would end all of the peer's connections.
 #[test]
 fn a_dial_under_way_makes_one_connection_more_at_most() {
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));

@@ -14,7 +14,8 @@ use crate::time::Instant;
 /// Bytes of the longest head of a piece.
 pub(super) const HEAD_MAX_BYTES: usize = PREFIX_BYTES + LARGE_HEADER_BYTES;
 const _: () = assert!(REQUEST_MAX_BYTES + HELLO_MAX_BYTES <= HEAD_MAX_BYTES);
-/// Bytes of the longest thing that is collected before it is looked at: a HELLO of protocol 1 with 16 addresses.
+/// Bytes of the longest thing that is collected before it is looked at: a HELLO of protocol 1 with 16
+/// addresses.
 const INPUT_MAX_BYTES: usize = 136;
 const _: () = assert!(HEAD_MAX_BYTES <= INPUT_MAX_BYTES);
 /// Acknowledgements that wait on a connection; with more it is not read from.
@@ -138,7 +139,8 @@ pub(super) struct Connection {
     pub(super) sending: List<Queue>,
     /// Bytes in `queue`.
     pub(super) queued_bytes: u64,
-    /// Bytes that were polled, ever, those of them that have been sent, and those that are known to have arrived.
+    /// Bytes that were polled, ever, those of them that have been sent, and those that are known to have
+    /// arrived.
     pub(super) polled_bytes: u64,
     pub(super) sent_bytes: u64,
     pub(super) acknowledged_bytes: u64,

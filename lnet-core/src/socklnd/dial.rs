@@ -15,8 +15,8 @@ use crate::time::Instant;
 const ANY_PORT: u16 = 0;
 
 impl Socklnd {
-    /// The peer's slot: known, or new, where need be in the place of the one that has been idle for longest. `None` if
-    /// there is no room.
+    /// The peer's slot: known, or new, where need be in the place of the one that has been idle for longest.
+    /// `None` if there is no room.
     pub(super) fn peer(&mut self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
         let known = self.known_peer(ni, nid, pid);
         if known.is_some() {
@@ -148,7 +148,8 @@ impl Socklnd {
         let min_reconnect = self.config.tunables.min_reconnect;
         let known = &mut self.peers[peer];
         if version != offered && !known.has_changed_version {
-            // Another protocol: the peer's own. A peer that names one after the other is not dialled at once for each.
+            // Another protocol: the peer's own. A peer that names one after the other is not dialled at once
+            // for each.
             (known.version, known.has_changed_version) = (Some(version), true);
         } else {
             known.refusals = known.refusals.saturating_add(1);

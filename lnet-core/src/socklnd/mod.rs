@@ -1,7 +1,9 @@
-//! The socklnd protocol, as kernel nodes speak it over TCP (LNet `klnds/socklnd`): without I/O and without a clock.
+//! The socklnd protocol, as kernel nodes speak it over TCP (LNet `klnds/socklnd`): without I/O and without a
+//! clock.
 //!
-//! A [`Socklnd`] has some of the peer NIs of a node, each with all its connections: a peer NI belongs to one shard
-//! ([`home_of`]), since a peer takes no more than a few connections of each type. Its driver carries bytes:
+//! A [`Socklnd`] has some of the peer NIs of a node, each with all its connections: a peer NI belongs to one
+//! shard ([`home_of`]), since a peer takes no more than a few connections of each type. Its driver carries
+//! bytes:
 //!
 //! ```text
 //! bytes arrive        take -> Uplink::header -> wants: Payload(span)   placed -> Uplink::received
@@ -9,11 +11,11 @@
 //! connections         accept, dialled, ended, closed                   poll_action: Dial, Close, HandOver
 //! ```
 //!
-//! Invariants: the identity of a peer is what its HELLO said, or its address where the dialler was not privileged; a
-//! connection carries messages only after both HELLOs; a message ends exactly once, and not before its driver has done with
-//! its memory; what an unfinished handshake may take
-//! is bounded, in memory and time; a message whose sending has not begun outlives its connection. Nothing allocates
-//! after [`Socklnd::new`], but for lists of actions that are as long as there are connections.
+//! Invariants: the identity of a peer is what its HELLO said, or its address where the dialler was not
+//! privileged; a connection carries messages only after both HELLOs; a message ends exactly once, and not
+//! before its driver has done with its memory; what an unfinished handshake may take
+//! is bounded, in memory and time; a message whose sending has not begun outlives its connection. Nothing
+//! allocates after [`Socklnd::new`], but for lists of actions that are as long as there are connections.
 //!
 //! The driver takes all actions ([`Socklnd::poll_action`]) before it brings the next connection.
 
@@ -183,14 +185,15 @@ pub enum Action {
         /// Its name.
         conn: ConnId,
     },
-    /// Close a stream, whatever is under way on it, and say [`Socklnd::closed`] once the memory of its messages is not
-    /// used any more, be it for sending or for payload that arrives. Nothing else is to be said of it.
+    /// Close a stream, whatever is under way on it, and say [`Socklnd::closed`] once the memory of its
+    /// messages is not used any more, be it for sending or for payload that arrives. Nothing else is to be
+    /// said of it.
     Close {
         /// Its name.
         conn: ConnId,
     },
-    /// Give a stream to the driver of another shard, for [`Socklnd::adopt`] there, with what has arrived on it
-    /// meanwhile. Its name is free.
+    /// Give a stream to the driver of another shard, for [`Socklnd::adopt`] there, with what has arrived on
+    /// it meanwhile. Its name is free.
     HandOver {
         /// Its name so far.
         conn: ConnId,
@@ -233,7 +236,8 @@ impl Piece {
         &self.head[..usize::from(self.length)]
     }
 
-    /// Whether the head has a checksum: all bytes of the payload are to go through [`Piece::cover`] before it is sent.
+    /// Whether the head has a checksum: all bytes of the payload are to go through [`Piece::cover`] before it
+    /// is sent.
     #[must_use]
     pub const fn has_checksum(&self) -> bool {
         self.checksum.is_some()
@@ -352,8 +356,8 @@ impl Socklnd {
         }
     }
 
-    /// A connection, a message or its progress may take so long from now on (`sock_timeout`); dials and messages that wait
-    /// already keep their time.
+    /// A connection, a message or its progress may take so long from now on (`sock_timeout`); dials and
+    /// messages that wait already keep their time.
     pub const fn set_timeout(&mut self, timeout: Duration) {
         self.config.tunables.timeout = timeout;
     }

@@ -30,8 +30,8 @@ pub(super) fn words(ni: NiId, nid: &Nid, pid: u32) -> [u64; 4] {
     [a, b, c, u64::from(ni.0) << 32 | u64::from(pid)]
 }
 
-/// Refusals in a row after which no more connections are asked for, if there is one of each type; without, the last one
-/// counts as a failure (LNet `socklnd_cb.c: ksocknal_connect`).
+/// Refusals in a row after which no more connections are asked for, if there is one of each type; without,
+/// the last one counts as a failure (LNet `socklnd_cb.c: ksocknal_connect`).
 pub(super) const REFUSALS_MAX: u8 = 3;
 /// Connections of a type at most, wherever they come from. Kernel nodes count them in eight bits.
 pub(super) const CONNECTIONS_MAX: u16 = 255;
@@ -41,7 +41,8 @@ pub(super) struct SockPeer {
     pub(super) ni: NiId,
     pub(super) nid: Nid,
     pub(super) pid: u32,
-    /// Whether this node connects further connections: it has dialled this peer, and is not only dialled by it.
+    /// Whether this node connects further connections: it has dialled this peer, and is not only dialled by
+    /// it.
     pub(super) is_active: bool,
     /// All that are established.
     pub(super) connections: List<OfPeer>,

@@ -1,4 +1,5 @@
-//! What arrives: heads of messages, and where their payload goes (LNet `socklnd_cb.c: ksocknal_process_receive`).
+//! What arrives: heads of messages, and where their payload goes (LNet `socklnd_cb.c:
+//! ksocknal_process_receive`).
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{
@@ -34,8 +35,8 @@ impl Socklnd {
         connection.is_some_and(|connection| connection.kind != ConnectionType::Control)
     }
 
-    /// Bytes that are missing of the head of the next message on a connection; `None` before messages come, and within
-    /// one's payload.
+    /// Bytes that are missing of the head of the next message on a connection; `None` before messages come,
+    /// and within one's payload.
     #[must_use]
     pub fn missing_of_head(&self, conn: ConnId) -> Option<usize> {
         let connection = self.connections.get(conn.0)?;
@@ -49,7 +50,8 @@ impl Socklnd {
         self.resumed.pop_front(&mut self.connections).map(ConnId)
     }
 
-    /// Takes bytes of a connection that wants [`Wants::Head`]: how many of them. Ask for [`Wants`] again afterwards.
+    /// Takes bytes of a connection that wants [`Wants::Head`]: how many of them. Ask for [`Wants`] again
+    /// afterwards.
     pub fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8], up: &mut impl Uplink) -> usize {
         let connection = &mut self.connections[conn.0];
         connection.received_at = now;

@@ -10,7 +10,8 @@ enum Says {
     Yes,
 }
 
-/// Has a peer answer all dials for so many seconds; when it was dialled, in which version, and for which type.
+/// Has a peer answer all dials for so many seconds; when it was dialled, in which version, and for which
+/// type.
 fn answer_dials(
     node: &mut Node,
     from: Instant,

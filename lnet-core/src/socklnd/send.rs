@@ -1,5 +1,5 @@
-//! What leaves: which connection carries it, and in which pieces (LNet `socklnd_cb.c: ksocknal_find_conn_locked`,
-//! `ksocknal_queue_tx_locked`).
+//! What leaves: which connection carries it, and in which pieces (LNet `socklnd_cb.c:
+//! ksocknal_find_conn_locked`, `ksocknal_queue_tx_locked`).
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{Checksum, PREFIX_BYTES, Prefix, Version};
@@ -96,8 +96,8 @@ impl Socklnd {
         }
     }
 
-    /// The connection of a peer for a message with so much payload: one of the preferred type, else another one that
-    /// carries it; of these the one with the least to send, and in turn among equals.
+    /// The connection of a peer for a message with so much payload: one of the preferred type, else another
+    /// one that carries it; of these the one with the least to send, and in turn among equals.
     fn choose(&self, peer: u32, payload_bytes: u32) -> Option<u32> {
         let min_bulk_bytes = self.config.tunables.min_bulk_bytes;
         let carriers = self.peers[peer].connections.iter(&self.connections);
@@ -115,7 +115,8 @@ impl Socklnd {
         self.ready.pop_front(&mut self.connections).map(ConnId)
     }
 
-    /// The next piece that a connection sends. A driver that stops before there is none polls on after [`Socklnd::sent`].
+    /// The next piece that a connection sends. A driver that stops before there is none polls on after
+    /// [`Socklnd::sent`].
     pub fn poll_send(&mut self, now: Instant, conn: ConnId) -> Option<Piece> {
         self.connections.get(conn.0).filter(|connection| connection.has_pieces())?;
         let connection = &mut self.connections[conn.0];
@@ -145,7 +146,8 @@ impl Socklnd {
         Some(piece)
     }
 
-    /// Gives what leaves by a connection its checksum, if that has one: kernel nodes know them in protocol 2 alone.
+    /// Gives what leaves by a connection its checksum, if that has one: kernel nodes know them in protocol 2
+    /// alone.
     fn begin_checksum(&mut self, slot: u32, piece: &mut Piece) {
         if self.config.tunables.sends_checksums && self.connections[slot].version == Version::V2 {
             piece.begin_checksum(core::mem::take(&mut self.is_checksum_error_due));

@@ -87,7 +87,8 @@ fn a_message_that_waited_has_its_time_from_then_on() {
     assert_eq!(node.count(SocklndEvent::Stalled), 3);
 }
 
-/// Messages and dials that wait keep their time; others have the new one, and so has the progress of connections.
+/// Messages and dials that wait keep their time; others have the new one, and so has the progress of
+/// connections.
 #[test]
 fn a_timeout_that_is_set_holds_for_what_begins_afterwards() {
     let (mut node, start) = (Node::new(1, SockTunables::DEFAULT), Instant(1));
@@ -97,7 +98,8 @@ fn a_timeout_that_is_set_holds_for_what_begins_afterwards() {
     let ended = |node: &mut Node| {
         core::iter::from_fn(|| node.sock.poll_ended()).map(|(tx, _)| tx.0).collect::<Vec<_>>()
     };
-    // Two peers that are dialled, and never connected; the second one's dial and messages begin after the change.
+    // Two peers that are dialled, and never connected; the second one's dial and messages begin after the
+    // change.
     submit(&mut node, start, 0, 7);
     node.sock.set_timeout(SECOND * 200);
     submit(&mut node, start, 1, 8);
@@ -119,7 +121,8 @@ fn a_timeout_that_is_set_holds_for_what_begins_afterwards() {
     }
 }
 
-/// Keepalives that a node sends from one time to another, looking at its timers each second: when, and by which type.
+/// Keepalives that a node sends from one time to another, looking at its timers each second: when, and by
+/// which type.
 fn keepalives(node: &mut Node, from: Instant, seconds: u32) -> Vec<(u64, ConnectionType)> {
     let mut seen = Vec::new();
     for second in 1..=seconds {
@@ -168,7 +171,8 @@ fn who_is_heard_on_any_connection_needs_no_keepalive() {
     assert_eq!(keepalives(&mut node, last, 6), [(5, ConnectionType::BulkIn)]);
 }
 
-/// What is reported of a path while time passes second by second, where the peer's system does not acknowledge so many bytes.
+/// What is reported of a path while time passes second by second, where the peer's system does not
+/// acknowledge so many bytes.
 fn reports(
     node: &mut Node,
     from: Instant,

@@ -13,8 +13,8 @@ use crate::time::Instant;
 /// Keepalives are so far apart at least.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its path counts as
-/// silent.
+/// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its
+/// path counts as silent.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How often a silent path is reported, and a stream asked whether the peer has what was sent.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -96,8 +96,8 @@ impl Socklnd {
         siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
     }
 
-    /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages take another one long
-    /// before this stalls. When to look again.
+    /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages
+    /// take another one long before this stalls. When to look again.
     fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
         let connection = &self.connections[slot];
         if connection.polled_bytes == connection.acknowledged_bytes {
@@ -120,8 +120,8 @@ impl Socklnd {
         Some(if is_sending && now < silent_at { next.min(silent_at) } else { next })
     }
 
-    /// So many bytes that were sent on a connection are not known to have reached the peer's system, as [`Action::Ask`] wanted
-    /// to know.
+    /// So many bytes that were sent on a connection are not known to have reached the peer's system, as
+    /// [`Action::Ask`] wanted to know.
     pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = self.connections.get_mut(conn.0);
         let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };

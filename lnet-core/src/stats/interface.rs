@@ -80,8 +80,8 @@ impl AddAssign<&Self> for Latency {
     }
 }
 
-/// Messages that were not sent, by the health status of their end. There are so many peers that each has 32 bits for one; what is
-/// more stays at the most.
+/// Messages that were not sent, by the health status of their end. There are so many peers that each has 32
+/// bits for one; what is more stays at the most.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HealthCounts([u32; HealthStatus::ALL.len()]);
 
@@ -104,8 +104,8 @@ impl AddAssign<&Self> for HealthCounts {
     }
 }
 
-/// What a shard has counted of a local interface, or of a peer's. Only what ended well counts as sent or received
-/// (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
+/// What a shard has counted of a local interface, or of a peer's. Only what ended well counts as sent or
+/// received (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NiCounters {
     /// Messages sent by it, or to it. A sent ACK counts as a PUT, a sent REPLY as a GET.

@@ -1,6 +1,7 @@
 //! Peers, as a snapshot tells of them: which NIDs are one node, and what speaks for each of them.
 //!
-//! Invariant: a copy of the map shares all that has not changed since; what changes a peer copies a few lists.
+//! Invariant: a copy of the map shares all that has not changed since; what changes a peer copies a few
+//! lists.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,8 +16,8 @@ const LIST_NIDS: usize = 8;
 /// No secret: the number of peers is bounded, and so is a list that one of them fills on purpose.
 const SEED: Seed = Seed::new(0);
 
-/// The place of a local NI among equal ones as the source of what goes to a NID: the least is taken. It is the same on all
-/// shards, and spreads NIDs over the NIs.
+/// The place of a local NI among equal ones as the source of what goes to a NID: the least is taken. It is
+/// the same on all shards, and spreads NIDs over the NIs.
 pub(crate) fn source_rank(own: &Nid, to: &Nid) -> u32 {
     let [a, b, c] = nid_words(own);
     let [d, e, f] = nid_words(to);
@@ -51,11 +52,13 @@ pub struct PeerView {
     pub primary: Nid,
     /// Whether it takes messages by any of its NIs.
     pub is_multi_rail: bool,
-    /// Whether it is to be told when a request goes to it ([`Shard::poll_wanted`]), since it is to be found out about.
+    /// Whether it is to be told when a request goes to it ([`Shard::poll_wanted`]), since it is to be found
+    /// out about.
     ///
     /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
     pub is_wanted: bool,
-    /// Whether requests to it wait until it is discovered, where they do at all ([`Topology::gates_requests`]).
+    /// Whether requests to it wait until it is discovered, where they do at all
+    /// ([`Topology::gates_requests`]).
     ///
     /// [`Topology::gates_requests`]: super::Topology::gates_requests
     pub is_gated: bool,
@@ -158,8 +161,8 @@ impl PeerMap {
         Some(&list[at].1)
     }
 
-    /// A peer has these NIs from now on. What it had and has not any more is to be [removed](Self::remove) before; a
-    /// NID of another peer is this one's then.
+    /// A peer has these NIs from now on. What it had and has not any more is to be [removed](Self::remove)
+    /// before; a NID of another peer is this one's then.
     pub fn insert(&mut self, view: PeerView) {
         let view = Arc::new(view);
         self.ill_count += usize::from(view.is_ill());

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use lnet_wire::Nid;
 
-/// The local NIDs that messages to an NI of a peer come from before others do, each with a rank: the lower one comes first. Without
-/// any there is no preference.
+/// The local NIDs that messages to an NI of a peer come from before others do, each with a rank: the lower
+/// one comes first. Without any there is no preference.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PreferredSources(Box<[(Nid, u32)]>);
 

@@ -6,8 +6,9 @@
 //! | NID | priority of local NIs, and of peers' NIs |
 //! | peer | local NIs are preferred by peers' NIs, by rank |
 //!
-//! Invariants: a selection has a number that no other one has, had or will have, but that a document may bring any numbers into a
-//! list without selections; its rules are in the list of all, where they keep the order of their creation.
+//! Invariants: a selection has a number that no other one has, had or will have, but that a document may
+//! bring any numbers into a list without selections; its rules are in the list of all, where they keep the
+//! order of their creation.
 
 use alloc::vec::Vec;
 
@@ -63,8 +64,9 @@ impl RuleList {
         }
     }
 
-    /// Notes the number that a rule comes with, if it is of a selection: free, or that of the other half of a selection of NIDs.
-    /// Numbers of selections that are no more may come only where there are no others: a document brings back all that there were.
+    /// Notes the number that a rule comes with, if it is of a selection: free, or that of the other half of a
+    /// selection of NIDs. Numbers of selections that are no more may come only where there are no others: a
+    /// document brings back all that there were.
     pub(super) fn take_number(&mut self, rule: &Rule) -> Result<(), RuleError> {
         let Some(id) = rule.selection else { return Ok(()) };
         let is_half = |known: &Rule| {
@@ -164,7 +166,8 @@ mod tests {
         assert_eq!(numbers(&list), [Some(u32::MAX - 1), Some(u32::MAX), Some(u32::MAX)]);
     }
 
-    /// A document that was exported brings its numbers into a node that has had none of them, or has none any longer.
+    /// A document that was exported brings its numbers into a node that has had none of them, or has none any
+    /// longer.
     #[test]
     fn the_number_of_a_deleted_selection_comes_with_no_rule_while_there_are_others() {
         let mut list = RuleList::default();

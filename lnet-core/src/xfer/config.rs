@@ -91,8 +91,8 @@ pub struct XferConfig {
     pub shard_count: u8,
     /// This life of the node; the same for all its shards.
     pub identity: Identity,
-    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to no other
-    /// node, drawn anew in each life.
+    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to
+    /// no other node, drawn anew in each life.
     pub secret: [u64; 2],
     /// Seeds hash tables; differs from shard to shard.
     pub seed: u64,
@@ -100,8 +100,8 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message that
-    /// took another way than its own counts as arrived by the interface that its header names.
+    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message
+    /// that took another way than its own counts as arrived by the interface that its header names.
     pub nids: Vec<Nid>,
     /// The longest UDP payload that each interface can send and take.
     pub datagram_max_bytes: Vec<u32>,

@@ -103,8 +103,8 @@ pub(super) fn existing(streams: Streams) -> impl Iterator<Item = u32> {
     streams.into_iter().filter(|stream| *stream != NONE)
 }
 
-/// What one owner has of each value in a table of another one's, by its slot there. Like the slots, its memory is
-/// touched when it is used first.
+/// What one owner has of each value in a table of another one's, by its slot there. Like the slots, its
+/// memory is touched when it is used first.
 pub(super) struct BySlot<T> {
     values: Vec<T>,
     /// What a slot has that was never written.

@@ -309,8 +309,8 @@ impl Xfer {
     }
 
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
-    /// the new one. What came from it ends as well, unless its last frame came from another address than the one that
-    /// has told: it may have lost that only.
+    /// the new one. What came from it ends as well, unless its last frame came from another address than the
+    /// one that has told: it may have lost that only.
     fn end_peer(&mut self, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;
@@ -362,7 +362,8 @@ impl Xfer {
     }
 
     /// A message ends after this time from now on, and none that is under way takes longer; see
-    /// [`XferTimes::message`](super::XferTimes::message). Silent senders are remembered as if it had never been lowered.
+    /// [`XferTimes::message`](super::XferTimes::message). Silent senders are remembered as if it had never
+    /// been lowered.
     pub fn set_message_timeout(&mut self, now: Instant, timeout: Duration) {
         let local = &mut self.sessions.local;
         if local.times.message == timeout {
@@ -394,9 +395,9 @@ impl Xfer {
         self.receiving.acknowledge_now(&mut self.sessions);
     }
 
-    /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known; others
-    /// end. So do those that arrive from a peer that nothing leads to any more. The peer's windows stay, so that what it
-    /// sends again by any path is recognised, also when the interface has come back.
+    /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known;
+    /// others end. So do those that arrive from a peer that nothing leads to any more. The peer's windows
+    /// stay, so that what it sends again by any path is recognised, also when the interface has come back.
     ///
     /// # Panics
     /// If there is no such interface.

@@ -12,8 +12,8 @@
 //!   as it has room for one more frame of the largest size.
 //!
 //! An acknowledgement that comes with data waits until the next call of [`Xfer::receive`] or
-//! [`Xfer::handle_timeout`], which [`Xfer::poll_timeout`] then asks for at once: a driver that handles timeouts
-//! before it receives lets the application have the data first.
+//! [`Xfer::handle_timeout`], which [`Xfer::poll_timeout`] then asks for at once: a driver that handles
+//! timeouts before it receives lets the application have the data first.
 //!
 //! A frame that was polled and could not be sent is simply let go: that is a loss like any other.
 //!
@@ -22,7 +22,8 @@
 //!   remembers, in a window that the sender's oldest unfinished id moves, which ids it has had: so a message
 //!   is delivered at most once, over any rails its frames come.
 //! - Each frame that is to be acknowledged has a number, a new one whenever its content is sent again. An
-//!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is harmless.
+//!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is
+//!   harmless.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
 //! - No state is made for a frame without a session, and only who has received a token has one: under its own
 //!   incarnation, and for one of its own addresses. Sessions end with the incarnation of either node.
@@ -136,7 +137,8 @@ pub struct Outgoing {
     pub ni: NiId,
     /// Where it goes.
     pub destination: Nid,
-    /// The steering part of its header. Whether the frame is [short](FrameHeader::short) is for the driver to say.
+    /// The steering part of its header. Whether the frame is [short](FrameHeader::short) is for the driver to
+    /// say.
     pub header: FrameHeader,
     /// The rest of its header; whether a payload has a checksum is for the driver to add.
     pub transfer: Transfer,
@@ -159,8 +161,8 @@ pub enum Content {
         payload: Option<Span>,
         /// Further messages, below [`BUNDLE_MAX`].
         bundled: u8,
-        /// Whether it was sent before: then it is not sent [short](FrameHeader::short) once more, since that may be
-        /// what its receiver cannot take.
+        /// Whether it was sent before: then it is not sent [short](FrameHeader::short) once more, since that
+        /// may be what its receiver cannot take.
         resent: bool,
     },
 }

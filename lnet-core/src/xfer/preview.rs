@@ -1,7 +1,7 @@
 //! What a message is sent as when nothing is in its way, known before any of it is written down.
 //!
-//! Invariant: a preview is the frame that [`Xfer::poll_transmit`] returns when the message is submitted next, at the
-//! same time, so that a driver may send it first and have the tables follow while it is under way.
+//! Invariant: a preview is the frame that [`Xfer::poll_transmit`] returns when the message is submitted next,
+//! at the same time, so that a driver may send it first and have the tables follow while it is under way.
 
 use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::steer::SteerKey;
@@ -13,9 +13,9 @@ use crate::lnd::Transmit;
 use crate::time::Instant;
 
 impl Xfer {
-    /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that takes
-    /// more to say: unless the message is small, goes where one was sent before, and nothing waits or is lost there. A
-    /// message that has a preview is taken for certain.
+    /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that
+    /// takes more to say: unless the message is small, goes where one was sent before, and nothing waits or
+    /// is lost there. A message that has a preview is taken for certain.
     #[inline]
     #[must_use]
     pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {

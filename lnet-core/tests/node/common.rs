@@ -36,8 +36,8 @@ pub(crate) fn refused() -> DriverError {
     DriverError { errno: 100, message: "no such device".into() }
 }
 
-/// A node with shards that take every snapshot at once and are quiet, unless a test says otherwise, and drivers that
-/// open and close.
+/// A node with shards that take every snapshot at once and are quiet, unless a test says otherwise, and
+/// drivers that open and close.
 pub(crate) struct Runner {
     pub(crate) node: Node<Lnd>,
     pub(crate) now: Instant,

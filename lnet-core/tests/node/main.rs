@@ -1,4 +1,5 @@
-//! The control state machine through its public interface: scripts, and a random runner against a naive model.
+//! The control state machine through its public interface: scripts, and a random runner against a naive
+//! model.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod announce;

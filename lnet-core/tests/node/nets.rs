@@ -83,7 +83,8 @@ fn a_net_that_could_not_go_after_all_keeps_its_peers() {
     assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9)]));
 }
 
-/// A request that waits for a peer that goes with a net ends; one whose peer goes by another NID from now on goes on.
+/// A request that waits for a peer that goes with a net ends; one whose peer goes by another NID from now on
+/// goes on.
 #[test]
 fn discoveries_of_peers_that_lose_a_net_end() {
     let mut runner = runner();
@@ -133,7 +134,8 @@ fn a_net_that_comes_back_has_peers_asked_for_their_nids_there() {
     assert!(!is_up_to_date(&runner, nid(2, 9)) && is_up_to_date(&runner, nid(3, 8)));
 }
 
-/// An address moves here: a message to the peer that had it must not go to this node. What an administrator has made stays.
+/// An address moves here: a message to the peer that had it must not go to this node. What an administrator
+/// has made stays.
 #[test]
 fn a_nid_that_becomes_this_nodes_own_is_no_peers_any_more() {
     let mut runner = runner();

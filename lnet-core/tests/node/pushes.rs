@@ -299,7 +299,8 @@ fn a_peer_that_pushes_for_ever_keeps_no_other_waiting() {
     assert_eq!(runner.node.peer(&good).unwrap().nids(), [good]);
 }
 
-/// A link that is back is told to all that take part, also to those who have acknowledged what this node tells.
+/// A link that is back is told to all that take part, also to those who have acknowledged what this node
+/// tells.
 #[test]
 fn a_link_that_comes_back_is_pushed_to_all() {
     let mut runner = runner();

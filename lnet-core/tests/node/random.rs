@@ -1,4 +1,5 @@
-//! A random runner: requests and reports in any order, drivers that fail, shards that lag, against a naive model.
+//! A random runner: requests and reports in any order, drivers that fail, shards that lag, against a naive
+//! model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Recovery: who is pinged and when, what takes health and gives it back. Numbers are those of the cases that LNet's own
-//! tools are tested by.
+//! Recovery: who is pinged and when, what takes health and gives it back. Numbers are those of the cases that
+//! LNet's own tools are tested by.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ const UP: ping::NiStatus = ping::NiStatus::UP;
 const DOWN: ping::NiStatus = ping::NiStatus::DOWN;
 const PEER: u8 = 9;
 
-/// A node with an NI on each of two nets, and a Multi-Rail peer with NIs there, from which messages have come.
+/// A node with an NI on each of two nets, and a Multi-Rail peer with NIs there, from which messages have
+/// come.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
     runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 1))]).unwrap();

@@ -146,7 +146,8 @@ fn a_peer_goes_through_the_states_of_discovery() {
     assert_eq!(state(&runner, nid(1, 7)), PeerState::Init);
 }
 
-/// Catalogue case 304: a peer that is locked by hand, and made one that was found, is discovered by its other NID.
+/// Catalogue case 304: a peer that is locked by hand, and made one that was found, is discovered by its other
+/// NID.
 #[test]
 fn case_304_a_locked_nid_stays_the_primary_one() {
     let mut runner = Runner::new(1);

@@ -128,8 +128,8 @@ fn who_sends_here_becomes_known() {
     assert_eq!(node.shard.usage().peers, 2);
 }
 
-/// What two kernel nodes (Lustre 2.17.57) print of each other, `lnetctl peer show -v 4`, after one of them has pinged
-/// the other (a GET) and pushed its NIDs to it (an acknowledged PUT).
+/// What two kernel nodes (Lustre 2.17.57) print of each other, `lnetctl peer show -v 4`, after one of them
+/// has pinged the other (a GET) and pushed its NIDs to it (an acknowledged PUT).
 #[test]
 fn sent_responses_count_as_kernel_nodes_print_them() {
     const TYPES: [MessageType; 4] =

@@ -161,7 +161,8 @@ fn what_waited_for_a_discovery_that_failed_goes_to_the_nid_that_it_was_given() {
 
 #[test]
 fn none_waits_longer_than_its_limit_and_half_of_its_own_time() {
-    // The limit is the least of 5 s, a try's share of the transaction timeout, and half of what the message itself may take.
+    // The limit is the least of 5 s, a try's share of the transaction timeout, and half of what the message
+    // itself may take.
     let two_each = Tunables { transaction_timeout: Duration::from_secs(6), ..Tunables::DEFAULT };
     for (tunables, message_timeout, expected) in [
         (Tunables::DEFAULT, MESSAGE_TIMEOUT, GATED_MAX),
@@ -182,8 +183,8 @@ fn none_waits_longer_than_its_limit_and_half_of_its_own_time() {
     }
 }
 
-/// A peer that answers no ping has its requests wait once, and not each of them: those behind the first go with it, later ones
-/// at once.
+/// A peer that answers no ping has its requests wait once, and not each of them: those behind the first go
+/// with it, later ones at once.
 #[test]
 fn requests_to_a_silent_peer_wait_once() {
     let mut node = node_of(topology(1, locals(), []));

@@ -39,7 +39,8 @@ fn expected_md<const N: usize>(node: &Node) -> [Option<u32>; N] {
 fn lines_are_fetched_step_by_step() {
     let (mut node, first, second) = node();
     let [first, second] = [first, second].map(|md| Some(md.0.slot()));
-    // Buckets; descriptors with their generations, where there are any; the entry that is used up, with its own.
+    // Buckets; descriptors with their generations, where there are any; the entry that is used up, with its
+    // own.
     node.shard.hint(&[1, 3, 2].map(announced), fetch);
     assert_eq!(FETCHED.take(), 3 + 2 * 2 + 2);
     assert_eq!(expected_md(&node), [first, None, second, None]);

@@ -1,5 +1,5 @@
-//! The match tables against a list per portal that is searched from its head, and lazy portals against a list of
-//! what waits.
+//! The match tables against a list per portal that is searched from its head, and lazy portals against a list
+//! of what waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -142,7 +142,8 @@ fn what_is_given_is_obeyed_and_answered_where_it_came_from() {
     }
     let given = |message: &Transmit| message.header.source.nid == nid(2, 1) && message.next_hop == nid(2, 12);
     assert!(sent(&mut node).iter().all(given));
-    // A GET from a NID that is not the primary one is matched and reported under that, and answered by its own path.
+    // A GET from a NID that is not the primary one is matched and reported under that, and answered by its
+    // own path.
     let spec = lnet_core::md::MdSpec { options: MdOptions::GET, ..node.md(8) };
     let entry =
         lnet_core::portal::EntrySpec { source: ProcessId::lustre(nid(1, 11)), ..crate::common::entry(5) };
@@ -432,14 +433,16 @@ fn health_that_is_not_full_is_told_to_rise() {
     assert_eq!(node.shard.poll_health(), None);
 }
 
-/// A net with one NI of this node: its messages have no other NI there, and the peer is on another net as well.
+/// A net with one NI of this node: its messages have no other NI there, and the peer is on another net as
+/// well.
 #[test]
 fn what_waits_for_a_net_that_goes_leaves_by_another_net_of_the_peer() {
     let locals = || vec![interface(nid(1, 1), 3, 2), interface(nid(2, 1), 3, 2)];
     let peer = || PeerView::new(true, [1, 2].map(|net| PeerNid::new(nid(net, 11), HEALTH_MAX)).to_vec());
     for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
         let mut node = node(topology(locals(), peer().unwrap()));
-        // Two of a net's are ready and two wait for the peer NI; one that is for another node has no other way.
+        // Two of a net's are ready and two wait for the peer NI; one that is for another node has no other
+        // way.
         (0..8).for_each(|_| put(&mut node, nid(1, 11), None));
         put(&mut node, nid(1, 40), None);
         put(&mut node, nid(1, 11), Some(nid(1, 1)));

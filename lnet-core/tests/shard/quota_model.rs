@@ -1,4 +1,5 @@
-//! Which PUTs may wait for an entry, at the shard that they reached and at the one that they are for, against a naive model.
+//! Which PUTs may wait for an entry, at the shard that they reached and at the one that they are for, against
+//! a naive model.
 
 use lnet_core::Limits;
 use lnet_core::handle::ShardId;
@@ -72,8 +73,8 @@ impl Run {
         waiting.iter().filter(|message| message.peer == peer).count() < most - waiting.len()
     }
 
-    /// Whether one more of this peer may wait for its LND on this shard. At its home one that was taken is the
-    /// LND's alone.
+    /// Whether one more of this peer may wait for its LND on this shard. At its home one that was taken is
+    /// the LND's alone.
     fn may_wait(&self, shard: usize, peer: u8) -> bool {
         self.admits(peer, self.delayed, |message| {
             message.shard == shard && (shard != HOME || message.place == Place::Parked)
@@ -146,7 +147,8 @@ impl Run {
         std::mem::take(&mut self.parked).into_iter().for_each(|name| self.resume(name, false));
     }
 
-    /// What becomes of the messages of a shard that are to be asked about, as long as that may be for their peers.
+    /// What becomes of the messages of a shard that are to be asked about, as long as that may be for their
+    /// peers.
     fn ask(&mut self, shard: usize) {
         let asks = (self.delayed / SHARDS).max(1);
         let at_home = |message: &&Message| message.shard == shard && message.place != Place::Asking;

@@ -1,5 +1,5 @@
-//! What is sent again after its sending failed, and whose health that costs. Numbers are those of the cases that LNet's own
-//! tools are tested by: single-rail is one NI on each side, multi-rail two.
+//! What is sent again after its sending failed, and whose health that costs. Numbers are those of the cases
+//! that LNet's own tools are tested by: single-rail is one NI on each side, multi-rail two.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +153,8 @@ fn case_216_a_ping_of_an_own_nid_costs_the_local_ni_alone() {
     }
 }
 
-/// Frames of an xdp NI do not come back from the wire: its pings of itself go by `lo`, and fault rules see them.
+/// Frames of an xdp NI do not come back from the wire: its pings of itself go by `lo`, and fault rules see
+/// them.
 #[test]
 fn a_ping_of_an_own_nid_on_an_xdp_net_stays_here_and_can_fail() {
     let own: Nid = "10.0.0.1@xdp".parse().unwrap();
@@ -174,8 +175,9 @@ fn a_ping_of_an_own_nid_on_an_xdp_net_stays_here_and_can_fail() {
     assert!(node.shard.poll_transmit(NiId(0)).is_some());
 }
 
-/// On rails of their own the paths across lead nowhere, and with one rail cut a single path of four is left. Those that are tried once in a
-/// while are not used up one after the other for one message: what failed goes by a path that is not known to be silent.
+/// On rails of their own the paths across lead nowhere, and with one rail cut a single path of four is left.
+/// Those that are tried once in a while are not used up one after the other for one message: what failed goes
+/// by a path that is not known to be silent.
 #[test]
 fn what_failed_goes_by_the_path_that_is_left() {
     let works = Choice { ni: NiId(2), peer: nid(1, 12) };

@@ -262,7 +262,8 @@ fn what_two_devices_refuse_leaves_by_the_third() {
     assert_eq!(node.event().status(), Status::Ok);
 }
 
-/// More paths than are remembered answer in turn: each is new again and again, and that is told now and then, not each time.
+/// More paths than are remembered answer in turn: each is new again and again, and that is told now and then,
+/// not each time.
 #[test]
 fn answers_of_more_paths_than_are_remembered_are_told_rarely() {
     let mut node = node();

@@ -145,7 +145,8 @@ impl Run {
             .map(|(number, _)| *number)
             .collect();
         lost.into_iter().for_each(|number| self.end(number, UNREACHABLE));
-        // Peers get what is due on their net now, which may be more than what the interface gave that met them first.
+        // Peers get what is due on their net now, which may be more than what the interface gave that met
+        // them first.
         for (peer, credits) in self.peer_credits.iter_mut().filter(|_| is_changed) {
             if let Some(ni) = self.slots.iter().flatten().find(|ni| ni.net == peer.net()) {
                 *credits = peer_share(ni);

@@ -100,8 +100,8 @@ pub(crate) const fn next_counter(counter: u64) -> u64 {
     if counter >= COUNTER_MAX { 1 } else { counter + 1 }
 }
 
-/// Whether a text is an address as programs write them: a NID of tcp, o2ib or `0@lo`, the pid of Lustre, two numbers. Says nothing of
-/// whether there is such a node.
+/// Whether a text is an address as programs write them: a NID of tcp, o2ib or `0@lo`, the pid of Lustre, two
+/// numbers. Says nothing of whether there is such a node.
 #[must_use]
 pub fn endpoint_is_valid(text: &str) -> bool {
     let Some((nid, rest)) = text.split_once(':') else { return false };

@@ -1,7 +1,8 @@
 //! What events of LNet mean for buffers: the producer's side of a transfer machine's event ring.
 //!
-//! Invariants: each operation has a record from before it starts until its last event is in the ring; what is behind that, LNet says
-//! of no live operation. Of a GET the REPLY and the SEND may come in either order, and make one event.
+//! Invariants: each operation has a record from before it starts until its last event is in the ring; what is
+//! behind that, LNet says of no live operation. Of a GET the REPLY and the SEND may come in either order, and
+//! make one event.
 
 use lnet_user::ProcessId;
 
@@ -11,7 +12,8 @@ use super::ring::Producer;
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
 
-/// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's cache to another's.
+/// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's
+/// cache to another's.
 #[derive(Debug)]
 pub(crate) struct RingEvent {
     number: u64,
@@ -160,7 +162,8 @@ struct Wait {
 
 #[cfg(feature = "internals")]
 impl Wait {
-    /// How long a turn lasts: a look takes the other thread's line of cache from it, and what comes meanwhile comes at once.
+    /// How long a turn lasts: a look takes the other thread's line of cache from it, and what comes meanwhile
+    /// comes at once.
     const SPINS: u32 = 1 << 6;
     /// Turns for which the CPU is kept.
     const TURNS: u32 = 1 << 4;

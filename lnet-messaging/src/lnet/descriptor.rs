@@ -98,8 +98,8 @@ impl LnetDescriptor {
     /// What an operation of `active` with so many bytes, of data or of room, does with this buffer.
     ///
     /// # Errors
-    /// `EPERM` in the wrong direction, `EFBIG` where the sizes do not fit, `EINVAL` where the match bits are none of a passive
-    /// buffer.
+    /// `EPERM` in the wrong direction, `EFBIG` where the sizes do not fit, `EINVAL` where the match bits are
+    /// none of a passive buffer.
     pub(crate) fn bulk(&self, active: QueueType, local_bytes: u64) -> Result<Bulk, Error> {
         let Self { match_bits, address, queue, size_bytes } = *self;
         if queue.inverse() != Some(active) {

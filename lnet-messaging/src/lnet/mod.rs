@@ -4,13 +4,14 @@
 //!  TransportTm::add -> entry or descriptor -> the node's shard -> event queue -> worker: Operations -> ring -> callbacks
 //! ```
 //!
-//! Addresses are `nid:pid:portal:tmid`. The identifier of a transfer machine (`tmid`) is the upper 12 of its 64 match bits,
-//! so a portal whose policy steers by those ([`portal_policy`]) brings everything that is for a transfer machine to one shard, where its
-//! descriptors and events are.
+//! Addresses are `nid:pid:portal:tmid`. The identifier of a transfer machine (`tmid`) is the upper 12 of its
+//! 64 match bits, so a portal whose policy steers by those ([`portal_policy`]) brings everything that is for
+//! a transfer machine to one shard, where its descriptors and events are.
 //!
-//! Invariants: for each event that an operation may bring there is a slot in the ring before the operation starts; a
-//! buffer's memory is with the node from then until the last event, and is neither copied nor looked at; events are delivered in the order
-//! in which the node tells of them, which holds the last event of a buffer back while the payload of an earlier one is in use.
+//! Invariants: for each event that an operation may bring there is a slot in the ring before the operation
+//! starts; a buffer's memory is with the node from then until the last event, and is neither copied nor
+//! looked at; events are delivered in the order in which the node tells of them, which holds the last event
+//! of a buffer back while the payload of an earlier one is in use.
 
 mod address;
 mod core;
@@ -88,9 +89,10 @@ impl LnetTransport {
         Self::with_event_slots(lnet, 2048)
     }
 
-    /// The transport over this node. Each queued buffer takes an event slot for each operation of its descriptor (for
-    /// receive buffers, each message), and one. What finds none is refused with `ENOMEM`, and so is a receive buffer or a pool for more
-    /// messages than that. The node's limits say how many slots there are for all.
+    /// The transport over this node. Each queued buffer takes an event slot for each operation of its
+    /// descriptor (for receive buffers, each message), and one. What finds none is refused with `ENOMEM`, and
+    /// so is a receive buffer or a pool for more messages than that. The node's limits say how many slots
+    /// there are for all.
     #[must_use]
     pub fn with_event_slots(lnet: &Lnet, event_slots: u32) -> Self {
         let nids = lnet.nis().into_iter().map(|ni| ni.config.nid.to_string());
@@ -104,9 +106,10 @@ impl LnetTransport {
         Self { network, addresses: Arc::default(), interfaces: Vec::new(), any_rail: false }
     }
 
-    /// The same transport, for domains whose transfer machines send by any NI of the node on the net of the destination: with several rails
-    /// (Multi-Rail) they go on when one is cut. Without it they send by the NI of their own address alone, and peers that do not
-    /// know the node's NIDs as one peer's always see the same sender.
+    /// The same transport, for domains whose transfer machines send by any NI of the node on the net of the
+    /// destination: with several rails (Multi-Rail) they go on when one is cut. Without it they send by the
+    /// NI of their own address alone, and peers that do not know the node's NIDs as one peer's always see the
+    /// same sender.
     #[must_use]
     pub fn over_any_rail(self) -> Self {
         Self { any_rail: true, ..self }

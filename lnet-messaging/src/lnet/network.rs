@@ -118,7 +118,8 @@ pub(crate) trait EventSource: Send {
     /// The next event; `None` when the node has ended.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<NetworkEvent>>;
 
-    /// Waits for an event, so long at most: the thread may do the node's work meanwhile. Pending where none has come.
+    /// Waits for an event, so long at most: the thread may do the node's work meanwhile. Pending where none
+    /// has come.
     fn wait_next(&mut self, longest: Duration) -> Poll<Option<NetworkEvent>> {
         let _ = longest;
         Poll::Pending

@@ -1,11 +1,12 @@
 //! The event ring of a transfer machine: one producer, one consumer, first in, first out, and it grows.
 //!
-//! A chain of bounded rings, of which one is in use as a rule. The consumer's side makes a longer ring when events that
-//! may come need more room, and sends its producing end to the producer; the producer changes over when its ring is full,
-//! and the consumer empties the former ring first.
+//! A chain of bounded rings, of which one is in use as a rule. The consumer's side makes a longer ring when
+//! events that may come need more room, and sends its producing end to the producer; the producer changes
+//! over when its ring is full, and the consumer empties the former ring first.
 //!
-//! Invariants: a slot is reserved for each event before the operation starts that it may come of, so that a push finds room, and
-//! never allocates or waits; neither end waits for the other. A ring of `size` slots holds `size - 1` events.
+//! Invariants: a slot is reserved for each event before the operation starts that it may come of, so that a
+//! push finds room, and never allocates or waits; neither end waits for the other. A ring of `size` slots
+//! holds `size - 1` events.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,8 @@ use model::{RingBuffer, RingConsumer, RingProducer};
 #[cfg(not(loom))]
 use rtrb::{Consumer as RingConsumer, Producer as RingProducer, RingBuffer};
 
-/// Longer rings that the producer may yet have to change over to. Each is twice as long as the one before at least.
+/// Longer rings that the producer may yet have to change over to. Each is twice as long as the one before at
+/// least.
 const GROWTHS_MAX: usize = 64;
 
 /// The end where events come in.
@@ -114,7 +116,8 @@ impl<T> Consumer<T> {
             if self.rings.len() == 1 || !self.rings.front()?.is_abandoned() {
                 return None;
             }
-            // The end was dropped without order. Behind the fence all is there that was added before, and nothing comes any more.
+            // The end was dropped without order. Behind the fence all is there that was added before, and
+            // nothing comes any more.
             fence(Ordering::Acquire);
             if let Ok(event) = self.rings.front_mut()?.pop() {
                 return Some(event);
@@ -129,9 +132,10 @@ impl<T> Consumer<T> {
     }
 }
 
-/// What `rtrb` does, with loom's atomics: an index at each end that the other one looks at, and an end that is dropped, of which the
-/// other learns without order, as of `Arc::strong_count`. The indices decide what the consumer sees. The bytes of a slot are under a
-/// lock here: that they are there when the index says so is rtrb's part, and its tests'.
+/// What `rtrb` does, with loom's atomics: an index at each end that the other one looks at, and an end that
+/// is dropped, of which the other learns without order, as of `Arc::strong_count`. The indices decide what
+/// the consumer sees. The bytes of a slot are under a lock here: that they are there when the index says so
+/// is rtrb's part, and its tests'.
 #[cfg(loom)]
 mod model {
     use std::sync::PoisonError;
@@ -268,7 +272,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for event in 0..EVENTS {
-                    // An operation is started under the consumer's lock, now and then before the last one has ended.
+                    // An operation is started under the consumer's lock, now and then before the last one has
+                    // ended.
                     loop {
                         let mut consumer = consumer.lock().unwrap();
                         if consumer.reserved() < 64 + event / 1000 {
@@ -317,7 +322,8 @@ mod models {
 
     use super::*;
 
-    /// An event of an operation that started before the ring grew, one of an operation behind that, and a consumer that takes both.
+    /// An event of an operation that started before the ring grew, one of an operation behind that, and a
+    /// consumer that takes both.
     #[test]
     fn no_event_is_lost_or_overtaken_while_the_ring_grows() {
         loom::model(|| {
@@ -341,7 +347,8 @@ mod models {
             assert_eq!(taken, [0, 1, 2]);
         });
     }
-    /// A producer that changes over without any lock: the ring has grown before, and the consumer alone is at its end.
+    /// A producer that changes over without any lock: the ring has grown before, and the consumer alone is at
+    /// its end.
     #[test]
     fn a_ring_that_is_left_is_emptied_first() {
         loom::model(|| {

@@ -1,4 +1,5 @@
-//! The lnet transport's part of a transfer machine: operations are started, and what came of them is taken from the ring.
+//! The lnet transport's part of a transfer machine: operations are started, and what came of them is taken
+//! from the ring.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -230,7 +231,8 @@ impl Active {
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
         let (Begin { start, md, descriptor, events }, memory) = self.begin(front, id)?;
         let operations = Arc::clone(&self.operations);
-        // Held until the record is as it shall be: the end of a descriptor whose message was refused may be on its way already.
+        // Held until the record is as it shall be: the end of a descriptor whose message was refused may be
+        // on its way already.
         let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.begin(id);
         let posted = match start {

@@ -20,8 +20,8 @@ use crate::errno::{Errno, Error};
 use crate::tm::{TmLink, TmState};
 use crate::transport::Completion;
 
-/// How long it waits for the next event behind others in a way that nothing else ends: what it is woken for takes so long at
-/// most.
+/// How long it waits for the next event behind others in a way that nothing else ends: what it is woken for
+/// takes so long at most.
 const EAGER_MAX: Duration = Duration::from_millis(1);
 /// Portals of LNet: the first is its own.
 const PORTALS: std::ops::Range<u32> = 1..64;
@@ -144,7 +144,8 @@ impl Worker {
             .map_err(|error| Error::invalid(format!("CPUs {:?}: {error}", self.cpus)))
     }
 
-    /// Takes the events that are there, and notes if there was one. Returns whether there will be none any more.
+    /// Takes the events that are there, and notes if there was one. Returns whether there will be none any
+    /// more.
     fn take(
         &self,
         events: &mut dyn EventSource,

@@ -16,7 +16,8 @@ pub(crate) struct Listed {
     pub(crate) work: Arc<Work>,
 }
 
-/// All transfer machines of the process that a transport has started, by address. Its lock is taken under any other.
+/// All transfer machines of the process that a transport has started, by address. Its lock is taken under any
+/// other.
 pub(crate) struct Directory<A>(LazyLock<Mutex<HashMap<A, Listed>>>);
 
 impl<A: Copy + Eq + Hash + Display> Directory<A> {

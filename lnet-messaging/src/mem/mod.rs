@@ -1,11 +1,11 @@
 //! The mem transport: transfer machines of one process, over copies in memory.
 //!
-//! It shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only transfer machines of
-//! different domains reach each other.
+//! It shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only transfer
+//! machines of different domains reach each other.
 //!
-//! Invariants: an operation runs on a worker of the transfer machine that asked for it, and its events come on workers of
-//! those that they are about. A buffer whose data is being moved belongs to one operation (`in_use`). Of several locks of transfer machines one is taken at a
-//! time.
+//! Invariants: an operation runs on a worker of the transfer machine that asked for it, and its events come
+//! on workers of those that they are about. A buffer whose data is being moved belongs to one operation
+//! (`in_use`). Of several locks of transfer machines one is taken at a time.
 
 mod address;
 mod bulk;
@@ -51,8 +51,8 @@ impl Default for MemTransport {
 }
 
 impl MemTransport {
-    /// The transport whose transfer machines have so many threads each, one at least. With more than one, events of
-    /// different buffers come in any order.
+    /// The transport whose transfer machines have so many threads each, one at least. With more than one,
+    /// events of different buffers come in any order.
     #[must_use]
     pub fn with_workers(workers: usize) -> Self {
         Self { workers: workers.max(1) }

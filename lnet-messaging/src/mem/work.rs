@@ -1,4 +1,5 @@
-//! What the threads of a transfer machine do, of mem and of what works like it: a list of items, and deadlines.
+//! What the threads of a transfer machine do, of mem and of what works like it: a list of items, and
+//! deadlines.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,7 +79,8 @@ impl Work {
     }
 }
 
-/// What is particular to a transport in the work of one transfer machine. Called on its workers, without any lock.
+/// What is particular to a transport in the work of one transfer machine. Called on its workers, without any
+/// lock.
 pub(crate) trait Carrier: Send + Sync + 'static {
     /// Tells what came of the start.
     fn start(&self, own: &Listed);
@@ -131,8 +133,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Begins the operation of a buffer that was added: what sends or is active is left for a worker, and of a passive one `describe`
-    /// makes the descriptor.
+    /// Begins the operation of a buffer that was added: what sends or is active is left for a worker, and of
+    /// a passive one `describe` makes the descriptor.
     ///
     /// # Errors
     /// Those of `describe`.
@@ -157,7 +159,8 @@ impl Crew {
             }
         };
         let descriptor = passive.map(|passive| describe(&passive)).transpose()?;
-        // What has an item has woken a worker already; what waits for others concerns them by its deadline alone.
+        // What has an item has woken a worker already; what waits for others concerns them by its deadline
+        // alone.
         if queued.deadline().is_some() {
             self.work.wake();
         }
@@ -195,8 +198,8 @@ pub(crate) enum Task {
     Write { to: BulkDescriptor, length_bytes: u64 },
 }
 
-/// Begins the operation of a buffer that sends or is active, with its memory. `None` where its end was asked for meanwhile,
-/// and posted.
+/// Begins the operation of a buffer that sends or is active, with its memory. `None` where its end was asked
+/// for meanwhile, and posted.
 pub(crate) fn take_task(own: &Listed, id: BufferId) -> Option<(Task, Memory)> {
     let taken = own.link.with_front(|front| {
         let queued = front.queued(id).filter(|queued| queued.is_usable())?;
@@ -219,8 +222,8 @@ pub(crate) fn take_task(own: &Listed, id: BufferId) -> Option<(Task, Memory)> {
     taken
 }
 
-/// The first receive buffer that a message may take, which belongs to that message from now on. Where there is none, the
-/// transfer machine is told.
+/// The first receive buffer that a message may take, which belongs to that message from now on. Where there
+/// is none, the transfer machine is told.
 ///
 /// # Errors
 /// `ENETUNREACH` unless it is started, `ENOBUFS` without a buffer.

@@ -1,7 +1,7 @@
 //! The free buffers of a pool in their orders: by the time since they came back, and by colour.
 //!
-//! Invariants: each free buffer is in the list of all, oldest first; one that came back with a colour is in that colour's list as well. All
-//! operations take the same time however many there are.
+//! Invariants: each free buffer is in the list of all, oldest first; one that came back with a colour is in
+//! that colour's list as well. All operations take the same time however many there are.
 
 use crate::buffer::Buffer;
 

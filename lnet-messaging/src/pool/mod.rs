@@ -1,10 +1,10 @@
 //! Pools of registered buffers, which transfer machines take receive buffers from by themselves.
 //!
-//! A buffer comes back with a *colour*, the number of its last user: the same user gets it again first, while its bytes
-//! are still in the user's cache.
+//! A buffer comes back with a *colour*, the number of its last user: the same user gets it again first, while
+//! its bytes are still in the user's cache.
 //!
-//! Invariants: free buffers are registered and not queued; there are never more free ones than buffers in all. The
-//! pool's lock is taken before that of a domain or a transfer machine, never under one.
+//! Invariants: free buffers are registered and not queued; there are never more free ones than buffers in
+//! all. The pool's lock is taken before that of a domain or a transfer machine, never under one.
 
 mod lists;
 
@@ -32,10 +32,11 @@ pub struct PoolSpec {
     pub colours: usize,
 }
 
-/// What a pool calls, under its lock: through the [`LockedPool`] that it is given it may do what it likes with the pool, and
-/// it must neither lock a pool nor wait.
+/// What a pool calls, under its lock: through the [`LockedPool`] that it is given it may do what it likes
+/// with the pool, and it must neither lock a pool nor wait.
 pub trait PoolHandler: Send + Sync {
-    /// There is a free buffer, and there was none. By default transfer machines that lack receive buffers get some.
+    /// There is a free buffer, and there was none. By default transfer machines that lack receive buffers get
+    /// some.
     fn not_empty(&self, pool: &mut LockedPool<'_>) {
         pool.reprovision();
     }
@@ -110,8 +111,8 @@ impl Pool {
         LockedPool { pool: self, free }
     }
 
-    /// Ends it, and deregisters its buffers. Dropping the last handle does so too. A buffer that was dropped outside is its
-    /// buffer no longer.
+    /// Ends it, and deregisters its buffers. Dropping the last handle does so too. A buffer that was dropped
+    /// outside is its buffer no longer.
     ///
     /// # Errors
     /// `EBUSY` while some of them are out.
@@ -188,8 +189,8 @@ impl LockedPool<'_> {
         count
     }
 
-    /// Takes a buffer: the one that came back last with this colour, or else the one that is free for longest. `None`
-    /// where none is free.
+    /// Takes a buffer: the one that came back last with this colour, or else the one that is free for
+    /// longest. `None` where none is free.
     pub fn get(&mut self, colour: Option<usize>) -> Option<Buffer> {
         let buffer = self.get_silently(colour)?;
         self.tell_below_threshold();
@@ -217,11 +218,12 @@ impl LockedPool<'_> {
         }
     }
 
-    /// Gives a buffer back, with the colour of its last user. One that was not taken from the pool before becomes the
-    /// pool's.
+    /// Gives a buffer back, with the colour of its last user. One that was not taken from the pool before
+    /// becomes the pool's.
     ///
     /// # Errors
-    /// `EINVAL`, with the buffer, where it is of another domain or from another pool, or the colour does not exist.
+    /// `EINVAL`, with the buffer, where it is of another domain or from another pool, or the colour does not
+    /// exist.
     pub fn put(&mut self, buffer: Buffer, colour: Option<usize>) -> Result<(), (Error, Buffer)> {
         let colours = self.free.colour_count();
         let error = if !buffer.belongs_to(&self.pool.shared.domain) {
@@ -256,8 +258,8 @@ impl LockedPool<'_> {
         self.free.push(buffer, colour);
     }
 
-    /// Deregisters the buffer that is free for longest, and returns its memory to the system. `false` where no more
-    /// are free than the threshold says.
+    /// Deregisters the buffer that is free for longest, and returns its memory to the system. `false` where
+    /// no more are free than the threshold says.
     pub fn prune(&mut self) -> bool {
         if self.free_count() <= self.pool.shared.spec.threshold {
             return false;

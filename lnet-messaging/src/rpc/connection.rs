@@ -1,7 +1,7 @@
 //! Connections to the servers of other processes, cached for the next call.
 //!
-//! Invariants: one call at a time is on a connection. One that a call has failed on is closed: a late reply meets no other
-//! call. A call whose bytes have begun to leave is never repeated.
+//! Invariants: one call at a time is on a connection. One that a call has failed on is closed: a late reply
+//! meets no other call. A call whose bytes have begun to leave is never repeated.
 
 use std::collections::HashMap;
 use std::io;

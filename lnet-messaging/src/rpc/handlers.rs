@@ -129,7 +129,8 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Appends what stands at `offset` of a passive buffer, up to the end of a segment. With the last part the buffer has served.
+/// Appends what stands at `offset` of a passive buffer, up to the end of a segment. With the last part the
+/// buffer has served.
 fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result<(), Refusal> {
     let target = target(descriptor)?;
     let completion = target.link.with_front(|front| {

@@ -1,8 +1,8 @@
 //! Calls and replies (RFC 5531, 9), without the arguments and results of procedures.
 //!
-//! They are written by the crate `onc-rpc`. It reads neither fragments nor credentials of more than 200 bytes, and gives
-//! no number to answer what it refuses, so that what others send is read here. Their credentials and verifiers are looked
-//! at for their length alone.
+//! They are written by the crate `onc-rpc`. It reads neither fragments nor credentials of more than 200
+//! bytes, and gives no number to answer what it refuses, so that what others send is read here. Their
+//! credentials and verifiers are looked at for their length alone.
 
 use onc_rpc::auth::AuthFlavor;
 use onc_rpc::{AcceptedReply, AcceptedStatus, AuthError, CallBody, MessageType, RejectedReply, ReplyBody};

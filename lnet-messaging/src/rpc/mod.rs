@@ -6,11 +6,13 @@
 //!  worker: send, read, write -> Connections -> TCP -> server of the process -> handlers -> list of work of the target
 //! ```
 //!
-//! Addresses are `a.b.c.d:port:service`. A process has one server, on one `a.b.c.d:port`, and its transfer machines differ in
-//! the service. A message is one call; bulk data goes in one call for each segment of the buffer that it comes from.
+//! Addresses are `a.b.c.d:port:service`. A process has one server, on one `a.b.c.d:port`, and its transfer
+//! machines differ in the service. A message is one call; bulk data goes in one call for each segment of the
+//! buffer that it comes from.
 //!
-//! Invariants: nothing is believed of what comes over a connection, and what it may occupy is bounded. A worker waits for calls, without
-//! any lock. Deadlines of buffers are looked at by the workers, and by the domain's skulker while those wait.
+//! Invariants: nothing is believed of what comes over a connection, and what it may occupy is bounded. A
+//! worker waits for calls, without any lock. Deadlines of buffers are looked at by the workers, and by the
+//! domain's skulker while those wait.
 
 mod address;
 mod connection;
@@ -85,8 +87,8 @@ impl Default for RpcTransport {
 }
 
 impl RpcTransport {
-    /// Transfer machines with so many threads each, one at least: so many calls are under way. With more than one, events of different
-    /// buffers come in any order.
+    /// Transfer machines with so many threads each, one at least: so many calls are under way. With more than
+    /// one, events of different buffers come in any order.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
@@ -114,8 +116,8 @@ impl RpcTransport {
         self
     }
 
-    /// Connections that the server serves at the same time, one at least. Each may occupy 4 MiB and some. What the first transfer
-    /// machine of the process asks for holds.
+    /// Connections that the server serves at the same time, one at least. Each may occupy 4 MiB and some.
+    /// What the first transfer machine of the process asks for holds.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.connections_max = connections_max.max(1);
@@ -154,7 +156,8 @@ impl Transport for RpcTransport {
 struct DomainShared {
     transport: RpcTransport,
     connections: Connections,
-    /// Those whose deadlines the skulker looks at. Their locks are taken under this one, which is never taken under theirs.
+    /// Those whose deadlines the skulker looks at. Their locks are taken under this one, which is never taken
+    /// under theirs.
     watched: Mutex<Vec<TmLink>>,
 }
 

@@ -1,7 +1,8 @@
 //! Record marking (RFC 5531, 11): messages on a stream, as fragments behind a word that has their length.
 //!
-//! Invariants: a record that is being received takes as much memory as bytes of it have come, and no more than its bound;
-//! neither a record nor a reply takes longer than its deadline, however slowly the other end reads or writes.
+//! Invariants: a record that is being received takes as much memory as bytes of it have come, and no more
+//! than its bound; neither a record nor a reply takes longer than its deadline, however slowly the other end
+//! reads or writes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -44,7 +45,8 @@ fn read_exact(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io
 /// A whole record of `most` bytes at most, without its marks.
 ///
 /// # Errors
-/// `InvalidData` for one that is longer or has too many fragments, `TimedOut` behind the deadline, and what the socket says.
+/// `InvalidData` for one that is longer or has too many fragments, `TimedOut` behind the deadline, and what
+/// the socket says.
 pub(super) fn read(stream: &mut TcpStream, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut record = Vec::new();
     for _ in 0..FRAGMENTS_MAX {

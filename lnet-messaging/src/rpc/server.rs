@@ -1,8 +1,8 @@
 //! The server of the process, which all transfer machines share.
 //!
-//! Invariants: it lives from the start of the first transfer machine to the stop of the last one. A connection has a thread,
-//! which handles its calls one behind the other; the number of connections is bounded, and so is what each may occupy: a
-//! record of the size that has come, and a reply.
+//! Invariants: it lives from the start of the first transfer machine to the stop of the last one. A
+//! connection has a thread, which handles its calls one behind the other; the number of connections is
+//! bounded, and so is what each may occupy: a record of the size that has come, and a reply.
 
 use std::collections::HashMap;
 use std::io;
@@ -132,8 +132,8 @@ impl Served {
         }
     }
 
-    /// Serves one more connection. Where there are as many as may be, that goes which was idle longest; where none is
-    /// idle, the new one.
+    /// Serves one more connection. Where there are as many as may be, that goes which was idle longest; where
+    /// none is idle, the new one.
     fn take(self: &Arc<Self>, number: u64, stream: TcpStream) {
         let Ok(clone) = stream.try_clone() else { return };
         let mut state = self.lock();

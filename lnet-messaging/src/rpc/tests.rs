@@ -1,4 +1,5 @@
-//! The wire of rpc: vectors and faults (RP-08, RP-09). The vectors are written out as RFC 5531 and RFC 4506 have them.
+//! The wire of rpc: vectors and faults (RP-08, RP-09). The vectors are written out as RFC 5531 and RFC 4506
+//! have them.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,7 @@
 //! XDR (RFC 4506), as far as the program needs it: integers, and opaque bytes of variable length.
 //!
-//! Invariants: what is decoded is borrowed from the bytes that came, so that a length that lies allocates nothing.
+//! Invariants: what is decoded is borrowed from the bytes that came, so that a length that lies allocates
+//! nothing.
 
 /// The bytes are not what was expected: too few, too many, or a length beyond its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

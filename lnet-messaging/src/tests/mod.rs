@@ -1,4 +1,5 @@
-//! The front over a transport that does what a test says (`fake`), pools over it, and the addresses that all share.
+//! The front over a transport that does what a test says (`fake`), pools over it, and the addresses that all
+//! share.
 
 mod buffers;
 mod fake;

@@ -375,7 +375,8 @@ fn a_buffer_that_is_dropped_leaves_its_pool() {
     setup.end(Vec::new());
 }
 
-/// Of a burst each buffer is looked at by itself: one that is too short for a message goes back, and the others are queued.
+/// Of a burst each buffer is looked at by itself: one that is too short for a message goes back, and the
+/// others are queued.
 #[test]
 fn a_buffer_that_is_too_short_does_not_keep_the_others_out() {
     let setup = Setup::new(5);
@@ -402,7 +403,8 @@ impl PoolHandler for CountLow {
     }
 }
 
-/// Each buffer that a queue gets and that leaves fewer than the threshold is told once; one that is refused is not.
+/// Each buffer that a queue gets and that leaves fewer than the threshold is told once; one that is refused
+/// is not.
 #[test]
 fn a_buffer_that_is_refused_does_not_make_the_pool_too_small() {
     let setup = Setup::new(0);

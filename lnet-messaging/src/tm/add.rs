@@ -10,19 +10,20 @@ use crate::queue::{BufferId, Flags, QueuedBuffer};
 use std::sync::Arc;
 
 impl TransferMachine {
-    /// Adds a buffer to the queue of its operation. Its bytes are the layer's until the event that brings it back,
-    /// which is on its way already where this returns. That event never comes on this thread, but for
+    /// Adds a buffer to the queue of its operation. Its bytes are the layer's until the event that brings it
+    /// back, which is on its way already where this returns. That event never comes on this thread, but for
     /// [`TransferMachine::deliver_all`].
     ///
     /// # Errors
-    /// [`NotAdded`] with the buffer, and nothing has changed: `EPERM` unless started; `EINVAL` for an argument that is wrong, or a buffer
-    /// or end point of another owner; `ETIME` where the deadline has passed; what the transport says else.
+    /// [`NotAdded`] with the buffer, and nothing has changed: `EPERM` unless started; `EINVAL` for an
+    /// argument that is wrong, or a buffer or end point of another owner; `ETIME` where the deadline has
+    /// passed; what the transport says else.
     pub fn add(&self, buffer: Buffer, addition: impl Into<Addition>) -> Result<Added, NotAdded> {
         self.shared.lock().add(&self.shared.domain, buffer, addition.into(), Instant::now())
     }
 
-    /// Asks for the end of a queued buffer. `false` if it is not queued any more, which is no error. What came of it
-    /// says the event: `ECANCELED`, or the result, where that was there before.
+    /// Asks for the end of a queued buffer. `false` if it is not queued any more, which is no error. What
+    /// came of it says the event: `ECANCELED`, or the result, where that was there before.
     pub fn del(&self, id: BufferId) -> bool {
         self.shared.lock().del(id)
     }

@@ -18,7 +18,8 @@ impl TransferMachine {
     /// Confines the transport's threads to these CPUs. A later call replaces an earlier one.
     ///
     /// # Errors
-    /// `EPERM` unless initialised and not started; `ENOSYS` where the transport cannot; `EINVAL` without CPUs.
+    /// `EPERM` unless initialised and not started; `ENOSYS` where the transport cannot; `EINVAL` without
+    /// CPUs.
     pub fn confine(&self, cpus: &[usize]) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "its threads are confined")?;
@@ -28,11 +29,12 @@ impl TransferMachine {
         locked.parts()?.1.confine(cpus)
     }
 
-    /// Has buffer events wait until the application delivers them ([`TransferMachine::deliver_all`]), until it is
-    /// finished.
+    /// Has buffer events wait until the application delivers them ([`TransferMachine::deliver_all`]), until
+    /// it is finished.
     ///
     /// # Errors
-    /// `EPERM` unless initialised and not started; `EBUSY` the second time; `ENOSYS` where the transport cannot.
+    /// `EPERM` unless initialised and not started; `EBUSY` the second time; `ENOSYS` where the transport
+    /// cannot.
     pub fn deliver_synchronously(&self) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "synchronous delivery is asked for")?;
@@ -44,12 +46,12 @@ impl TransferMachine {
         Ok(())
     }
 
-    /// Starts it under an address of its transport. Returns at once; an event on another thread says whether it has
-    /// started or failed.
+    /// Starts it under an address of its transport. Returns at once; an event on another thread says whether
+    /// it has started or failed.
     ///
     /// # Errors
-    /// It has failed already, without an event: `EINVAL` for what is no address; what the transport says else. `EPERM`
-    /// unless initialised, and nothing has changed.
+    /// It has failed already, without an event: `EINVAL` for what is no address; what the transport says
+    /// else. `EPERM` unless initialised, and nothing has changed.
     pub fn start(&self, address: &str) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "it is started")?;
@@ -62,8 +64,8 @@ impl TransferMachine {
         started
     }
 
-    /// Stops it. Returns at once; an event on another thread says that it has stopped, when no buffer is queued and no
-    /// callback runs any more.
+    /// Stops it. Returns at once; an event on another thread says that it has stopped, when no buffer is
+    /// queued and no callback runs any more.
     ///
     /// # Errors
     /// `EPERM` unless initialised, starting or started; what the transport says, and it goes on.
@@ -92,8 +94,8 @@ impl TransferMachine {
     /// Ends it: waits for its callbacks, and joins the transport's threads. It may be initialised again.
     ///
     /// # Errors
-    /// `EPERM` unless it is stopped, has failed or was never started; `EBUSY` from inside one of its callbacks, and while
-    /// buffers are queued or end points besides its own are in use.
+    /// `EPERM` unless it is stopped, has failed or was never started; `EBUSY` from inside one of its
+    /// callbacks, and while buffers are queued or end points besides its own are in use.
     pub fn finish(&self) -> Result<(), Error> {
         let allowed = [TmState::Initialized, TmState::Stopped, TmState::Failed];
         self.shared.lock().front.expect_state(&allowed, "it is finished")?;

@@ -1,7 +1,8 @@
 //! Events are posted: bookkeeping under the lock, callbacks without it.
 //!
-//! Each event of a buffer is counted, its buffer leaves the queue if it is the last one, receive buffers are made up for, and
-//! only then the callback runs. End points that the event or the operation has are dropped behind it.
+//! Each event of a buffer is counted, its buffer leaves the queue if it is the last one, receive buffers are
+//! made up for, and only then the callback runs. End points that the event or the operation has are dropped
+//! behind it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -87,7 +88,8 @@ impl TmShared {
         drop(running);
     }
 
-    /// Tells the transfer machine's handler, behind `change`, which says whether there is anything to be told.
+    /// Tells the transfer machine's handler, behind `change`, which says whether there is anything to be
+    /// told.
     fn post_tm(self: &Arc<Self>, change: impl FnOnce(&mut LockedTm) -> Option<TmEvent>) {
         let mut locked = self.lock();
         let Some(event) = change(&mut locked) else { return };
@@ -195,7 +197,8 @@ impl TmLink {
         self.shared.post_tm(|_| Some(TmEvent::Error(errno)));
     }
 
-    /// The transport's next pending event ([`TransportTm::next_pending`](crate::transport::TransportTm::next_pending)).
+    /// The transport's next pending event
+    /// ([`TransportTm::next_pending`](crate::transport::TransportTm::next_pending)).
     #[must_use]
     pub fn next_pending(&self) -> Option<Completion> {
         let mut locked = self.shared.lock();
@@ -215,8 +218,8 @@ impl TransferMachine {
         Ok(locked.transport()?.is_pending())
     }
 
-    /// Runs the callbacks of all events that are pending, on this thread, in their order. While another thread does so,
-    /// or a callback of this one, that call goes on with them and this one returns.
+    /// Runs the callbacks of all events that are pending, on this thread, in their order. While another
+    /// thread does so, or a callback of this one, that call goes on with them and this one returns.
     ///
     /// # Errors
     /// As [`TransferMachine::is_pending`].
@@ -235,7 +238,8 @@ impl TransferMachine {
         Ok(())
     }
 
-    /// Wakes `waker` once, when events are pending, or at once if some are. It takes the place of an earlier one.
+    /// Wakes `waker` once, when events are pending, or at once if some are. It takes the place of an earlier
+    /// one.
     ///
     /// # Errors
     /// As [`TransferMachine::is_pending`].

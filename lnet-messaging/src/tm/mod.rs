@@ -1,8 +1,9 @@
 //! Transfer machines: where buffers are queued, and what tells of them.
 //!
-//! Invariants: everything of a transfer machine is under its lock, which is never taken while a callback runs: a callback may call the
-//! layer as it likes. The callback counter is raised before a callback and lowered behind it, and until it is 0 the transfer
-//! machine neither stops nor is finished. A buffer that is added gets exactly one event that says it left its queue.
+//! Invariants: everything of a transfer machine is under its lock, which is never taken while a callback
+//! runs: a callback may call the layer as it likes. The callback counter is raised before a callback and
+//! lowered behind it, and until it is 0 the transfer machine neither stops nor is finished. A buffer that is
+//! added gets exactly one event that says it left its queue.
 
 mod add;
 mod control;
@@ -59,8 +60,8 @@ pub struct TransferMachine {
     shared: Arc<TmShared>,
 }
 
-/// What a transport has of a transfer machine: how it posts what happens. Unlike a handle it does not keep the transfer
-/// machine from stopping.
+/// What a transport has of a transfer machine: how it posts what happens. Unlike a handle it does not keep
+/// the transfer machine from stopping.
 #[derive(Clone)]
 pub struct TmLink {
     shared: Arc<TmShared>,
@@ -82,7 +83,8 @@ pub(crate) struct TmShared {
 pub(crate) struct LockedTm {
     front: TmFront,
     transport: Option<Box<dyn TransportTm>>,
-    /// Threads in [`TransferMachine::wait`]. Where there are none, the end of a callback asks nothing of the kernel.
+    /// Threads in [`TransferMachine::wait`]. Where there are none, the end of a callback asks nothing of the
+    /// kernel.
     waiting: usize,
 }
 
@@ -259,8 +261,8 @@ impl TransferMachine {
             .for_each(|(_, transport)| transport.set_match_counter(counter));
     }
 
-    /// Waits on the transfer machine's channel, which wakes when no callback runs, until `condition` holds or the deadline
-    /// passes. Returns whether it holds.
+    /// Waits on the transfer machine's channel, which wakes when no callback runs, until `condition` holds or
+    /// the deadline passes. Returns whether it holds.
     pub fn wait(&self, deadline: Option<Instant>, mut condition: impl FnMut(&TmFront) -> bool) -> bool {
         let mut locked = self.shared.lock();
         loop {

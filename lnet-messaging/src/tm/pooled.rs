@@ -1,7 +1,8 @@
 //! Receive queues that are filled from a pool.
 //!
-//! Invariant: after a pass the queue has as many buffers as it shall have, or the deficit says how many it lacks. The
-//! pool's lock is taken before that of the transfer machine, and the pool's handler is called without the latter.
+//! Invariant: after a pass the queue has as many buffers as it shall have, or the deficit says how many it
+//! lacks. The pool's lock is taken before that of the transfer machine, and the pool's handler is called
+//! without the latter.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -30,12 +31,12 @@ pub struct Attachment {
 }
 
 impl TransferMachine {
-    /// Has the receive queue filled from a pool as long as the transfer machine is started: with `length` buffers, and
-    /// two at least.
+    /// Has the receive queue filled from a pool as long as the transfer machine is started: with `length`
+    /// buffers, and two at least.
     ///
     /// # Errors
-    /// `EPERM` unless initialised and not started; `EINVAL` for a pool of another domain, and where no message would fit; `ENOMEM` for
-    /// buffers of more messages than the transport takes.
+    /// `EPERM` unless initialised and not started; `EINVAL` for a pool of another domain, and where no
+    /// message would fit; `ENOMEM` for buffers of more messages than the transport takes.
     pub fn attach_pool(&self, attachment: Attachment, length: usize) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "a pool is attached")?;
@@ -62,8 +63,8 @@ impl TransferMachine {
         Ok(())
     }
 
-    /// Sets how many buffers the receive queue is to have, two at least; fills it before it returns. No buffer is taken
-    /// back from it.
+    /// Sets how many buffers the receive queue is to have, two at least; fills it before it returns. No
+    /// buffer is taken back from it.
     ///
     /// # Errors
     /// `EPERM` unless initialised, starting or started.
@@ -153,7 +154,8 @@ impl TmShared {
         let former = self.deficit.swap(need, Ordering::Relaxed);
         locked.front.stats[queue as usize].num_f_events += need.saturating_sub(former) as u64;
         drop(locked);
-        // One call for each buffer that is gone and left too few. Those that were refused are back, and have left none.
+        // One call for each buffer that is gone and left too few. Those that were refused are back, and have
+        // left none.
         for _ in 0..added_count.min(pool.lack()) {
             pool.tell_below_threshold();
         }
@@ -161,7 +163,8 @@ impl TmShared {
 }
 
 impl TmLink {
-    /// Fills the receive queue, if it lacks buffers and takes them from this pool. One that lacks none is not locked.
+    /// Fills the receive queue, if it lacks buffers and takes them from this pool. One that lacks none is not
+    /// locked.
     pub(crate) fn provision_if_short(&self, pool: &mut LockedPool<'_>) {
         if self.shared.deficit.load(Ordering::Relaxed) != 0 {
             self.shared.provision_from(pool);

@@ -21,7 +21,8 @@ fn passive() -> [Operation; 2] {
     ]
 }
 
-/// IF-06, IF-14 and IF-19: a start and a stop, each told on another thread, and a transfer machine that was never started.
+/// IF-06, IF-14 and IF-19: a start and a stop, each told on another thread, and a transfer machine that was
+/// never started.
 pub(crate) fn starts_and_stops([near, far]: [Party; 2], address: &str) {
     struct Thread(Mutex<mpsc::Sender<(std::thread::ThreadId, lnet_messaging::TmEvent)>>);
     impl lnet_messaging::Handler for Thread {
@@ -182,7 +183,8 @@ pub(crate) fn domains_come_and_go([near, far]: [Party; 2]) {
     far.end();
 }
 
-/// LN-20 and LN-21: of buffers of all waiting queues those end whose deadline passes, and the others when they are deleted.
+/// LN-20 and LN-21: of buffers of all waiting queues those end whose deadline passes, and the others when
+/// they are deleted.
 pub(crate) fn deadlines([mut near, far]: [Party; 2]) {
     let wait = Duration::from_millis(60);
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! What two transfer machines do with each other over any transport. Each scenario ends both; an address that it is given is one more on
-//! the far side.
+//! What two transfer machines do with each other over any transport. Each scenario ends both; an address that
+//! it is given is one more on the far side.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod front;
@@ -19,8 +19,9 @@ pub(crate) fn is_stop(event: &Event) -> bool {
     matches!(event, Event::Tm(TmEvent::StateChange { state: TmState::Stopped, .. }))
 }
 
-/// All buffers of a pool are out when a message comes: it is lost, and where the transport tells it both sides hear `ENOBUFS`; over
-/// lnet the sender hears that it has left. When the buffers are back the next one arrives.
+/// All buffers of a pool are out when a message comes: it is lost, and where the transport tells it both
+/// sides hear `ENOBUFS`; over lnet the sender hears that it has left. When the buffers are back the next one
+/// arrives.
 pub(crate) fn a_pool_whose_buffers_are_held([mut near, far]: [Party; 2], address: &str, is_told: bool) {
     let (held, holds) = mpsc::channel();
     let held = Mutex::new(held);

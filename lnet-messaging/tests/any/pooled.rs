@@ -17,7 +17,8 @@ fn attachment(pool: &Pool, callback: Callback) -> Attachment {
     Attachment { pool: pool.clone(), min_receive_bytes: 16, max_messages: 1, callback: Some(callback) }
 }
 
-/// A started transfer machine beside another one, whose receive queue has this length, and its pool of so many buffers.
+/// A started transfer machine beside another one, whose receive queue has this length, and its pool of so
+/// many buffers.
 pub(crate) fn party(
     beside: &Party,
     buffers: usize,
@@ -110,7 +111,8 @@ pub(crate) fn two_queues_of_one_pool([near, far]: [Party; 2], addresses: [&str; 
     far.end();
 }
 
-/// PV-07 and PV-10: a message uses a buffer up; in its callback the queue is full again, and the buffer comes back by its colour.
+/// PV-07 and PV-10: a message uses a buffer up; in its callback the queue is full again, and the buffer comes
+/// back by its colour.
 pub(crate) fn a_message_is_made_up_for([mut near, far]: [Party; 2], address: &str) {
     let setup = Setup::new(&far.domain, 4);
     let (told, seen) = mpsc::channel();

@@ -94,7 +94,8 @@ impl Party {
         }
     }
 
-    /// The next event of a buffer, behind ends of messages that have gone well: in which order those come is open.
+    /// The next event of a buffer, behind ends of messages that have gone well: in which order those come is
+    /// open.
     #[track_caller]
     pub(crate) fn buffer_event_of(&mut self, queue: QueueType) -> BufferEvent {
         loop {

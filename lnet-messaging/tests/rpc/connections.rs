@@ -92,8 +92,8 @@ fn operations_of_all_queues(party: &Party, server: &str) -> [Operation; 6] {
     ]
 }
 
-/// All workers wait for a server that does not answer: the skulker looks at deadlines. On each queue there is a buffer whose data is
-/// being moved, which goes on, and one that has yet to begin.
+/// All workers wait for a server that does not answer: the skulker looks at deadlines. On each queue there is
+/// a buffer whose data is being moved, which goes on, and one that has yet to begin.
 #[test]
 fn rp_07_deadlines_pass_on_all_queues_and_spare_what_is_in_use() {
     let place = Place::new();
@@ -200,7 +200,8 @@ fn rp_08_replies_that_are_faults() {
     party.end();
 }
 
-/// The first part of a buffer has come when its process goes, in the middle of an answer; and one that goes before it has answered a PUT.
+/// The first part of a buffer has come when its process goes, in the middle of an answer; and one that goes
+/// before it has answered a PUT.
 #[test]
 fn rp_10_servers_that_die_in_a_bulk_operation() {
     let place = Place::new();
@@ -242,7 +243,8 @@ fn rp_10_servers_that_die_in_a_bulk_operation() {
     party.end();
 }
 
-/// RP-04: data in uneven segments goes by one call for each of the segments that it comes from, and the last one alone says so.
+/// RP-04: data in uneven segments goes by one call for each of the segments that it comes from, and the last
+/// one alone says so.
 #[test]
 fn rp_04_one_call_for_each_segment() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! The rpc transport (`RP-` of the catalogue of tests), over loopback. A process has one server: the tests go one behind the other.
+//! The rpc transport (`RP-` of the catalogue of tests), over loopback. A process has one server: the tests go
+//! one behind the other.
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
 #[path = "../any/mod.rs"]
@@ -51,8 +52,9 @@ fn host() -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + high, middle, low)
 }
 
-/// A port of that address that had no listener before, below those that the kernel gives to connections. Binding one to see
-/// that it is free would leave it in use for as long as a child of another test has not called exec.
+/// A port of that address that had no listener before, below those that the kernel gives to connections.
+/// Binding one to see that it is free would leave it in use for as long as a child of another test has not
+/// called exec.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -274,8 +274,9 @@ enum Fate {
     Late,
 }
 
-/// The active end is a transfer machine. What it calls passes on the calls to the server of the passive end, which it is told apart
-/// from by its port alone, and holds up the second one until the passive buffer has gone.
+/// The active end is a transfer machine. What it calls passes on the calls to the server of the passive end,
+/// which it is told apart from by its port alone, and holds up the second one until the passive buffer has
+/// gone.
 fn check_a_part_too_late(active_queue: QueueType, fate: Fate) {
     // Enough for the first part on a slow machine.
     const WAIT: Duration = Duration::from_secs(1);

@@ -151,7 +151,8 @@ fn rp_08_byte_vectors_of_the_client() {
     let far = [0x7F00_0001, u32::from(far_port), 4];
     let descriptor = |queue: u32, total: u32| [&[1, 2, 0, 0, 0], &far[..], &[queue, total]].concat();
     let named = |queue, total| BulkDescriptor::from_bytes(&words(&descriptor(queue, total)));
-    // Each call with the number that its caller has chosen, which is no part of the vector, and what it is answered.
+    // Each call with the number that its caller has chosen, which is no part of the vector, and what it is
+    // answered.
     let played: Vec<(Vec<u8>, Vec<u8>)> = vec![
         (
             call(1, &[&[own_ip, own_port, 1], &far[..], &[5, 0x6865_6C6C, 0x6F00_0000]].concat()),

@@ -1,5 +1,5 @@
-//! What a transfer machine of the lnet transport does by itself, or with its own node, whatever net that is on. A node is named by the
-//! part of its addresses before the identifiers.
+//! What a transfer machine of the lnet transport does by itself, or with its own node, whatever net that is
+//! on. A node is named by the part of its addresses before the identifiers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,4 +1,5 @@
-//! What two transfer machines of the lnet transport do with each other, whatever net is between them. Each scenario ends both.
+//! What two transfer machines of the lnet transport do with each other, whatever net is between them. Each
+//! scenario ends both.
 
 pub(crate) mod alone;
 
@@ -143,7 +144,8 @@ pub(crate) fn a_descriptor_of_an_earlier_use([mut near, mut far]: [Party; 2]) {
     far.end();
 }
 
-/// ME-12 and LN-23: every queue has a buffer when the stop aborts. What has left this node by then has gone well.
+/// ME-12 and LN-23: every queue has a buffer when the stop aborts. What has left this node by then has gone
+/// well.
 pub(crate) fn a_stop_with_all_queues_loaded([mut near, mut far]: [Party; 2]) {
     let (entered, is_entered) = mpsc::channel();
     let (go, gate) = mpsc::channel::<()>();
@@ -251,8 +253,8 @@ pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
     far.add(far.buffer(&[40, 30, 30]), Operation::Receive { min_receive_bytes: 50, max_messages: 9 });
     far.post(60, 50, 9);
     send_each(&mut near, &far.address(), &[45, 50, 50]);
-    // Of the first 55 bytes are left, and then 5; of the second 10. The second one's message may be told of before the last
-    // one of the first, which waits until the event before it is dropped.
+    // Of the first 55 bytes are left, and then 5; of the second 10. The second one's message may be told of
+    // before the last one of the first, which waits until the event before it is dropped.
     let mut taken: Vec<_> = (0..3)
         .map(|_| {
             let event = far.buffer_event();

@@ -1,8 +1,9 @@
-//! The console: has nodes join a session, gives them tests, and asks for their counters (LNet `selftest/console.c`,
-//! `conrpc.c`).
+//! The console: has nodes join a session, gives them tests, and asks for their counters (LNet
+//! `selftest/console.c`, `conrpc.c`).
 //!
-//! Invariants: nodes that are asked together are asked at the same time, and answered for in their order; a node that does
-//! not answer counts as down until it is asked anew; a test is at all its nodes, or not in the batch.
+//! Invariants: nodes that are asked together are asked at the same time, and answered for in their order; a
+//! node that does not answer counts as down until it is asked anew; a test is at all its nodes, or not in the
+//! batch.
 
 mod state;
 
@@ -528,8 +529,8 @@ impl Console {
         Terms { features, patience: Duration::from_secs(patience_s.into()) }
     }
 
-    /// Asks nodes at the same time, and notes which are down. `body` makes the request of the node's number and the match
-    /// bits of reply and bulk data.
+    /// Asks nodes at the same time, and notes which are down. `body` makes the request of the node's number
+    /// and the match bits of reply and bulk data.
     async fn ask(
         &self,
         terms: Terms,

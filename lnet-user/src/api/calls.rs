@@ -1,9 +1,9 @@
 //! What application threads want of a shard.
 //!
-//! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and the caller with one more waits for room. Each
-//! call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a call, and
-//! looks for one after it has said that it is about to sleep. A PUT or GET that is queued allocates nothing; other calls
-//! may.
+//! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and the caller with one more waits for room.
+//! Each call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a
+//! call, and looks for one after it has said that it is about to sleep. A PUT or GET that is queued allocates
+//! nothing; other calls may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,8 +132,8 @@ impl Caller {
         &self.signals
     }
 
-    /// Leaves a call. Where there are too many, it waits until some were taken; before it does, `relieve` may take
-    /// some.
+    /// Leaves a call. Where there are too many, it waits until some were taken; before it does, `relieve` may
+    /// take some.
     pub(super) fn enqueue(&self, call: Call, relieve: impl FnOnce()) -> Result<(), LnetError> {
         self.signals.calls.fetch_add(1, Ordering::Release);
         let left = match self.calls.try_send(call) {

@@ -12,8 +12,8 @@ use crate::locks::MutexGuard;
 use crate::node::{NiState, XdpMode};
 
 impl Lnet {
-    /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as long as it
-    /// may be, or the capture is stopped, or the node stops. Several may run at once.
+    /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as
+    /// long as it may be, or the capture is stopped, or the node stops. Several may run at once.
     ///
     /// # Errors
     /// [`LnetError::Capture`], [`LnetError::Stopped`]: no file is left behind.
@@ -43,8 +43,8 @@ impl Lnet {
         self.inner.lock_captures().states()
     }
 
-    /// Stops a capture, once all frames are in its file that shards have handled before, and takes it off the list; what it has become. Its
-    /// file is complete. One that ended by itself is taken off the list.
+    /// Stops a capture, once all frames are in its file that shards have handled before, and takes it off the
+    /// list; what it has become. Its file is complete. One that ended by itself is taken off the list.
     ///
     /// # Errors
     /// [`LnetError::Capture`] if there is none that writes to `path`.

@@ -39,8 +39,8 @@ impl Target {
         Self { process, portal, match_bits, offset: 0, self_nid: None }
     }
 
-    /// The process that a message came from, by the NIDs that it came from and was sent to: the answer takes the same path.
-    /// `None` for the event of a message that this node has sent.
+    /// The process that a message came from, by the NIDs that it came from and was sent to: the answer takes
+    /// the same path. `None` for the event of a message that this node has sent.
     #[must_use]
     pub fn reply_to(event: &Event, portal: u32, match_bits: u64) -> Option<Self> {
         let origin = event.origin()?;
@@ -60,8 +60,9 @@ pub enum Ack {
 }
 
 /// A bound descriptor: what PUTs and GETs of this node take bytes from, or fill. Dropping it unlinks it; its
-/// buffer comes home with its last event all the same. Of an ACK or a REPLY that may still come nothing is told then, which
-/// is what the status of that event says: `Unknown`. To wait for it, keep or [detach](Self::detach) the descriptor.
+/// buffer comes home with its last event all the same. Of an ACK or a REPLY that may still come nothing is
+/// told then, which is what the status of that event says: `Unknown`. To wait for it, keep or
+/// [detach](Self::detach) the descriptor.
 #[derive(Debug)]
 pub struct Descriptor {
     handle: MdHandle,
@@ -91,8 +92,8 @@ impl Descriptor {
         &self.shard
     }
 
-    /// Puts its bytes to a portal. What comes of it are a SEND when the bytes are not read any more, and an ACK
-    /// if that is wanted.
+    /// Puts its bytes to a portal. What comes of it are a SEND when the bytes are not read any more, and an
+    /// ACK if that is wanted.
     pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> Request<'_> {
         Request { descriptor: self, message: Message::put(self.handle, to, ack, hdr_data) }
     }
@@ -101,8 +102,9 @@ impl Descriptor {
     /// when the bytes are there.
     ///
     /// # Kernel nodes
-    /// A kernel node trips an assertion, and dies, at a GET for a portal where it has never had an entry. Over tcp a GET is for
-    /// portals where the peer is known to have posted one; a node of this library drops such a GET.
+    /// A kernel node trips an assertion, and dies, at a GET for a portal where it has never had an entry.
+    /// Over tcp a GET is for portals where the peer is known to have posted one; a node of this library drops
+    /// such a GET.
     pub fn get(&self, from: &Target) -> Request<'_> {
         Request { descriptor: self, message: Message::get(self.handle, from) }
     }
@@ -165,8 +167,8 @@ impl Drop for Entry {
 }
 
 impl Lnet {
-    /// Makes an event queue of `slots` places on each shard ([`ShardHandle::create_event_queue`]): for descriptors of
-    /// any of them.
+    /// Makes an event queue of `slots` places on each shard ([`ShardHandle::create_event_queue`]): for
+    /// descriptors of any of them.
     ///
     /// # Errors
     /// [`LnetError::Queue`] when a shard has no room for it.
@@ -174,11 +176,13 @@ impl Lnet {
         EventQueue::create(self.shards(), slots)
     }
 
-    /// Makes an event queue of `slots` places for descriptors of entries like this one, whose `ignore_bits` say in which
-    /// bits they differ: on the shard where their messages belong, or on each shard where no single one is theirs.
+    /// Makes an event queue of `slots` places for descriptors of entries like this one, whose `ignore_bits`
+    /// say in which bits they differ: on the shard where their messages belong, or on each shard where no
+    /// single one is theirs.
     ///
     /// # Errors
-    /// [`LnetError::Lend`] where there is no such portal, [`LnetError::Queue`] when a shard has no room for it.
+    /// [`LnetError::Lend`] where there is no such portal, [`LnetError::Queue`] when a shard has no room for
+    /// it.
     pub fn create_event_queue_for(&self, entries: &EntrySpec, slots: u32) -> Result<EventQueue, LnetError> {
         let EntrySpec { portal, ref source, match_bits, ignore_bits, .. } = *entries;
         match entry_home(&self.steering(), portal, source, match_bits, ignore_bits) {

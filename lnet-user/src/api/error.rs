@@ -41,8 +41,8 @@ pub enum LnetError {
         /// How many there are.
         shards: usize,
     },
-    /// The shard has ended: a thread that drove it has panicked, and what it said is on standard error. Its buffers are
-    /// gone with it; start another node.
+    /// The shard has ended: a thread that drove it has panicked, and what it said is on standard error. Its
+    /// buffers are gone with it; start another node.
     #[error("the thread of shard {} has ended: start the node anew", .0.0)]
     Stopped(ShardId),
     /// An entry or a descriptor is not made.
@@ -127,7 +127,7 @@ pub struct NotLent {
     /// Why.
     #[source]
     pub error: LnetError,
-    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]), or where it comes with an event
-    /// ([`ShardHandle::start`](super::ShardHandle::start)).
+    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]), or where it comes with an
+    /// event ([`ShardHandle::start`](super::ShardHandle::start)).
     pub buffer: Option<Buffer>,
 }

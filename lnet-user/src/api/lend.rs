@@ -1,7 +1,7 @@
 //! Match entries and descriptors are made: a buffer is lent to a shard.
 //!
-//! Invariant: a buffer that is not lent comes back, with the error, the future or the event that says so. What is made for
-//! a future that was dropped is unlinked.
+//! Invariant: a buffer that is not lent comes back, with the error, the future or the event that says so.
+//! What is made for a future that was dropped is unlinked.
 
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
@@ -45,7 +45,8 @@ impl Outgoing {
         Self { md: *md, buffer, message: Message::get(NO_MD, from) }
     }
 
-    /// The same for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for other parts may follow.
+    /// The same for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for
+    /// other parts may follow.
     #[must_use]
     pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
         let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
@@ -54,8 +55,8 @@ impl Outgoing {
 }
 
 impl ShardHandle {
-    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where another thread drives
-    /// the shard, this one waits for it.
+    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where
+    /// another thread drives the shard, this one waits for it.
     ///
     /// # Errors
     /// [`NotLent`] says why, and hands the buffer back.
@@ -66,8 +67,8 @@ impl ShardHandle {
         Ok(Entry::new(entry, md, self.clone()))
     }
 
-    /// [`ShardHandle::attach`] for a caller that has other things to do meanwhile, in whatever runtime. It begins at once;
-    /// dropping the future unlinks the entry.
+    /// [`ShardHandle::attach`] for a caller that has other things to do meanwhile, in whatever runtime. It
+    /// begins at once; dropping the future unlinks the entry.
     ///
     /// # Errors
     /// As [`ShardHandle::attach`].
@@ -87,16 +88,17 @@ impl ShardHandle {
         }
     }
 
-    /// [`ShardHandle::attach`] without a handle, as for one that is detached: leaves it for the shard and returns. Should the
-    /// shard refuse it, an UNLINK event with the status [`Cause::Refused`](lnet_core::lnd::Cause::Refused) and the
-    /// spec's `user_ptr` says so: [`QueuedEvent::refusal`](super::QueuedEvent::refusal) why, and
-    /// [`QueuedEvent::into_buffer`](super::QueuedEvent::into_buffer) gives the buffer back. It comes before requests that
-    /// this thread queues later.
+    /// [`ShardHandle::attach`] without a handle, as for one that is detached: leaves it for the shard and
+    /// returns. Should the shard refuse it, an UNLINK event with the status
+    /// [`Cause::Refused`](lnet_core::lnd::Cause::Refused) and the spec's `user_ptr` says so:
+    /// [`QueuedEvent::refusal`](super::QueuedEvent::refusal) why, and
+    /// [`QueuedEvent::into_buffer`](super::QueuedEvent::into_buffer) gives the buffer back. It comes before
+    /// requests that this thread queues later.
     ///
     /// # Errors
-    /// [`NotLent`] hands the buffer back: [`LnetError::NoEventQueue`], where the refusal could not be told, and an error that
-    /// [is busy](LnetError::is_busy) while 256 calls of this kind are on their way to the shard, or refused and still in the
-    /// event queue.
+    /// [`NotLent`] hands the buffer back: [`LnetError::NoEventQueue`], where the refusal could not be told,
+    /// and an error that [is busy](LnetError::is_busy) while 256 calls of this kind are on their way to the
+    /// shard, or refused and still in the event queue.
     pub fn attach_queued(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<(), NotLent> {
         let end = self.end();
         let slot = match md.event_queue {
@@ -117,8 +119,8 @@ impl ShardHandle {
         end.enqueue(Call::Run(Box::new(run))).map_err(|error| NotLent { error, buffer: None })
     }
 
-    /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event. Where another thread drives
-    /// the shard, this one waits for it.
+    /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event. Where another
+    /// thread drives the shard, this one waits for it.
     ///
     /// # Errors
     /// [`NotLent`] says why, and hands the buffer back.
@@ -128,8 +130,8 @@ impl ShardHandle {
         Ok(Descriptor::new(handle, &md, self.clone()))
     }
 
-    /// [`ShardHandle::bind`] for a caller that has other things to do meanwhile, in whatever runtime. It begins at once;
-    /// dropping the future unlinks the descriptor.
+    /// [`ShardHandle::bind`] for a caller that has other things to do meanwhile, in whatever runtime. It
+    /// begins at once; dropping the future unlinks the descriptor.
     ///
     /// # Errors
     /// As [`ShardHandle::bind`].
@@ -147,8 +149,9 @@ impl ShardHandle {
         }
     }
 
-    /// [`ShardHandle::attach`] for each of these, up to 64 by one call: a burst costs the caller few waits for a thread that
-    /// drives the shard. The results stand in their order; one that is refused does not keep the others from being made.
+    /// [`ShardHandle::attach`] for each of these, up to 64 by one call: a burst costs the caller few waits
+    /// for a thread that drives the shard. The results stand in their order; one that is refused does not
+    /// keep the others from being made.
     ///
     /// # Errors
     /// [`NotLent`] for each entry that was not made, as [`ShardHandle::attach`].
@@ -173,8 +176,8 @@ impl ShardHandle {
         Ok(Descriptor::new(started?, &md, self.clone()))
     }
 
-    /// [`ShardHandle::start`] for each of these messages, up to 64 by one call: a burst costs the caller few waits for a
-    /// thread that drives the shard. The results stand in their order.
+    /// [`ShardHandle::start`] for each of these messages, up to 64 by one call: a burst costs the caller few
+    /// waits for a thread that drives the shard. The results stand in their order.
     ///
     /// # Errors
     /// [`NotLent`] for each message that was not started, as [`ShardHandle::start`].
@@ -267,12 +270,13 @@ fn outcome<T>(made: Result<Result<T, Refused>, LnetError>) -> Result<T, NotLent>
 }
 
 impl Lnet {
-    /// Posts a match entry with a memory descriptor on the shard that the portal's policy sends its messages to;
-    /// [`Entry::shard`] says which. Where every shard will do (`Rotor`), it is the one of the event queue.
+    /// Posts a match entry with a memory descriptor on the shard that the portal's policy sends its messages
+    /// to; [`Entry::shard`] says which. Where every shard will do (`Rotor`), it is the one of the event
+    /// queue.
     ///
     /// # Errors
-    /// [`NotLent`] says why, and hands the buffer back: as [`ShardHandle::attach`], and where senders decide the
-    /// shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
+    /// [`NotLent`] says why, and hands the buffer back: as [`ShardHandle::attach`], and where senders decide
+    /// the shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
     pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
         match self.shard_of_entry(entry, md) {
             Ok(shard) => shard.attach(entry, md, buffer),

@@ -1,11 +1,12 @@
 //! Event queues of a shard that are to be looked at, as their consumers say on any thread.
 //!
-//! Invariant: a mark is set after what it tells of has happened, and taken before the queue is looked at, so that none is
-//! lost. One that is taken may have been taken before.
+//! Invariant: a mark is set after what it tells of has happened, and taken before the queue is looked at, so
+//! that none is lost. One that is taken may have been taken before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A bit for each queue, and one for each word of them, so that a look at all costs little where there are thousands.
+/// A bit for each queue, and one for each word of them, so that a look at all costs little where there are
+/// thousands.
 #[derive(Debug)]
 pub(super) struct Marks {
     words: Box<[AtomicU64]>,

@@ -9,16 +9,16 @@
 //! The driver is the shard's own thread, or one that waits for the shard's events again and again
 //! ([`EventQueue::next_blocking`]): then no message wakes another thread.
 //!
-//! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for which the caller
-//! waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]);
-//! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited ([`Request`]); an
-//! [`EventQueue`] tells what came of them. Buffers
+//! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for
+//! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]);
+//! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited
+//! ([`Request`]); an [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
-//! drive the shards itself, without any hand-over between threads, uses [`NodeDriver::start`](crate::node::NodeDriver::start)
-//! and [`Worker`] instead.
+//! drive the shards itself, without any hand-over between threads, uses
+//! [`NodeDriver::start`](crate::node::NodeDriver::start) and [`Worker`] instead.
 //!
-//! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
-//! reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
+//! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places
+//! are reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
 //! for, and the last one of a node stops its threads. A PUT or GET that is queued allocates nothing.
 //!
 //! ```
@@ -128,7 +128,8 @@ impl Threads {
     }
 }
 
-/// What all handles of a node have in common. The threads stop with the last of them; those of the runner do not count.
+/// What all handles of a node have in common. The threads stop with the last of them; those of the runner do
+/// not count.
 struct Inner {
     core: Arc<Core>,
     /// That of the runner, until it is stopped; the runner's own handles have none, and stop nothing.
@@ -137,7 +138,8 @@ struct Inner {
 
 /// What the handles share with the runner.
 struct Core {
-    /// First: while the shards run that have their taps. Locked after the node and before the view, if those are locked too.
+    /// First: while the shards run that have their taps. Locked after the node and before the view, if those
+    /// are locked too.
     captures: Mutex<Captures>,
     // Before the node: no frame is steered to a shard that is not there.
     node: Mutex<NodeDriver>,
@@ -382,8 +384,8 @@ impl ShardEnd {
         }
     }
 
-    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out in any case; where the
-    /// result is waited for no longer, `lost` has it.
+    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out in any
+    /// case; where the result is waited for no longer, `lost` has it.
     fn run_async<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
@@ -410,8 +412,8 @@ impl ShardEnd {
         }
     }
 
-    /// Runs something between two turns: on this thread if no other drives the shard, else on that, whose result it waits
-    /// for. It must not own what ends the shard.
+    /// Runs something between two turns: on this thread if no other drives the shard, else on that, whose
+    /// result it waits for. It must not own what ends the shard.
     fn run<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
@@ -475,8 +477,8 @@ impl ShardHandle {
         self.end().run(move |worker, _| run(worker))
     }
 
-    /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once, and is
-    /// carried out even if the result is not waited for.
+    /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once,
+    /// and is carried out even if the result is not waited for.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.

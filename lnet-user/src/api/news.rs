@@ -1,4 +1,5 @@
-//! What shards have for the runner of their node that cannot wait for its next look: failures, and peers to be found out about.
+//! What shards have for the runner of their node that cannot wait for its next look: failures, and peers to
+//! be found out about.
 
 use tokio::sync::Notify;
 

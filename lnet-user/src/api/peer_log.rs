@@ -1,6 +1,7 @@
 //! What the log tells of peers: a line for each change, whatever number of shards has found it out.
 //!
-//! Invariant: what peers do is logged no faster than a peer can begin new lives in [`INTERVAL`], and takes bounded memory.
+//! Invariant: what peers do is logged no faster than a peer can begin new lives in [`INTERVAL`], and takes
+//! bounded memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use tracing::{info, warn};
 use crate::lnd::Counted;
 use crate::runtime::Worker;
 
-/// How long nothing more is said of the same kind: of refused frames, of refused connections, and of the new lives of a
-/// peer.
+/// How long nothing more is said of the same kind: of refused frames, of refused connections, and of the new
+/// lives of a peer.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 /// How long a peer may be silent that is not said to be so: a frame may be lost.
 const SILENCE: Duration = Duration::from_secs(1);

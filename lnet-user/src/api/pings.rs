@@ -85,7 +85,8 @@ pub(super) async fn get(
     }
 }
 
-/// Tells a node what this one says of itself, and waits for its acknowledgement. Dropping the future gives the PUT up.
+/// Tells a node what this one says of itself, and waits for its acknowledgement. Dropping the future gives
+/// the PUT up.
 pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), DriverError> {
     let pushed = async {
         let events = lnet.shard(0)?.create_event_queue(GET_EVENTS)?;

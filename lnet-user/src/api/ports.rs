@@ -1,4 +1,5 @@
-//! The topology of a node that runs: requests to its control state machine, and the NIs that it has opened and closed.
+//! The topology of a node that runs: requests to its control state machine, and the NIs that it has opened
+//! and closed.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -30,9 +31,9 @@ impl Lnet {
         added.ok_or(LnetError::Refused(lnet_core::node::RequestError::Cancelled))
     }
 
-    /// Removes an NI: no message is sent by it any more, and what is under way has `patience` to end; then what
-    /// is left goes by another NI to the same peer, or ends. Returns when it is closed, which may take as long as the
-    /// LND timeout beyond `patience` where peers do not answer.
+    /// Removes an NI: no message is sent by it any more, and what is under way has `patience` to end; then
+    /// what is left goes by another NI to the same peer, or ends. Returns when it is closed, which may take
+    /// as long as the LND timeout beyond `patience` where peers do not answer.
     ///
     /// # Errors
     /// [`LnetError::Node`] if there is none of this number, [`LnetError::Refused`], [`LnetError::Ended`].
@@ -46,7 +47,8 @@ impl Lnet {
     /// Changes the policy of a portal, which has no entries.
     ///
     /// # Errors
-    /// [`LnetError::Refused`] if it has some, or messages wait for one, or the policy cannot be; [`LnetError::Ended`].
+    /// [`LnetError::Refused`] if it has some, or messages wait for one, or the policy cannot be;
+    /// [`LnetError::Ended`].
     pub fn set_policy(&self, portal: u8, policy: Policy) -> Result<(), LnetError> {
         let change = Change::SetPolicy { portal: portal.into(), policy };
         block_on(self.request(Request::batch(vec![change]))).map(drop)
@@ -56,7 +58,8 @@ impl Lnet {
     /// [`Discovery`](crate::Discovery), as numbers.
     ///
     /// # Errors
-    /// [`LnetError::Refused`] if the value is out of range, or does not go with the others; [`LnetError::Ended`].
+    /// [`LnetError::Refused`] if the value is out of range, or does not go with the others;
+    /// [`LnetError::Ended`].
     pub fn set(&self, setting: Global, value: u32) -> Result<(), LnetError> {
         let change = Change::Set { setting, value: value.into() };
         block_on(self.request(Request::batch(vec![change]))).map(drop)
@@ -71,8 +74,8 @@ impl Lnet {
         block_on(self.request(Request::batch(changes))).map(drop)
     }
 
-    /// Discovers the node that has a NID, whatever is known of it: its NIDs, the primary one first (LNet `peer.c:
-    /// LNetDiscover`). With `is_forced` it is told as well what this node says of itself.
+    /// Discovers the node that has a NID, whatever is known of it: its NIDs, the primary one first (LNet
+    /// `peer.c: LNetDiscover`). With `is_forced` it is told as well what this node says of itself.
     ///
     /// # Errors
     /// [`LnetError::Refused`] says why it is not; [`LnetError::Ended`].
@@ -80,7 +83,8 @@ impl Lnet {
         block_on(self.discover_async(nid, is_forced))
     }
 
-    /// [`Lnet::discover`] for a caller that has other things to do meanwhile. Dropping the future gives it up.
+    /// [`Lnet::discover`] for a caller that has other things to do meanwhile. Dropping the future gives it
+    /// up.
     ///
     /// # Errors
     /// As [`Lnet::discover`].
@@ -88,14 +92,15 @@ impl Lnet {
         self.pinged(Request::Discover { nid, is_forced }).await
     }
 
-    /// Announces a peer by its NIDs, as a program does that has them from elsewhere (LNet `peer.c: LNetAddPeer`); what is
-    /// known of it then.
+    /// Announces a peer by its NIDs, as a program does that has them from elsewhere (LNet `peer.c:
+    /// LNetAddPeer`); what is known of it then.
     ///
-    /// The first NID that is on a net of this node is the peer's primary NID, by which its events and entries go. That stays,
-    /// whatever discovery finds, unless [`NodeConfig::lock_prim_nid`](crate::NodeConfig::lock_prim_nid) says otherwise. The
-    /// nodes that have the other NIDs are discovered, and what turns out to be Multi-Rail becomes a part of the peer; this
-    /// does not wait for that, as [`Lnet::discover`] does. Without discovery (`Global::Discovery`) each NID is a peer of its
-    /// own. A peer that an administrator has made stays as it is.
+    /// The first NID that is on a net of this node is the peer's primary NID, by which its events and entries
+    /// go. That stays, whatever discovery finds, unless
+    /// [`NodeConfig::lock_prim_nid`](crate::NodeConfig::lock_prim_nid) says otherwise. The nodes that have
+    /// the other NIDs are discovered, and what turns out to be Multi-Rail becomes a part of the peer; this
+    /// does not wait for that, as [`Lnet::discover`] does. Without discovery (`Global::Discovery`) each NID
+    /// is a peer of its own. A peer that an administrator has made stays as it is.
     ///
     /// # Errors
     /// [`LnetError::Refused`] if no NID is on a net of this node; [`LnetError::Ended`].
@@ -113,18 +118,19 @@ impl Lnet {
 
     /// The primary NID of the peer that has a NID, by which its events go (LNet `peer.c: LNetPrimaryNID`).
     ///
-    /// A peer that was not discovered yet, or has changed since, is discovered first, and this waits for it. It does not
-    /// where the primary NID cannot change: it is locked ([`Lnet::announce_peer`], `peer add --lock_prim`), or discovery is
-    /// off, when a NID that is not known stands for itself.
+    /// A peer that was not discovered yet, or has changed since, is discovered first, and this waits for it.
+    /// It does not where the primary NID cannot change: it is locked ([`Lnet::announce_peer`], `peer add
+    /// --lock_prim`), or discovery is off, when a NID that is not known stands for itself.
     ///
     /// # Errors
-    /// [`LnetError::Refused`] says why the peer is not discovered, where LNet takes the NID for the primary one;
-    /// [`LnetError::Ended`].
+    /// [`LnetError::Refused`] says why the peer is not discovered, where LNet takes the NID for the primary
+    /// one; [`LnetError::Ended`].
     pub fn primary_nid(&self, nid: Nid) -> Result<Nid, LnetError> {
         block_on(self.primary_nid_async(nid))
     }
 
-    /// [`Lnet::primary_nid`] for a caller that has other things to do meanwhile. Dropping the future gives it up.
+    /// [`Lnet::primary_nid`] for a caller that has other things to do meanwhile. Dropping the future gives it
+    /// up.
     ///
     /// # Errors
     /// As [`Lnet::primary_nid`].
@@ -132,7 +138,8 @@ impl Lnet {
         Ok(self.pinged(Request::PrimaryNid { nid }).await?.primary)
     }
 
-    /// Asks a node for its NIDs, from a local NID or whichever leads there, and waits for its answer at most so long.
+    /// Asks a node for its NIDs, from a local NID or whichever leads there, and waits for its answer at most
+    /// so long.
     ///
     /// # Errors
     /// [`LnetError::Refused`] says why there is none; [`LnetError::Ended`].
@@ -140,8 +147,8 @@ impl Lnet {
         block_on(self.ping_async(nid, source, timeout))
     }
 
-    /// [`Lnet::ping`] for a caller that has other things to do meanwhile, in whatever runtime. Dropping the future
-    /// gives it up.
+    /// [`Lnet::ping`] for a caller that has other things to do meanwhile, in whatever runtime. Dropping the
+    /// future gives it up.
     ///
     /// # Errors
     /// As [`Lnet::ping`].
@@ -162,7 +169,8 @@ impl Lnet {
         }
     }
 
-    /// The nodes that this one knows of by their traffic, has pinged, or was told by; in the order of their primary NIDs.
+    /// The nodes that this one knows of by their traffic, has pinged, or was told by; in the order of their
+    /// primary NIDs.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] if a shard has ended.
@@ -220,8 +228,8 @@ impl Lnet {
         self.inner.runner.ni(ni)
     }
 
-    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as many as
-    /// its link wants. One that there is not is passed over.
+    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as
+    /// many as its link wants. One that there is not is passed over.
     pub(crate) async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
         let set = self.inner.node().set_conns_per_peer(nid, asked);
         let Some((ni, count)) = set else { return Ok(()) };
@@ -301,7 +309,8 @@ impl Core {
         node.nis().find(|state| state.ni == ni).ok_or(NodeError::NoNi(ni.0).into())
     }
 
-    /// Takes the parts of an NI from all shards, which are quiet about it, and closes it. It may take a moment.
+    /// Takes the parts of an NI from all shards, which are quiet about it, and closes it. It may take a
+    /// moment.
     pub(super) fn close_ni(&self, ni: NiId) -> Result<(), LnetError> {
         let mut node = self.node();
         Ok(node.close_ni(ni, self.take_ports(ni))?)

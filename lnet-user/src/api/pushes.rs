@@ -1,7 +1,8 @@
-//! What takes the pushes of peers: on each shard that they may reach an entry for one PUT, which is posted anew after it.
+//! What takes the pushes of peers: on each shard that they may reach an entry for one PUT, which is posted
+//! anew after it.
 //!
-//! Invariants: portal 0 is lazy, so that a push which comes meanwhile waits; what is posted has the room that the state
-//! machine says; the ends of the event queues have no handle of the node.
+//! Invariants: portal 0 is lazy, so that a push which comes meanwhile waits; what is posted has the room that
+//! the state machine says; the ends of the event queues have no handle of the node.
 
 use std::future::poll_fn;
 use std::sync::{Arc, PoisonError};
@@ -22,7 +23,8 @@ use super::{Core, LnetError};
 use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
 
-/// Places of a target's event queue: those that its descriptor reserves, and as many for the one that comes after it.
+/// Places of a target's event queue: those that its descriptor reserves, and as many for the one that comes
+/// after it.
 const SLOTS: u32 = 4;
 
 /// A push that has arrived.

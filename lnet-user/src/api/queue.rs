@@ -1,8 +1,9 @@
 //! The application's end of an event queue.
 //!
-//! Invariants: of each shard one producer, its thread, and one consumer, the owner of the [`EventQueue`]; between them a
-//! bounded ring without a lock. What is left in the ring when the shard ends can still be taken. A consumer that waits
-//! is woken after what was waited for is there, and looks again after it has said that it waits.
+//! Invariants: of each shard one producer, its thread, and one consumer, the owner of the [`EventQueue`];
+//! between them a bounded ring without a lock. What is left in the ring when the shard ends can still be
+//! taken. A consumer that waits is woken after what was waited for is there, and looks again after it has
+//! said that it waits.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -78,7 +79,8 @@ pub struct QueuedEvent {
 impl QueuedEvent {
     /// The payload of a PUT or REPLY that has arrived, to be read on any thread for as long as the event
     /// lives. `None` for other events, and where messages may be written to the same bytes again
-    /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer; and where it lies in several fragments.
+    /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer; and where it lies in several
+    /// fragments.
     #[must_use]
     pub fn payload(&self) -> Option<&[u8]> {
         self.payload_fragments()?.contiguous()
@@ -108,8 +110,8 @@ impl QueuedEvent {
         }
     }
 
-    /// Why a request that was queued was not started, or an entry not made: then this is no event of the shard, but stands
-    /// for its SEND, or for the UNLINK of its descriptor.
+    /// Why a request that was queued was not started, or an entry not made: then this is no event of the
+    /// shard, but stands for its SEND, or for the UNLINK of its descriptor.
     #[must_use]
     pub fn refusal(&self) -> Option<&LnetError> {
         match &self.payload {
@@ -158,7 +160,8 @@ impl QueueEnd {
         self.ring().is_abandoned()
     }
 
-    /// Has the consumer wake the shard when it has made room. What it has made before is to be looked for after this.
+    /// Has the consumer wake the shard when it has made room. What it has made before is to be looked for
+    /// after this.
     pub(super) fn await_room(&self) {
         self.wants_room.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -301,7 +304,8 @@ impl std::fmt::Debug for EventQueue {
 }
 
 impl EventQueue {
-    /// Makes a queue of so many slots on each of these shards. It has the name that the first of them gives it.
+    /// Makes a queue of so many slots on each of these shards. It has the name that the first of them gives
+    /// it.
     pub(super) fn create(
         shards: impl IntoIterator<Item = ShardHandle>,
         slots: u32,
@@ -346,8 +350,8 @@ impl EventQueue {
         stopped.map_or(Ok(None), Err)
     }
 
-    /// The next event. Blocks until there is one, or until `timeout` is over: then `None`. A thread that waits again
-    /// and again drives the shard itself meanwhile, if the queue is on one shard.
+    /// The next event. Blocks until there is one, or until `timeout` is over: then `None`. A thread that
+    /// waits again and again drives the shard itself meanwhile, if the queue is on one shard.
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].

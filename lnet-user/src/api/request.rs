@@ -1,8 +1,8 @@
 //! Requests of a descriptor: queued, started or awaited.
 //!
-//! Invariants: a request that is queued and then refused is told by an event, for which a place was reserved when
-//! it was queued: of one descriptor at most [`REFUSALS_MAX`] requests are on their way to the shard or refused
-//! and not yet told. The outcome of a request that is awaited goes to its future alone.
+//! Invariants: a request that is queued and then refused is told by an event, for which a place was reserved
+//! when it was queued: of one descriptor at most [`REFUSALS_MAX`] requests are on their way to the shard or
+//! refused and not yet told. The outcome of a request that is awaited goes to its future alone.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -185,13 +185,13 @@ pub(super) enum Answer {
 ///
 /// - `put(..).queue()` returns at once. Events tell what came of it, also when it is refused.
 /// - `put(..).start()` blocks until the shard has started it, and returns the refusal. Events tell the rest.
-/// - `put(..).await` gives its outcome, in any runtime: the [`QueuedEvent`] of the REPLY, of the ACK if that was wanted,
-///   or else of the SEND; or that of the event that says that none of them will come. No event of the request
-///   comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
-///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A descriptor
-///   has one awaited request at a time, and no other one meanwhile: their events could not be told apart. The outcome
-///   comes behind the earlier events of the same queue: a task that is the only one to take those must not wait
-///   for it, or give the descriptor a queue of its own.
+/// - `put(..).await` gives its outcome, in any runtime: the [`QueuedEvent`] of the REPLY, of the ACK if that
+///   was wanted, or else of the SEND; or that of the event that says that none of them will come. No event of
+///   the request comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
+///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A
+///   descriptor has one awaited request at a time, and no other one meanwhile: their events could not be told
+///   apart. The outcome comes behind the earlier events of the same queue: a task that is the only one to
+///   take those must not wait for it, or give the descriptor a queue of its own.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is queued, started or awaited"]
 pub struct Request<'a> {
@@ -200,12 +200,14 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The same for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a REPLY fills. So one
-    /// descriptor, bound once with a threshold for all of them or [`Threshold::Infinite`](lnet_core::md::Threshold), serves
-    /// many messages. PUTs of whatever parts may be under way at once; their events tell them apart by match bits and
-    /// `hdr_data`. GETs of several parts are one after the other: a REPLY names its descriptor alone. What they have got is
-    /// in the buffer when the last event brings that. A part that leaves the descriptor is refused when the request starts
-    /// ([`SubmitError::Part`]), and so is another part while an answer may still come ([`SubmitError::OtherPart`]).
+    /// The same for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a
+    /// REPLY fills. So one descriptor, bound once with a threshold for all of them or
+    /// [`Threshold::Infinite`](lnet_core::md::Threshold), serves many messages. PUTs of whatever parts may be
+    /// under way at once; their events tell them apart by match bits and `hdr_data`. GETs of several parts
+    /// are one after the other: a REPLY names its descriptor alone. What they have got is in the buffer when
+    /// the last event brings that. A part that leaves the descriptor is refused when the request starts
+    /// ([`SubmitError::Part`]), and so is another part while an answer may still come
+    /// ([`SubmitError::OtherPart`]).
     pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
         let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
         Self { message, ..self }
@@ -213,13 +215,13 @@ impl Request<'_> {
 
     /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
     /// [`Cause::Refused`] says so, and [`QueuedEvent::refusal`] why.
-    /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the shard
-    /// already.
+    /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the
+    /// shard already.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could not tell of a
-    /// refusal ([`Request::start`] returns it); and [`SubmitError::EventQueueFull`] while 256 requests of the descriptor are on their
-    /// way to the shard, or refused and still in the event queue.
+    /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could
+    /// not tell of a refusal ([`Request::start`] returns it); and [`SubmitError::EventQueueFull`] while 256
+    /// requests of the descriptor are on their way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let refusals = self.descriptor.refusals();
         refusals.queue().ok_or(LnetError::NoEventQueue)?;

@@ -5,11 +5,13 @@
 //!                 <------- PUT to the reply portal, match bits N -----  Call::reply
 //! ```
 //!
-//! Longer data goes beside that: the client posts it, or room for it, under match bits that its request names, and the
-//! server gets or puts it there ([`Call::event`], [`Target::reply_to`]); `examples/request_reply.rs` does so.
+//! Longer data goes beside that: the client posts it, or room for it, under match bits that its request
+//! names, and the server gets or puts it there ([`Call::event`], [`Target::reply_to`]);
+//! `examples/request_reply.rs` does so.
 //!
-//! Invariants: `N` is a number that no other node can guess and that no two calls of a client share, so a reply reaches the
-//! call that it answers or none. Nothing of a call that has ended, or whose future was dropped, stays posted.
+//! Invariants: `N` is a number that no other node can guess and that no two calls of a client share, so a
+//! reply reaches the call that it answers or none. Nothing of a call that has ended, or whose future was
+//! dropped, stays posted.
 //!
 //! ```
 //! use std::time::Duration;
@@ -78,8 +80,8 @@ pub struct ServiceSpec {
     pub request_bytes: u32,
     /// Longest reply in bytes; 4096 by default.
     pub reply_bytes: u32,
-    /// Calls at once: of a client those that are not answered, of a server those whose requests were not yet taken. 64 by
-    /// default.
+    /// Calls at once: of a client those that are not answered, of a server those whose requests were not yet
+    /// taken. 64 by default.
     pub calls: u32,
 }
 
@@ -120,14 +122,14 @@ impl Client {
         Ok(Self { lnet: lnet.clone(), service: *service, events, secret, next })
     }
 
-    /// Sends a request and waits for its reply, at most so long, in whatever runtime: the event of the reply, whose
-    /// [`QueuedEvent::payload`] it is. The request may have been carried out even where no reply comes. Dropping the
-    /// future gives the call up.
+    /// Sends a request and waits for its reply, at most so long, in whatever runtime: the event of the reply,
+    /// whose [`QueuedEvent::payload`] it is. The request may have been carried out even where no reply comes.
+    /// Dropping the future gives the call up.
     ///
     /// # Errors
     /// [`LnetError::NotSent`], [`LnetError::NoReply`] after the timeout, [`LnetError::LongReply`];
-    /// [`LnetError::Lend`] and [`LnetError::Request`] when it does not start, for instance since too many calls are
-    /// under way; [`LnetError::EachShard`] if the reply portal has the policy `Initiator`.
+    /// [`LnetError::Lend`] and [`LnetError::Request`] when it does not start, for instance since too many
+    /// calls are under way; [`LnetError::EachShard`] if the reply portal has the policy `Initiator`.
     pub async fn call(
         &self,
         server: Nid,
@@ -236,7 +238,8 @@ impl Drop for Posted<'_> {
     }
 }
 
-/// What takes requests. Its portal is lazy while it lives, so requests wait where no room is posted at the moment.
+/// What takes requests. Its portal is lazy while it lives, so requests wait where no room is posted at the
+/// moment.
 #[derive(Debug)]
 pub struct Server {
     lnet: Lnet,
@@ -368,7 +371,8 @@ impl Call {
         &self.queued.event
     }
 
-    /// Sends the reply. It is on its way even if the future is dropped, which is ready when the client's node has it.
+    /// Sends the reply. It is on its way even if the future is dropped, which is ready when the client's node
+    /// has it.
     ///
     /// # Errors
     /// [`LnetError::NotSent`]; as [`Client::call`] when it does not start.

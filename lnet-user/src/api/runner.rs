@@ -1,9 +1,9 @@
-//! What runs a node's control state machine: it tells the shards, opens and closes NIs, sends and answers pings, takes
-//! pushes, and looks at links and traffic.
+//! What runs a node's control state machine: it tells the shards, opens and closes NIs, sends and answers
+//! pings, takes pushes, and looks at links and traffic.
 //!
-//! Invariants: one thread runs the machine, and never waits for the kernel or a peer while it has something else to do;
-//! snapshots reach the shards in their order, and before what was decided after them is carried out; what blocks
-//! (opening and closing NIs) runs on threads of its own. The handles by which it pings
+//! Invariants: one thread runs the machine, and never waits for the kernel or a peer while it has something
+//! else to do; snapshots reach the shards in their order, and before what was decided after them is carried
+//! out; what blocks (opening and closing NIs) runs on threads of its own. The handles by which it pings
 //! are its own, so that the last one of the program stops it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,8 +40,8 @@ use crate::locks::{Mutex, MutexGuard};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 
-/// How often new peers that have sent something are looked for, and interfaces that have gone; those that there are tell what
-/// changes, and shards tell at once of peers that requests go to.
+/// How often new peers that have sent something are looked for, and interfaces that have gone; those that
+/// there are tell what changes, and shards tell at once of peers that requests go to.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
@@ -75,7 +75,8 @@ struct Books {
     nis: BTreeMap<u16, NiState>,
     /// GETs of pings.
     gets: BTreeMap<PingId, AbortHandle>,
-    /// NIs whose interface is being looked for, and why those that were not opened anew the last time were not.
+    /// NIs whose interface is being looked for, and why those that were not opened anew the last time were
+    /// not.
     sought: HashSet<Nid>,
     refusals: HashMap<Nid, String>,
     /// What answers pings.
@@ -204,8 +205,8 @@ impl Runner {
         self.wake.notify_one();
     }
 
-    /// Has something asked of the state machine be carried out. Dropping the future gives it up; a batch that has begun
-    /// goes on.
+    /// Has something asked of the state machine be carried out. Dropping the future gives it up; a batch that
+    /// has begun goes on.
     pub(super) async fn request(&self, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
         let (waiter, ended) = oneshot::channel();
         let id = {
@@ -345,7 +346,8 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
         .spawn(move || tracing::dispatcher::with_default(&dispatch, run))
 }
 
-/// Does what there is to be done, until the node's last handle goes, or a shard ends, which none does by itself.
+/// Does what there is to be done, until the node's last handle goes, or a shard ends, which none does by
+/// itself.
 async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let runner = &core.runner;
     let interface_changes = core.node().interface_changes();

@@ -1,10 +1,10 @@
 //! What a shard's driver does for the application: it answers calls and passes events on.
 //!
 //! Invariants: an event that the application has no room for stays in the shard's queue, where its place is
-//! reserved. A turn looks at the queues that the shard has events for, that their consumers have marked, and that a
-//! call has changed, however many others there are. The last event of a descriptor brings its buffer, so it is held
-//! back while leases on the buffer are out. A queue that the application has dropped is emptied: its descriptors are
-//! unlinked, and it goes with the last of them.
+//! reserved. A turn looks at the queues that the shard has events for, that their consumers have marked, and
+//! that a call has changed, however many others there are. The last event of a descriptor brings its buffer,
+//! so it is held back while leases on the buffer are out. A queue that the application has dropped is
+//! emptied: its descriptors are unlinked, and it goes with the last of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The shard's side of one event queue: it passes events on to the application's end, and outcomes to futures.
+//! The shard's side of one event queue: it passes events on to the application's end, and outcomes to
+//! futures.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -99,8 +100,8 @@ impl Queue {
         self.end.tell();
     }
 
-    /// Whether a future waits for what may be behind events that have no room. There are as many of these as descriptors
-    /// have reserved, since the application, which gives new entries, may be the one that waits.
+    /// Whether a future waits for what may be behind events that have no room. There are as many of these as
+    /// descriptors have reserved, since the application, which gives new entries, may be the one that waits.
     fn is_waited_for(&self) -> bool {
         !self.awaited.is_empty() && self.end.late_count() < self.slots as usize
     }

@@ -248,7 +248,8 @@ fn calls_wait_for_no_ni_that_is_being_opened() {
     outcome.expect("calls that are done before the NI is");
 }
 
-/// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a second.
+/// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a
+/// second.
 #[test]
 fn calls_that_are_queued_wait_for_no_other_thread() {
     const HELD: Duration = Duration::from_millis(500);
@@ -293,8 +294,8 @@ fn calls_that_are_queued_wait_for_no_other_thread() {
     holding.join().unwrap();
 }
 
-/// Threads add and remove NIs, start captures, change peers and look at all of it. Each order in which they lock is checked as it comes
-/// (`locks`), and those that comments of the locks promise are among them.
+/// Threads add and remove NIs, start captures, change peers and look at all of it. Each order in which they
+/// lock is checked as it comes (`locks`), and those that comments of the locks promise are among them.
 #[cfg(debug_assertions)]
 #[test]
 fn sm_06_control_from_several_threads_locks_in_one_order() {

@@ -19,7 +19,8 @@ pub(super) struct Traffic {
     peers: HashMap<(usize, Nid), Messages>,
 }
 
-/// What a shard has counted in all, and of each peer, with the NI by which it was first heard; `None` if nothing has moved.
+/// What a shard has counted in all, and of each peer, with the NI by which it was first heard; `None` if
+/// nothing has moved.
 pub(super) type Moved = Option<(u64, Vec<(Nid, Option<NiId>, Messages)>)>;
 
 /// Messages of a peer: in all, and those that came from it.
@@ -35,8 +36,8 @@ impl Traffic {
         Arc::clone(&self.totals)
     }
 
-    /// Takes what the shards tell; the peers with which there was traffic meanwhile, and whether some of it came from them, and
-    /// the NIs by which they were first heard.
+    /// Takes what the shards tell; the peers with which there was traffic meanwhile, and whether some of it
+    /// came from them, and the NIs by which they were first heard.
     pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<(Nid, bool, Option<NiId>)> {
         let mut totals = self.totals.to_vec();
         totals.resize(told.len(), 0);

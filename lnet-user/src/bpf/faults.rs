@@ -1,7 +1,7 @@
 //! The fault rules of an attached program, for tests of what a node does where frames are lost.
 //!
-//! Rules stand in a map of the program, which the kernel finds by the interface: so they are set from outside, whatever
-//! program of this machine has attached it.
+//! Rules stand in a map of the program, which the kernel finds by the interface: so they are set from
+//! outside, whatever program of this machine has attached it.
 
 use std::fmt;
 
@@ -39,10 +39,12 @@ impl Faults {
         Self { map }
     }
 
-    /// Those of the program that is attached to an interface, a name in the calling thread's network namespace.
+    /// Those of the program that is attached to an interface, a name in the calling thread's network
+    /// namespace.
     ///
     /// # Errors
-    /// [`BpfError::Interface`]; [`BpfError::NotAttached`] where no program of this kind is; [`BpfError::Privilege`].
+    /// [`BpfError::Interface`]; [`BpfError::NotAttached`] where no program of this kind is;
+    /// [`BpfError::Privilege`].
     pub fn attached_to(interface_name: &str) -> Result<Self, BpfError> {
         let interface = Interface::by_name(interface_name)?;
         let not_attached = || BpfError::NotAttached { interface: interface.name.clone() };

@@ -109,8 +109,8 @@ impl XdpProgram {
 
     fn load_named(object: &Object, name: &'static str) -> Result<Self, BpfError> {
         let bytes = object.bytes()?;
-        // Nothing is relocated by the kernel's types, which take 17 MiB: they are dropped before anything is made
-        // that lives longer, so that the next program finds room where they were.
+        // Nothing is relocated by the kernel's types, which take 17 MiB: they are dropped before anything is
+        // made that lives longer, so that the next program finds room where they were.
         let mut loader = EbpfLoader::new();
         loader.btf(None);
         let mut ebpf = loader.load(&bytes).map_err(|error| object_error(object, &error))?;
@@ -137,7 +137,8 @@ impl XdpProgram {
     }
 
     /// Attaches the program to `interface`, a name in the calling thread's network namespace, and says in
-    /// which mode: in the driver where that can, else in the network stack, unless one of them is asked for. It detaches when this value is dropped or its process ends.
+    /// which mode: in the driver where that can, else in the network stack, unless one of them is asked for.
+    /// It detaches when this value is dropped or its process ends.
     ///
     /// # Errors
     /// [`BpfError::Interface`]; [`BpfError::AlreadyAttached`] when this program serves one;
@@ -302,8 +303,9 @@ impl XdpProgram {
         self.faults.set(message_type, drop_per_million, corrupt_per_million)
     }
 
-    /// Sets how many of a million frames that come by the interface, whatever they carry and to whatever address, are
-    /// dropped: neither shards nor the kernel see them. Replaces all other fault rules; 0 is no rule.
+    /// Sets how many of a million frames that come by the interface, whatever they carry and to whatever
+    /// address, are dropped: neither shards nor the kernel see them. Replaces all other fault rules; 0 is no
+    /// rule.
     ///
     /// # Errors
     /// [`BpfError::OutOfRange`]; [`BpfError::Map`].

@@ -5,10 +5,11 @@
 //!  shard: XdpLnd --- Tap ---> ring of bytes ---\
 //!  shard: XdpLnd --- Tap ---> ring of bytes ----+--> writer's thread --> file
 //! ```
-//! A frame of an NI over rings is captured as it was on the wire, Ethernet header included: when it comes off a ring, malformed or
-//! misdirected ones too, and when it is put on one. A datagram of an NI over sockets is captured with
-//! IP and UDP headers that are made for the capture, link type raw IP: the kernel does not tell which MAC addresses it had.
-//! Each interface has a description block for each link type, and a statistics block at the end.
+//! A frame of an NI over rings is captured as it was on the wire, Ethernet header included: when it comes off
+//! a ring, malformed or misdirected ones too, and when it is put on one. A datagram of an NI over sockets is
+//! captured with IP and UDP headers that are made for the capture, link type raw IP: the kernel does not tell
+//! which MAC addresses it had. Each interface has a description block for each link type, and a statistics
+//! block at the end.
 //!
 //! Invariants: shards never wait for a capture: what its rings have no room for is counted as missed. A file
 //! never grows beyond its limit, and is complete when its capture has ended, by itself too.
@@ -183,9 +184,9 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// Starts a capture on so many shards. `interfaces` are those that have NIs. `tap` gives the shards their taps,
-    /// in their order; `untap` takes the taps of a capture off all shards that have one ([`Tap::remove`]) and drops
-    /// them: when the capture ends, and on its writer's thread.
+    /// Starts a capture on so many shards. `interfaces` are those that have NIs. `tap` gives the shards their
+    /// taps, in their order; `untap` takes the taps of a capture off all shards that have one
+    /// ([`Tap::remove`]) and drops them: when the capture ends, and on its writer's thread.
     ///
     /// # Errors
     /// [`CaptureError`], or what `tap` said: nothing is left of the capture.

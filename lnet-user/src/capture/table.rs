@@ -1,7 +1,8 @@
 //! The interfaces of a capture, and what all its threads share.
 //!
-//! Invariants: an interface has one slot, which is the number of its block in the file, and keeps it; slots are
-//! filled by the threads that start captures and open NIs, read by the shards and the writer. No thread waits for another.
+//! Invariants: an interface has one slot, which is the number of its block in the file, and keeps it; slots
+//! are filled by the threads that start captures and open NIs, read by the shards and the writer. No thread
+//! waits for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError};

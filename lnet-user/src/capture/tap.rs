@@ -1,7 +1,8 @@
 //! The tap of an LND: copies of its frames for the captures that run.
 //!
 //! Invariants: without a capture it costs one look at a length; with one it copies and counts, and never
-//! allocates, locks or waits. A frame is in a capture's ring whole, up to the snap length, or is counted as missed.
+//! allocates, locks or waits. A frame is in a capture's ring whole, up to the snap length, or is counted as
+//! missed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +64,8 @@ impl Head {
     }
 }
 
-/// How far `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`, nanoseconds. A capture goes by that of its start, so that
-/// its time never jumps.
+/// How far `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`, nanoseconds. A capture goes by that of its start,
+/// so that its time never jumps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RealTime {
     ahead_ns: u64,

@@ -1,8 +1,8 @@
 //! The thread of a capture, which writes what the taps have copied.
 //!
-//! Invariants: the file is at most as long as its limit, to the byte, with the blocks that end it; what is written is
-//! whole blocks; frames stand in the order of their times, unless a shard is stopped for [`PATIENCE`] while it copies
-//! one.
+//! Invariants: the file is at most as long as its limit, to the byte, with the blocks that end it; what is
+//! written is whole blocks; frames stand in the order of their times, unless a shard is stopped for
+//! [`PATIENCE`] while it copies one.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ use super::tap::{HEAD_BYTES, Head, RealTime};
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often it is looked at before that: copies are short.
 const IDLE_POLLS: u32 = 200;
-/// How often the rings are looked at while frames come, and while none do. The writer is not woken: that would cost
-/// the shards a system call.
+/// How often the rings are looked at while frames come, and while none do. The writer is not woken: that
+/// would cost the shards a system call.
 const BUSY_INTERVAL: Duration = Duration::from_millis(1);
 const IDLE_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes that are written at once.

@@ -68,8 +68,8 @@ impl Control {
         RecoveryRecord { local: nids(local), peers: nids(peers) }
     }
 
-    /// The shards that connections of peers belong to, by the first NI on their net; and, where all shards serve that,
-    /// messages of portals that are steered by their initiator.
+    /// The shards that connections of peers belong to, by the first NI on their net; and, where all shards
+    /// serve that, messages of portals that are steered by their initiator.
     pub(super) fn cpts_of_nids(&self, nids: Vec<NidText>) -> Vec<CptRecord> {
         let all = ShardSet::all(self.lnet.shard_count() as u8);
         let node = self.lnet.machine();
@@ -94,7 +94,8 @@ impl Control {
     }
 }
 
-/// Whether two shards choose the same for the same reasons. Their numbers may differ: each has used its paths by itself.
+/// Whether two shards choose the same for the same reasons. Their numbers may differ: each has used its paths
+/// by itself.
 fn agree(one: &ExplainedChoice, other: &ExplainedChoice) -> bool {
     let reasons = |choice: &ExplainedChoice| {
         let candidates = choice.steps.iter().flat_map(|step| &step.candidates);

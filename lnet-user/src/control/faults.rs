@@ -1,7 +1,7 @@
 //! Drop rules: the node's list, and those of the shards, which are the same on each.
 //!
-//! Invariant: the shards' rules stand in the order of the list. Each shard goes by what it has seen itself: of a rule
-//! with a rate each shard drops one of so many of its own messages.
+//! Invariant: the shards' rules stand in the order of the list. Each shard goes by what it has seen itself:
+//! of a rule with a rate each shard drops one of so many of its own messages.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

@@ -67,8 +67,8 @@ fn search(fits: impl Fn(&Interface) -> bool) -> Result<Option<Interface>, Refusa
     Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).find(fits))
 }
 
-/// The address that stands for an interface: the first of the preferred family, else the first. Those that hold
-/// on one link only name no node.
+/// The address that stands for an interface: the first of the preferred family, else the first. Those that
+/// hold on one link only name no node.
 fn first_address(interface: &Interface, prefers_ipv6: bool) -> Option<IpAddr> {
     let is_global = |address: &IpAddr| match address {
         IpAddr::V4(_) => true,

@@ -237,7 +237,8 @@ impl Control {
         Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))
     }
 
-    /// The LND of a net's type gets another timeout: its NIs, those of the batch among them, and those that are added later.
+    /// The LND of a net's type gets another timeout: its NIs, those of the batch among them, and those that
+    /// are added later.
     fn plan_timeout(
         &self,
         plan: &mut Plan,

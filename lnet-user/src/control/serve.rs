@@ -22,7 +22,8 @@ pub struct ServeOptions {
     pub socket: PathBuf,
     /// The group that may open it besides; `None` is the process's own.
     pub gid: Option<u32>,
-    /// What is done at the start: nothing, `lnet configure`, or, with a start-up document, `lnet configure --all`.
+    /// What is done at the start: nothing, `lnet configure`, or, with a start-up document, `lnet configure
+    /// --all`.
     pub configures: bool,
     /// How the node is controlled.
     pub control: ControlOptions,
@@ -42,9 +43,10 @@ impl ServeOptions {
     }
 }
 
-/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called when clients
-/// can connect and the start-up document is carried out. Then the node's NIs go, with the time to drain that the options give. The calling thread is
-/// in the node's network namespace; it runs an async runtime of its own.
+/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called
+/// when clients can connect and the start-up document is carried out. Then the node's NIs go, with the time
+/// to drain that the options give. The calling thread is in the node's network namespace; it runs an async
+/// runtime of its own.
 ///
 /// # Errors
 /// [`ControlError`]: the socket cannot be had, the start-up document is wrong, or a shard has ended.

@@ -1,7 +1,7 @@
 //! What a node does beside its configuration: captures, loads, counters of frames.
 //!
-//! Invariants: what may block (files, threads with work left) does so on other threads than the control plane's; what
-//! a read changes, it changes without waiting for anything.
+//! Invariants: what may block (files, threads with work left) does so on other threads than the control
+//! plane's; what a read changes, it changes without waiting for anything.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -172,7 +172,8 @@ impl Control {
             loads.borrow().iter().filter(|(_, load)| is_over(load)).map(|(id, _)| *id).collect();
         for id in over {
             let Some(load) = loads.borrow_mut().remove(&id) else { continue };
-            // Here and now: a client that goes meanwhile would take it along. Its threads have nothing left to do.
+            // Here and now: a client that goes meanwhile would take it along. Its threads have nothing left
+            // to do.
             let record = load.work.end(id);
             loads.borrow_mut().insert(id, Load { work: Work::Ended(Box::new(record)), _hold: None });
         }

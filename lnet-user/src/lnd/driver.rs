@@ -1,5 +1,5 @@
-//! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait for, counters,
-//! captures.
+//! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait
+//! for, counters, captures.
 
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
 //! The in-process LND: messages between nodes of one process, over bounded queues in memory.
 //!
-//! An NI whose interface is named `in-process:` and a name is on the fabric of that name; nodes of one process meet
-//! there. It needs neither interface nor privileges. A payload is copied into a buffer that travels with its
-//! message; buffers are used again by the shard that has received them.
+//! An NI whose interface is named `in-process:` and a name is on the fabric of that name; nodes of one
+//! process meet there. It needs neither interface nor privileges. A payload is copied into a buffer that
+//! travels with its message; buffers are used again by the shard that has received them.
 //!
-//! Invariants: a message is delivered at most once; its sender is the NID that the sending node has registered. One
-//! for a queue that is full waits for room, within a limit, and no message to another peer waits behind it: credits
-//! bound how many wait for each peer. A NID that no node has ends it. A shard receives nothing before its node is
-//! opened.
+//! Invariants: a message is delivered at most once; its sender is the NID that the sending node has
+//! registered. One for a queue that is full waits for room, within a limit, and no message to another peer
+//! waits behind it: credits bound how many wait for each peer. A NID that no node has ends it. A shard
+//! receives nothing before its node is opened.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -263,8 +263,8 @@ impl InProcessLnd {
         true
     }
 
-    /// Sends what its queue has room for by now, and ends what has waited for too long. Messages to one peer stay in
-    /// their order.
+    /// Sends what its queue has room for by now, and ends what has waited for too long. Messages to one peer
+    /// stay in their order.
     fn send_waiting(&mut self, now: Instant, memory: &Memory) {
         let mut full = Vec::new();
         for _ in 0..self.waiting.len() {
@@ -293,7 +293,8 @@ impl InProcessPort {
         self.ni
     }
 
-    /// The parts of all shards of an NI, of which some receive what is for all; `None` if another node is there with this NID.
+    /// The parts of all shards of an NI, of which some receive what is for all; `None` if another node is
+    /// there with this NID.
     pub(crate) fn join(
         name: &str,
         (ni, nid): (NiId, Nid),

@@ -1,7 +1,8 @@
 //! The LNDs of one shard, seen as one.
 //!
-//! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that arrive do
-//! not overlap, so that each is resumed by the LND that has it: `xdp` has the first ones, `lo` the last.
+//! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that
+//! arrive do not overlap, so that each is resumed by the LND that has it: `xdp` has the first ones, `lo` the
+//! last.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -19,9 +20,9 @@ use super::xdp::XdpLnd;
 use crate::capture::Tap;
 use crate::memory::Memory;
 
-/// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works while a
-/// [`Worker`](crate::runtime::Worker) has it, and goes back to [`NodeDriver::close_ni`](crate::node::NodeDriver::close_ni),
-/// whether a worker had it or not.
+/// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works
+/// while a [`Worker`](crate::runtime::Worker) has it, and goes back to
+/// [`NodeDriver::close_ni`](crate::node::NodeDriver::close_ni), whether a worker had it or not.
 pub(crate) enum ShardPort {
     /// Over `AF_XDP` rings and UDP sockets.
     Xdp(Part<XdpLnd>),
@@ -79,8 +80,8 @@ impl ShardPort {
         }
     }
 
-    /// What is to be watched while the shard sleeps, from when it gets this port: until it gives up the port that has
-    /// it by then.
+    /// What is to be watched while the shard sleeps, from when it gets this port: until it gives up the port
+    /// that has it by then.
     pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Xdp(part) => part.port.watched(),

@@ -6,8 +6,8 @@
 //!
 //! Invariants: messages of a shard arrive in the order in which they were submitted, but for those that have
 //! to wait; a message is `sent` when it was received, dropped or cut short, and not before, so its buffer can
-//! be read until then; nothing allocates after the start. A message that may have to wait has a name of its own,
-//! and there are more names than the shard lets messages wait.
+//! be read until then; nothing allocates after the start. A message that may have to wait has a name of its
+//! own, and there are more names than the shard lets messages wait.
 
 use std::collections::VecDeque;
 

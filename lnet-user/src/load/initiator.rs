@@ -1,8 +1,9 @@
 //! The node that puts and gets.
 //!
-//! Invariants: a thread for each shard takes the next numbers that are free and sends those messages from places of its
-//! own part of the window, each place a run of them by one descriptor; every number is taken once, and ends once, well or as a
-//! fault. When all places together have failed, one message after the other, there is no more to be tried.
+//! Invariants: a thread for each shard takes the next numbers that are free and sends those messages from
+//! places of its own part of the window, each place a run of them by one descriptor; every number is taken
+//! once, and ends once, well or as a fault. When all places together have failed, one message after the
+//! other, there is no more to be tried.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -271,8 +272,8 @@ impl Sender {
         report
     }
 
-    /// Asks each tcp node that Gets are for whether a target is there; whether all are, or the load was cancelled. One that is
-    /// missing is a fault.
+    /// Asks each tcp node that Gets are for whether a target is there; whether all are, or the load was
+    /// cancelled. One that is missing is a fault.
     fn probe_all(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let is_asked = |nid: &&Nid| nid.net().net_type() == NetType::TCP;
@@ -329,8 +330,8 @@ impl Sender {
         self.note_outcomes();
     }
 
-    /// Goes on with runs that were stalled, and fills the free places, some by each call of the shard; whether the node was
-    /// busy.
+    /// Goes on with runs that were stalled, and fills the free places, some by each call of the shard;
+    /// whether the node was busy.
     fn fill(&mut self) -> bool {
         let mut is_busy = false;
         for index in std::mem::take(&mut self.stalled) {
@@ -367,8 +368,8 @@ impl Sender {
         is_busy
     }
 
-    /// Runs for free places, few enough that the first of them does not wait long for the payload of the last: each with its
-    /// place.
+    /// Runs for free places, few enough that the first of them does not wait long for the payload of the
+    /// last: each with its place.
     fn prepare(&mut self) -> (Vec<usize>, Vec<Outgoing>) {
         let (mut prepared, mut outgoing, mut bytes) = (Vec::new(), Vec::new(), 0);
         while bytes < BATCH_BYTES && outgoing.len() < BATCH_RUNS {

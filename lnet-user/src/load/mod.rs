@@ -1,13 +1,14 @@
 //! A load that a node takes or makes, beside whatever else it does: messages whose every byte is checked.
 //!
 //! A [`Target`] posts entries for Puts and Gets over many portals and match bits. An [`Initiator`] carries a
-//! [`Plan`] out: so many messages, their sizes and kinds, to so many NIDs. Both go by the same [`Scheme`], from
-//! which and a message's number everything about the message follows: kind, length, portal, match bits, bytes. A Put
-//! carries its number as header data; a Get says all by where it asks. There is no other agreement between the two.
+//! [`Plan`] out: so many messages, their sizes and kinds, to so many NIDs. Both go by the same [`Scheme`],
+//! from which and a message's number everything about the message follows: kind, length, portal, match bits,
+//! bytes. A Put carries its number as header data; a Get says all by where it asks. There is no other
+//! agreement between the two.
 //!
-//! Invariants: made of [`api`](crate::api) alone. Memory is taken at the start and bounded by the scheme and the
-//! window, whatever peers send. Nothing that a peer says is believed: what does not follow from the scheme is
-//! counted as a [`Fault`]. What was posted, bound or made lazy is given back by the end.
+//! Invariants: made of [`api`](crate::api) alone. Memory is taken at the start and bounded by the scheme and
+//! the window, whatever peers send. Nothing that a peer says is believed: what does not follow from the
+//! scheme is counted as a [`Fault`]. What was posted, bound or made lazy is given back by the end.
 //!
 //! ```
 //! use lnet_user::load::{Initiator, Plan, Scheme, Target};

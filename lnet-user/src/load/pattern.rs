@@ -52,7 +52,8 @@ impl Pattern {
         rest.copy_from_slice(&self.word(first + words.len() as u64)[..rest.len()]);
     }
 
-    /// The first byte that is not as [`Pattern::fill`] writes it; its offset counts from the start of `bytes`.
+    /// The first byte that is not as [`Pattern::fill`] writes it; its offset counts from the start of
+    /// `bytes`.
     pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Difference> {
         let (head, body) = bytes.split_at(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;

@@ -102,7 +102,8 @@ pub struct Scheme {
 }
 
 impl Default for Scheme {
-    /// Mostly short messages up to pages, some of up to 64 KiB, one in a hundred of up to 1 MiB; as many Puts as Gets.
+    /// Mostly short messages up to pages, some of up to 64 KiB, one in a hundred of up to 1 MiB; as many Puts
+    /// as Gets.
     fn default() -> Self {
         let class = |min_bytes, max_bytes, weight| SizeClass { min_bytes, max_bytes, weight };
         let sizes = vec![
@@ -128,13 +129,13 @@ pub struct Plan {
     pub targets: Vec<Nid>,
     /// Messages in all, numbered from 0.
     pub messages: u64,
-    /// Messages in flight, over all shards: 1 to 4096, and 1 GiB if all were as long as can be. Each shard has one at
-    /// least.
+    /// Messages in flight, over all shards: 1 to 4096, and 1 GiB if all were as long as can be. Each shard
+    /// has one at least.
     pub window: u32,
     /// Whether Puts are to be acknowledged. Without, it is not known what became of them.
     pub ack: bool,
-    /// How long a message may take before it counts as failed. Longer than the node's LND timeout, so that one that
-    /// is only slow is no failure.
+    /// How long a message may take before it counts as failed. Longer than the node's LND timeout, so that
+    /// one that is only slow is no failure.
     pub timeout_ms: u64,
 }
 

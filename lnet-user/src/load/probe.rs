@@ -1,7 +1,8 @@
 //! Whether a target of a load is there.
 //!
-//! A kernel node whose portal never had an entry dies of a GET, and nothing that LNet tells of a tcp node says whether it is
-//! one. An ACK does: an entry for just that has taken an empty PUT, which a target posts beside those for GETs.
+//! A kernel node whose portal never had an entry dies of a GET, and nothing that LNet tells of a tcp node
+//! says whether it is one. An ACK does: an entry for just that has taken an empty PUT, which a target posts
+//! beside those for GETs.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use crate::memory::Buffer;
 /// How often it is looked at whether it is late.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Whether an empty PUT to a target's entry for it is acknowledged before it is late. The queue has no other events.
+/// Whether an empty PUT to a target's entry for it is acknowledged before it is late. The queue has no other
+/// events.
 pub(super) fn is_answered(
     queue: &mut EventQueue,
     probe: &Posting,

@@ -52,8 +52,8 @@ pub enum FaultKind {
     Byte,
     /// It was not started: the node refused.
     NotStarted,
-    /// Gets were not sent, since no target of a load was found at a tcp node. A kernel node whose portal never had an entry
-    /// dies of a Get.
+    /// Gets were not sent, since no target of a load was found at a tcp node. A kernel node whose portal
+    /// never had an entry dies of a Get.
     NoTarget,
     /// No way to the target.
     Unreachable,

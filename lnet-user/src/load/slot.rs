@@ -1,9 +1,10 @@
 //! A place of the initiator's window: runs of messages, one message after the other, by one descriptor.
 //!
-//! Invariants: a place is free, and has its buffer, or a run has it, and the buffer is lent until the last event of the
-//! run's descriptor. The messages of a run are of one kind, and each has its own part of the buffer. The next one starts when
-//! both the SEND and the answer of the one before have come, so that an event without a name of its own is of the one under
-//! way. After a fault the run starts no more: those that are left are for another one.
+//! Invariants: a place is free, and has its buffer, or a run has it, and the buffer is lent until the last
+//! event of the run's descriptor. The messages of a run are of one kind, and each has its own part of the
+//! buffer. The next one starts when both the SEND and the answer of the one before have come, so that an
+//! event without a name of its own is of the one under way. After a fault the run starts no more: those that
+//! are left are for another one.
 
 use std::time::{Duration, Instant};
 
@@ -111,8 +112,9 @@ impl Slot {
         self.is_lent
     }
 
-    /// Makes a run of these messages ready, which are of one kind and find room in the buffer: what binds the descriptor and
-    /// starts the first. Their payload is in the buffer from now on. `None` if there are none, or the place is not free.
+    /// Makes a run of these messages ready, which are of one kind and find room in the buffer: what binds the
+    /// descriptor and starts the first. Their payload is in the buffer from now on. `None` if there are none,
+    /// or the place is not free.
     pub(super) fn prepare(
         &mut self,
         messages: impl Iterator<Item = (Message, Nid)>,
@@ -196,7 +198,8 @@ impl Slot {
         Next::Done
     }
 
-    /// Takes an event of its descriptor. The next message may then be started; after the last event the place is free.
+    /// Takes an event of its descriptor. The next message may then be started; after the last event the place
+    /// is free.
     pub(super) fn take(&mut self, queued: QueuedEvent, outcomes: &mut Outcomes) -> Next {
         if let Some(error) = queued.refusal() {
             // One that was queued. Its run may be over since, by a fault.
@@ -279,7 +282,8 @@ impl Slot {
         }
     }
 
-    /// The message under way has a fault. Its descriptor goes, since an event of it may come later; the last one follows.
+    /// The message under way has a fault. Its descriptor goes, since an event of it may come later; the last
+    /// one follows.
     fn fail(&mut self, fault: FaultKind, outcomes: &mut Outcomes) {
         self.under_way = None;
         self.end_current(Err((fault, None)), outcomes);

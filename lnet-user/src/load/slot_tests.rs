@@ -7,8 +7,8 @@ use crate::node::NodeConfig;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs the messages of this kind among the first ones in a place; the descriptors that events named, and what came of
-/// the messages.
+/// Runs the messages of this kind among the first ones in a place; the descriptors that events named, and
+/// what came of the messages.
 fn run(kind: Kind, target_seed: u64) -> (Vec<MdHandle>, Vec<Ended>) {
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
     let sizes = vec![SizeClass { min_bytes: 0, max_bytes: 3000, weight: 1 }];

@@ -1,8 +1,9 @@
 //! The node that is put to and got from.
 //!
-//! Invariants: a thread for each shard takes the events of its entries, reads what has arrived, and posts used-up
-//! buffers again; the portals are lazy, so that Puts wait meanwhile. The number of entries and of their buffers
-//! never changes. A Put is counted as right only if portal, match bits, length and every byte follow from its number.
+//! Invariants: a thread for each shard takes the events of its entries, reads what has arrived, and posts
+//! used-up buffers again; the portals are lazy, so that Puts wait meanwhile. The number of entries and of
+//! their buffers never changes. A Put is counted as right only if portal, match bits, length and every byte
+//! follow from its number.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -94,8 +95,8 @@ impl Target {
         sum
     }
 
-    /// Unlinks its entries, takes what is just arriving, and says what it has seen. What is sent to it from now on
-    /// finds no entry. May take some seconds if a message stopped in the middle.
+    /// Unlinks its entries, takes what is just arriving, and says what it has seen. What is sent to it from
+    /// now on finds no entry. May take some seconds if a message stopped in the middle.
     #[must_use]
     pub fn stop(mut self) -> TargetReport {
         self.end();
@@ -209,8 +210,8 @@ impl Server {
         self.stop();
     }
 
-    /// Unlinks what is posted and waits for it to come home. What was answered a moment ago is to be counted: its initiator
-    /// may know the answer before the event is here.
+    /// Unlinks what is posted and waits for it to come home. What was answered a moment ago is to be counted:
+    /// its initiator may know the answer before the event is here.
     fn stop(&mut self) {
         let until = Instant::now() + STOP_PATIENCE;
         while Instant::now() < until
@@ -265,7 +266,8 @@ impl Server {
         self.posted[slot].1 = entry;
     }
 
-    /// Counts a message that has arrived or was fetched, unless something is wrong with it. A probe is no message of the load.
+    /// Counts a message that has arrived or was fetched, unless something is wrong with it. A probe is no
+    /// message of the load.
     fn count(&self, event: &Event, payload: Option<&[u8]>) {
         if event.match_bits() == Some(PROBE_FLAG) {
             return;

@@ -30,9 +30,11 @@ pub enum FragmentsError {
 }
 
 /// An owned run of payload bytes: ordinary memory, or registered with a UMEM
-/// ([`Lnet::register`](crate::Lnet::register)), in one piece or in several [fragments](Buffer::from_fragments).
+/// ([`Lnet::register`](crate::Lnet::register)), in one piece or in several
+/// [fragments](Buffer::from_fragments).
 ///
-/// One in one piece is a slice of bytes. One of several fragments has [`Buffer::fragments`]; used as a slice, it panics.
+/// One in one piece is a slice of bytes. One of several fragments has [`Buffer::fragments`]; used as a slice,
+/// it panics.
 pub struct Buffer(pub(super) Region);
 
 impl Buffer {
@@ -42,8 +44,8 @@ impl Buffer {
         Self::from(vec![0; length_bytes])
     }
 
-    /// The bytes of 1 to [`BUFFER_FRAGMENTS_MAX`] fragments, none of them empty, one behind the other. A descriptor takes
-    /// it as one range. A fragment of several counts as those.
+    /// The bytes of 1 to [`BUFFER_FRAGMENTS_MAX`] fragments, none of them empty, one behind the other. A
+    /// descriptor takes it as one range. A fragment of several counts as those.
     ///
     /// # Errors
     /// [`FragmentsError`] with the fragments.
@@ -103,8 +105,8 @@ impl Buffer {
         granted(self.0.fragments(range))
     }
 
-    /// A descriptor of its length that takes so many operations, tells `event_queue` of them, and goes when they are
-    /// used up.
+    /// A descriptor of its length that takes so many operations, tells `event_queue` of them, and goes when
+    /// they are used up.
     #[must_use]
     pub fn spec(&self, threshold: Threshold, options: MdOptions, event_queue: EqHandle) -> MdSpec {
         MdSpec::new(self.len() as u64, threshold, options, event_queue)

@@ -56,8 +56,8 @@ fn range() -> impl Strategy<Value = Range<usize>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 500 }))]
-    /// Two buffers of several fragments against two vectors: their own shard reads, writes and copies, a sibling writes
-    /// by leases, and other threads' read leases see the bytes.
+    /// Two buffers of several fragments against two vectors: their own shard reads, writes and copies, a
+    /// sibling writes by leases, and other threads' read leases see the bytes.
     #[test]
     fn fragments_equal_vectors(
         cuts in prop::array::uniform2(prop::collection::vec(any::<u16>(), 0..20)),

@@ -53,15 +53,15 @@ impl Interface {
     }
 }
 
-/// The speed of an interface's link in Mbit/s, as `ethtool` shows it; `None` where its driver does not know. Blocks as
-/// [`Interface::by_name`] does.
+/// The speed of an interface's link in Mbit/s, as `ethtool` shows it; `None` where its driver does not know.
+/// Blocks as [`Interface::by_name`] does.
 #[must_use]
 pub fn link_speed_mbits(name: &str) -> Option<u32> {
     on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
 }
 
-/// The names of all interfaces of the calling thread's network namespace, in the order of their indices. Blocks as
-/// [`Interface::by_name`] does.
+/// The names of all interfaces of the calling thread's network namespace, in the order of their indices.
+/// Blocks as [`Interface::by_name`] does.
 ///
 /// # Errors
 /// What the kernel refused.

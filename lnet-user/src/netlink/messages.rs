@@ -28,7 +28,8 @@ pub(super) fn route_question(index: Option<u32>, address: IpAddr) -> RouteMessag
     message
 }
 
-/// The next hop, by this interface, that a route lookup found. A gateway of an IPv4 route may be an IPv6 address (RFC 5549).
+/// The next hop, by this interface, that a route lookup found. A gateway of an IPv4 route may be an IPv6
+/// address (RFC 5549).
 pub(super) fn next_hop(route: &RouteMessage, index: u32, address: IpAddr) -> Result<IpAddr, Unreachable> {
     match route.header.kind {
         RouteType::Unicast => {}

@@ -23,8 +23,8 @@ pub use neighbours::{ENTRIES_MAX, Neighbours, QUEUE_MAX, Resolution, Unreachable
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];
 
-/// Says why a node of the same host is not reached: the kernel sends what is for one of its own addresses by no interface
-/// but `lo`, where there are neither rings nor sockets of other interfaces.
+/// Says why a node of the same host is not reached: the kernel sends what is for one of its own addresses by
+/// no interface but `lo`, where there are neither rings nor sockets of other interfaces.
 #[derive(Clone, Copy, Debug)]
 pub struct SameHost(pub IpAddr);
 

@@ -161,9 +161,9 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Starts a thread named `lnet-netlink`, in the calling thread's network namespace, that answers for the
-    /// interface of this index. It ends when the last reference is dropped, which waits for it. One that does not
-    /// resolve only follows the interface ([`Neighbours::mtu_bytes`], [`Neighbours::is_up`]), for which it needs no
-    /// privilege: it is not to be asked for next hops.
+    /// interface of this index. It ends when the last reference is dropped, which waits for it. One that does
+    /// not resolve only follows the interface ([`Neighbours::mtu_bytes`], [`Neighbours::is_up`]), for which
+    /// it needs no privilege: it is not to be asked for next hops.
     ///
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
@@ -200,8 +200,8 @@ impl Neighbours {
         published.resolution
     }
 
-    /// Bytes of the largest IP packet that the interface carries now; `None` while that is not known. The generation
-    /// changes with it.
+    /// Bytes of the largest IP packet that the interface carries now; `None` while that is not known. The
+    /// generation changes with it.
     #[must_use]
     pub fn mtu_bytes(&self) -> Option<u32> {
         Some(self.shared.mtu_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)

@@ -2,7 +2,8 @@
 //!
 //! An address leads to a next hop (one route lookup); a next hop has an answer that neighbour events keep
 //! current. Whatever can move an address to another next hop causes a refresh: all routes, and the next hops
-//! whose answers are in doubt, are asked for again, soon, but at most once a second unless an interface has come up.
+//! whose answers are in doubt, are asked for again, soon, but at most once a second unless an interface has
+//! come up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -95,7 +96,8 @@ struct Resolver {
     refreshed: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
-    /// Whether something about the interface itself is new: its MTU, its name, its addresses, whether it carries frames.
+    /// Whether something about the interface itself is new: its MTU, its name, its addresses, whether it
+    /// carries frames.
     interface_changed: bool,
 }
 
@@ -413,7 +415,8 @@ impl Resolver {
             self.interface_changed |= self.shared.set_gone();
         }
         if was_up != up {
-            // Messages wait for one that comes up, and the kernel tells of it a second late, and no more often than that.
+            // Messages wait for one that comes up, and the kernel tells of it a second late, and no more
+            // often than that.
             let earliest = if up { Instant::now() } else { self.refreshed + REFRESH_INTERVAL };
             self.schedule_refresh_from(earliest);
         }

@@ -1,5 +1,5 @@
-//! What a node and its NIs are to be. Either is made by `new`, changed by the methods named like its fields, and checked
-//! by `build`, and at the start again.
+//! What a node and its NIs are to be. Either is made by `new`, changed by the methods named like its fields,
+//! and checked by `build`, and at the start again.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub const LO: NiId = NiId(0);
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
-/// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
-/// 32 MiB, besides the frames of its NIs over rings.
+/// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less
+/// than 32 MiB, besides the frames of its NIs over rings.
 pub const DAEMON_LIMITS: Limits = Limits {
     match_entries: 1 << 12,
     memory_descs: 1 << 13,
@@ -64,10 +64,11 @@ pub struct NiConfig {
     pub mode: Option<XdpMode>,
     /// UDP port of the NI and its peers; `None` for the node's.
     pub udp_port: Option<u16>,
-    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
+    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node
+    /// says.
     pub queues: Option<u32>,
-    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for as many as
-    /// the speed of the link wants.
+    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for
+    /// as many as the speed of the link wants.
     pub conns_per_peer: Option<u32>,
     /// Of the tcp LND: IP type of service, 0 to 255; `None` or less for the system's.
     pub tos: Option<i32>,
@@ -131,8 +132,8 @@ pub(crate) fn is_tcp(nid: Nid, asked: Option<Lnd>) -> bool {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeConfig {
-    /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They get the
-    /// numbers 1, 2, 3 ... A node without any reaches only itself, and needs no privileges.
+    /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They
+    /// get the numbers 1, 2, 3 ... A node without any reaches only itself, and needs no privileges.
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
@@ -144,37 +145,40 @@ pub struct NodeConfig {
     pub mode: XdpMode,
     /// Steering policies of portals; others are pinned to shard 0.
     pub policies: Vec<(u8, Policy)>,
-    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and later
-    /// ones have to do with them. `None`: as many as the NIs take that there are at first, or one interface with
-    /// one queue.
+    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and
+    /// later ones have to do with them. `None`: as many as the NIs take that there are at first, or one
+    /// interface with one queue.
     pub frames: Option<u32>,
     /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
     pub queues_max: u32,
-    /// Object file of the XDP program; `None` takes what the variable `LNET_BPF_OBJECT` names, else the one that is built in.
+    /// Object file of the XDP program; `None` takes what the variable `LNET_BPF_OBJECT` names, else the one
+    /// that is built in.
     pub bpf_object: Option<PathBuf>,
     /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
     pub log_refusals: bool,
-    /// Bytes of memory that rings send from without a copy ([`Lnet::register`](crate::Lnet::register)), over all shards. They are there
-    /// and pinned while the node has NIs over rings, and as long as buffers in them.
+    /// Bytes of memory that rings send from without a copy ([`Lnet::register`](crate::Lnet::register)), over
+    /// all shards. They are there and pinned while the node has NIs over rings, and as long as buffers in
+    /// them.
     pub registered_bytes: u64,
     /// Entries of the rings of each queue and socket.
     pub rings: RingSizes,
     /// Objects that each shard may have.
     pub limits: Limits,
-    /// How long a message may be under way: one that its peer has not acknowledged by then ends with an error.
-    /// The same on all nodes of a net.
+    /// How long a message may be under way: one that its peer has not acknowledged by then ends with an
+    /// error. The same on all nodes of a net.
     pub lnd_timeout: Duration,
     /// Tunables of the tcp LND.
     pub sock: SockTunables,
-    /// Whether the primary NIDs of announced peers are fixed ([`Lnet::announce_peer`](crate::Lnet::announce_peer)), whatever
-    /// discovery finds.
+    /// Whether the primary NIDs of announced peers are fixed
+    /// ([`Lnet::announce_peer`](crate::Lnet::announce_peer)), whatever discovery finds.
     pub lock_prim_nid: bool,
     /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
     /// headers always have one.
     pub payload_checksum: bool,
     /// What goes wrong on purpose when frames are sent: for tests.
     pub(crate) send_fault: SendFault,
-    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for tests.
+    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for
+    /// tests.
     pub frame_loss_per_million: u32,
 }
 
@@ -267,7 +271,8 @@ impl NodeConfig {
         frame_loss_per_million: u32,
     }
 
-    /// The same, once it is found to be possible: as a start does it, but for what the kernel says of its interfaces.
+    /// The same, once it is found to be possible: as a start does it, but for what the kernel says of its
+    /// interfaces.
     ///
     /// # Errors
     /// [`ConfigError`] names the value that is wrong, and what is expected.
@@ -276,8 +281,8 @@ impl NodeConfig {
         Ok(self)
     }
 
-    /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive queues
-    /// in all: a value for [`NodeConfig::frames`].
+    /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive
+    /// queues in all: a value for [`NodeConfig::frames`].
     #[must_use]
     pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
         frames_per_shard(self, interfaces, queues.div_ceil(self.shards.max(1))) * self.shards

@@ -216,8 +216,8 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, or support by the
-    /// kernel or the driver are lacking.
+    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, or support
+    /// by the kernel or the driver are lacking.
     pub(super) fn is_lack(&self) -> bool {
         match self {
             Self::Bpf(error) => matches!(

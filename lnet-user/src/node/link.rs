@@ -12,8 +12,8 @@ use crate::netlink::{Interface, Neighbours};
 /// Why an NI cannot carry messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DownReason {
-    /// Its interface was deleted, or moved to another network namespace. An `Lnet` opens the NI anew when there is one of
-    /// that name with its address again.
+    /// Its interface was deleted, or moved to another network namespace. An `Lnet` opens the NI anew when
+    /// there is one of that name with its address again.
     Gone,
     /// Its interface is switched off, or has no carrier.
     NoLink,
@@ -43,7 +43,8 @@ impl fmt::Display for DownReason {
     }
 }
 
-/// Whether there is an interface of this name that carries frames and has this address. It blocks for a moment.
+/// Whether there is an interface of this name that carries frames and has this address. It blocks for a
+/// moment.
 pub(crate) fn is_back(name: &str, address: IpAddr) -> bool {
     let has_address = |interface: &Interface| interface.addresses.iter().any(|(other, _)| *other == address);
     Interface::by_name(name).is_ok_and(|interface| interface.up && has_address(&interface))
@@ -55,8 +56,8 @@ impl NodeDriver {
         Arc::clone(&self.interface_changes)
     }
 
-    /// Follows an interface: the shards are woken when something changes about it or a next hop by it. `resolves`: whether
-    /// it is to be asked for next hops.
+    /// Follows an interface: the shards are woken when something changes about it or a next hop by it.
+    /// `resolves`: whether it is to be asked for next hops.
     pub(super) fn follow(&self, interface: &Interface, resolves: bool) -> Result<Arc<Neighbours>, NodeError> {
         let neighbours = Neighbours::start(interface.index, resolves)?;
         let (wakers, changes) = (self.view.wakers().to_vec(), self.interface_changes());

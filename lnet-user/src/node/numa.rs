@@ -1,6 +1,7 @@
 //! How far the devices of interfaces are from the memory of a node's shards, as the kernel tells it in sysfs.
 //!
-//! Invariant: what the kernel does not tell is as far as anything can be, so that no device is preferred for that.
+//! Invariant: what the kernel does not tell is as far as anything can be, so that no device is preferred for
+//! that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ pub(crate) struct Numa {
 }
 
 impl Numa {
-    /// Of this machine, for so many shards, each on the CPU in its place; one without runs on all that this process may
-    /// run on.
+    /// Of this machine, for so many shards, each on the CPU in its place; one without runs on all that this
+    /// process may run on.
     pub(crate) fn of_shards(cpus: &[usize], shards: usize) -> Self {
         let cpus_of = |shard| cpus.get(shard).map_or_else(available_cpus, |cpu| vec![*cpu]);
         Self::read(Path::new(SYSFS), &(0..shards).map(cpus_of).collect::<Vec<_>>())

@@ -1,5 +1,5 @@
-//! What a node or an NI is to be, checked before anything is built: first what the configuration says by itself,
-//! then what the kernel says of its interfaces.
+//! What a node or an NI is to be, checked before anything is built: first what the configuration says by
+//! itself, then what the kernel says of its interfaces.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -167,8 +167,8 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
     config.rings.check().map_err(ConfigError::Rings)
 }
 
-/// Checks the address of a NID that is to stand beside others. Diallers of tcp nets name the NID that they want, so
-/// NIDs of such nets share addresses with others.
+/// Checks the address of a NID that is to stand beside others. Diallers of tcp nets name the NID that they
+/// want, so NIDs of such nets share addresses with others.
 pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
     let address = xdp_address(nid)?;
     let is_tcp = |nid: &Nid| nid.net().net_type() == NetType::TCP;

@@ -13,8 +13,8 @@ use crate::uring::tcp::TcpError;
 use crate::uring::tcp::socket::{self, SocketOptions};
 use crate::uring::udp::{UdpError, UdpSocket};
 
-/// How long a port may seem taken that is free: a process that was killed has it until the kernel has ended what
-/// that had under way, and a child of this process from its fork until its exec.
+/// How long a port may seem taken that is free: a process that was killed has it until the kernel has ended
+/// what that had under way, and a child of this process from its fork until its exec.
 const PATIENCE: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(20);
 

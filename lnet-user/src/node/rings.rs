@@ -1,8 +1,8 @@
 //! A node's NIs over `AF_XDP` rings.
 //!
-//! Invariants: the frames of all interfaces lie in one UMEM, whose size was fixed at the start, and an interface is
-//! refused for which there are too few; NIs of one interface share its program and its rings; when the last of
-//! them is closed, the frames that the kernel has of it go home to their shards.
+//! Invariants: the frames of all interfaces lie in one UMEM, whose size was fixed at the start, and an
+//! interface is refused for which there are too few; NIs of one interface share its program and its rings;
+//! when the last of them is closed, the frames that the kernel has of it go home to their shards.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +50,8 @@ struct RingLink {
     _log: Option<LogThread>,
 }
 
-/// Chunks that each shard needs so that it can keep so many queues of its own full, and send by all interfaces.
+/// Chunks that each shard needs so that it can keep so many queues of its own full, and send by all
+/// interfaces.
 pub(super) fn frames_per_shard(config: &NodeConfig, interfaces: u32, owned_queues: u32) -> u32 {
     // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
     owned_queues * config.rings.fill + config.rings.tx * interfaces + early_chunks_max(config)
@@ -80,8 +81,8 @@ impl RingNet {
 }
 
 impl NodeDriver {
-    /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to a shard
-    /// that is not there.
+    /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to
+    /// a shard that is not there.
     pub(super) fn open_rings(
         &mut self,
         plan: &XdpPlan,
@@ -303,8 +304,8 @@ impl NodeDriver {
     }
 }
 
-/// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the others, and
-/// hands each shard its own. Each queue is owned by one.
+/// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the
+/// others, and hands each shard its own. Each queue is owned by one.
 fn open_queues(
     config: &NodeConfig,
     umem: &Arc<Umem>,

@@ -14,11 +14,11 @@ use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 const RECEIVE_BUFFERS_MAX: u32 = 512;
 /// Most datagrams that a shard has with the kernel to be sent: what is sent is done with at once, as a rule.
 const SEND_BUFFERS_MAX: u32 = 256;
-/// Most bytes of frames that a shard says it can take at once: 512 of up to 4096 bytes, which is what siblings can
-/// hand over to it.
+/// Most bytes of frames that a shard says it can take at once: 512 of up to 4096 bytes, which is what
+/// siblings can hand over to it.
 const RECEIVE_BYTES_MAX: usize = 2 << 20;
-/// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the interfaces at
-/// first have.
+/// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the
+/// interfaces at first have.
 const MTU_MIN_BYTES: usize = 9000;
 
 impl NodeDriver {
@@ -58,8 +58,8 @@ impl NodeDriver {
         Ok((plan.opened(XdpMode::Socket, neighbours, None), parts))
     }
 
-    /// A socket for each shard, on one address and port: one of its own for each that serves, of which the others have
-    /// duplicates to send by.
+    /// A socket for each shard, on one address and port: one of its own for each that serves, of which the
+    /// others have duplicates to send by.
     fn bind_sockets(&self, XdpPlan { port, serving, .. }: &XdpPlan) -> Result<Vec<UdpSocket>, NodeError> {
         let shards = self.config.shards;
         let bound = port::bind(port.udp_address(), port.interface_index, serving.count())?;
@@ -77,8 +77,8 @@ impl NodeDriver {
     }
 }
 
-/// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled, by a socket
-/// that so many of them have.
+/// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled, by
+/// a socket that so many of them have.
 fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -> u32 {
     let buffer_bytes = sockets.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
     let buffer_bytes = buffer_bytes / sharers as usize;

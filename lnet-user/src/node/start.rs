@@ -77,8 +77,8 @@ impl NiConfig {
     }
 }
 
-/// The state machine of a node that has no NI but `lo` yet, and the changes by which it gets those of its configuration,
-/// which is found to be possible as far as it says by itself.
+/// The state machine of a node that has no NI but `lo` yet, and the changes by which it gets those of its
+/// configuration, which is found to be possible as far as it says by itself.
 pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);

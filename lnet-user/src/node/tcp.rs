@@ -54,7 +54,8 @@ pub(super) struct TcpNet {
 }
 
 impl NodeDriver {
-    /// Opens an NI: from now on peers may connect to its address, and once the node is open they are listened to.
+    /// Opens an NI: from now on peers may connect to its address, and once the node is open they are listened
+    /// to.
     pub(super) fn open_tcp(
         &mut self,
         (ni, nid): (NiId, Nid),
@@ -105,7 +106,8 @@ impl NodeDriver {
         Ok((TcpNi { address, conns_per_peer, tos, interface_index, listeners: own, neighbours }, parts))
     }
 
-    /// What listens at the address of an NI: that of another NI with the same address, or new ones, one for each port.
+    /// What listens at the address of an NI: that of another NI with the same address, or new ones, one for
+    /// each port.
     fn listeners(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Vec<OwnedFd>, NodeError> {
         let tunables = &self.config.sock;
         if tunables.accept == Accept::None {
@@ -127,7 +129,8 @@ impl NodeDriver {
         ports.into_iter().map(listen).collect()
     }
 
-    /// Connections of a peer by type, as they are asked for, as the node has them, or as an interface's link wants them.
+    /// Connections of a peer by type, as they are asked for, as the node has them, or as an interface's link
+    /// wants them.
     fn conns_per_peer(&self, asked: Option<u32>, interface: &str) -> u8 {
         let of_node = u32::from(self.config.sock.conns_per_peer);
         let asked = asked.filter(|count| *count > 0).or(Some(of_node).filter(|count| *count > 0));
@@ -135,8 +138,8 @@ impl NodeDriver {
         count.min(CONNS_PER_PEER_MAX) as u8
     }
 
-    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as many as its
-    /// link wants for 0; how many that are, and its number. `None` if there is no such NI.
+    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as
+    /// many as its link wants for 0; how many that are, and its number. `None` if there is no such NI.
     pub(crate) fn set_conns_per_peer(&mut self, nid: &Nid, asked: u32) -> Option<(NiId, u8)> {
         let mut nis = self.view.open_nis();
         let (number, open) = nis.iter_mut().find(|(_, open)| open.config.nid == *nid)?;
@@ -156,8 +159,8 @@ impl NodeDriver {
     }
 }
 
-/// Connections of a peer by type, as the speed of the link wants them: one more for each four times as fast (LNet
-/// `socklnd_modparams.c: conns_per_peer`).
+/// Connections of a peer by type, as the speed of the link wants them: one more for each four times as fast
+/// (LNet `socklnd_modparams.c: conns_per_peer`).
 fn conns_by_speed(speed_mbits: u32) -> u32 {
     (speed_mbits / 1000).checked_ilog2().unwrap_or(0) / 2 + 1
 }

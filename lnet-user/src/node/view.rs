@@ -1,7 +1,8 @@
-//! What threads see and do of a node while another one opens or closes an NI, which takes as long as the kernel likes.
+//! What threads see and do of a node while another one opens or closes an NI, which takes as long as the
+//! kernel likes.
 //!
-//! Invariants: no lock of a view is held while the kernel is asked to make or take down anything; an XDP program is in the
-//! view once frames may come by it, and lets them in from then on if the node is open.
+//! Invariants: no lock of a view is held while the kernel is asked to make or take down anything; an XDP
+//! program is in the view once frames may come by it, and lets them in from then on if the node is open.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

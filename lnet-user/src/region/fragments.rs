@@ -1,7 +1,7 @@
 //! Regions whose bytes lie in several allocations, and slices of whatever region, one for each fragment.
 //!
-//! Invariant: a region in one piece is found by its view alone. One of several fragments has a view of no bytes, and
-//! books, so that only what the view does not have is looked for in the list.
+//! Invariant: a region in one piece is found by its view alone. One of several fragments has a view of no
+//! bytes, and books, so that only what the view does not have is looked for in the list.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -72,8 +72,8 @@ impl<'a> Fragments<'a> {
         (self.rest.start >= self.rest.end).then(|| self.view.clone())
     }
 
-    /// Where the slices are. An address holds for as long as the lease or region that it was taken of, even if that is
-    /// moved; who uses it has that one's rights.
+    /// Where the slices are. An address holds for as long as the lease or region that it was taken of, even
+    /// if that is moved; who uses it has that one's rights.
     pub(crate) fn into_addresses(mut self) -> impl Iterator<Item = NonNull<[u8]>> + use<'a> {
         core::iter::from_fn(move || self.next_view().map(|view| view.address()))
     }

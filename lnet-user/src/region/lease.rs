@@ -139,7 +139,8 @@ impl Books {
     }
 }
 
-/// An owned run of bytes, parts of which can be lent. The bytes are in one piece, or in several [`fragments`].
+/// An owned run of bytes, parts of which can be lent. The bytes are in one piece, or in several
+/// [`fragments`].
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The bytes if they are in one piece, else none.
@@ -324,8 +325,8 @@ impl Drop for Lease {
     }
 }
 
-/// The exclusive right to a run of a buffer's bytes, on any thread. Dropping it returns them. It is a slice of bytes
-/// if they lie in one fragment; used as one otherwise, it panics.
+/// The exclusive right to a run of a buffer's bytes, on any thread. Dropping it returns them. It is a slice
+/// of bytes if they lie in one fragment; used as one otherwise, it panics.
 #[derive(Debug)]
 #[must_use = "dropping a lease returns it"]
 pub struct WriteLease(Lease);

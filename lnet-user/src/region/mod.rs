@@ -9,7 +9,8 @@
 //!   are not written. A request for such bytes is refused ([`LeaseError`]).
 //! - What a lessee did to the bytes is visible to their next holder: a lease's last act is a release
 //!   store of its flag, and the owner loads it with acquire before it believes that the bytes are back.
-//! - A region may lie in several fragments, each an allocation. Its leases count bytes from the beginning of the first.
+//! - A region may lie in several fragments, each an allocation. Its leases count bytes from the beginning of
+//!   the first.
 //! - The allocation lives until its region and all of its leases are gone, in whatever order.
 //! - The owner alone keeps the books, so there is no lock; while a region has never lent anything, looking at
 //!   its bytes costs one comparison more, and otherwise a walk over the leases that are out on it. Lending

@@ -8,10 +8,11 @@ const KERNELS_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/curre
 /// Those that are the processor's counter.
 const COUNTERS: [&str; 2] = ["tsc", "arch_sys_counter"];
 
-/// Nanoseconds since the clock was made. By the processor's counter where the kernel goes by that, too, and so has
-/// found that it runs evenly and alike on all CPUs: it is read in half the time that `clock_gettime` takes, and waits
-/// for nothing. Else by `CLOCK_MONOTONIC`. It never goes back as long as the machine is not suspended. The counter is
-/// not set right afterwards: in days it may be seconds away from the kernel's time, so nothing but the core goes by it.
+/// Nanoseconds since the clock was made. By the processor's counter where the kernel goes by that, too, and
+/// so has found that it runs evenly and alike on all CPUs: it is read in half the time that `clock_gettime`
+/// takes, and waits for nothing. Else by `CLOCK_MONOTONIC`. It never goes back as long as the machine is not
+/// suspended. The counter is not set right afterwards: in days it may be seconds away from the kernel's time,
+/// so nothing but the core goes by it.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     counter: Option<quanta::Clock>,
@@ -20,8 +21,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts at zero. The first one of a process finds out how fast the counter runs, in 20 ms as a rule
-    /// and in 200 ms at most.
+    /// A clock that starts at zero. The first one of a process finds out how fast the counter runs, in 20 ms
+    /// as a rule and in 200 ms at most.
     #[must_use]
     pub(crate) fn start() -> Self {
         let source = std::fs::read_to_string(KERNELS_SOURCE).unwrap_or_default();

@@ -5,10 +5,11 @@
 //!  guest:                                     drives until its event is there; comes again, and again
 //! ```
 //!
-//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
-//! by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for good only during a long visit,
-//! whose end wakes it. Where none has, it does what there is to do, and drives if that goes on, or if no guest comes for
-//! many such looks: a guest that pauses finds the shard as it has left it. So a shard that is left alone is driven again soon.
+//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A
+//! keeper that stands by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for
+//! good only during a long visit, whose end wakes it. Where none has, it does what there is to do, and drives
+//! if that goes on, or if no guest comes for many such looks: a guest that pauses finds the shard as it has
+//! left it. So a shard that is left alone is driven again soon.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
@@ -30,11 +31,13 @@ use loom::thread::{self, Thread};
 #[cfg(loom)]
 use std::sync::TryLockError;
 
-/// How long a keeper that stands by sleeps at first; twice as long each time that a guest has driven meanwhile.
+/// How long a keeper that stands by sleeps at first; twice as long each time that a guest has driven
+/// meanwhile.
 const STAND_BY: Duration = Duration::from_micros(100);
 
-/// How long it sleeps at most: each time costs the guest some microseconds where both are on one CPU. What arrives after
-/// the last visit waits for up to two such times, less than what the sender waits for before it sends again.
+/// How long it sleeps at most: each time costs the guest some microseconds where both are on one CPU. What
+/// arrives after the last visit waits for up to two such times, less than what the sender waits for before it
+/// sends again.
 const STAND_BY_MAX: Duration = Duration::from_micros(500);
 
 /// Naps after which a keeper sleeps until a visit ends: that end costs a wake-up.
@@ -281,7 +284,8 @@ impl<T> Visit<'_, T> {
         driven.expect("a visit has what it drives until it is dropped")
     }
 
-    /// Runs something between two turns. What panics has ended, and this thread, which has no part in that, goes on.
+    /// Runs something between two turns. What panics has ended, and this thread, which has no part in that,
+    /// goes on.
     ///
     /// # Errors
     /// [`NoVisit::Gone`] if it has ended.

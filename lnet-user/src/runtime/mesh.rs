@@ -131,8 +131,8 @@ impl MeshEnd {
 /// A message with what belongs to it: a lease that it gives, or none and that which it brings back released.
 ///
 /// # Panics
-/// If a span that is to be lent is lent already: a shard gives bytes to one message only, which ends when its leases are
-/// back.
+/// If a span that is to be lent is lent already: a shard gives bytes to one message only, which ends when its
+/// leases are back.
 fn hand_off(message: MeshMessage, memory: &mut Memory) -> HandOff {
     let lease = match &message {
         MeshMessage::Lend { span, .. } if span.length_bytes != 0 => match memory.lend_write(span) {

@@ -1,7 +1,7 @@
 //! NIs of a shard that come and go, and snapshots of the topology that it takes.
 //!
-//! An NI that goes: a snapshot says that it is leaving, then that it is closed; then its LND ends what it still has,
-//! and once the shard is quiet about it it can be removed.
+//! An NI that goes: a snapshot says that it is leaving, then that it is closed; then its LND ends what it
+//! still has, and once the shard is quiet about it it can be removed.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::lnd::ShardPort;
 use crate::uring::{Token, WaitError};
 
 impl Worker {
-    /// Gets its part of an NI, and takes part once its topology has the NI ([`Worker::update`]), or at once if it has:
-    /// frames that have come meanwhile are taken in then.
+    /// Gets its part of an NI, and takes part once its topology has the NI ([`Worker::update`]), or at once
+    /// if it has: frames that have come meanwhile are taken in then.
     ///
     /// # Errors
-    /// Why, with the port, when the process has no descriptors left, or the shard watches as many as it can; nothing
-    /// has changed.
+    /// Why, with the port, when the process has no descriptors left, or the shard watches as many as it can;
+    /// nothing has changed.
     ///
     /// # Panics
     /// If the shard has an NI of this number.
@@ -62,8 +62,8 @@ impl Worker {
     }
 
     /// Gives up an NI. What its LND still has of it goes by another NI to the same peer, or ends; see
-    /// [`lnet_core::shard::Shard::is_quiet`] for when there is nothing left. Call it on the thread that waits in this
-    /// worker, if one does.
+    /// [`lnet_core::shard::Shard::is_quiet`] for when there is nothing left. Call it on the thread that waits
+    /// in this worker, if one does.
     ///
     /// # Panics
     /// If the shard has no NI of this number.
@@ -100,7 +100,8 @@ impl Worker {
         self.lnd.tap_mut().add(end);
     }
 
-    /// Copies frames for a capture no longer. Its tap is to be dropped on another thread: that may free memory.
+    /// Copies frames for a capture no longer. Its tap is to be dropped on another thread: that may free
+    /// memory.
     pub(crate) fn untap(&mut self, id: u64) -> Option<TapEnd> {
         self.lnd.tap_mut().remove(id)
     }
@@ -117,8 +118,9 @@ impl Worker {
         self.shard.confirmation()
     }
 
-    /// Takes a newer snapshot of the topology ([`lnet_core::shard::Shard::update`]). NIs that are closed in it are
-    /// ended by their LND, and its policies hold from now on. Messages for NIs of which the shard has no part wait.
+    /// Takes a newer snapshot of the topology ([`lnet_core::shard::Shard::update`]). NIs that are closed in
+    /// it are ended by their LND, and its policies hold from now on. Messages for NIs of which the shard has
+    /// no part wait.
     ///
     /// # Panics
     /// As [`lnet_core::shard::Shard::update`].

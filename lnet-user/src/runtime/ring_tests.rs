@@ -350,8 +350,8 @@ fn what_a_sibling_hands_over_is_progress() {
     assert!(arrived >= 10, "{arrived} of 20 were handed over");
 }
 
-/// Nothing but whole turns shows that a device has sent a sibling's frame on a shard's queue: there are no idle polls
-/// instead of them while one is with the device.
+/// Nothing but whole turns shows that a device has sent a sibling's frame on a shard's queue: there are no
+/// idle polls instead of them while one is with the device.
 #[test]
 fn a_shard_without_work_takes_completions_for_its_sibling_in_its_next_turn() {
     let mut pair = Pair::new(3);

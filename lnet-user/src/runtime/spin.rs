@@ -1,7 +1,7 @@
 //! How long a thread polls that has nothing to do.
 //!
-//! Invariant: no two threads of a process poll on one CPU. Threads of other processes are not known; one that polls yields
-//! now and then, and sleeps if another thread has run meanwhile, be that one polling too.
+//! Invariant: no two threads of a process poll on one CPU. Threads of other processes are not known; one that
+//! polls yields now and then, and sleeps if another thread has run meanwhile, be that one polling too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ const YIELD_INTERVAL: Duration = Duration::from_micros(10);
 /// A thread that yields and is away for longer had to let another one run.
 const CROWDED: Duration = Duration::from_micros(3);
 
-/// How many times in a row a thread sleeps at once after that, at most; once at first, twice as often each time that
-/// nothing else has happened in between.
+/// How many times in a row a thread sleeps at once after that, at most; once at first, twice as often each
+/// time that nothing else has happened in between.
 const RESTS_MAX: u32 = 256;
 
 /// A poll takes no longer than so many times what things were apart of late.

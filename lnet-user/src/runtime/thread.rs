@@ -1,4 +1,5 @@
-//! A shard with a thread of its own, its keeper; a thread that waits for the shard's events drives it instead.
+//! A shard with a thread of its own, its keeper; a thread that waits for the shard's events drives it
+//! instead.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -23,8 +24,8 @@ pub struct ShardGone;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Idle {
-    /// How long it polls at most before it sleeps. It sleeps at once where things come further apart than that, and
-    /// where another thread wants its CPU.
+    /// How long it polls at most before it sleeps. It sleeps at once where things come further apart than
+    /// that, and where another thread wants its CPU.
     pub spin: Duration,
 }
 
@@ -87,8 +88,8 @@ impl<S> Driven<S> {
             if is_done() || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now()) {
                 return spin.end(Some(idle_since.map_or(Duration::ZERO, |since: Instant| since.elapsed())));
             }
-            // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
-            // took one, another may have taken its place that the turn would take too.
+            // Events that the turn leaves are for another thread to take, and no reason to stay awake. But
+            // where it took one, another may have taken its place that the turn would take too.
             if busy || worker.event_counts() != events {
                 if let Some(since) = idle_since.take() {
                     spin.end(Some(since.elapsed()));
@@ -144,8 +145,9 @@ impl<S: Send + 'static> ShardThread<S> {
         Self::spawn_with(worker, cpu, idle, service, |_| false, turn)
     }
 
-    /// As [`ShardThread::spawn`]; the driver does not sleep if `has_work` says so once wake-ups are armed: then
-    /// there is something for another turn, of which the [`Waker`] was told when the shard was still awake.
+    /// As [`ShardThread::spawn`]; the driver does not sleep if `has_work` says so once wake-ups are armed:
+    /// then there is something for another turn, of which the [`Waker`] was told when the shard was still
+    /// awake.
     ///
     /// # Errors
     /// As [`ShardThread::spawn`].
@@ -206,9 +208,10 @@ impl<S: Send + 'static> ShardThread<S> {
         Ok(result.map_err(|_| ShardGone))
     }
 
-    /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it. Without
-    /// effect while another thread drives it; where that is the keeper, and this is `eager`, it is asked
-    /// to stand by, and unparks this thread. Should the shard panic, it has ended, and this thread goes on.
+    /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it.
+    /// Without effect while another thread drives it; where that is the keeper, and this is `eager`, it is
+    /// asked to stand by, and unparks this thread. Should the shard panic, it has ended, and this thread goes
+    /// on.
     pub(crate) fn drive(&self, is_done: impl Fn() -> bool, until: Option<Instant>, eager: bool) {
         let mut visit = self.shard.try_visit();
         while matches!(visit, Err(NoVisit::Busy)) && self.shard.is_looked_at() {
@@ -232,7 +235,8 @@ impl<S: Send + 'static> ShardThread<S> {
         self.shard.set_waiting(waits);
     }
 
-    /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some milliseconds.
+    /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some
+    /// milliseconds.
     pub(crate) fn is_driven_in_pauses(&self) -> bool {
         self.shard.is_bound()
     }

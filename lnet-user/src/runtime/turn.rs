@@ -17,8 +17,8 @@ const FRAME_BUDGET: u32 = 64;
 const TRANSMIT_BUDGET: u32 = 64;
 /// Idle polls between two looks at the clock at most.
 const IDLE_POLLS_MAX: u32 = 16;
-/// How far apart whole turns are of a shard that is driven all the time, has nothing to do and no timer due: what
-/// arrives during one waits for its end.
+/// How far apart whole turns are of a shard that is driven all the time, has nothing to do and no timer due:
+/// what arrives during one waits for its end.
 const TURN_INTERVAL: Duration = Duration::from_micros(10);
 
 /// How far apart looks at the clock are at most, give or take an idle poll: a timer is as late.
@@ -117,8 +117,8 @@ impl Worker {
         self.lnd.may_hide_arrivals() || self.mesh.has_arrivals()
     }
 
-    /// Takes in what has arrived after a while without anything to do; whether there was anything. The rest of a turn is
-    /// left to the next one, if it can be, and the application has its events before.
+    /// Takes in what has arrived after a while without anything to do; whether there was anything. The rest
+    /// of a turn is left to the next one, if it can be, and the application has its events before.
     fn take_arrivals(&mut self) -> bool {
         self.idle_polls.end();
         let now = self.clock.now();

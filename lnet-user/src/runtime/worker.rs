@@ -283,8 +283,8 @@ impl Worker {
         }
     }
 
-    /// Makes a portal lazy on this shard: PUTs that no entry takes wait for one. Each shard of the node has to
-    /// be told.
+    /// Makes a portal lazy on this shard: PUTs that no entry takes wait for one. Each shard of the node has
+    /// to be told.
     ///
     /// # Errors
     /// When there is no such portal.
@@ -333,8 +333,8 @@ impl Worker {
         self.shard.unlink_entry(entry)
     }
 
-    /// An event queue to which an event came when it had none ([`Shard::poll_ready_queue`]): so that a thread with many
-    /// queues looks at few. Each is told once until it is empty again.
+    /// An event queue to which an event came when it had none ([`Shard::poll_ready_queue`]): so that a thread
+    /// with many queues looks at few. Each is told once until it is empty again.
     #[inline]
     pub fn poll_ready_queue(&mut self) -> Option<EqHandle> {
         self.shard.poll_ready_queue()
@@ -360,7 +360,8 @@ impl Worker {
         self.payload_fragments(md, offset_bytes, length_bytes)?.contiguous().ok_or(LeaseError::Fragmented)
     }
 
-    /// The bytes of a descriptor that an event told of, one slice for each fragment of its buffer that they lie in.
+    /// The bytes of a descriptor that an event told of, one slice for each fragment of its buffer that they
+    /// lie in.
     ///
     /// # Errors
     /// [`LeaseError::BeingWritten`] while a sibling shard writes some of them: where peers choose the bytes
@@ -397,9 +398,9 @@ impl Worker {
         self.memory.poll_home()
     }
 
-    /// Sleeps until something arrives, a timer is due, a buffer comes home, another thread calls [`Waker::wake`], or
-    /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
-    /// found nothing.
+    /// Sleeps until something arrives, a timer is due, a buffer comes home, another thread calls
+    /// [`Waker::wake`], or `timeout` is over. Returns at once if there is something to do; call it when
+    /// [`Worker::progress`] has found nothing.
     ///
     /// # Errors
     /// The kernel's refusal to wait.
@@ -455,7 +456,8 @@ impl Worker {
         self.shard.waiting_events()
     }
 
-    /// Whether its LNDs have what the kernel gives to the thread alone that drives: then another driver makes that anew.
+    /// Whether its LNDs have what the kernel gives to the thread alone that drives: then another driver makes
+    /// that anew.
     pub(super) fn is_bound_to_driver(&self) -> bool {
         self.lnd.tcp.is_some() || self.lnd.xdp.as_ref().is_some_and(|xdp| xdp.has_sockets())
     }

@@ -2,8 +2,8 @@
 
 use io_uring::IoUring;
 
-/// A ring that takes so many operations at once, and has room for so many completions. The kernel interrupts no
-/// thread for it, and says when it wants to be entered.
+/// A ring that takes so many operations at once, and has room for so many completions. The kernel interrupts
+/// no thread for it, and says when it wants to be entered.
 ///
 /// # Errors
 /// The kernel's refusal; `EINVAL` where it is too old for this.

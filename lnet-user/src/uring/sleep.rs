@@ -65,7 +65,8 @@ impl Waker {
     }
 
     /// Makes sure that the waiter looks for work that was left before this call: a system call if it is
-    /// armed and no other thread is waking it, else a fence and a load. Returns whether it took the system call.
+    /// armed and no other thread is waking it, else a fence and a load. Returns whether it took the system
+    /// call.
     #[inline]
     pub fn wake(&self) -> bool {
         let claimed = self.shared.flag.claim();

@@ -1,22 +1,24 @@
 //! Streams of bytes over one `io_uring`: the TCP sockets of one shard.
 //!
-//! A stream is accepted, dialled or adopted. It receives into provided buffers, on and on or once, or straight into a
-//! lease; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`] know nothing of what the
-//! bytes mean.
+//! A stream is accepted, dialled or adopted. It receives into provided buffers, on and on or once, or
+//! straight into a lease; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
+//! know nothing of what the bytes mean.
 //!
 //! Their driver asks for something (nothing happens at once), has it started by [`Streams::flush`] or
-//! [`Streams::turn`], and takes what happened from [`Streams::poll_event`]. What is asked of a stream puts it on a list;
-//! `advance` then compares what is wanted with what is under way. So an operation that ends before its time, because
-//! buffers are lacking or another thread drives, is started again by the same function.
+//! [`Streams::turn`], and takes what happened from [`Streams::poll_event`]. What is asked of a stream puts it
+//! on a list; `advance` then compares what is wanted with what is under way. So an operation that ends before
+//! its time, because buffers are lacking or another thread drives, is started again by the same function.
 //!
 //! Invariants:
-//! - The kernel uses no memory that was freed: a slot, its lease and its queue live until nothing is under way on it
-//!   and the kernel has let go of what it sends without copying. Where the kernel does not do that, they are given up.
+//! - The kernel uses no memory that was freed: a slot, its lease and its queue live until nothing is under
+//!   way on it and the kernel has let go of what it sends without copying. Where the kernel does not do that,
+//!   they are given up.
 //! - No completion is lost: the kernel stores those that the ring has no room for (`IORING_FEAT_NODROP`).
-//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that first. An
-//!   operation that was cancelled has taken no bytes of the stream that it did not tell of.
+//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that
+//!   first. An operation that was cancelled has taken no bytes of the stream that it did not tell of.
 //! - One operation receives and one sends on a stream at a time, so its bytes stay in order.
-//! - No operation can block: the kernel would make a thread for it. So none waits for all of a placement's bytes.
+//! - No operation can block: the kernel would make a thread for it. So none waits for all of a placement's
+//!   bytes.
 
 mod error;
 mod listen;
@@ -174,7 +176,8 @@ impl Streams {
         self.get(id).and_then(|stream| stream.socket.as_ref()).map_or(Ok(()), |socket| set_tos(socket, tos))
     }
 
-    /// Has a stream end when its peer leaves bytes unacknowledged for so long; `None` for the kernel's choice.
+    /// Has a stream end when its peer leaves bytes unacknowledged for so long; `None` for the kernel's
+    /// choice.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -229,9 +232,9 @@ impl Streams {
         }
     }
 
-    /// Closes a stream: ends what is under way, drops what is queued. [`StreamEvent::Closed`] is all that follows, once its
-    /// leases are back. What the kernel has taken before is sent, unless it reads that from leases: then the connection is
-    /// reset.
+    /// Closes a stream: ends what is under way, drops what is queued. [`StreamEvent::Closed`] is all that
+    /// follows, once its leases are back. What the kernel has taken before is sent, unless it reads that from
+    /// leases: then the connection is reset.
     pub(crate) fn close(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id) {
             stream.phase = Phase::Closing;
@@ -273,7 +276,8 @@ impl Streams {
         is_fed || !self.due.is_empty() || self.listeners.are_due()
     }
 
-    /// Takes in what has completed, and starts what is due. Call it once a turn, before [`Streams::poll_event`].
+    /// Takes in what has completed, and starts what is due. Call it once a turn, before
+    /// [`Streams::poll_event`].
     ///
     /// # Errors
     /// The kernel's refusal to go on.
@@ -522,7 +526,8 @@ impl Streams {
         }
     }
 
-    /// A cancellation has done nothing. If the operation is under way yet, the kernel was just about to go on with it.
+    /// A cancellation has done nothing. If the operation is under way yet, the kernel was just about to go on
+    /// with it.
     fn cancelled(&mut self, Tag { purpose, sequence, slot }: Tag, result: i32) {
         if errno_of(result) != Some(Errno::NOENT) {
             return;
@@ -534,7 +539,8 @@ impl Streams {
         }
     }
 
-    /// Ends all that is under way; false if the kernel does not do it in time. What has arrived meanwhile is not lost.
+    /// Ends all that is under way; false if the kernel does not do it in time. What has arrived meanwhile is
+    /// not lost.
     fn end_all(&mut self) -> bool {
         let begun = Instant::now();
         while self.submission.is_under_way() {

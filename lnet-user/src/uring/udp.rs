@@ -8,7 +8,8 @@
 //!   and where it cannot, it gives the memory up.
 //! - There is a completion for each buffer, each send and the receive at most, and room for all of them: no
 //!   completion is ever lost.
-//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that first.
+//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that
+//!   first.
 //!
 //! Nothing is allocated after [`Endpoint::new`].
 
@@ -289,8 +290,8 @@ impl Endpoint {
         self.shared().sends.has_room()
     }
 
-    /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the next
-    /// [`Endpoint::flush`] or [`Endpoint::turn`].
+    /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the
+    /// next [`Endpoint::flush`] or [`Endpoint::turn`].
     ///
     /// # Panics
     /// If there is no buffer, or more bytes were written than there are.
@@ -345,8 +346,8 @@ impl Endpoint {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing is
-        // under way.
+        // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing
+        // is under way.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has room for each send and the receive");
         self.unsubmitted += 1;

@@ -246,7 +246,8 @@ impl Waiter {
         self.deliver(tell)
     }
 
-    /// Sees to it that the ring is this thread's. What is in flight on another's ends with that, and begins anew.
+    /// Sees to it that the ring is this thread's. What is in flight on another's ends with that, and begins
+    /// anew.
     fn start(&mut self) -> Result<(), WaitError> {
         let thread = std::thread::current().id();
         if self.flavour == Flavour::Plain || self.driver == Some(thread) {
@@ -345,8 +346,8 @@ fn index_of(watches: &[Watch], id: u64) -> Option<usize> {
 }
 
 fn push(ring: &mut IoUring, entry: &squeue::Entry) -> Result<(), WaitError> {
-    // SAFETY: polls and cancellations name no memory; a wrong descriptor is an error, and the ones that are polled
-    // stay open until their poll has ended.
+    // SAFETY: polls and cancellations name no memory; a wrong descriptor is an error, and the ones that are
+    // polled stay open until their poll has ended.
     let pushed = unsafe { ring.submission().push(entry) };
     // The ring has room for every operation that a watch can have at once.
     pushed.map_err(|_| WaitError::System { operation: "submission", source: Errno::NOBUFS })
@@ -377,7 +378,8 @@ fn check_features(ring: &IoUring) -> Result<(), WaitError> {
     if !ring.params().is_feature_ext_arg() {
         return Err(WaitError::Unsupported { feature: "timeout of a wait (IORING_FEAT_EXT_ARG)" });
     }
-    // Nothing tells of multishot polls but what came with them in Linux 5.13; all else that is used came before.
+    // Nothing tells of multishot polls but what came with them in Linux 5.13; all else that is used came
+    // before.
     if !ring.params().is_feature_resource_tagging() {
         return Err(WaitError::Unsupported { feature: "multishot polls" });
     }

@@ -8,8 +8,8 @@
 //! Invariants:
 //! - For a chunk that is with the user there is at most one `Frame`; for one that is with the kernel none.
 //! - A frame is made only when its UMEM is, or from an address that the kernel returned and that is with
-//!   the kernel; any other address is counted in [`Umem::bad_descriptors`] and otherwise ignored. Only a kernel that
-//!   brings one chunk by two rings at the very same time is believed twice.
+//!   the kernel; any other address is counted in [`Umem::bad_descriptors`] and otherwise ignored. Only a
+//!   kernel that brings one chunk by two rings at the very same time is believed twice.
 //! - Registered memory ([`Registered`]) lies in the same UMEM and is sent from, never received into: no frame
 //!   stands for it, and a completion of its is counted and goes nowhere.
 //! - Rings keep their socket open and their UMEM mapped, so no order of dropping leaves the kernel with

@@ -13,13 +13,13 @@ use super::socket::{self, Opening, QueueId};
 use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 impl Umem {
-    /// Gives the frames of the chunks that the kernel held by one queue's rings when its sockets were closed; those
-    /// of other queues stay in use. None if no socket of this UMEM was bound there.
+    /// Gives the frames of the chunks that the kernel held by one queue's rings when its sockets were closed;
+    /// those of other queues stay in use. None if no socket of this UMEM was bound there.
     ///
     /// Closing a socket does not end the kernel's use of the UMEM at once: duplicates of its descriptor,
-    /// `io_uring` requests on it and the kernel's own work queue may outlast it. So the queue is bound once more, to
-    /// other memory, for a moment: when that succeeds the old sockets are gone. It takes the privileges that opening
-    /// took.
+    /// `io_uring` requests on it and the kernel's own work queue may outlast it. So the queue is bound once
+    /// more, to other memory, for a moment: when that succeeds the old sockets are gone. It takes the
+    /// privileges that opening took.
     ///
     /// # Errors
     /// [`ReclaimError`] when sockets or rings are left on the queue, or it is not free after `patience`.

@@ -23,8 +23,8 @@ pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const USER: u8 = 0;
-/// From here on: with the kernel, by the rings of a queue ([`RingsId`]). The number between is for tests, which play the
-/// kernel.
+/// From here on: with the kernel, by the rings of a queue ([`RingsId`]). The number between is for tests,
+/// which play the kernel.
 const KERNEL: u8 = 2;
 
 /// The rings of one queue of a UMEM, by which the kernel got a chunk.
@@ -52,8 +52,8 @@ impl RingsId {
 pub struct UmemConfig {
     /// Number of chunks of [`CHUNK_BYTES`], 1 to [`CHUNK_COUNT_MAX`].
     pub chunk_count: u32,
-    /// Whether to take 2 MiB pages of the system's pool when it has enough, else normal pages with a request for
-    /// transparent huge ones.
+    /// Whether to take 2 MiB pages of the system's pool when it has enough, else normal pages with a request
+    /// for transparent huge ones.
     pub huge_pages: bool,
     /// Bytes of registered memory ([`Umem::register`]), beyond the chunks; rounded up to whole ones, which
     /// count towards [`CHUNK_COUNT_MAX`].
@@ -106,8 +106,8 @@ pub struct Census {
 pub(super) struct Registry {
     /// Everything that was attached and may still be there.
     pub(super) attached: Vec<Weak<Attachment>>,
-    /// Queues that were bound since the kernel was last seen to use nothing of theirs; each is told apart by its
-    /// position ([`RingsId::of_queue`]).
+    /// Queues that were bound since the kernel was last seen to use nothing of theirs; each is told apart by
+    /// its position ([`RingsId::of_queue`]).
     pub(super) bound: Vec<Option<super::socket::QueueId>>,
 }
 
@@ -306,8 +306,8 @@ impl Umem {
     pub(super) fn pass(&self, address: u64, RingsId(from): RingsId, to: u8) -> Option<Frame> {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
         let holder = self.holders.get(chunk_index as usize)?;
-        // A compare-and-exchange would take 10 ns more, for each message. A kernel that brings one chunk by two rings
-        // at once is not defended against: it could as well write to it while it is ours.
+        // A compare-and-exchange would take 10 ns more, for each message. A kernel that brings one chunk by
+        // two rings at once is not defended against: it could as well write to it while it is ours.
         if holder.load(Ordering::Relaxed) != from {
             return None;
         }
@@ -315,8 +315,8 @@ impl Umem {
         Some(Frame { chunk_index, umem: self.id })
     }
 
-    /// Takes back every chunk that the kernel got by these rings. The caller has made sure that it uses none of
-    /// them.
+    /// Takes back every chunk that the kernel got by these rings. The caller has made sure that it uses none
+    /// of them.
     pub(super) fn take_all_of(&self, rings: RingsId) -> Vec<Frame> {
         self.area.take_all_of(rings);
         let address = |chunk_index: u32| u64::from(chunk_index) * u64::from(CHUNK_BYTES);

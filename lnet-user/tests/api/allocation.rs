@@ -1,5 +1,5 @@
-//! A PUT or GET allocates nothing where it is asked for. (That its shard allocates nothing is tested beside the
-//! code.)
+//! A PUT or GET allocates nothing where it is asked for. (That its shard allocates nothing is tested beside
+//! the code.)
 
 use std::time::Duration;
 

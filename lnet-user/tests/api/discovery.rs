@@ -23,8 +23,8 @@ fn node(fabric: &str, host: u8) -> Lnet {
     lnet
 }
 
-/// How long the first message takes from a node to another one that it does not know. It names the NID that is not the primary
-/// one, and both know all of each other when it has arrived.
+/// How long the first message takes from a node to another one that it does not know. It names the NID that
+/// is not the primary one, and both know all of each other when it has arrived.
 fn first_message(fabric: &str) -> Duration {
     let (near, far) = (node(fabric, 1), node(fabric, 2));
     let (from, to) = (near.shard(0).unwrap(), far.shard(0).unwrap());

@@ -61,7 +61,8 @@ fn a_dropped_queue_takes_its_descriptors_along() {
         }
         assert_eq!(read.payload(), Some(&[0; 4][..]));
         drop(read);
-        // The one that waits for an entry does so however its descriptor fares, and may be asked about just now.
+        // The one that waits for an entry does so however its descriptor fares, and may be asked about just
+        // now.
         lnet.set_lazy(LAZY, false).unwrap();
         await_idle(&shard);
         lnet.set_lazy(LAZY, true).unwrap();

@@ -56,7 +56,8 @@ fn puts_are_acknowledged_and_gets_answered_between_two_nodes() {
     put_and_get(&pair("puts", 2));
 }
 
-/// What arrives at the shard that serves the NI goes on to the one that it is for, requests as well as answers.
+/// What arrives at the shard that serves the NI goes on to the one that it is for, requests as well as
+/// answers.
 #[test]
 fn messages_of_a_shard_that_does_not_serve_its_ni_arrive() {
     let on_first = |host| node_of(ni("served", host).serving_shards(vec![0]), 2).unwrap();
@@ -154,12 +155,13 @@ fn a_nid_that_another_node_has_is_refused() {
     node("taken", 2, 1).unwrap();
 }
 
-/// Puts more messages to a peer that takes none than its queue holds; the statuses with which those ended that it
-/// has no room for, once `meanwhile` is over.
+/// Puts more messages to a peer that takes none than its queue holds; the statuses with which those ended
+/// that it has no room for, once `meanwhile` is over.
 fn overfill(fabric: &str, meanwhile: impl FnOnce(&Lnet)) -> Vec<Status> {
     const BEYOND: usize = 20;
     let near = node(fabric, 1, 1).unwrap();
-    // Its shard is the test's to drive, which does not: nor does it answer the ping that is to find out about it.
+    // Its shard is the test's to drive, which does not: nor does it answer the ping that is to find out about
+    // it.
     near.set(Global::Discovery, Discovery::Off as u32).unwrap();
     let mut stuck = NodeDriver::start(&config(1).nis(vec![ni(fabric, 2)])).unwrap();
     stuck.0.open().unwrap();

@@ -59,8 +59,8 @@ fn take(known: &mut Known, keeps: bool) {
     }
 }
 
-/// Each queue is told exactly what one would tell that looked at all of them in each turn, on a shard that sleeps
-/// whenever it can.
+/// Each queue is told exactly what one would tell that looked at all of them in each turn, on a shard that
+/// sleeps whenever it can.
 fn check(steps: &[(u8, u8)]) {
     let limits = Limits { event_queues: 64, ..config(1).limits };
     let threads = Threads::new().idle(Idle::new(std::time::Duration::ZERO));

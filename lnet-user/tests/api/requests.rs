@@ -175,7 +175,8 @@ fn an_outcome_comes_past_events_that_have_no_room() {
     }
 }
 
-/// A thread that waits for one event after the other does what the shard's thread would do, and neither sleeps.
+/// A thread that waits for one event after the other does what the shard's thread would do, and neither
+/// sleeps.
 #[test]
 fn a_thread_that_waits_drives_the_shard() {
     const ROUNDS: u32 = 2000;

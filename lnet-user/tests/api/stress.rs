@@ -15,8 +15,8 @@ fn ends(queue: &mut EventQueue, mut count: u32) {
     }
 }
 
-/// Threads put, get, post and unlink on both shards. None waits for another one for ever, and no handle is left. Where a lock is taken
-/// against the order in which others were, its thread panics (`locks`).
+/// Threads put, get, post and unlink on both shards. None waits for another one for ever, and no handle is
+/// left. Where a lock is taken against the order in which others were, its thread panics (`locks`).
 #[test]
 fn sm_06_puts_gets_posts_and_unlinks_of_several_threads() {
     let lnet = start(2);

@@ -1,5 +1,5 @@
-//! Random traffic between shards, each byte of which is checked: Puts and Gets to portals of all kinds, entries
-//! that come before and after their message, on any shard, and some that are unlinked in between.
+//! Random traffic between shards, each byte of which is checked: Puts and Gets to portals of all kinds,
+//! entries that come before and after their message, on any shard, and some that are unlinked in between.
 
 use std::collections::BTreeMap;
 

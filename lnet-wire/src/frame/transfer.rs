@@ -21,8 +21,8 @@ pub struct Ack {
     /// Bytes of frames that the addressee may have in flight to this shard, each frame counted in whole
     /// chunks of 4096.
     pub grant_bytes: u32,
-    /// Whether the acknowledging shard buffers frames of messages that are delayed: what is not acknowledged may have
-    /// arrived.
+    /// Whether the acknowledging shard buffers frames of messages that are delayed: what is not acknowledged
+    /// may have arrived.
     pub buffered: bool,
 }
 
@@ -34,8 +34,8 @@ pub struct Transfer {
     /// Incarnation of the sending node: the first eight bytes of its public key ([`Certificate`]).
     pub incarnation: u64,
     /// The token that the addressee gave to this incarnation at the address that the frame comes from. In
-    /// [`Ack`](super::Kind::Ack) the one that the sender gave out, in [`Reset`](super::Kind::Reset) the one that is
-    /// not known.
+    /// [`Ack`](super::Kind::Ack) the one that the sender gave out, in [`Reset`](super::Kind::Reset) the one
+    /// that is not known.
     pub session: u64,
     /// The message's id less the oldest one that its sender has not finished with.
     pub oldest: u16,
@@ -61,8 +61,8 @@ impl Transfer {
             && self.ticket.is_none()
     }
 
-    /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made; into
-    /// that of a short frame what [fits](Transfer::fits_short).
+    /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made;
+    /// into that of a short frame what [fits](Transfer::fits_short).
     #[inline]
     pub fn encode(&self, bytes: &mut [u8; FRAME_HEADER_BYTES]) {
         let [form] = get::<FLAGS_OFFSET, _, _>(bytes);
@@ -126,8 +126,8 @@ impl Transfer {
     }
 }
 
-/// What shows that a node of some incarnation lives at an address: its public key, whose first eight bytes are the
-/// incarnation, and the signature of the address by it (Ed25519, RFC 8032).
+/// What shows that a node of some incarnation lives at an address: its public key, whose first eight bytes
+/// are the incarnation, and the signature of the address by it (Ed25519, RFC 8032).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Certificate {
     /// The public key.
@@ -301,7 +301,8 @@ mod tests {
         }
     }
 
-    /// Short frames have something else where the bits of an acknowledgement, a checksum and a ticket would be.
+    /// Short frames have something else where the bits of an acknowledgement, a checksum and a ticket would
+    /// be.
     #[test]
     fn a_short_frame_acknowledges_without_gaps_and_says_no_more() {
         let short = Some(ShortPut { hdr_data: 0x0102_0304_0506_0708, offset: 0x090A_0B0C });

@@ -50,7 +50,8 @@ impl fmt::Display for ConnectionRequestError {
 impl core::error::Error for ConnectionRequestError {}
 
 impl ConnectionRequestError {
-    /// What a listener says before it closes the connection, if it says anything (`acceptor.c: lnet_acceptor`).
+    /// What a listener says before it closes the connection, if it says anything (`acceptor.c:
+    /// lnet_acceptor`).
     #[must_use]
     pub fn answer(&self) -> Option<[u8; SMALL_BYTES]> {
         let is_answered = matches!(self, Self::Query | Self::Version(_));

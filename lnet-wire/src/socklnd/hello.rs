@@ -221,8 +221,9 @@ impl Hello {
 
     /// Reads the beginning of a stream, or what follows the connection request.
     ///
-    /// NIDs of versions 2 and 3 are taken to be in the sender's byte order, as its other fields are, and else to be little
-    /// endian: kernel nodes of the other byte order understand no others. A destination that is no NID is the wildcard.
+    /// NIDs of versions 2 and 3 are taken to be in the sender's byte order, as its other fields are, and else
+    /// to be little endian: kernel nodes of the other byte order understand no others. A destination that is
+    /// no NID is the wildcard.
     ///
     /// # Errors
     /// [`HelloError`], as soon as the bytes show it.

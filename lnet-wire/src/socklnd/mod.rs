@@ -1,10 +1,11 @@
 //! The bytes of the socklnd protocol around LNet headers: what LNet says over TCP.
 //!
-//! A stream begins with the dialler's [`ConnectionRequest`] and [`Hello`], and the listener's [`Hello`]. From then on each
-//! message in either direction is a [`Prefix`], an LNet header and its payload; protocol version 1 has no prefix.
+//! A stream begins with the dialler's [`ConnectionRequest`] and [`Hello`], and the listener's [`Hello`]. From
+//! then on each message in either direction is a [`Prefix`], an LNet header and its payload; protocol version
+//! 1 has no prefix.
 //!
-//! Invariants: what is sent is little endian; what is received may be of either byte order, which the sender's first
-//! magic number shows. An LNet header behind it is little endian always.
+//! Invariants: what is sent is little endian; what is received may be of either byte order, which the
+//! sender's first magic number shows. An LNet header behind it is little endian always.
 //!
 //! Source: `lnet/acceptor.c`, `klnds/socklnd/socklnd-idl.h`, `socklnd_proto.c`.
 

@@ -37,7 +37,8 @@ pub struct Prefix {
     pub kind: PrefixKind,
     /// Its checksum, 0 for none.
     pub checksum: u32,
-    /// The first is what the sender wants acknowledged, or the beginning of a range; the second is acknowledged.
+    /// The first is what the sender wants acknowledged, or the beginning of a range; the second is
+    /// acknowledged.
     pub cookies: [u64; 2],
 }
 

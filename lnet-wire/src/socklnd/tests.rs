@@ -188,7 +188,8 @@ fn the_checksum_of_the_check_string() {
 
 const MAGICS: &[u32] = &[ACCEPTOR_MAGIC, HELLO_MAGIC, HELLO_MAGIC.swap_bytes(), OLD_MAGIC];
 
-/// Two answers to pings and an acknowledgement, as a kernel node with `enable_csum` has sent them in version 2.
+/// Two answers to pings and an acknowledgement, as a kernel node with `enable_csum` has sent them in version
+/// 2.
 #[test]
 fn the_checksums_of_a_kernel_node() {
     let mut rest = &include_bytes!("../../../tests/data/captures/checksums_v2.bin")[..];

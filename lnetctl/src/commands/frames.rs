@@ -13,11 +13,12 @@ use super::load::unfair_shares;
 use crate::failure::Task;
 use crate::session::Daemon;
 
-/// How often, and how many times, frames are counted until none is under way: late acknowledgements, greetings.
+/// How often, and how many times, frames are counted until none is under way: late acknowledgements,
+/// greetings.
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOKS: u32 = 50;
-/// So many frames must have been due to be dropped before it is judged how many were; so many may be sent again,
-/// however few were sent.
+/// So many frames must have been due to be dropped before it is judged how many were; so many may be sent
+/// again, however few were sent.
 const DROPS_MIN: u64 = 20;
 
 #[derive(Debug, Subcommand)]

@@ -20,8 +20,8 @@ pub(super) fn completions(shell: Shell) -> Result<()> {
     Ok(())
 }
 
-/// A page for the tool and one for each command, such as `lnetctl-net-add.8`: section 8 is that of administration, where
-/// LNet's own page is.
+/// A page for the tool and one for each command, such as `lnetctl-net-add.8`: section 8 is that of
+/// administration, where LNet's own page is.
 pub(super) fn man(directory: &Path) -> Result<()> {
     let mut tool = Cli::command().disable_help_subcommand(true);
     tool.build();

@@ -1,4 +1,5 @@
-//! What LNet's own `lnetctl` prints is what this one prints: the same keys, in the same order, at the same depth.
+//! What LNet's own `lnetctl` prints is what this one prints: the same keys, in the same order, at the same
+//! depth.
 
 use xtask::testing::paths;
 
@@ -62,7 +63,8 @@ fn a_backup() {
     model.peers.push(peer(&["10.77.0.12@tcp"], DISCOVERED | 8));
     let node = Node::start(model);
     node.good("net add --net tcp --if eth0");
-    // An NI that all shards serve has no CPTs in our backups: the next node may have another number of shards.
+    // An NI that all shards serve has no CPTs in our backups: the next node may have another number of
+    // shards.
     let cpts = |(path, _): &(String, String)| !path.ends_with("/CPT");
     let expected: Vec<_> = paths(&data("export_backup.yaml")).into_iter().filter(cpts).collect();
     assert_eq!(paths(&node.good("export --backup")), expected);
@@ -142,7 +144,8 @@ fn the_layout_of_nets_is_theirs_to_the_letter() {
     assert_eq!(node.good("net show"), data("net_show.yaml").trim_end().to_owned() + "\n");
 }
 
-/// Selection policies in the order in which they were set there, by themselves, in a backup, and after one has gone.
+/// Selection policies in the order in which they were set there, by themselves, in a backup, and after one
+/// has gone.
 #[test]
 fn selection_policies() {
     let node = single();

@@ -100,8 +100,8 @@ fn the_group_may_look_and_not_change() {
     }
     let gid = 54_321;
     let node = Node::with_access(Model::configured(1), Access { gid: Some(gid) });
-    // Where it was built may be closed to others. Another process copies it: while this one writes it, a command that
-    // another test starts would have it open too, and it could not be executed.
+    // Where it was built may be closed to others. Another process copies it: while this one writes it, a
+    // command that another test starts would have it open too, and it could not be executed.
     let program = node.directory.join("lnetctl");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lnetctl")).arg(&program).status().unwrap();
     assert!(copied.success());

@@ -1,4 +1,5 @@
-//! The lock-free parts of `lnet-user` and `lnet-messaging`, compiled once more with loom's atomics, so that their models run.
+//! The lock-free parts of `lnet-user` and `lnet-messaging`, compiled once more with loom's atomics, so that
+//! their models run.
 //!
 //! The models stand beside the code that they are about, behind `cfg(loom)`. Here they need neither flags
 //! for all other crates nor a target directory of their own: `cargo test --package lnet-loom` runs them.

@@ -19,8 +19,8 @@ const LINES: usize = 80;
 /// Runs in which a bug must be found by one of its checkers.
 const BUG_RUNS: u64 = 1000;
 
-/// Whole nodes over a fabric that loses, doubles, delays and damages frames, or over streams that break, stop and come
-/// in pieces.
+/// Whole nodes over a fabric that loses, doubles, delays and damages frames, or over streams that break, stop
+/// and come in pieces.
 #[derive(Debug, Parser)]
 #[command(name = "lnet-sim")]
 struct Arguments {

@@ -1,5 +1,5 @@
-//! The checkers of a fleet, which are always on. Nothing is delivered twice, and what is acknowledged has arrived, is looked at
-//! with each event; the rest here.
+//! The checkers of a fleet, which are always on. Nothing is delivered twice, and what is acknowledged has
+//! arrived, is looked at with each event; the rest here.
 
 use lnet_core::lnd::Status;
 use lnet_core::node::peer_state;
@@ -16,7 +16,8 @@ impl World<'_> {
         }
     }
 
-    /// What was not sent may be sent by another path, so it is lost only where there is none, or no try is left.
+    /// What was not sent may be sent by another path, so it is lost only where there is none, or no try is
+    /// left.
     pub(super) fn check_sent(&mut self, number: u32, put: u64, status: Status) {
         if let (Status::NeverSent(cause), Some(state)) = (status, self.under_way.get(&put))
             && state.good != 0
@@ -65,8 +66,8 @@ impl World<'_> {
             && if is_multi_rail { all && peer.nis.len() == other.nids.len() } else { peer.nis.len() == 1 }
     }
 
-    /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one, if both take part. One
-    /// that has begun anew may have been told before.
+    /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one,
+    /// if both take part. One that has begun anew may have been told before.
     pub(super) fn know_each_other(&self, number: u32, partner: u32) -> bool {
         let takes_part = |number: u32| self.members[number as usize].takes_part;
         let has_forgotten = |number: u32| self.places[number as usize].life > 0;
@@ -137,8 +138,8 @@ groups:
 workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
 ";
 
-    /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle` gets each
-    /// event with its number and may replace it, or swallow it.
+    /// What is found in a run of four nodes that talk for 40 seconds, in which something goes wrong; `meddle`
+    /// gets each event with its number and may replace it, or swallow it.
     #[track_caller]
     fn check(meddle: impl Fn(&mut World<'_>, u64, Event) -> Option<Event>, expected: &str) {
         let fleet = Fleet::parse(FOUR).unwrap();

@@ -11,11 +11,13 @@ const RAILS_MAX: usize = 16;
 pub(super) const NIS_MAX: usize = 8;
 const LATENCY_MAX_US: u64 = 1_000_000;
 
-/// A fleet: rails, nodes whose NIs are plugged into them, faults over time, and what the nodes say to each other.
+/// A fleet: rails, nodes whose NIs are plugged into them, faults over time, and what the nodes say to each
+/// other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fleet {
-    /// What carries messages between NIs: fabrics, switches. A net may be spread over several, which are joined then.
+    /// What carries messages between NIs: fabrics, switches. A net may be spread over several, which are
+    /// joined then.
     pub rails: Vec<Rail>,
     /// The nodes, in groups of the same kind.
     pub groups: Vec<Group>,
@@ -85,10 +87,12 @@ pub struct Fault {
     pub from_s: f64,
     /// Until when.
     pub to_s: f64,
-    /// Of a rail or links: whether the nodes see that their link is down. Otherwise nothing comes through and none is told.
+    /// Of a rail or links: whether the nodes see that their link is down. Otherwise nothing comes through and
+    /// none is told.
     #[serde(default)]
     pub link_down: bool,
-    /// Of nodes: whether they begin anew in the end and know nothing. Otherwise they go on with what they knew.
+    /// Of nodes: whether they begin anew in the end and know nothing. Otherwise they go on with what they
+    /// knew.
     #[serde(default)]
     pub restart: bool,
 }

@@ -6,12 +6,13 @@ use lnet_core::time::Instant;
 use super::node::{LIMITS, Member, PEERS_MAX, shard_of};
 use super::{World, nids_of};
 
-/// Runs something and says how many bytes are allocated after it that were not before; fewer than none if it frees them.
+/// Runs something and says how many bytes are allocated after it that were not before; fewer than none if it
+/// frees them.
 pub type Measure = fn(&mut dyn FnMut()) -> i64;
 
 impl World<'_> {
-    /// Measures what the peers of all nodes take: what is freed when the nodes go, less what nodes without peers free; and what
-    /// room for a NID takes in a shard.
+    /// Measures what the peers of all nodes take: what is freed when the nodes go, less what nodes without
+    /// peers free; and what room for a NID takes in a shard.
     pub(super) fn measure(&mut self, measure: Measure) {
         let peers = || self.members.iter().flat_map(|member| member.node.peers());
         let (peer_count, nid_count) = (peers().count(), peers().map(|peer| peer.nis.len()).sum::<usize>());

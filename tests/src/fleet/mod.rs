@@ -1,6 +1,7 @@
-//! A fleet: many nodes of the real core (control state machine and shard) that discover each other and talk over sampled
-//! pairs, while rails, links and nodes fail and return. The network, the clock and the drivers are made up; there is no LND, so
-//! that of what a transport does about loss only the time is in it (the [simulator](crate::sim) has the rest).
+//! A fleet: many nodes of the real core (control state machine and shard) that discover each other and talk
+//! over sampled pairs, while rails, links and nodes fail and return. The network, the clock and the drivers
+//! are made up; there is no LND, so that of what a transport does about loss only the time is in it (the
+//! [simulator](crate::sim) has the rest).
 //!
 //! Invariants: a run follows from its seed; what checkers find ends in the report.
 
@@ -36,7 +37,8 @@ use node::{Member, nid_on};
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long messages under way may take at the end of a run.
 const REST_NS: u64 = 60 * SECOND_NS;
-/// How long discovery may go on after a change: a ping or push that is lost is given up, and the next one is sent.
+/// How long discovery may go on after a change: a ping or push that is lost is given up, and the next one is
+/// sent.
 const QUIET_NS: u64 = 30 * SECOND_NS;
 const SAMPLES: u64 = 200;
 /// Violations that are kept.
@@ -109,7 +111,8 @@ struct World<'a> {
     report: FleetReport,
     /// Puts that are under way.
     under_way: HashMap<u64, Put>,
-    /// When something changed last that discovery is about: a fault, or two nodes that talk for the first time.
+    /// When something changed last that discovery is about: a fault, or two nodes that talk for the first
+    /// time.
     changed_at: u64,
     /// Pairs of nodes that have talked.
     talked: HashSet<(u32, u32)>,
@@ -121,7 +124,8 @@ struct Put {
     is_acked: bool,
     from: u32,
     to: u32,
-    /// Paths by which it may go, a bit each: its initiator knows them, and they have carried everything since it began.
+    /// Paths by which it may go, a bit each: its initiator knows them, and they have carried everything since
+    /// it began.
     good: u64,
     /// How often it came not through.
     losses: u32,
@@ -236,7 +240,8 @@ impl<'a> World<'a> {
         Life { number, life: self.places[number as usize].life }
     }
 
-    /// Has an event that is for a node that is down wait until it is back; what was for a former life is void.
+    /// Has an event that is for a node that is down wait until it is back; what was for a former life is
+    /// void.
     fn postpone(&mut self, event: Event) -> Option<Event> {
         let for_whom = match &event {
             Event::Timer(number) | Event::Put(number) => self.life(*number),

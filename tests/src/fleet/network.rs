@@ -1,7 +1,7 @@
 //! What lies between the nodes of a fleet: links, rails, what they lose, and what fails.
 //!
-//! There is no LND here, but what one does about loss: what is lost is sent again after 1, 2, 4 and so on milliseconds, until it
-//! has been silent for half a second.
+//! There is no LND here, but what one does about loss: what is lost is sent again after 1, 2, 4 and so on
+//! milliseconds, until it has been silent for half a second.
 
 use lnet_core::node::Report;
 use lnet_core::time::Instant;

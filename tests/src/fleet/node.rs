@@ -14,7 +14,8 @@ use lnet_core::topology::Topology;
 use lnet_core::{Shard, ShardConfig};
 use lnet_wire::{Global, Net, NetType, Nid, ProcessId};
 
-/// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a fleet lets it be.
+/// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a
+/// fleet lets it be.
 pub(super) const PEERS_MAX: u32 = 256;
 
 /// Where Puts go.
@@ -98,8 +99,8 @@ pub(super) fn shard_of(limits: Limits) -> Shard {
 }
 
 impl Member {
-    /// A node with these NIs, whose requests wait for discovery if it `holds` them; those of its own are still to be carried
-    /// out. Which life it is tells it from what it was before a restart.
+    /// A node with these NIs, whose requests wait for discovery if it `holds` them; those of its own are
+    /// still to be carried out. Which life it is tells it from what it was before a restart.
     pub(super) fn new(
         (number, life): (u32, u32),
         nids: Vec<(u8, Nid)>,
@@ -133,8 +134,8 @@ impl Member {
         Self { node, shard, queue, nids, published, timer: None, takes_part, partners }
     }
 
-    /// Has its state machine and its shard hear of each other, opens and closes its NIs; what else the state machine
-    /// wants done.
+    /// Has its state machine and its shard hear of each other, opens and closes its NIs; what else the state
+    /// machine wants done.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Action<()>> {
         loop {
             while let Some(nid) = self.shard.poll_wanted() {

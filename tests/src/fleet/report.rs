@@ -39,7 +39,8 @@ pub struct FleetReport {
     pub acked: u64,
     /// Those that failed: they may not have arrived.
     pub failed: u64,
-    /// Of these, those that were lost by as many paths as are tried, and by another one may have come through.
+    /// Of these, those that were lost by as many paths as are tried, and by another one may have come
+    /// through.
     pub given_up: u64,
     /// Messages that were sent again by another path.
     pub resends: u64,
@@ -51,7 +52,8 @@ pub struct FleetReport {
     pub restarts: u64,
     /// Peers that nodes have in the end.
     pub peers: u64,
-    /// Bytes that a peer takes, as the allocator counts them: of its node's table, and of the snapshot that shards share.
+    /// Bytes that a peer takes, as the allocator counts them: of its node's table, and of the snapshot that
+    /// shards share.
     pub peer_bytes: f64,
     /// Bytes that the NIDs of a peer take in each shard, as the allocator counts them.
     pub shard_bytes: f64,

@@ -1,8 +1,9 @@
-//! A stage: a few nodes of the real core between which nothing arrives unless a test says so, one message at a time and in the
-//! order of its choice. Each message has a name: what it is, and from which NI of which node to which, as `ping a0>b1`; the
-//! nodes are `a`, `b`, `c`, the NIs have the numbers of their rails.
+//! A stage: a few nodes of the real core between which nothing arrives unless a test says so, one message at
+//! a time and in the order of its choice. Each message has a name: what it is, and from which NI of which
+//! node to which, as `ping a0>b1`; the nodes are `a`, `b`, `c`, the NIs have the numbers of their rails.
 //!
-//! Invariants: what is delivered arrives once; what is lost is told to no node; time stands unless a test lets it pass.
+//! Invariants: what is delivered arrives once; what is lost is told to no node; time stands unless a test
+//! lets it pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,8 +65,8 @@ pub struct Stage {
     sent: Vec<String>,
     results: BTreeMap<(usize, RequestId), Result<Outcome, RequestError>>,
     puts: u64,
-    /// Puts that have arrived, with who they are from by their events, and those that ended, with whether they were
-    /// acknowledged.
+    /// Puts that have arrived, with who they are from by their events, and those that ended, with whether
+    /// they were acknowledged.
     arrived: BTreeMap<u64, Nid>,
     ended: BTreeMap<u64, bool>,
 }
@@ -85,8 +86,8 @@ impl Stage {
         Self::of(rails, true)
     }
 
-    /// The same, and their requests do not wait until a peer is discovered, as those of programs that drive their node
-    /// themselves.
+    /// The same, and their requests do not wait until a peer is discovered, as those of programs that drive
+    /// their node themselves.
     #[must_use]
     pub fn without_waiting(rails: &[&[u8]]) -> Self {
         Self::of(rails, false)
@@ -113,7 +114,8 @@ impl Stage {
         stage
     }
 
-    /// A node is shut down and comes up again in another version: one that knows of Multi-Rail or one that does not.
+    /// A node is shut down and comes up again in another version: one that knows of Multi-Rail or one that
+    /// does not.
     pub fn restart(&mut self, node: usize, is_old: bool) {
         let nids = self.members[node].nids.clone();
         self.members[node] =

@@ -1,4 +1,5 @@
-//! What the nodes of a fleet say to each other: Puts and their ACKs by the shards, pings and pushes by the state machines.
+//! What the nodes of a fleet say to each other: Puts and their ACKs by the shards, pings and pushes by the
+//! state machines.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
-//! Two nodes with two rails, of which frames are lost by chance: the real control state machines, shards and transfer protocol
-//! over a made-up wire, so that what the protocol finds of a rail has its effect on which one messages take.
+//! Two nodes with two rails, of which frames are lost by chance: the real control state machines, shards and
+//! transfer protocol over a made-up wire, so that what the protocol finds of a rail has its effect on which
+//! one messages take.
 //!
-//! Invariants: a run follows from its seed. Pings and pushes of the state machines are answered at once: the protocol would send
-//! them again until they are. What a shard has noted reaches the state machine as its runner would have it: a failure after 20
-//! ms, what went well after half a second.
+//! Invariants: a run follows from its seed. Pings and pushes of the state machines are answered at once: the
+//! protocol would send them again until they are. What a shard has noted reaches the state machine as its
+//! runner would have it: a failure after 20 ms, what went well after half a second.
 
 use std::collections::{BTreeMap, HashSet};
 

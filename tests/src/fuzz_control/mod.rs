@@ -1,7 +1,9 @@
-//! A node's control state machine among hostile peers: pushes, answers to pings and batches of changes, as the input says.
+//! A node's control state machine among hostile peers: pushes, answers to pings and batches of changes, as
+//! the input says.
 //!
-//! What must hold after each step: a NID belongs to one peer, the primary one is the first, a peer has no more NIDs than may be,
-//! none of them this node's; shards know the same; what is under way is bounded. In the end every request has ended once.
+//! What must hold after each step: a NID belongs to one peer, the primary one is the first, a peer has no
+//! more NIDs than may be, none of them this node's; shards know the same; what is under way is bounded. In
+//! the end every request has ended once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -13,8 +13,9 @@ use super::{
 };
 
 impl Scene {
-    /// The honest peer sends a PUT that asks for an ACK, or a GET, to an entry that waits for it; it arrives at
-    /// either shard. It is taken whole, and answered, unless answers of its own have used up its share of responses.
+    /// The honest peer sends a PUT that asks for an ACK, or a GET, to an entry that waits for it; it arrives
+    /// at either shard. It is taken whole, and answered, unless answers of its own have used up its share of
+    /// responses.
     pub(super) fn honest_message(&mut self, at: usize, get: bool) {
         const LENGTH: u32 = 100;
         self.honest += 1;
@@ -81,7 +82,8 @@ impl Scene {
         assert_eq!(told, 1, "events of message {number} of the honest peer");
     }
 
-    /// The honest peer once more, and is answered as soon as the LND is done with what it has; then everything ends.
+    /// The honest peer once more, and is answered as soon as the LND is done with what it has; then
+    /// everything ends.
     pub(super) fn conclude(mut self) {
         let earlier = self.taken.len();
         for (lane, get) in [(0, false), (1, true)] {

@@ -1,11 +1,11 @@
-//! The body of the fuzz target `shard`: two shards of a node, with a peer that sends headers of all types as it
-//! likes, from two verified addresses, and an honest peer beside it. It uses `lnet-wire` and `lnet-core` alone, so
-//! that the fuzzer has little to instrument.
+//! The body of the fuzz target `shard`: two shards of a node, with a peer that sends headers of all types as
+//! it likes, from two verified addresses, and an honest peer beside it. It uses `lnet-wire` and `lnet-core`
+//! alone, so that the fuzzer has little to instrument.
 //!
-//! What must hold: nothing panics; each message ends once; the tables stay within their limits; a message whose source
-//! is not its sender's is dropped, and no other peer is sent an answer to it; what the honest peer sends in bounds is
-//! delivered once, and answered once, also while the hostile peer fills every table; once all has ended, nothing is
-//! left and all credits are home.
+//! What must hold: nothing panics; each message ends once; the tables stay within their limits; a message
+//! whose source is not its sender's is dropped, and no other peer is sent an answer to it; what the honest
+//! peer sends in bounds is delivered once, and answered once, also while the hostile peer fills every table;
+//! once all has ended, nothing is left and all credits are home.
 
 mod honest;
 mod hostile;
@@ -250,7 +250,8 @@ impl Scene {
         self.lanes[at].shard.sent(self.now, TxId(tx), status);
     }
 
-    /// Events of a queue: 0, which the application polls when it likes, and 1, that of the honest peer's entries.
+    /// Events of a queue: 0, which the application polls when it likes, and 1, that of the honest peer's
+    /// entries.
     fn poll_events(&mut self, at: usize, queue: usize) {
         let lane = &mut self.lanes[at];
         while let Some(event) = lane.shard.poll_event(lane.queues[queue]) {

@@ -1,10 +1,10 @@
-//! The bodies of the fuzz targets of the socklnd protocol: its codecs, and `socklnd`, a machine that hostile peers dial
-//! and are dialled by, with an honest peer beside them. They use `lnet-wire` and `lnet-core` alone, so that the fuzzer
-//! has little to instrument.
+//! The bodies of the fuzz targets of the socklnd protocol: its codecs, and `socklnd`, a machine that hostile
+//! peers dial and are dialled by, with an honest peer beside them. They use `lnet-wire` and `lnet-core`
+//! alone, so that the fuzzer has little to instrument.
 //!
-//! What must hold of the machine: nothing panics; each message ends once; it has no more connections than it may, and a
-//! connection that it has forgotten was closed; bytes wait no longer than they have to; what the honest peer sends is
-//! delivered and acknowledged, and what is sent to it arrives.
+//! What must hold of the machine: nothing panics; each message ends once; it has no more connections than it
+//! may, and a connection that it has forgotten was closed; bytes wait no longer than they have to; what the
+//! honest peer sends is delivered and acknowledged, and what is sent to it arrives.
 
 mod node;
 
@@ -113,8 +113,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A machine and its peers, by steps: the first two bytes say what it is like, each step begins with what happens (its
-/// low three bits) and to which of the connections (the others).
+/// A machine and its peers, by steps: the first two bytes say what it is like, each step begins with what
+/// happens (its low three bits) and to which of the connections (the others).
 pub fn socklnd(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (Some(flags), Some(verdicts)) = (input.byte(), input.byte()) else { return };

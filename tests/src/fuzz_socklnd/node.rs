@@ -33,8 +33,8 @@ const SENDING_MAX: usize = 8;
 const PAYLOAD_BYTES: u32 = 8;
 const COOKIE: u64 = 7;
 
-/// Flags of an input: names for two messages only; two shards; diallers need no privileged port; the driver says later
-/// that bytes were sent.
+/// Flags of an input: names for two messages only; two shards; diallers need no privileged port; the driver
+/// says later that bytes were sent.
 const FEW_NAMES: u8 = 1;
 const TWO_SHARDS: u8 = 2;
 const ACCEPT_ALL: u8 = 4;
@@ -219,7 +219,8 @@ impl Node {
         self.streams.keys().copied().nth(number.checked_rem(self.streams.len())?)
     }
 
-    /// A hostile peer says something; false if it might pass itself off as the honest one, as its port allows.
+    /// A hostile peer says something; false if it might pass itself off as the honest one, as its port
+    /// allows.
     pub(super) fn say(&mut self, number: usize, bytes: &[u8]) -> bool {
         let Some(conn) = self.hostile(number) else { return true };
         let Some(stream) = self.streams.get_mut(&conn).filter(|stream| !stream.is_dialling) else {

@@ -1,9 +1,9 @@
 //! The body of the fuzz target `transfer`: a peer with a session of its own that sends whatever it likes, in
 //! any order. It uses `lnet-wire` and `lnet-core` alone, so that the fuzzer has little to instrument.
 //!
-//! What must hold: nothing panics, what the node keeps stays within its limits, an honest peer's messages arrive once
-//! and are acknowledged in time, also while the hostile one fills all tables from its addresses, and once that falls
-//! silent everything ends.
+//! What must hold: nothing panics, what the node keeps stays within its limits, an honest peer's messages
+//! arrive once and are acknowledged in time, also while the hostile one fills all tables from its addresses,
+//! and once that falls silent everything ends.
 
 mod node;
 #[cfg(test)]
@@ -51,7 +51,8 @@ struct Scene {
     nodes: [Node; 2],
     /// The honest peer's last message.
     honest: u64,
-    /// The tokens that the node gave to the hostile peer at its addresses, and the one of it that the node shows.
+    /// The tokens that the node gave to the hostile peer at its addresses, and the one of it that the node
+    /// shows.
     tokens: [u64; 2],
     shown: u64,
     last: Transfer,

@@ -16,8 +16,8 @@ fn frame(kind: u8, life: u8, address: u8) -> [u8; STEP_BYTES] {
 }
 
 impl Scene {
-    /// A message, or a fragment of one, with units of 16 bytes in total, and of 64 bytes in its frame. The window of its
-    /// stream stays where it began.
+    /// A message, or a fragment of one, with units of 16 bytes in total, and of 64 bytes in its frame. The
+    /// window of its stream stays where it began.
     fn begin(&mut self, (life, address): (u8, u8), portal: u8, total: u8, length: u8, fragment: u8) {
         let mut step = frame(DATA, life, address);
         step[6..8].copy_from_slice(&(self.id as u16).to_le_bytes());

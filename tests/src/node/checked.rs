@@ -22,7 +22,8 @@ const ROOM: u32 = 8;
 /// Descriptors that wait for the same match bits: one takes Puts while another is replaced.
 const SPARE: u32 = 2;
 
-/// Which Puts have arrived, in which life of their target: a file of one byte for each, which outlives a process.
+/// Which Puts have arrived, in which life of their target: a file of one byte for each, which outlives a
+/// process.
 #[derive(Debug)]
 pub struct Arrivals {
     file: File,
@@ -71,7 +72,8 @@ impl Arrivals {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// The life in which each Put arrived, by its number; 0 is none. Those behind the end have not arrived either.
+    /// The life in which each Put arrived, by its number; 0 is none. Those behind the end have not arrived
+    /// either.
     ///
     /// # Panics
     /// When the file cannot be read.
@@ -94,7 +96,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Posts the entries of every worker of a node, for Puts of `length_bytes`, and drives it on a thread of its own.
+    /// Posts the entries of every worker of a node, for Puts of `length_bytes`, and drives it on a thread of
+    /// its own.
     pub fn start_all(
         arrivals: &Arc<Arrivals>,
         life: u8,

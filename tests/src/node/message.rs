@@ -75,7 +75,8 @@ impl Message {
         bytes
     }
 
-    /// The UDP payload as a short frame, with its checksum; of what that does not say the LNet header is ignored.
+    /// The UDP payload as a short frame, with its checksum; of what that does not say the LNet header is
+    /// ignored.
     #[must_use]
     pub fn short_datagram(&self) -> Vec<u8> {
         let (hdr_data, offset) = match self.header.body {

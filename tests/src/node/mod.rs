@@ -103,8 +103,8 @@ pub fn process(nid: Nid) -> ProcessId {
     ProcessId::lustre(nid)
 }
 
-/// A node of two shards at `nid` of rail 0, with [`policies`]. Its fill rings are large, so that a shard which is not scheduled for a while loses
-/// nothing.
+/// A node of two shards at `nid` of rail 0, with [`policies`]. Its fill rings are large, so that a shard
+/// which is not scheduled for a while loses nothing.
 #[must_use]
 pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
     NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
@@ -150,8 +150,8 @@ pub fn assert_nothing_left(workers: &[Worker]) {
 
 /// Everything that the shards of a node, their drivers and their rings have counted as lost, by name.
 ///
-/// Not what the kernel dropped because a fill ring was empty. Its owner alone refills it: when that shard gets no CPU
-/// for a while, its siblings use up what is there, and what finds none comes again.
+/// Not what the kernel dropped because a fill ring was empty. Its owner alone refills it: when that shard
+/// gets no CPU for a while, its siblings use up what is there, and what finds none comes again.
 ///
 /// # Panics
 /// When the kernel does not give its counters.

@@ -148,9 +148,9 @@ impl Plan {
         self.detours_count.load(Ordering::Acquire)
     }
 
-    /// The ends that an event of operation `number` tells of, as `is_told` finds them: those of its rail; or those of
-    /// another one, since what a silent path does not carry takes another path, and a machine that is slow enough
-    /// makes any path silent. Where none fits, those of its rail.
+    /// The ends that an event of operation `number` tells of, as `is_told` finds them: those of its rail; or
+    /// those of another one, since what a silent path does not carry takes another path, and a machine that
+    /// is slow enough makes any path silent. Where none fits, those of its rail.
     pub(super) fn ends_told(
         &self,
         number: usize,

@@ -1,5 +1,5 @@
-//! A load that goes on while something happens to the nodes: Puts and Gets over several rails, each verified, by
-//! the interface for applications.
+//! A load that goes on while something happens to the nodes: Puts and Gets over several rails, each verified,
+//! by the interface for applications.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -159,8 +159,8 @@ struct UnderWay {
 }
 
 impl Steady {
-    /// Puts to, and gets from, `target` from one shard of a node. A message that takes longer than `patience` is
-    /// unlinked.
+    /// Puts to, and gets from, `target` from one shard of a node. A message that takes longer than `patience`
+    /// is unlinked.
     ///
     /// # Panics
     /// When the shard has no room.

@@ -72,8 +72,8 @@ impl Stranger {
         }
     }
 
-    /// Reads for about a millisecond: gives a session to every node that asks for one, and acknowledges nothing. Returns
-    /// how many frames with data came.
+    /// Reads for about a millisecond: gives a session to every node that asks for one, and acknowledges
+    /// nothing. Returns how many frames with data came.
     ///
     /// # Panics
     /// When the kernel refuses an answer.

@@ -69,8 +69,8 @@ pub(super) struct Wish {
     rails: Option<(u8, u8)>,
 }
 
-/// A GET by each path in the end. A request may be lost: who asks a node that has begun a new life may learn that by
-/// it, and tables may be full. One that was taken is answered.
+/// A GET by each path in the end. A request may be lost: who asks a node that has begun a new life may learn
+/// that by it, and tables may be full. One that was taken is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     wish: Wish,
@@ -223,8 +223,8 @@ impl World {
         self.request_turn(node, shard, self.now + 1);
     }
 
-    /// PUTs of each shard to each NID of the other nodes, by each of its own rails that leads there: where they
-    /// have arrived, all shards know all peers.
+    /// PUTs of each shard to each NID of the other nodes, by each of its own rails that leads there: where
+    /// they have arrived, all shards know all peers.
     pub(super) fn introductions(&self) -> Vec<Wish> {
         let (rails, same_net) = (self.plan.rails, self.plan.same_net);
         let paths = (0..rails).flat_map(|rail| (0..rails).map(move |own| (rail, own)));
@@ -263,7 +263,8 @@ impl World {
         }
     }
 
-    /// Judges the trial that has ended and starts the next one. One at a time finds room in the smallest tables.
+    /// Judges the trial that has ended and starts the next one. One at a time finds room in the smallest
+    /// tables.
     pub(super) fn prove(&mut self) {
         let Some(mut trial) = self.trials.pop() else { return };
         // A stream tells its sender of no loss; once it is known to be broken, another one carries all.
@@ -371,8 +372,8 @@ impl World {
         self.post(&late) && self.plan.unlinks == 0
     }
 
-    /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many. Says
-    /// whether there was room.
+    /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many.
+    /// Says whether there was room.
     fn start(&mut self, wish: &Wish, has_entry: bool) -> bool {
         let Wish { node, shard, get, length, .. } = *wish;
         let number = self.ledger.operations.len() as u32;
@@ -550,7 +551,8 @@ impl World {
     }
 }
 
-/// What a request sends or fills of its descriptor: of one in three a part, of a descriptor for many any part.
+/// What a request sends or fills of its descriptor: of one in three a part, of a descriptor for many any
+/// part.
 fn part_of(bits: u64, length_bytes: u32, shares: bool) -> Option<MdPart> {
     let before = (bits >> 8) as u32 % 3000;
     let offset_bytes = before.min(if shares { length_bytes } else { PAYLOAD_MAX_BYTES - length_bytes });

@@ -1,7 +1,7 @@
 //! The driver of a lane of the `xdp` LND: between its transfer machine and the frames.
 //!
-//! It does what that of the LND does: it turns what is to be sent into frames, as long as it has buffers; checks the
-//! frames that arrive; hands those of a sibling shard over; copies payload.
+//! It does what that of the LND does: it turns what is to be sent into frames, as long as it has buffers;
+//! checks the frames that arrive; hands those of a sibling shard over; copies payload.
 
 use std::collections::VecDeque;
 
@@ -74,7 +74,8 @@ impl Datagrams {
         self.replay(now, up);
     }
 
-    /// An interface has opened. The first one after all have gone comes with another machine, made from `fresh`.
+    /// An interface has opened. The first one after all have gone comes with another machine, made from
+    /// `fresh`.
     pub(super) fn add_interface(
         &mut self,
         (ni, nid, datagram_max_bytes): (NiId, Nid, u32),
@@ -119,7 +120,8 @@ impl Datagrams {
         }
     }
 
-    /// Takes a message, or has no room for it. One that none follows is sent before the transfer machine has it.
+    /// Takes a message, or has no room for it. One that none follows is sent before the transfer machine has
+    /// it.
     pub(super) fn submit(
         &mut self,
         now: Instant,
@@ -143,7 +145,8 @@ impl Datagrams {
         moving == 0 && self.arrived.is_empty() && self.buffered.iter().all(Option::is_none)
     }
 
-    /// Sends a message before the transfer machine has it, if that can be: its frame is the next one to be polled.
+    /// Sends a message before the transfer machine has it, if that can be: its frame is the next one to be
+    /// polled.
     fn send_alone(&mut self, now: Instant, transmit: &Transmit, up: &mut Up<'_, '_>) -> bool {
         let Some(preview) = self.xfer.preview(now, transmit) else { return false };
         up.around.counts.previewed += 1;

@@ -1,6 +1,7 @@
 //! The application looks at its events.
 //!
-//! Invariants: an event belongs to a descriptor that has not had its last one; each of an operation comes once.
+//! Invariants: an event belongs to a descriptor that has not had its last one; each of an operation comes
+//! once.
 
 use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::Status;

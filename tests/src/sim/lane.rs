@@ -149,8 +149,8 @@ impl Lane {
         self.with_driver(around, |driver, up| driver.fail_interface(now, ni, cause, up));
     }
 
-    /// A newer snapshot has come. What the driver has for an interface that is closed ends, if no other carries it;
-    /// what it needs for one that has opened is in `fresh`.
+    /// A newer snapshot has come. What the driver has for an interface that is closed ends, if no other
+    /// carries it; what it needs for one that has opened is in `fresh`.
     pub(super) fn install(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! The simulator: whole nodes, with the real shards and the real protocols of the xdp and the tcp LND, over a clock, a
-//! fabric of frames and a network of streams that it makes up.
+//! The simulator: whole nodes, with the real shards and the real protocols of the xdp and the tcp LND, over a
+//! clock, a fabric of frames and a network of streams that it makes up.
 //!
 //! Invariants: a run follows from its seed alone; nothing depends on addresses, hashing or the machine's
 //! clock. All checks hold at each step, the ones about rest when faults have stopped and time has passed.

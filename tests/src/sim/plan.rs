@@ -228,8 +228,8 @@ impl Plan {
         plan
     }
 
-    /// Whether nodes lose what they know of each other, or streams: then all paths are tried in the end, where there is
-    /// room for all peers.
+    /// Whether nodes lose what they know of each other, or streams: then all paths are tried in the end,
+    /// where there is room for all peers.
     pub(super) const fn is_proven(&self) -> bool {
         let forgets = self.deletions != 0 || self.restarts != 0;
         (forgets || matches!(self.net, NetKind::Tcp)) && !self.tight

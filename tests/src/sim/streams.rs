@@ -1,8 +1,8 @@
 //! The network of the `tcp` LND: streams of bytes between shards, and what befalls them.
 //!
-//! Invariants: an end reads the bytes of the other one in their order, once; what a sender has under way is bounded;
-//! nothing that was under way on a broken stream arrives, and its sender is not told what was. An end learns that its
-//! stream is broken when it sends, or after some time, as by the probes of TCP.
+//! Invariants: an end reads the bytes of the other one in their order, once; what a sender has under way is
+//! bounded; nothing that was under way on a broken stream arrives, and its sender is not told what was. An
+//! end learns that its stream is broken when it sends, or after some time, as by the probes of TCP.
 
 use std::collections::VecDeque;
 

@@ -26,8 +26,8 @@ const WATCH: Duration = Duration::from_secs(12);
 const OTHERS: u64 = 2000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Raises the limit of descriptors of this process, and of daemons that it starts from now on, so far that there is room for
-/// so many connections.
+/// Raises the limit of descriptors of this process, and of daemons that it starts from now on, so far that
+/// there is room for so many connections.
 ///
 /// # Panics
 /// If the system does not allow that.

@@ -1,5 +1,5 @@
-//! Diallers of the tcp LND that come in crowds, say what they say slowly, never read, or claim a peer's name: the daemon
-//! stays small, and a peer beside them notices nothing.
+//! Diallers of the tcp LND that come in crowds, say what they say slowly, never read, or claim a peer's name:
+//! the daemon stays small, and a peer beside them notices nothing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -29,8 +29,8 @@ fn check_costs(stage: &Stage, before: u64) {
     assert!(after < before + COSTS_MAX_BYTES, "{} MiB more", (after - before) >> 20);
 }
 
-/// Connects again and again without a privileged port, from several threads and as fast as the machine makes it; connections
-/// that were made, and how many a second that were.
+/// Connects again and again without a privileged port, from several threads and as fast as the machine makes
+/// it; connections that were made, and how many a second that were.
 fn flood(stage: &Stage, threads: usize, attempts: usize, at_once: usize) -> (u64, f64) {
     let begun = Instant::now();
     let connect = || {
@@ -41,7 +41,8 @@ fn flood(stage: &Stage, threads: usize, attempts: usize, at_once: usize) -> (u64
             let streams: Vec<_> = streams.collect();
             made += streams.len() as u64;
             for mut stream in streams {
-                // The end that closes first keeps the port for a minute: dialling would be a search for free ones.
+                // The end that closes first keeps the port for a minute: dialling would be a search for free
+                // ones.
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let end = stream.read(&mut [0]);
                 let is_late = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;

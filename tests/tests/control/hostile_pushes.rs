@@ -1,5 +1,5 @@
-//! A node that lies in its pushes, to a daemon that a healthy peer talks to meanwhile: each lie is counted, moves nothing of others,
-//! and costs the healthy peer nothing.
+//! A node that lies in its pushes, to a daemon that a healthy peer talks to meanwhile: each lie is counted,
+//! moves nothing of others, and costs the healthy peer nothing.
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
 use lnet_wire::Nid;
@@ -77,7 +77,8 @@ fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
             wait_until(what, PATIENCE, || pushes(daemon)[..] == expected);
             assert_eq!(nids_of(daemon, far), [far.to_string()], "{what}");
         }
-        // Ten thousand entries, of which few are there; and then on and on, with another primary NID each time.
+        // Ten thousand entries, of which few are there; and then on and on, with another primary NID each
+        // time.
         let before = pushes(daemon);
         push(&mut dialler, &changed(&own, 12, &10_000_u32.to_le_bytes()));
         wait_until("ten thousand entries", PATIENCE, || {

@@ -1,5 +1,5 @@
-//! Diallers of the tcp LND that break its rules: what becomes of each, which counter tells it, and that a peer beside
-//! them notices nothing.
+//! Diallers of the tcp LND that break its rules: what becomes of each, which counter tells it, and that a
+//! peer beside them notices nothing.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -54,8 +54,8 @@ impl Stage {
         enter(self.two.netns.b(), || privileged(stranger(number), self.near, 1024).0)
     }
 
-    /// Has the healthy peer exchange messages, of which each byte is checked and none may be lost or take long, as long as
-    /// `body` runs.
+    /// Has the healthy peer exchange messages, of which each byte is checked and none may be lost or take
+    /// long, as long as `body` runs.
     pub(crate) fn beside_a_load(&self, body: impl FnOnce(&Self)) {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
@@ -140,7 +140,8 @@ struct Case {
     counter: &'static str,
 }
 
-/// Cases of diallers in names of their own: each has its own peer, so that none meets connections of another one.
+/// Cases of diallers in names of their own: each has its own peer, so that none meets connections of another
+/// one.
 struct Cases {
     near: Nid,
     healthy: Nid,

@@ -1,5 +1,5 @@
-//! The real `lnetd` and `lnetctl`: alone, without privileges, and in pairs over veth, which needs root and the objects
-//! that `cargo xtask build-ebpf` makes.
+//! The real `lnetd` and `lnetctl`: alone, without privileges, and in pairs over veth, which needs root and
+//! the objects that `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod checksums;

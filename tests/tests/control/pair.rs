@@ -285,8 +285,8 @@ fn an_interface_that_does_not_suit_any_more_is_waited_for() {
     two.a.stop();
 }
 
-/// The kernel tells of links: of ten changes one is seen much sooner than by a look at an interval, however busy the
-/// machine is.
+/// The kernel tells of links: of ten changes one is seen much sooner than by a look at an interval, however
+/// busy the machine is.
 #[test]
 fn a_change_of_a_link_is_told() {
     const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -65,7 +65,8 @@ fn selection_policies_say_which_rail_is_used() {
     let (two, [[a0, b0], [a1, b1]]) = discovered();
     // Health stays as it is set.
     two.a.good("set health_sensitivity 0");
-    // A path that is silent for a moment, as where a daemon has no CPU, is avoided for a second: not in each round.
+    // A path that is silent for a moment, as where a daemon has no CPU, is avoided for a second: not in each
+    // round.
     let check = |rail: &str, other: &str, why: &str| {
         wait_until(why, PATIENCE, || {
             let before = [rail, other].map(|nid| sent(&two.a, nid));
@@ -99,7 +100,8 @@ fn what_is_explained_is_what_is_sent() {
     }
     let (two, [[a0, b0], [a1, _]]) = discovered();
     let rails = [&a0, &a1];
-    // A path that falls silent between the two, as where a daemon has no CPU, makes a round void: not each time.
+    // A path that falls silent between the two, as where a daemon has no CPU, makes a round void: not each
+    // time.
     wait_until("rails take turns, as explained", PATIENCE, || {
         let mut used = [0_u32; 2];
         for _ in 0..8 {

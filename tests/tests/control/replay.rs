@@ -1,13 +1,15 @@
-//! What a kernel node said once, said again to a live daemon in the other node's place: byte for byte but for the
-//! handles that the daemon made itself. What the daemon answers is what the kernel node answered.
+//! What a kernel node said once, said again to a live daemon in the other node's place: byte for byte but for
+//! the handles that the daemon made itself. What the daemon answers is what the kernel node answered.
 //!
-//! The daemon has the part of node 2, which answers, and in the pings and discoveries that of node 1 too, which is told to
-//! begin them. Which of several NIs are taken is not compared but prescribed where it follows from all that went before: LNet
-//! counts responses and messages with a given source when it takes NIs in turn, and this stack does not.
+//! The daemon has the part of node 2, which answers, and in the pings and discoveries that of node 1 too,
+//! which is told to begin them. Which of several NIs are taken is not compared but prescribed where it
+//! follows from all that went before: LNet counts responses and messages with a given source when it takes
+//! NIs in turn, and this stack does not.
 //!
-//! Node 1's part of the selftest captures cannot be played: its console makes up the numbers of sessions, calls and bulk
-//! data, and all that node 2 said has them. Those of `e_router` cannot either: a daemon has no routes yet. In `d_down_reject`
-//! nothing is said. The protocol itself plays every part of every capture (the test `replay`).
+//! Node 1's part of the selftest captures cannot be played: its console makes up the numbers of sessions,
+//! calls and bulk data, and all that node 2 said has them. Those of `e_router` cannot either: a daemon has no
+//! routes yet. In `d_down_reject` nothing is said. The protocol itself plays every part of every capture (the
+//! test `replay`).
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -41,8 +43,8 @@ const BULK_BYTES: usize = 1 << 20;
 /// Diallers have ports below this.
 const RESERVED_END: u16 = 1024;
 
-/// A command to the daemon, and before what the daemon says it is given: the number of a connection in the texts of the
-/// captures, and how many things the daemon has said on it.
+/// A command to the daemon, and before what the daemon says it is given: the number of a connection in the
+/// texts of the captures, and how many things the daemon has said on it.
 type Told = (usize, usize, &'static str);
 
 /// What the daemon plays.
@@ -238,8 +240,8 @@ fn kind(said: &Said) -> (u8, u64) {
     }
 }
 
-/// Takes counters and the number of changes from the daemon's payload, which are those of its life. Of a mebibyte of bulk
-/// data the capture has the ends alone, which is also what its sink looks at.
+/// Takes counters and the number of changes from the daemon's payload, which are those of its life. Of a
+/// mebibyte of bulk data the capture has the ends alone, which is also what its sink looks at.
 fn own_values(theirs: &mut Vec<u8>, own: &[u8]) {
     if theirs.len() == BULK_BYTES && own.len() == BULK_BYTES {
         let ends = |payload: &[u8]| [payload.first_chunk::<8>().copied(), payload.last_chunk().copied()];
@@ -310,8 +312,8 @@ fn obeyed(told: Option<Child>) {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// Plays what was said to the daemon's node, and what that was told, in the order of the capture; how many things the
-/// daemon has said in its place.
+/// Plays what was said to the daemon's node, and what that was told, in the order of the capture; how many
+/// things the daemon has said in its place.
 fn play(daemon: &Daemon, part: &Part, connections: &[Connection], units: &[Unit]) -> usize {
     let host = part.host;
     let mut player = Player::new(connections, host);

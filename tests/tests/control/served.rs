@@ -1,4 +1,5 @@
-//! NIs on some CPTs, of real daemons: what is shown, saved and restored, and that messages of all shards go by them.
+//! NIs on some CPTs, of real daemons: what is shown, saved and restored, and that messages of all shards go
+//! by them.
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 
@@ -56,7 +57,8 @@ fn check(net: &str, shown: &[&str]) {
     two.a = Daemon::start(directory, Some(two.netns.a()), &options);
     assert_eq!(two.a.good("export --backup"), saved);
     assert_eq!(two.a.good_with("import --dry-run", &saved), "");
-    // First from there, so that all shards of the other learn of its new life: what they send to the former one fails.
+    // First from there, so that all shards of the other learn of its new life: what they send to the former
+    // one fails.
     load(&two.a, &two.b, &b);
     load(&two.b, &two.a, &a);
     // Of a node with one shard it asks too much.

@@ -5,8 +5,8 @@ use xtask::testing::paths;
 
 use crate::run::{Daemon, PATIENCE, Two};
 
-/// The states that a command shows at the highest level of detail, in the order of their objects: each behind what belongs to
-/// it.
+/// The states that a command shows at the highest level of detail, in the order of their objects: each behind
+/// what belongs to it.
 fn states(daemon: &Daemon, words: &str) -> Vec<String> {
     let shown = paths(&daemon.good(&format!("{words} -v 4")));
     let is_state = |(path, _): &(String, String)| path.ends_with("fsm state");

@@ -84,8 +84,8 @@ fn tcp_nets_are_shown_as_kernel_nodes_show_theirs() {
     for part in ["max_ni_tx_credits: 8", "available_tx_credits: 8", "state: NA"] {
         assert!(peer.contains(part), "{part:?} is not in {peer}");
     }
-    // A node that has discovered nothing yet knows no peer by its net's end, and its backup is that of the kernel's but
-    // for what was chosen.
+    // A node that has discovered nothing yet knows no peer by its net's end, and its backup is that of the
+    // kernel's but for what was chosen.
     let backup = two.a.good("export --backup");
     for part in ["net type: tcp", "peer_credits: 8", "credits: 256", "tos: -1"] {
         assert!(backup.contains(part), "{part:?} is not in {backup}");
@@ -205,7 +205,8 @@ fn an_interface_is_on_two_tcp_nets() {
     }
 }
 
-/// Frames by one of two rails go nowhere, and nothing tells: TCP takes the message, and its sender waits for minutes.
+/// Frames by one of two rails go nowhere, and nothing tells: TCP takes the message, and its sender waits for
+/// minutes.
 #[test]
 fn a_silent_cut_costs_health_before_anything_times_out_and_ends_connections() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

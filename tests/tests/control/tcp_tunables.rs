@@ -182,7 +182,8 @@ fn who_accepts_none_is_not_connected_and_connects_others() {
     wait_until("the dial has failed", PATIENCE, || count(&two.a, "dial_failed") != 0);
 }
 
-/// Connections of a daemon that it has accepted, or dialled: after how many milliseconds each ends without acknowledgements.
+/// Connections of a daemon that it has accepted, or dialled: after how many milliseconds each ends without
+/// acknowledgements.
 fn user_timeouts(daemon: &Daemon, is_accepted: bool) -> Vec<u32> {
     let process = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
     let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
@@ -202,7 +203,8 @@ fn user_timeouts(daemon: &Daemon, is_accepted: bool) -> Vec<u32> {
     .collect()
 }
 
-/// The kernel ends a connection without acknowledgements by the timeout that holds when it is made, at either end.
+/// The kernel ends a connection without acknowledgements by the timeout that holds when it is made, at either
+/// end.
 #[test]
 fn connections_have_the_lnd_timeout_that_is_set_while_nis_run() {
     /// A control connection, and two of each bulk type.

@@ -1,7 +1,7 @@
 //! What `lst` of a kernel node printed, command for command, beside what ours prints in the same state.
 //!
-//! The transcripts are `lst_*.txt` of the captures: a command behind `$`, what it printed, lines of stderr behind `!`,
-//! and its status behind `=>`. Compared are stdout and the status.
+//! The transcripts are `lst_*.txt` of the captures: a command behind `$`, what it printed, lines of stderr
+//! behind `!`, and its status behind `=>`. Compared are stdout and the status.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -77,8 +77,8 @@ fn differs(step: &Step) -> bool {
         || words == "sleep 3" || words.contains('|')
 }
 
-/// Text without what is another on each node: NIDs, stamps, rates; names that the reference prints as `(null)`, lines
-/// of nodes that it does not have, and how long a batch takes to stop.
+/// Text without what is another on each node: NIDs, stamps, rates; names that the reference prints as
+/// `(null)`, lines of nodes that it does not have, and how long a batch takes to stop.
 fn plain(text: &str, two: &Two, words: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let [near, far] = two.nids(0).map(|nid| nid.replace("@xdp", "@tcp"));
@@ -160,15 +160,16 @@ fn run(daemon: &Daemon, two: &Two, words: &str) -> (i32, String, String) {
     (status.code().unwrap_or(-1), spoken, text(stderr))
 }
 
-/// Commands that tell in which state nodes are: of one that has died, the reference still says active where ours says down,
-/// and prints a number for the error.
+/// Commands that tell in which state nodes are: of one that has died, the reference still says active where
+/// ours says down, and prints a number for the error.
 fn tells_of_states(words: &str) -> bool {
     ["lst ping", "lst list_group", "lst list_batch", "query --all", "query -e -a"]
         .iter()
         .any(|part| words.contains(part))
 }
 
-/// Plays a transcript; `begin` is done before, and the second node is killed after the command `last`, if that is given.
+/// Plays a transcript; `begin` is done before, and the second node is killed after the command `last`, if
+/// that is given.
 fn check(name: &str, begin: impl Fn(&Two), last: Option<&str>) {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;

@@ -1,5 +1,5 @@
-//! Processes that are killed while others fetch their buffers: each operation ends once, and the next life is as good as
-//! the first.
+//! Processes that are killed while others fetch their buffers: each operation ends once, and the next life is
+//! as good as the first.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
@@ -47,8 +47,8 @@ fn offer(party: &Party, to: &str) {
     party.send(to, passive.descriptor.unwrap().as_bytes());
 }
 
-/// What is killed, in a process of its own: it offers a buffer for each that was fetched. There is nothing to it in the
-/// tests' own process.
+/// What is killed, in a process of its own: it offers a buffer for each that was fetched. There is nothing to
+/// it in the tests' own process.
 #[test]
 fn child_that_offers() {
     let Some((_lnet, mut party, to)) = child() else { return };

@@ -13,8 +13,8 @@ use crate::scenarios::pattern;
 
 const MIB: usize = 1 << 20;
 
-/// Passive and receive buffers of which no operation of the other end takes any: some have a deadline, the others are
-/// deleted. Then a bulk operation whose initiator is deleted while it goes on.
+/// Passive and receive buffers of which no operation of the other end takes any: some have a deadline, the
+/// others are deleted. Then a bulk operation whose initiator is deleted while it goes on.
 pub(crate) fn deadlines_and_cancels([mut near, mut far]: [Party; 2]) {
     let wait = Duration::from_millis(200);
     let operations: [fn() -> Operation; 3] = [

@@ -1,5 +1,5 @@
-//! The messaging layer between nodes over veth, in network namespaces: rings, sockets and tcp. Needs root, and the
-//! objects that `cargo xtask build-ebpf` makes.
+//! The messaging layer between nodes over veth, in network namespaces: rings, sockets and tcp. Needs root,
+//! and the objects that `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 #[path = "../../../lnet-messaging/tests/any/mod.rs"]

@@ -14,8 +14,8 @@ const DESCRIPTOR_BYTES: usize = 48;
 const MESSAGE_BYTES: usize = 2 * DESCRIPTOR_BYTES;
 const BULK_MAX_BYTES: usize = 1 << 20;
 
-/// The other process: it reads one buffer, writes its bytes to another one, and sends the message back that named both.
-/// There is nothing to it in the tests' own process.
+/// The other process: it reads one buffer, writes its bytes to another one, and sends the message back that
+/// named both. There is nothing to it in the tests' own process.
 #[test]
 fn child_that_answers() {
     let Some((_lnet, mut party, to)) = child() else { return };
@@ -26,7 +26,8 @@ fn child_that_answers() {
     loop {
         let event = party.buffer_event();
         if event.queue() == QueueType::Send {
-            // The other process may be quicker with the next message than this one with the end of its answer.
+            // The other process may be quicker with the next message than this one with the end of its
+            // answer.
             assert_eq!((event.status, event.is_last()), (Ok(()), true));
             continue;
         }

@@ -1,6 +1,7 @@
-//! Two nodes with two rails on one net, of which one is cut and comes back, while there are messages and bulk operations. They have discovered
-//! each other before, or do so by their traffic. The application sends and fetches everything once: what else there is to do is LNet's. Over tcp
-//! what TCP had taken is not sent again, since it may have arrived: that is all that may be missing there, and the load goes on without it.
+//! Two nodes with two rails on one net, of which one is cut and comes back, while there are messages and bulk
+//! operations. They have discovered each other before, or do so by their traffic. The application sends and
+//! fetches everything once: what else there is to do is LNet's. Over tcp what TCP had taken is not sent
+//! again, since it may have arrived: that is all that may be missing there, and the load goes on without it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,8 @@ use crate::scenarios::pattern;
 /// Messages under way.
 const WINDOW: usize = 24;
 const MESSAGE_BYTES: usize = 200;
-/// Receive buffers, and messages of each: they have room for all that is under way, also where most of them are used up.
+/// Receive buffers, and messages of each: they have room for all that is under way, also where most of them
+/// are used up.
 const RECEIVE_BUFFERS: usize = 4;
 const MESSAGES_MAX: u32 = 100;
 const BULK_BYTES: usize = 200_000;
@@ -56,7 +58,8 @@ fn send(party: &Party, to: &EndPoint, number: u64) -> BufferId {
     party.add(party.filled(&bytes), Operation::Send { to: to.clone(), length_bytes })
 }
 
-/// Keeps a window of messages under way until it is to stop. None is sent twice. The number of messages, and how some failed.
+/// Keeps a window of messages under way until it is to stop. None is sent twice. The number of messages, and
+/// how some failed.
 fn send_all(party: &mut Party, to: &str, progress: &Progress) -> (u64, Vec<Errno>) {
     let to = party.tm.create_end_point(to).unwrap();
     let (mut under_way, mut next, mut failed) = (BTreeSet::new(), 0, Vec::new());
@@ -101,7 +104,8 @@ fn receive_all(
     let (mut last, mut lingers) = (Instant::now(), missing);
     loop {
         let Some(event) = party.events.try_next() else {
-            // The sender's event may come before the receiver's, so what is missing is waited for, and what is double as well.
+            // The sender's event may come before the receiver's, so what is missing is waited for, and what
+            // is double as well.
             let all = progress.sent_all.load(Ordering::Acquire);
             if all > 0 && arrived.len() as u64 == all {
                 lingers = LINGER;
@@ -128,8 +132,8 @@ fn receive_all(
     }
 }
 
-/// Fetches passive buffers, one after the other. Their descriptors name one NID of the node, as their transfer machine does.
-/// How some failed.
+/// Fetches passive buffers, one after the other. Their descriptors name one NID of the node, as their
+/// transfer machine does. How some failed.
 fn fetch_all([near, far]: &mut [Party; 2], progress: &Progress) -> Vec<Errno> {
     let (bytes, mut failed) = (pattern(BULK_BYTES), Vec::new());
     while !progress.stops() {

@@ -9,7 +9,8 @@ use crate::common::Party;
 use crate::nets::{Carrier, Nodes, config_of, privileged, start, transport};
 use crate::scenarios::pattern;
 
-/// Transfer machines of both shards: XDP brings each its messages, bulk data and answers, and no shard hands one to the other.
+/// Transfer machines of both shards: XDP brings each its messages, bulk data and answers, and no shard hands
+/// one to the other.
 #[test]
 fn frames_come_to_the_shard_of_their_transfer_machine() {
     if !privileged() {
@@ -55,7 +56,8 @@ fn frames_come_to_the_shard_of_their_transfer_machine() {
     }
 }
 
-/// Buffers that a domain allocates on a node with registered memory, whose long frames go out of them as they are.
+/// Buffers that a domain allocates on a node with registered memory, whose long frames go out of them as they
+/// are.
 #[test]
 fn ln_17_bulk_data_in_registered_memory() {
     const BYTES: usize = 1 << 20;

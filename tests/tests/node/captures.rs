@@ -1,4 +1,5 @@
-//! Captures of what nodes send to each other: over rings and over sockets, while they run, while NIs come and go.
+//! Captures of what nodes send to each other: over rings and over sockets, while they run, while NIs come and
+//! go.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -95,8 +96,8 @@ fn frames_counted(lnet: &Lnet) -> [u64; 2] {
     sum
 }
 
-/// Verified Puts and Gets on a rail over rings and one over sockets, captured at both ends from their first frame on:
-/// every frame is there, once, and the same at both ends.
+/// Verified Puts and Gets on a rail over rings and one over sockets, captured at both ends from their first
+/// frame on: every frame is there, once, and the same at both ends.
 #[test]
 fn traffic_is_read_back() {
     if !privileged() {
@@ -164,8 +165,8 @@ fn traffic_is_read_back() {
     }
 }
 
-/// Captures of one interface and of all, while the NIs of one interface go with all their LND, come back, and the
-/// interface vanishes and another one of its name comes.
+/// Captures of one interface and of all, while the NIs of one interface go with all their LND, come back, and
+/// the interface vanishes and another one of its name comes.
 #[test]
 fn interfaces_come_and_go() {
     if !privileged() {

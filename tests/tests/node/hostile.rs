@@ -90,8 +90,8 @@ fn unseen(namespace: &Namespace, node: &NodeDriver, workers: &[Worker]) -> u64 {
     }
 }
 
-/// Waits until XDP has seen all that the peer has sent, but `unseen` packets: they were sent before the program
-/// was there. A packet of another sender may arrive at any moment.
+/// Waits until XDP has seen all that the peer has sent, but `unseen` packets: they were sent before the
+/// program was there. A packet of another sender may arrive at any moment.
 fn wait_until_seen(namespace: &Namespace, unseen: u64, node: &NodeDriver, workers: &[Worker]) {
     wait_until("XDP has seen every packet that was sent", PATIENCE, || {
         let sent = sent_packets(namespace);
@@ -109,8 +109,8 @@ fn with_byte(datagram: &[u8], offset: usize, value: u8) -> Vec<u8> {
 /// Every way of being broken that there is a counter for, with its name.
 fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut cases = Vec::new();
-    // To shard 1: it takes a first frame of a session while that is young, and forgets it when no further ones come
-    // for long. What is for both shards goes first, and then what is for shard 0.
+    // To shard 1: it takes a first frame of a session while that is young, and forgets it when no further
+    // ones come for long. What is for both shards goes first, and then what is for shard 0.
     let md = WireHandle { interface_cookie: 1, object_cookie: 4 };
     let ack = Body::Ack { md, match_bits: 0, manipulated_length: 0 };
     let ack = stranger.sign(Message::new(victim.peer, victim.nid, ack, vec![])).datagram();

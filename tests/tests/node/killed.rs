@@ -1,5 +1,5 @@
-//! Processes that are killed under load and come back: what was under way ends, what arrives is whole and comes
-//! once, and the next life is as good as the first.
+//! Processes that are killed under load and come back: what was under way ends, what arrives is whole and
+//! comes once, and the next life is as good as the first.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,11 +34,12 @@ const SHARDS: u64 = 2;
 const WINDOW: u64 = SHARDS * FLOOD_WINDOW;
 /// Puts that each life is to take.
 const PUTS: u64 = 1000;
-/// Of those that it has acknowledged, what a life may not have looked at when it is killed: a shard acknowledges what
-/// came in a turn at its end, the application looks at that before the next turn. All of that was under way at once.
+/// Of those that it has acknowledged, what a life may not have looked at when it is killed: a shard
+/// acknowledges what came in a turn at its end, the application looks at that before the next turn. All of
+/// that was under way at once.
 const UNSEEN: u64 = WINDOW;
-/// How many acknowledgements a shard may see between those and the kill: while one shard of the target looks, the other
-/// one goes on until all that is under way waits for the first.
+/// How many acknowledgements a shard may see between those and the kill: while one shard of the target looks,
+/// the other one goes on until all that is under way waits for the first.
 const UNSEEN_BEFORE: usize = 4 * FLOOD_WINDOW as usize;
 /// Nothing ends by this: a child is there again long before.
 const PATIENT_TIMEOUT: Duration = LND_TIMEOUT.saturating_mul(5);
@@ -64,8 +65,8 @@ fn start_child(nid: Nid) -> (NodeDriver, Vec<Worker>) {
     NodeDriver::start(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The node that is killed, in a process of its own: there is nothing to it in the tests' own process. Its standard
-/// input is where it notes what has arrived.
+/// The node that is killed, in a process of its own: there is nothing to it in the tests' own process. Its
+/// standard input is where it notes what has arrived.
 #[test]
 fn target_that_is_killed() {
     let Some(nid) = told::<Nid>(CHILD) else { return };
@@ -228,7 +229,8 @@ fn a_target_is_killed() {
 
     let (acked, failed, mut failures) = (flood.acked(), flood.failed(), flood.failures());
     let arrivals = Arrivals::new(file);
-    // What the last life has acknowledged it looks at in no time, and the others had but for their last turns.
+    // What the last life has acknowledged it looks at in no time, and the others had but for their last
+    // turns.
     let unseen = || unseen(&flood, &arrivals);
     let is_by_kill = |(shard, place): &Place| {
         kills.iter().any(|kill| kill.get(shard).is_some_and(|it| it.contains(place)))

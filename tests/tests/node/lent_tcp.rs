@@ -1,5 +1,6 @@
-//! Memory that the tcp LND has lent to the kernel, while other messages are for the same bytes: these wait, whatever the peer
-//! does on whose account the kernel has them. A peer that speaks slowly, or not at all any more, ends no node.
+//! Memory that the tcp LND has lent to the kernel, while other messages are for the same bytes: these wait,
+//! whatever the peer does on whose account the kernel has them. A peer that speaks slowly, or not at all any
+//! more, ends no node.
 
 use std::io::Read;
 use std::time::Duration;
@@ -99,7 +100,8 @@ impl Scene {
         }
     }
 
-    /// The peer begins to answer a GET, until the kernel puts payload in place; how much of it is left to be said.
+    /// The peer begins to answer a GET, until the kernel puts payload in place; how much of it is left to be
+    /// said.
     fn begin_reply(&mut self, md: WireHandle) -> usize {
         let body = Body::Reply { md };
         let head = message(Version::V3, &header(self.other, self.own, LONG_BYTES as u32, body));

@@ -1,5 +1,5 @@
-//! Networks that lose, double, reorder and change frames, and interfaces that change under the traffic: nothing
-//! is lost or doubled above.
+//! Networks that lose, double, reorder and change frames, and interfaces that change under the traffic:
+//! nothing is lost or doubled above.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Nodes over UDP sockets, and those that they talk to: any mode, either way, with losses and without privileges.
+//! Nodes over UDP sockets, and those that they talk to: any mode, either way, with losses and without
+//! privileges.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ const MIXED: [By; 4] = [By::Application, By::ShardThread, By::ShardThread, By::A
 
 type Started = (NodeDriver, Vec<Worker>);
 
-/// Carries a plan out from a node to another one. Nothing may be lost or left over; what the kernel brought to the
-/// wrong shard was handed over.
+/// Carries a plan out from a node to another one. Nothing may be lost or left over; what the kernel brought
+/// to the wrong shard was handed over.
 fn carry_out(plan: Plan, source: Started, target: Started, by: &[By]) -> (Started, Started) {
     carry_out_after(&[], plan, source, target, by)
 }
@@ -351,8 +352,8 @@ fn what_the_kernel_refuses_is_a_loss() {
     ip(netns.a(), "route add unreachable 2001:db8::/32");
     let at = |address: &str| process(Nid::new_ip(a.net(), address.parse().unwrap()).unwrap());
     let let_go = |near: &[Worker]| near[0].xdp().expect("there is an NI").counters().frames_let_go;
-    // A way that is closed, a neighbour that does not answer, and a host without a node, which answers with an
-    // ICMP error.
+    // A way that is closed, a neighbour that does not answer, and a host without a node, which answers with
+    // an ICMP error.
     for (target, is_refused) in
         [(at("2001:db8::1"), true), (at("fd00:211:0::77"), false), (process(b), false)]
     {

@@ -1,4 +1,5 @@
-//! Nodes of several rails that know one NID of each other: they find the rest, use all rails, and go on when one is cut.
+//! Nodes of several rails that know one NID of each other: they find the rest, use all rails, and go on when
+//! one is cut.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ use crate::privileged;
 /// State bits of a Multi-Rail peer that is discovered and up to date.
 const DISCOVERED: u32 = 273;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Messages of which each rail's share is taken, at least: all that were sent since both nodes knew each other.
+/// Messages of which each rail's share is taken, at least: all that were sent since both nodes knew each
+/// other.
 const SHARED_MIN: u64 = 20_000;
 /// After which a connection without progress is closed.
 const SOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -145,8 +147,8 @@ fn rails_share(net_type: NetType) {
     pair.finish(few, 100);
     await_peer(&pair.near, &pair.nids[1]);
     await_peer(&pair.far, &pair.nids[0]);
-    // A machine that is slow enough makes a path silent for a while: then the other one has more, and it takes more messages
-    // until that is a small part of all.
+    // A machine that is slow enough makes a path silent for a while: then the other one has more, and it
+    // takes more messages until that is a small part of all.
     let (begun, before, mut messages) = (Instant::now(), sent(&pair.near), 100);
     loop {
         let load = pair.initiate(4000);
@@ -211,8 +213,9 @@ fn set_loss(namespace: &Namespace, parts_per_million: u32) {
     faults.set_loss(parts_per_million).unwrap();
 }
 
-/// Nothing is lost above, the rail is found to be lossy and carries the smaller part, and it is used again once it is well. Also
-/// a silence, which is found where a frame is lost three times, has it left for a while.
+/// Nothing is lost above, the rail is found to be lossy and carries the smaller part, and it is used again
+/// once it is well. Also a silence, which is found where a frame is lost three times, has it left for a
+/// while.
 #[test]
 fn a_rail_that_loses_a_tenth_carries_the_smaller_part() {
     if !privileged() {
@@ -242,8 +245,8 @@ fn a_rail_that_loses_a_tenth_carries_the_smaller_part() {
     assert_eq!(pair.target.stop().faults.count, 0);
 }
 
-/// The rail is cut under load, and mended; no message is doubled, and the rail is used again. What became of the load, and the longest time in
-/// which no message ended while the rail was cut.
+/// The rail is cut under load, and mended; no message is doubled, and the rail is used again. What became of
+/// the load, and the longest time in which no message ended while the rail was cut.
 fn cut_under_load(pair: &Pair, plan: &Plan, cut: Cut) -> (InitiatorReport, Duration) {
     let few = pair.initiate(100);
     pair.finish(few, 100);
@@ -313,8 +316,8 @@ fn a_rail_that_drops_all_in_both_directions_loses_and_doubles_nothing() {
     xdp_rail_is_cut(Cut::Drop { near: true, far: true });
 }
 
-/// What TCP had taken by then, or its answer, may have arrived, so it is not sent again: that is all that may be lost, no more
-/// than was under way. All else goes by the other rail.
+/// What TCP had taken by then, or its answer, may have arrived, so it is not sent again: that is all that may
+/// be lost, no more than was under way. All else goes by the other rail.
 fn tcp_rail_is_cut(cut: Cut) {
     if !privileged() {
         return;
@@ -334,8 +337,8 @@ fn tcp_rail_is_cut(cut: Cut) {
     let timeout_ms = 4 * SOCK_TIMEOUT.as_millis() as u64;
     let plan = Plan { messages: 12_000, timeout_ms, ..plan };
     let (done, standstill) = cut_under_load(&pair, &plan, cut);
-    // What was in a connection that was given up is all that is missing, and answers that do not come: what never left
-    // would be told as that.
+    // What was in a connection that was given up is all that is missing, and answers that do not come: what
+    // never left would be told as that.
     let may_have_arrived = [FaultKind::Timeout, FaultKind::Reset].map(|kind| done.faults.of(kind));
     assert_eq!(may_have_arrived.iter().sum::<u64>(), done.faults.count, "{:?}", done.faults);
     assert!(done.faults.count <= u64::from(plan.window), "{:?}", done.faults);
@@ -343,8 +346,9 @@ fn tcp_rail_is_cut(cut: Cut) {
     // A message that its connection brought in part ends at the target as well.
     let seen = pair.target.stop();
     assert_eq!(seen.faults.of(FaultKind::Reset), seen.faults.count, "{:?}", seen.faults);
-    // What the load has under way is freed when its answers are not waited for any longer: that takes the 2 s of the bound by
-    // itself where the cut comes just after all was sent. The machine has as long again to notice, and to go on.
+    // What the load has under way is freed when its answers are not waited for any longer: that takes the 2 s
+    // of the bound by itself where the cut comes just after all was sent. The machine has as long again to
+    // notice, and to go on.
     assert_flows_again(standstill, 2 * Duration::from_secs(ANSWER_TIMEOUT_S.into()));
 }
 

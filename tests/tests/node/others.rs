@@ -1,5 +1,5 @@
-//! What else goes over the interface of a node: ARP, ICMP, TCP and other UDP work as without it, while its own
-//! traffic runs.
+//! What else goes over the interface of a node: ARP, ICMP, TCP and other UDP work as without it, while its
+//! own traffic runs.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};

@@ -152,8 +152,9 @@ fn sockets_come_and_go_beside_sockets() {
     add_and_remove([XdpMode::Socket; 2], true, 6);
 }
 
-/// A node deletes all its NIs, which ends its life for its peer, and adds them again one by one; its peer makes its
-/// first one anew in between. What the peer knows of the former life by its other rail is in no answer's way.
+/// A node deletes all its NIs, which ends its life for its peer, and adds them again one by one; its peer
+/// makes its first one anew in between. What the peer knows of the former life by its other rail is in no
+/// answer's way.
 #[test]
 fn rails_that_come_back_on_both_sides_answer() {
     if !privileged() {

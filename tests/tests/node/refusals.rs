@@ -268,7 +268,8 @@ fn entries_and_descriptors_that_a_running_node_refuses() {
     let worker = &mut source.1[0];
     let put = md(100, MdOptions::PUT);
 
-    // Portal 13 looks match bit 1 up in a table, portal 14 is pinned to shard 1, portal 16 belongs to every shard.
+    // Portal 13 looks match bit 1 up in a table, portal 14 is pinned to shard 1, portal 16 belongs to every
+    // shard.
     let parts = ["match bits 0x0 of portal 13", "to shard 1", "given to shard 0", "post it on shard 1"];
     refuse_attach(worker, &entry(13, 0, 0), &put, 100, &parts);
     let parts = ["ignore bits 0xff", "bits 0x2", "portal 13", "clear them, or pin the portal"];

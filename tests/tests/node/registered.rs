@@ -1,4 +1,5 @@
-//! Long messages out of registered buffers, of which frames are lost: every byte arrives, and every buffer comes home.
+//! Long messages out of registered buffers, of which frames are lost: every byte arrives, and every buffer
+//! comes home.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! NIs that some of their node's shards serve: messages of all shards go by them, both ways, whatever carries them.
+//! NIs that some of their node's shards serve: messages of all shards go by them, both ways, whatever carries
+//! them.
 
 use lnet_core::limits::Limits;
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
@@ -26,7 +27,8 @@ fn served(namespace: &Namespace, nid: Nid, serving: &[u32]) -> NodeConfig {
     config.shards(SHARDS.into()).policies(policies(SHARDS))
 }
 
-/// Puts and Gets of every size and policy, there and back. Frames arrive at the shards that serve, and at no others.
+/// Puts and Gets of every size and policy, there and back. Frames arrive at the shards that serve, and at no
+/// others.
 fn there_and_back(queues: u16, modes: [XdpMode; 2], serving: [&[u32]; 2]) {
     if !privileged() {
         return;
@@ -76,8 +78,8 @@ fn rings_and_sockets_are_on_the_shards_that_serve() {
     there_and_back(2, [XdpMode::Native, XdpMode::Socket], [&[2, 1], &[0, 2]]);
 }
 
-/// Loads both ways between nodes of two shards, by node and rail served by these; the shards of each that have sent
-/// something.
+/// Loads both ways between nodes of two shards, by node and rail served by these; the shards of each that
+/// have sent something.
 fn tcp_load(serving: [&[&[u32]]; 2]) -> [Vec<bool>; 2] {
     let netns = Netns::new(Wiring { rails: serving[0].len() as u8, ..Wiring::default() });
     let namespaces = [netns.a(), netns.b()];

@@ -1,5 +1,5 @@
-//! A peer that holds sessions and never acknowledges anything: what it is sent ends in time, it takes no more of the
-//! node than its share, and another peer does not event.
+//! A peer that holds sessions and never acknowledges anything: what it is sent ends in time, it takes no more
+//! of the node than its share, and another peer does not event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ const SHARDS: u32 = 2;
 /// Messages that the node may have in flight, and may to one peer.
 const CREDITS: u32 = 32;
 const PEER_CREDITS: u32 = 16;
-/// How long a message may be under way: the good peer is not to wait for the end of what goes to the silent one.
+/// How long a message may be under way: the good peer is not to wait for the end of what goes to the silent
+/// one.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Payload of each Put, of several frames.
 const PUT_BYTES: u32 = 3000;
@@ -189,8 +190,8 @@ fn a_peer_that_acknowledges_nothing_holds_nobody_up() {
     Account::of(&node, &workers).check();
 }
 
-/// What was sent to the silent peer has ended by time, whether it had left the node, was waiting for its turn in the
-/// window, or for a credit.
+/// What was sent to the silent peer has ended by time, whether it had left the node, was waiting for its turn
+/// in the window, or for a credit.
 fn assert_silent_ended(flood: &Flood, frames: u64) {
     let mut failures = flood.failures();
     assert_eq!((flood.acked(), flood.failed()), (0, flood.started()), "{failures:?}");

@@ -1,5 +1,5 @@
-//! Nodes of the tcp LND over veth: loads of which every byte is checked, peers that go and come back, and dialers that
-//! are no peers.
+//! Nodes of the tcp LND over veth: loads of which every byte is checked, peers that go and come back, and
+//! dialers that are no peers.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -31,7 +31,8 @@ pub(crate) fn nids(namespace: &Namespace) -> Vec<Nid> {
     namespace.interfaces().iter().zip(0..).map(|(interface, rail)| nid_v4(interface, rail)).collect()
 }
 
-/// A node of two shards at these NIDs, each on the interface in its place, with two connections for each direction.
+/// A node of two shards at these NIDs, each on the interface in its place, with two connections for each
+/// direction.
 fn start(namespace: &Namespace, nids: &[Nid]) -> Lnet {
     let interfaces = namespace.interfaces().iter();
     let ni =

@@ -109,8 +109,9 @@ pub(crate) fn carry_out_with_losses(
     ((source, Ended { node: target, workers: target_workers }), losses)
 }
 
-/// Payload lengths: the ends, and those of first frames that fill so many chunks to send or to receive, one byte less
-/// and one more. The longest IP packet takes 16 to send and 17 to receive, and not all of the last one.
+/// Payload lengths: the ends, and those of first frames that fill so many chunks to send or to receive, one
+/// byte less and one more. The longest IP packet takes 16 to send and 17 to receive, and not all of the last
+/// one.
 pub(crate) fn sizes() -> Vec<u32> {
     let mut sizes = vec![0, 1, 2, 7, 64, 1000, PAYLOAD_MAX_BYTES - 1, PAYLOAD_MAX_BYTES];
     for chunk_bytes in CHUNKS_BYTES {

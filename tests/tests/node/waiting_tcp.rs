@@ -1,5 +1,5 @@
-//! Connections of the tcp LND whose messages have to wait, with more behind each: what waits must not use up the buffers
-//! that others receive by, nor memory without end.
+//! Connections of the tcp LND whose messages have to wait, with more behind each: what waits must not use up
+//! the buffers that others receive by, nor memory without end.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -275,8 +275,8 @@ fn few_receive_frames_for_several_shards() {
     assert_eq!(joined.end(), 20_000);
 }
 
-/// The target's shard 1 receives and sends nothing, and every frame belongs into a fill ring that its sleeping
-/// sibling owns: the sibling is woken for them before the ring is empty.
+/// The target's shard 1 receives and sends nothing, and every frame belongs into a fill ring that its
+/// sleeping sibling owns: the sibling is woken for them before the ring is empty.
 #[test]
 fn frames_of_a_sleeping_owner_come_home_in_time() {
     if !privileged() {
@@ -299,8 +299,8 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
     assert_eq!(joined.end(), 50 * BATCH);
 }
 
-/// The owner of the only fill ring gets no CPU, and its sibling uses up what is there: frames are dropped, no message is
-/// lost or doubled, and nothing else is counted as lost.
+/// The owner of the only fill ring gets no CPU, and its sibling uses up what is there: frames are dropped, no
+/// message is lost or doubled, and nothing else is counted as lost.
 #[test]
 fn an_owner_that_is_not_scheduled() {
     if !privileged() {

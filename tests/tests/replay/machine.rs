@@ -22,7 +22,8 @@ const CHUNK_BYTES: usize = 1447;
 /// The message that has a peer dialled of which the capture has no message.
 const NO_UNIT: u32 = u32::MAX;
 
-/// What the machine says where the kernel node of the capture said `said`. What is not named here is the same:
+/// What the machine says where the kernel node of the capture said `said`. What is not named here is the
+/// same:
 /// - the life of its interfaces, which is its own;
 /// - its messages ask for no acknowledgement, since its driver keeps no payload until the peer has seen it.
 fn as_ours(said: &Said) -> Said {
@@ -134,7 +135,8 @@ impl Machine {
         NiId(self.nis.iter().position(|own| own == nid).unwrap().try_into().unwrap())
     }
 
-    /// The direction in which the machine speaks on a connection, its NID and the peer's; `None` if it is not its.
+    /// The direction in which the machine speaks on a connection, its NID and the peer's; `None` if it is not
+    /// its.
     fn part(&self, connection: usize) -> Option<(usize, Nid, Nid)> {
         let Connection { dialler, listener, .. } = &self.connections[connection];
         let is_ours = |address: &std::net::SocketAddrV4| address.ip().octets()[3] == 10 + self.host;

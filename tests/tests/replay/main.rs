@@ -1,6 +1,6 @@
-//! What kernel nodes said to each other, played again: each node of each capture is a machine of ours in its turn, and
-//! the others say byte for byte what they said then. What it answers, and in which order, is what the kernel node
-//! answered. No network and no privileges are needed.
+//! What kernel nodes said to each other, played again: each node of each capture is a machine of ours in its
+//! turn, and the others say byte for byte what they said then. What it answers, and in which order, is what
+//! the kernel node answered. No network and no privileges are needed.
 #![allow(clippy::unwrap_used, reason = "a capture that cannot be read fails the test")]
 
 mod machine;
@@ -49,8 +49,8 @@ fn replay(name: &str, host: u8) -> Machine {
     machine
 }
 
-/// Plays a capture to a machine in the part of node `host`: how many connections of its own and of others it has in the
-/// end, and how many messages it has sent and received.
+/// Plays a capture to a machine in the part of node `host`: how many connections of its own and of others it
+/// has in the end, and how many messages it has sent and received.
 #[track_caller]
 fn check(name: &str, host: u8, connections: [u64; 2], messages: [usize; 2]) {
     let machine = replay(name, host);
@@ -109,8 +109,8 @@ fn nodes_that_refuse_connections() {
     assert_eq!((machine.count(SocklndEvent::Dialled), machine.count(SocklndEvent::DialFailed)), (3, 3));
 }
 
-/// How many connection requests, HELLOs, messages and bare acknowledgements a capture holds, how many of the messages
-/// bring ping information, and how many a message of selftest.
+/// How many connection requests, HELLOs, messages and bare acknowledgements a capture holds, how many of the
+/// messages bring ping information, and how many a message of selftest.
 #[track_caller]
 fn check_whole(name: &str, framing: [usize; 4], payloads: [usize; 2]) {
     let connections = connections(name);

@@ -45,8 +45,8 @@ pub(crate) fn check_acquainted(stage: &Stage, rails: &[u8]) {
     check_knows(stage, B, A, rails, MULTI_RAIL);
 }
 
-/// Nothing is under way, and what is said from now on has no discovery: to each known NID something is put, and ten minutes
-/// pass.
+/// Nothing is under way, and what is said from now on has no discovery: to each known NID something is put,
+/// and ten minutes pass.
 #[track_caller]
 pub(crate) fn check_quiet(stage: &mut Stage, nodes: usize) {
     stage.run();
@@ -63,8 +63,8 @@ pub(crate) fn check_quiet(stage: &mut Stage, nodes: usize) {
     assert_eq!(stage.discovery_traffic(), before, "pings and pushes though nothing has changed");
 }
 
-/// Each of so many nodes puts something to each NID that it knows, and so finds out what there is to be found out: also of those
-/// that it knows by that alone.
+/// Each of so many nodes puts something to each NID that it knows, and so finds out what there is to be found
+/// out: also of those that it knows by that alone.
 pub(crate) fn all_talk(stage: &mut Stage, nodes: usize) {
     for node in (0..nodes).cycle().take(3 * nodes) {
         let known: Vec<Nid> = stage.peers(node).flat_map(|peer| peer.nids()).collect();

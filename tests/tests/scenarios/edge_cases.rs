@@ -1,4 +1,5 @@
-//! The edge cases: two that ask for one peer, what goes while it is in use, nodes that are configured inconsistently.
+//! The edge cases: two that ask for one peer, what goes while it is in use, nodes that are configured
+//! inconsistently.
 
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ fn edge_case_one_of_two_pings_to_a_node_is_lost() {
     }
 }
 
-/// A peer NI is deleted while a message to it is under way: that message ends as it would have, and the next ones go elsewhere.
+/// A peer NI is deleted while a message to it is under way: that message ends as it would have, and the next
+/// ones go elsewhere.
 #[test]
 fn edge_case_a_peer_ni_is_deleted_in_use() {
     let mut stage = acquainted();
@@ -95,7 +97,8 @@ fn edge_case_a_peer_ni_is_deleted_in_use() {
     stage.check_rest();
 }
 
-/// An NI is deleted while messages by it are under way: they are given their time, the request ends, peers hear of it.
+/// An NI is deleted while messages by it are under way: they are given their time, the request ends, peers
+/// hear of it.
 #[test]
 fn edge_case_an_ni_is_deleted_in_use() {
     for (own, other) in [(A, B), (B, A)] {
@@ -144,7 +147,8 @@ fn check_nids(stage: &Stage, node: usize, other: usize, rails: &[u8]) {
     assert_eq!(stage.peer(node, at(other, rails[0])).map(|peer| peer.nids()), Some(nids(other, rails)));
 }
 
-/// The NI goes by which a peer is being pinged for the first time: the discovery fails, and works by the other one.
+/// The NI goes by which a peer is being pinged for the first time: the discovery fails, and works by the
+/// other one.
 #[test]
 fn edge_case_the_ni_goes_by_which_a_ping_is_under_way() {
     let mut stage = Stage::new(&both());
@@ -188,8 +192,8 @@ fn edge_case_a_net_is_deleted_in_use() {
     assert_eq!(stage.discovery_traffic(), before);
 }
 
-/// The net goes on which a peer has its primary NID: it goes by its other NID, and a peer that has none goes. Once the net is
-/// back both know all again.
+/// The net goes on which a peer has its primary NID: it goes by its other NID, and a peer that has none goes.
+/// Once the net is back both know all again.
 #[test]
 fn edge_case_the_net_of_primary_nids_is_deleted_and_comes_back() {
     let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0]]);
@@ -216,7 +220,8 @@ fn edge_case_the_net_of_primary_nids_is_deleted_and_comes_back() {
     check_quiet(&mut stage, 3);
 }
 
-/// A NID is configured that the peer has not: it is warned of, loses health, and messages go by the other one.
+/// A NID is configured that the peer has not: it is warned of, loses health, and messages go by the other
+/// one.
 #[test]
 fn edge_case_a_peer_is_configured_with_a_nid_that_it_has_not() {
     let mut stage = Stage::new(&[&[0, 1, 2], &[0, 1]]);
@@ -254,7 +259,8 @@ impl Health for Vec<lnet_wire::Nid> {
     }
 }
 
-/// An administrator says that two nodes are one: it stays so, each of them contradicts, and messages arrive where they go.
+/// An administrator says that two nodes are one: it stays so, each of them contradicts, and messages arrive
+/// where they go.
 #[test]
 fn edge_case_two_nodes_are_configured_as_one_peer() {
     let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0, 1]]);
@@ -286,7 +292,8 @@ fn edge_case_two_nodes_are_configured_as_one_peer() {
     check_quiet(&mut stage, 3);
 }
 
-/// Each administrator has configured less than the other node has: each uses what it knows, and both know of it.
+/// Each administrator has configured less than the other node has: each uses what it knows, and both know of
+/// it.
 #[test]
 fn edge_case_both_nodes_are_configured_with_less_than_there_is() {
     let mut stage = Stage::new(&both());

@@ -1,5 +1,5 @@
-//! The races of discovery, the use cases and the edge cases of the Multi-Rail design document, each with the order of messages
-//! that it is about. Which test is which scenario says `docs/multi-rail.md`.
+//! The races of discovery, the use cases and the edge cases of the Multi-Rail design document, each with the
+//! order of messages that it is about. Which test is which scenario says `docs/multi-rail.md`.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;

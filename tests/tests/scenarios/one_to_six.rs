@@ -58,8 +58,8 @@ fn scenario_02_two_nids_of_a_node_are_pinged_at_once_and_merged() {
     }
 }
 
-/// A peer is configured, or deleted, while it is being discovered: what is configured stays, what is deleted is not made
-/// again by a late reply.
+/// A peer is configured, or deleted, while it is being discovered: what is configured stays, what is deleted
+/// is not made again by a late reply.
 #[test]
 fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
     // Configured between ping and reply, with less than there is.
@@ -101,8 +101,8 @@ fn scenario_03_the_administrator_changes_a_peer_that_is_being_discovered() {
     check_quiet(&mut stage, 2);
 }
 
-/// An administrator changes a peer that was discovered. A NID that goes comes back with the next word of the peer; a peer
-/// that is made stays as it is made.
+/// An administrator changes a peer that was discovered. A NID that goes comes back with the next word of the
+/// peer; a peer that is made stays as it is made.
 #[test]
 fn scenario_04_the_administrator_changes_a_discovered_peer() {
     let mut stage = acquainted();
@@ -153,8 +153,8 @@ fn scenario_05_discovery_changes_no_configured_peer() {
     check_quiet(&mut stage, 2);
 }
 
-/// The passive node takes no part: the active one knows a NID and does not push; of what is pushed all the same the passive
-/// node takes no NIDs.
+/// The passive node takes no part: the active one knows a NID and does not push; of what is pushed all the
+/// same the passive node takes no NIDs.
 #[test]
 fn scenario_06_the_passive_node_has_discovery_switched_off() {
     let mut stage = Stage::new(&both());

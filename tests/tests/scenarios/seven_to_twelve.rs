@@ -44,7 +44,8 @@ fn scenario_07_the_active_node_has_discovery_switched_off() {
     check_quiet(&mut stage, 2);
 }
 
-/// To switch discovery on sends nothing by itself, and peers that were in use go on as they are; new ones are discovered.
+/// To switch discovery on sends nothing by itself, and peers that were in use go on as they are; new ones are
+/// discovered.
 #[test]
 fn scenario_08_discovery_is_switched_on_among_known_peers() {
     let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0, 1]]);
@@ -63,7 +64,8 @@ fn scenario_08_discovery_is_switched_on_among_known_peers() {
     stage.run();
     assert_eq!(stage.discovery_traffic(), before, "a peer in use goes on as it is");
     check_knows(&stage, A, B, &[0], PLAIN);
-    // One that was configured and not used yet is discovered with its first message, and stays as it is configured.
+    // One that was configured and not used yet is discovered with its first message, and stays as it is
+    // configured.
     stage.put(A, at(2, 1));
     stage.run();
     assert_eq!(stage.sent("ping a1>c1"), 1);
@@ -119,7 +121,8 @@ fn scenario_09_a_reply_is_overtaken_by_a_push() {
     check_quiet(&mut stage, 2);
 }
 
-/// The ping of the other node comes before this one begins: the peer is there by its traffic, and is discovered all the same.
+/// The ping of the other node comes before this one begins: the peer is there by its traffic, and is
+/// discovered all the same.
 #[test]
 fn scenario_10_a_ping_comes_before_the_own_discovery_begins() {
     let mut stage = Stage::new(&both());
@@ -215,7 +218,8 @@ fn scenario_10_every_order_of_a_simultaneous_discovery_ends_the_same() {
     assert!(orders >= 70, "only {orders} orders");
 }
 
-/// One node pings the other under two NIDs; the second reply comes when the push is acknowledged: no other push follows.
+/// One node pings the other under two NIDs; the second reply comes when the push is acknowledged: no other
+/// push follows.
 #[test]
 fn scenario_11_one_node_discovers_two_nids_of_another_one() {
     let mut stage = Stage::without_waiting(&both());

@@ -1,4 +1,5 @@
-//! The use cases: nodes with and without Multi-Rail, upgraded and downgraded in place, and what changes in a running cluster.
+//! The use cases: nodes with and without Multi-Rail, upgraded and downgraded in place, and what changes in a
+//! running cluster.
 
 use lnet_core::node::{Change, peer_state};
 use lnet_core::udsp::{NidPattern, NumberRange, Rule, RuleEdit};
@@ -119,8 +120,8 @@ fn use_case_5_a_client_is_downgraded_in_place() {
     check_quiet(&mut stage, 2);
 }
 
-/// A server that knows a client well sends to a node that has begun a new life, in the same version: its first push is older
-/// than what is known, and the server asks.
+/// A server that knows a client well sends to a node that has begun a new life, in the same version: its
+/// first push is older than what is known, and the server asks.
 #[test]
 fn use_case_5_a_node_begins_a_new_life_with_less() {
     let mut stage = Stage::new(&both());

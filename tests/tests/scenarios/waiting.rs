@@ -41,7 +41,8 @@ fn waiting_two_nodes_that_send_to_each_other_at_once() {
     }
 }
 
-/// A peer that answers no ping costs its first requests five seconds at most, and later ones nothing; peers beside it nothing.
+/// A peer that answers no ping costs its first requests five seconds at most, and later ones nothing; peers
+/// beside it nothing.
 #[test]
 fn waiting_for_a_peer_that_answers_no_ping_ends_soon() {
     let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0, 1]]);
@@ -63,8 +64,8 @@ fn waiting_for_a_peer_that_answers_no_ping_ends_soon() {
     check_quiet(&mut stage, 3);
 }
 
-/// Where discovery was never on, the first requests go at once, each to the NID that it was given, and nothing is found out but by
-/// one ping for statuses.
+/// Where discovery was never on, the first requests go at once, each to the NID that it was given, and
+/// nothing is found out but by one ping for statuses.
 #[test]
 fn waiting_never_begins_without_discovery() {
     let mut stage = Stage::new(&both());

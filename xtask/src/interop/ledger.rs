@@ -1,4 +1,5 @@
-//! What both sides have counted of the messages between them: whether all that one has sent has come to the other.
+//! What both sides have counted of the messages between them: whether all that one has sent has come to the
+//! other.
 
 use anyhow::{Context, Result, ensure};
 use serde_yaml::Value;
@@ -6,11 +7,12 @@ use serde_yaml::Value;
 use super::lab::{Lab, OURS};
 use super::matrix::KERNEL;
 
-/// Messages that a console's four units may have under way at once, in one direction: a request and its bulk data each.
+/// Messages that a console's four units may have under way at once, in one direction: a request and its bulk
+/// data each.
 const UNDER_WAY: u64 = 8;
 
-/// Messages that a node has exchanged with the other one, over all NIs of both; not those with itself, by which kernel nodes
-/// try NIs that were ill.
+/// Messages that a node has exchanged with the other one, over all NIs of both; not those with itself, by
+/// which kernel nodes try NIs that were ill.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Counted {
     sent: Messages,
@@ -35,8 +37,8 @@ impl Messages {
         self.puts + self.gets
     }
 
-    /// Whether these, which were sent, are those that were received. A ping may be lost with the path that it tries, so GETs
-    /// may lack a few; those of bulk data may not, or a test would have told an error.
+    /// Whether these, which were sent, are those that were received. A ping may be lost with the path that it
+    /// tries, so GETs may lack a few; those of bulk data may not, or a test would have told an error.
     const fn have_come(self, received: Self) -> bool {
         self.puts == received.puts && self.gets >= received.gets && self.gets - received.gets <= UNDER_WAY
     }
@@ -108,8 +110,8 @@ impl Ledger {
         lab.until(settled)
     }
 
-    /// Waits until each side has received what the other has sent since the ledger was opened, and none was dropped: how many
-    /// messages there were in both directions.
+    /// Waits until each side has received what the other has sent since the ledger was opened, and none was
+    /// dropped: how many messages there were in both directions.
     pub(super) fn balanced(&self, lab: &Lab) -> Result<u64> {
         lab.until(|| {
             // What is counted between the two looks makes them unequal; the next look finds them equal.
@@ -140,8 +142,9 @@ impl Ledger {
     }
 }
 
-/// Fails unless all that a killed node had sent has arrived, and it had received nothing that was not sent, but for what was
-/// under way: a sender counts a message once it is done with it. How many messages the node had counted.
+/// Fails unless all that a killed node had sent has arrived, and it had received nothing that was not sent,
+/// but for what was under way: a sender counts a message once it is done with it. How many messages the node
+/// had counted.
 fn outlived(victim: Counted, witness: Counted) -> Result<u64> {
     let (sent, received) = (victim.sent.sum(), victim.received.sum());
     let is_sound = witness.received.sum() + UNDER_WAY >= sent && witness.sent.sum() + UNDER_WAY >= received;

@@ -1,5 +1,5 @@
-//! `cargo xtask interop`: our daemon and kernel nodes, in virtual machines, as peers; without these, what kernel nodes
-//! said once.
+//! `cargo xtask interop`: our daemon and kernel nodes, in virtual machines, as peers; without these, what
+//! kernel nodes said once.
 
 mod hostile;
 mod lab;
@@ -29,8 +29,8 @@ use matrix::{CASES, Case};
   cargo xtask interop --lab ../lab --only killed
   cargo xtask interop --lab ../lab --out docs/interop.md")]
 pub(crate) struct Options {
-    /// Directory of the lab: its program `lab` boots kernel nodes (needs root and QEMU); without it captures of kernel
-    /// nodes are played to the protocol, and to a live daemon in namespaces (needs root)
+    /// Directory of the lab: its program `lab` boots kernel nodes (needs root and QEMU); without it captures
+    /// of kernel nodes are played to the protocol, and to a live daemon in namespaces (needs root)
     #[arg(long, value_name = "DIR")]
     lab: Option<PathBuf>,
     /// Only the cases whose name has this in it

@@ -63,7 +63,8 @@ impl Side {
         .map(drop)
     }
 
-    /// Waits until it knows the other side as Multi-Rail by the primary NID and those `further`, and by no others.
+    /// Waits until it knows the other side as Multi-Rail by the primary NID and those `further`, and by no
+    /// others.
     fn sees(self, lab: &Lab, further: &[String]) -> Result<()> {
         lab.until(|| self.knows(lab, further, true)).with_context(|| format!("{self:?} sees the other side"))
     }
@@ -282,7 +283,8 @@ pub(super) fn four_paths(lab: &mut Lab) -> Result<String> {
         side.sees(lab, &[side.other().second("tcp")])?;
     }
     selftest::all(lab, selftest::by_kernel, "lst")?;
-    // A node alternates between its NIs and between its peer's, so that two paths may be all that it takes by itself.
+    // A node alternates between its NIs and between its peer's, so that two paths may be all that it takes by
+    // itself.
     for client in Side::BOTH {
         for (near, far) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             one_path(lab, client, near, far).with_context(|| format!("{client:?}, NI {near} to NI {far}"))?;
@@ -291,7 +293,8 @@ pub(super) fn four_paths(lab: &mut Lab) -> Result<String> {
     Ok("each of the four alone, for each side's requests".to_owned())
 }
 
-/// Has one side prefer one of its NIs and one of the other's, and request bulk data: that path carries it, the others none.
+/// Has one side prefer one of its NIs and one of the other's, and request bulk data: that path carries it,
+/// the others none.
 fn one_path(lab: &Lab, client: Side, near: usize, far: usize) -> Result<()> {
     let nids = |side: Side| [side.primary().to_owned(), side.second("tcp")];
     let (near, far) = (&nids(client)[near], &nids(client.other())[far]);

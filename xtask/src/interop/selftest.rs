@@ -36,7 +36,8 @@ pub(super) fn script(lst: &str, from: &str, to: &str, test: &str, during: &str) 
     )
 }
 
-/// Bandwidth of what a console has shown, in MiB/s in both directions together; fails where tests have failed.
+/// Bandwidth of what a console has shown, in MiB/s in both directions together; fails where tests have
+/// failed.
 pub(super) fn judge(shown: &str) -> Result<f64> {
     // Nodes with errors are told on stderr, which the scripts have go the same way.
     for line in shown.lines().filter(|line| line.contains("[Session") || line.contains("RPC failure")) {
@@ -158,8 +159,8 @@ pub(super) fn killed_there(lab: &mut Lab) -> Result<String> {
 const REST: &str = "export LST_SESSION=1; lst stat --delay 2 --count 1 c && lst show_error c s 2>&1 && lst stop b >&2 && \
                     lst end_session >&2";
 
-/// Bulk data of a kernel client, of which something takes place in the middle: how many messages there were. None may be
-/// lost, on either side.
+/// Bulk data of a kernel client, of which something takes place in the middle: how many messages there were.
+/// None may be lost, on either side.
 pub(super) fn disturbed(lab: &Lab, test: &str, disturb: impl FnOnce(&Lab) -> Result<()>) -> Result<u64> {
     let ledger = Ledger::open(lab)?;
     lab.on(1, &script("lst", KERNEL, OURS, test, "exit 0;"))?;
@@ -256,7 +257,8 @@ pub(super) fn output(lab: &mut Lab) -> Result<String> {
     Ok(format!("{compared} lines"))
 }
 
-/// What is said to both consoles. The session is made anew where a kernel console loses it: by a second one that it refuses.
+/// What is said to both consoles. The session is made anew where a kernel console loses it: by a second one
+/// that it refuses.
 const OUTPUT: &str = "
     say new_session --force --timeout 10 interop
     say new_session again
@@ -296,7 +298,8 @@ const OUTPUT: &str = "
     say end_session
     say end_session";
 
-/// Lines without what differs from run to run, and without what the reference prints for names and NIDs that it has lost.
+/// Lines without what differs from run to run, and without what the reference prints for names and NIDs that
+/// it has lost.
 fn comparable(shown: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in shown.lines() {

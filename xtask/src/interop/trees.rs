@@ -109,8 +109,8 @@ const OURS_ALONE: [&str; 7] = [
     "pushes_contradicted",
     "pushes_refused",
 ];
-/// Keys of a kernel node's backup that ours lacks, as `docs/control.md` says: that of all CPTs, since another node may have
-/// others, and peers that were found, since they are found again.
+/// Keys of a kernel node's backup that ours lacks, as `docs/control.md` says: that of all CPTs, since another
+/// node may have others, and peers that were found, since they are found again.
 const BACKUP: &str = "export --backup";
 const NOT_IN_BACKUP: [&str; 2] = ["CPT", "peer"];
 

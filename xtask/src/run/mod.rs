@@ -1,5 +1,5 @@
-//! `cargo xtask run`: two `lnetd` in two network namespaces, joined by two veth rails, configured and loaded by
-//! `lnetctl`, measured and judged.
+//! `cargo xtask run`: two `lnetd` in two network namespaces, joined by two veth rails, configured and loaded
+//! by `lnetctl`, measured and judged.
 //!
 //! - Whatever happens (success, failure, a panic, Ctrl-C, SIGTERM, SIGHUP), the daemons are ended and the
 //!   namespaces removed, in this order; a second Ctrl-C changes nothing about that. Nothing is pinned
@@ -136,7 +136,8 @@ impl Setup<'_> {
         command
     }
 
-    /// By its name alone: the path of a socket has at most 107 bytes, and that of the directory may have more.
+    /// By its name alone: the path of a socket has at most 107 bytes, and that of the directory may have
+    /// more.
     fn socket(&self, role: Role) -> String {
         format!("{}.sock", role.letter())
     }

@@ -1,7 +1,7 @@
 //! The two daemons and the commands to them as child processes, and what they and the user make happen.
 //!
-//! A daemon is always ended: by SIGTERM, and after a grace time by SIGKILL. Nothing here panics while it does so,
-//! for it also runs while a panic unwinds.
+//! A daemon is always ended: by SIGTERM, and after a grace time by SIGKILL. Nothing here panics while it does
+//! so, for it also runs while a panic unwinds.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -247,8 +247,8 @@ impl<'a> Session<'a> {
     /// whether it is progress and no error.
     ///
     /// # Errors
-    /// When it does not start, fails, or does not end before `deadline`; when a daemon ends meanwhile, or a signal
-    /// comes ([`Interrupted`]).
+    /// When it does not start, fails, or does not end before `deadline`; when a daemon ends meanwhile, or a
+    /// signal comes ([`Interrupted`]).
     pub(crate) fn call(
         &mut self,
         mut command: Command,

@@ -10,8 +10,8 @@ use super::nodes::{Role, Said, Session};
 use super::progress::Progress;
 use super::{Report, Setup, document, namespace};
 
-/// How long a daemon may take until it answers, and a command that changes something: XDP programs are loaded,
-/// memory is registered.
+/// How long a daemon may take until it answers, and a command that changes something: XDP programs are
+/// loaded, memory is registered.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long each ping may take, in seconds.
 const PING_TIMEOUT_S: u32 = 10;
@@ -21,15 +21,15 @@ const READY_INTERVAL: Duration = Duration::from_millis(20);
 const ALONE_COUNT: u64 = 2000;
 /// The least share of an end's messages and frames that each of its shards must have taken, in percent.
 const SHARE_MIN_PERCENT: u32 = 10;
-/// Frames of a million that may be sent again where none is lost on purpose: a receiver that is not scheduled for long
-/// may have too few buffers in its rings.
+/// Frames of a million that may be sent again where none is lost on purpose: a receiver that is not scheduled
+/// for long may have too few buffers in its rings.
 const RESENT_MAX_PER_MILLION: u32 = 5_000;
 /// The files of the load's scheme and of the initiator's result.
 const SCHEME: &str = "scheme.json";
 const SENT: &str = "sent.json";
 
-/// Starts both daemons, configures them, lets them ping each other and one load the other: with one message in flight,
-/// then with many. What `lnetctl` says of that goes to the report.
+/// Starts both daemons, configures them, lets them ping each other and one load the other: with one message
+/// in flight, then with many. What `lnetctl` says of that goes to the report.
 pub(super) fn measure(setup: &Setup, pair: &Pair, session: &mut Session, report: &mut Report) -> Result<()> {
     let options = setup.options;
     let mut script = Script { setup, session, report };

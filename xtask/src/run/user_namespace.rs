@@ -1,5 +1,5 @@
-//! A run without privileges: in a user namespace of its own, in which it may make network namespaces. XDP programs
-//! cannot be loaded there; the nodes use sockets.
+//! A run without privileges: in a user namespace of its own, in which it may make network namespaces. XDP
+//! programs cannot be loaded there; the nodes use sockets.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -41,7 +41,8 @@ pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Begins this process anew in such a namespace, over sockets, with programs that have been built. Gives an error if that cannot be done.
+/// Begins this process anew in such a namespace, over sockets, with programs that have been built. Gives an
+/// error if that cannot be done.
 pub(super) fn exec(programs: &Programs) -> Error {
     say("no privileges: the nodes run in a user namespace, over sockets");
     let program = match std::env::current_exe() {

@@ -18,7 +18,8 @@ const TABLES: [(&str, bool); 3] =
     [("dependencies", false), ("dev-dependencies", true), ("build-dependencies", false)];
 
 /// Reads the dependency tables of a manifest, target-specific and build ones included. The workspace's own
-/// table, `[workspace.dependencies]`, is no crate's dependencies and is left out. Cargo tells of one that is no TOML.
+/// table, `[workspace.dependencies]`, is no crate's dependencies and is left out. Cargo tells of one that is
+/// no TOML.
 pub(super) fn dependencies(text: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
     let Ok(manifest) = DeTable::parse(text) else { return found };

@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: the house rules as a check.
 //!
-//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others. Three questions
-//!   are about all files: whether the licences are there, whether types share a name ([`words`]), and whether the carried
-//!   objects of the XDP program are those of its sources.
+//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others.
+//!   Three questions are about all files: whether the licences are there, whether types share a name
+//!   ([`words`]), and whether the carried objects of the XDP program are those of its sources.
 //! - A finding names file and line. There is no way to silence one from inside a file.
 
 mod manifest;

@@ -7,6 +7,9 @@ use super::words;
 /// Lines of a file, at most.
 const FILE_LINES_MAX: usize = 700;
 
+/// Characters of a line of prose in a comment, at most; `rustfmt` sees to code.
+const COMMENT_CHARACTERS_MAX: usize = 110;
+
 /// Where `unsafe` may stand.
 const UNSAFE_FENCE: [&str; 4] =
     ["lnet-user/src/xsk/", "lnet-user/src/uring/", "lnet-user/src/region/", "lnet-ebpf/src/"];
@@ -101,6 +104,12 @@ pub(super) const RULES: &[Rule] = &[
             let too_long = lines > FILE_LINES_MAX;
             too_long.then(|| (FILE_LINES_MAX + 1, format!("{lines} lines"))).into_iter().collect()
         },
+    },
+    Rule {
+        name: "width",
+        why: "a line of a comment has at most 110 characters",
+        applies: is_rust,
+        check: |source| wide_prose(&source.text),
     },
     Rule {
         name: "unfinished",
@@ -263,6 +272,25 @@ fn foreign_dependencies(source: &Source, allowed: &Allowed) -> Vec<Finding> {
         .collect()
 }
 
+/// Lines of comments that are too long. Tables, drawings and code in comments are no prose.
+fn wide_prose(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_code) = (Vec::new(), false);
+    for (number, line) in numbered(text) {
+        let marks = ["/// ", "//! ", "// "];
+        let Some(words) = marks.iter().find_map(|mark| line.trim_start().strip_prefix(mark)) else {
+            is_code &= line.trim_start().starts_with("//");
+            continue;
+        };
+        is_code ^= words.starts_with("```");
+        let characters = line.chars().count();
+        let is_prose = !is_code && !words.starts_with([' ', '|']);
+        if is_prose && characters > COMMENT_CHARACTERS_MAX {
+            found.push((number, format!("{characters} characters")));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,6 +333,24 @@ mod tests {
         let path = "lnet-core/src/md.rs";
         rust(path, &"\n".repeat(FILE_LINES_MAX - 1), &[]);
         rust(path, &"\n".repeat(FILE_LINES_MAX), &[(701, "length")]);
+    }
+
+    #[test]
+    fn lines_of_comments_have_an_end() {
+        let path = "lnet-core/src/md.rs";
+        let prose = |characters: usize| format!("    /// {}", "a".repeat(characters - 8));
+        rust(path, &prose(COMMENT_CHARACTERS_MAX), &[]);
+        rust(path, &prose(COMMENT_CHARACTERS_MAX + 1), &[(2, "width")]);
+        let wide = "a".repeat(COMMENT_CHARACTERS_MAX);
+        for (text, expected) in [
+            (format!("// | {wide} |"), &[][..]),
+            (format!("//!   {wide}"), &[]),
+            (format!("/// ```\n/// {wide}\n/// ```"), &[]),
+            (format!("/// ```\n/// a\n/// ```\n/// {wide}"), &[(5, "width")]),
+            (format!("/// ```\nfn f() {{}}\n/// {wide}"), &[(4, "width")]),
+        ] {
+            rust(path, &text, expected);
+        }
     }
 
     #[test]

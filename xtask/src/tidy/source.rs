@@ -43,8 +43,8 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// `text` twice: with comments and the insides of string and character literals as spaces, and with all but the
-/// comments as spaces.
+/// `text` twice: with comments and the insides of string and character literals as spaces, and with all but
+/// the comments as spaces.
 fn split(text: &str) -> (String, String) {
     use LiteralKind::{Float, Int};
     let (mut code, mut prose) = (String::with_capacity(text.len()), String::with_capacity(text.len()));

@@ -1,9 +1,11 @@
-//! The words of the house: `docs/glossary.md` says which word a thing has, and this file finds those that are replaced.
+//! The words of the house: `docs/glossary.md` says which word a thing has, and this file finds those that are
+//! replaced.
 //!
-//! - Identifiers are compared word by word: `inflow` is found in `new_inflow` and in `OfInflow`. A word that is plain
-//!   English elsewhere (`place`) is no finding in tests, nor in a name of four words and more, which is a sentence.
-//! - Comments and documents are searched for words that are never plain English here, and for riddles: pronouns in place
-//!   of the noun that a reader needs.
+//! - Identifiers are compared word by word: `inflow` is found in `new_inflow` and in `OfInflow`. A word that
+//!   is plain English elsewhere (`place`) is no finding in tests, nor in a name of four words and more, which
+//!   is a sentence.
+//! - Comments and documents are searched for words that are never plain English here, and for riddles:
+//!   pronouns in place of the noun that a reader needs.
 
 use super::rules::Finding;
 use super::source::{Source, has_word, numbered};
@@ -26,8 +28,8 @@ struct Retired {
 enum Scope {
     /// In names, and in comments and documents.
     Everywhere,
-    /// In names of the product's crates, tests excepted, of fewer than [`SENTENCE_WORDS`] words: elsewhere it is plain
-    /// English.
+    /// In names of the product's crates, tests excepted, of fewer than [`SENTENCE_WORDS`] words: elsewhere it
+    /// is plain English.
     Names,
 }
 

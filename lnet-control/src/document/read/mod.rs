@@ -1,7 +1,7 @@
 //! From documents to changes.
 //!
-//! Invariants: reading goes on behind a mistake, so that all are reported at once; each key is known, known to be
-//! passed over because it only tells, known and not supported, or an error.
+//! Invariants: reading goes on behind a mistake, so that all are reported at once; each key is known, known
+//! to be passed over because it only tells, known and not supported, or an error.
 
 mod fault;
 mod net;

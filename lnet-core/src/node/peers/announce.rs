@@ -1,4 +1,5 @@
-//! What a program announces of peers, and what becomes of locked primary NIDs (LNet `peer.c: LNetAddPeer`; spec: core 8.6, 8.7).
+//! What a program announces of peers, and what becomes of locked primary NIDs (LNet `peer.c: LNetAddPeer`;
+//! spec: core 8.6, 8.7).
 
 use alloc::boxed::Box;
 
@@ -10,8 +11,8 @@ use super::peer_state::{
 use super::{Peer, PeerNi, PeerTable, TOLD_MAX};
 
 impl Peer {
-    /// Takes over the lock of a peer that turned out to be a part of this one, if that was locked earlier, or alone: its
-    /// primary NID is this one's then.
+    /// Takes over the lock of a peer that turned out to be a part of this one, if that was locked earlier, or
+    /// alone: its primary NID is this one's then.
     pub(super) fn take_lock(&mut self, gone: &Self) {
         if !gone.is(LOCK_PRIMARY) || self.is(LOCK_PRIMARY) && self.locked_at < gone.locked_at {
             return;
@@ -36,8 +37,9 @@ impl PeerTable {
         }
     }
 
-    /// A program says that this is the primary NID of a peer, which is made if there is none. One that is configured or locked
-    /// goes by the primary NID that it has. The peer then; `None` if there is no room for one.
+    /// A program says that this is the primary NID of a peer, which is made if there is none. One that is
+    /// configured or locked goes by the primary NID that it has. The peer then; `None` if there is no room
+    /// for one.
     pub(in crate::node) fn announce(&mut self, nid: &Nid, locks: bool, is_multi_rail: bool) -> Option<&Peer> {
         if self.get(nid).is_none() {
             self.note_traffic(nid);
@@ -52,8 +54,8 @@ impl PeerTable {
         self.get(nid)
     }
 
-    /// A program says that a NID belongs to the peer with another one. Whether its own peer is to be discovered for that:
-    /// what it tells makes it a part of the other one ([`PeerTable::join`]).
+    /// A program says that a NID belongs to the peer with another one. Whether its own peer is to be
+    /// discovered for that: what it tells makes it a part of the other one ([`PeerTable::join`]).
     pub(in crate::node) fn announce_part(&mut self, nid: &Nid, of: &Nid) -> bool {
         if self.get(nid).is_none() {
             self.note_traffic(nid);

@@ -1,4 +1,5 @@
-//! What the administrator does with peers (LNet `peer.c: lnet_user_add_peer_ni`, `lnet_del_peer`; spec: core 8.6).
+//! What the administrator does with peers (LNet `peer.c: lnet_user_add_peer_ni`, `lnet_del_peer`; spec: core
+//! 8.6).
 
 use alloc::boxed::Box;
 

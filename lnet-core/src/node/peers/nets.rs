@@ -1,5 +1,5 @@
-//! What becomes of peers when a net goes, or comes back, or a NID of theirs becomes this node's (LNet `peer.c:
-//! lnet_peer_tables_cleanup`; spec: core 8.6).
+//! What becomes of peers when a net goes, or comes back, or a NID of theirs becomes this node's (LNet
+//! `peer.c: lnet_peer_tables_cleanup`; spec: core 8.6).
 
 use alloc::vec::Vec;
 
@@ -9,9 +9,9 @@ use super::peer_state::{CONFIGURED, LOCK_PRIMARY, NIDS_UP_TO_DATE};
 use super::{Peer, PeerTable};
 
 impl PeerTable {
-    /// This node is on a net no more. Peers that it reaches by another one lose their NIDs there, and go by the first that it
-    /// reaches if their primary one was there; one that is locked stays. All others with a NID there go. The primary NIDs of
-    /// those that stay are returned.
+    /// This node is on a net no more. Peers that it reaches by another one lose their NIDs there, and go by
+    /// the first that it reaches if their primary one was there; one that is locked stays. All others with a
+    /// NID there go. The primary NIDs of those that stay are returned.
     pub(in crate::node) fn lose_net(&mut self, net: Net, is_local: impl Fn(Net) -> bool) -> Vec<Nid> {
         let is_there = |peer: &&Peer| peer.nis.iter().any(|ni| ni.nid.net() == net);
         let affected: Vec<Nid> = self.iter().filter(is_there).map(|peer| peer.primary).collect();
@@ -35,8 +35,8 @@ impl PeerTable {
         staying
     }
 
-    /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One that an administrator has made
-    /// stays as it is. The primary NID of a peer that stays without it is returned.
+    /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One that an
+    /// administrator has made stays as it is. The primary NID of a peer that stays without it is returned.
     pub(in crate::node) fn lose_nid(&mut self, nid: &Nid) -> Option<Nid> {
         let peer = self.get(nid).filter(|peer| !peer.is_own() && !peer.is(CONFIGURED))?;
         let primary = peer.primary;

@@ -1,8 +1,9 @@
-//! This node as a peer of itself, once it was pinged or discovered by one of its own NIDs (LNet `peer.c`; reference tests 219, 401
-//! and 525).
+//! This node as a peer of itself, once it was pinged or discovered by one of its own NIDs (LNet `peer.c`;
+//! reference tests 219, 401 and 525).
 //!
-//! Such a peer is there to be shown, and policies are seen by it. Invariants: shards never hear of it, since what is for this node
-//! goes by `lo`; it has no NID but those of local NIs; a NID that another peer has stays that one's.
+//! Such a peer is there to be shown, and policies are seen by it. Invariants: shards never hear of it, since
+//! what is for this node goes by `lo`; it has no NID but those of local NIs; a NID that another peer has
+//! stays that one's.
 
 use alloc::vec::Vec;
 
@@ -20,7 +21,8 @@ impl PeerTable {
         }
     }
 
-    /// This node has been discovered: these are its NIDs, the primary one first, as it tells others by that number.
+    /// This node has been discovered: these are its NIDs, the primary one first, as it tells others by that
+    /// number.
     pub(in crate::node) fn discover_own(&mut self, told: &[Nid], sequence: u32) {
         for nid in told {
             let own = self.get(nid).filter(|peer| peer.is_own).map(|peer| peer.primary);

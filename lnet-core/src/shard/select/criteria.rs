@@ -5,8 +5,8 @@ use core::fmt;
 
 use lnet_wire::{Net, Nid};
 
-/// Something that decides between two candidates (spec: LNet `lib-move.c`, the `lnet_select_*` and `lnet_find_best_*`
-/// functions).
+/// Something that decides between two candidates (spec: LNet `lib-move.c`, the `lnet_select_*` and
+/// `lnet_find_best_*` functions).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Criterion {
@@ -34,7 +34,8 @@ pub enum Criterion {
     LocalCredits,
     /// The local NI that was used longest ago.
     LocalSequence,
-    /// The place of the local NI among equal ones as the source to this NID, the same on all shards; the lower one wins.
+    /// The place of the local NI among equal ones as the source to this NID, the same on all shards; the
+    /// lower one wins.
     Rank,
     /// Health of the peer NI; the higher one wins.
     PeerHealth,
@@ -93,8 +94,8 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// What one candidate has to show: its values by the step's criteria; the smaller one wins each (what is better when
-/// it is higher is negated).
+/// What one candidate has to show: its values by the step's criteria; the smaller one wins each (what is
+/// better when it is higher is negated).
 pub(super) type Values<const N: usize> = [i64; N];
 
 pub(super) const NET: [Criterion; 7] = [
@@ -134,7 +135,8 @@ pub(super) const PEER: [Criterion; 6] = [
 pub struct Weighed {
     /// Who.
     pub candidate: Candidate,
-    /// Its values by each criterion, as they are compared: the smaller one wins; health and credits are negated.
+    /// Its values by each criterion, as they are compared: the smaller one wins; health and credits are
+    /// negated.
     pub values: Vec<(Criterion, i64)>,
     /// Whether it was chosen.
     pub is_chosen: bool,

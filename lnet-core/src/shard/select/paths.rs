@@ -66,9 +66,10 @@ impl KnownPaths {
         self.of(path).and_then(|known| known.round_trip).unwrap_or(Duration::MAX)
     }
 
-    /// Notes what was reported of a path; whether that is news: a path that answers did not before, or is known for the first
-    /// time; one that is silent was not, or for as long as it is avoided. Where more paths answer than there is room for, each is
-    /// known for the first time again and again: that is news once in the time for which a path is avoided.
+    /// Notes what was reported of a path; whether that is news: a path that answers did not before, or is
+    /// known for the first time; one that is silent was not, or for as long as it is avoided. Where more
+    /// paths answer than there is room for, each is known for the first time again and again: that is news
+    /// once in the time for which a path is avoided.
     pub(in crate::shard) fn note(&mut self, now: Instant, path: &Path, report: PathReport) -> bool {
         let is_silence = report == PathReport::Silent;
         self.has_silent |= is_silence;

@@ -139,7 +139,8 @@ impl Receiving {
         self.ack_within(slot, if urgent { Duration::ZERO } else { latest }, sessions);
     }
 
-    /// A frame that many others have overtaken is to be acknowledged: it was buffered, or came by another rail.
+    /// A frame that many others have overtaken is to be acknowledged: it was buffered, or came by another
+    /// rail.
     fn note_late(&mut self, slot: u32, number: u32, sessions: &mut Sessions) {
         if self.streams[slot].late.is_some_and(|late| late.is_apart(number)) && !sessions.is_full_of_replies()
         {

@@ -14,8 +14,8 @@ use crate::xfer::sessions::{Address, Holder, NOWHERE, Reply, Sessions, Worth, is
 use crate::xfer::{Arrived, XferDrop};
 
 impl Receiving {
-    /// The stream that a frame belongs to, if there is one; its token must be good, and fresh where there is none, given
-    /// where the frame comes from.
+    /// The stream that a frame belongs to, if there is one; its token must be good, and fresh where there is
+    /// none, given where the frame comes from.
     #[inline(always)]
     pub(crate) fn admit(
         &mut self,
@@ -42,8 +42,8 @@ impl Receiving {
                 let stream = &mut self.streams[known];
                 let former = stream.token;
                 let is_aged = || sessions.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
-                // Of two for one address that are fresh the newer; else the fresh one, however far the counts of time
-                // are apart.
+                // Of two for one address that are fresh the newer; else the fresh one, however far the counts
+                // of time are apart.
                 if !stream.is_examined
                     || stream.address.1 != frame.from
                     || is_newer(transfer.session, former)
@@ -141,8 +141,8 @@ impl Receiving {
         }
     }
 
-    /// An interface is gone: what came by it is answered at another address of the peer from now on; what nothing leads
-    /// to any more ends.
+    /// An interface is gone: what came by it is answered at another address of the peer from now on; what
+    /// nothing leads to any more ends.
     pub(crate) fn move_peer(
         &mut self,
         peer: u32,

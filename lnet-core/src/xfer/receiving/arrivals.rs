@@ -89,8 +89,8 @@ impl Arrivals {
 
 const MAP_WORDS: usize = (PAYLOAD_MAX_BYTES / FRAGMENT_UNIT_BYTES / 64) as usize;
 
-/// The maps of a shard, which say what units of a message have arrived; one that was used is cleared when it is used
-/// again.
+/// The maps of a shard, which say what units of a message have arrived; one that was used is cleared when it
+/// is used again.
 pub(crate) struct UnitMaps {
     maps: Box<[[u64; MAP_WORDS]]>,
     free: alloc::vec::Vec<u32>,
@@ -127,8 +127,8 @@ impl UnitMaps {
         }
     }
 
-    /// Bytes of a fragment, at least one long, that were not there before; 0 if all were. The fragment begins at
-    /// a unit, lies within its message, and ends at a unit or with its message.
+    /// Bytes of a fragment, at least one long, that were not there before; 0 if all were. The fragment begins
+    /// at a unit, lies within its message, and ends at a unit or with its message.
     pub(crate) fn new_bytes(&self, map: u32, offset: u32, length: u32) -> u32 {
         let units = &self.maps[map as usize];
         let end = offset + length;

@@ -1,4 +1,5 @@
-//! Frames that the driver buffers for a moment: fragments ahead of their first one, and frames of delayed messages.
+//! Frames that the driver buffers for a moment: fragments ahead of their first one, and frames of delayed
+//! messages.
 
 use alloc::collections::VecDeque;
 

@@ -1,10 +1,12 @@
-//! Delayed messages: their frames are buffered for a moment, then the header is kept here and the payload by the sender.
+//! Delayed messages: their frames are buffered for a moment, then the header is kept here and the payload by
+//! the sender.
 //!
 //! ```text
 //! Delayed --buffered for long enough--> Deferred --resume--> Pulled --first fragment--> Receiving
 //! ```
 //!
-//! Frames of a deferred message are not acknowledged: its sender withdraws them when it learns of the deferral.
+//! Frames of a deferred message are not acknowledged: its sender withdraws them when it learns of the
+//! deferral.
 
 use lnet_wire::frame::Kind;
 
@@ -18,8 +20,8 @@ use crate::xfer::{BufferId, Control, sending};
 pub(crate) const NO_TICKET: u32 = 0;
 
 impl Receiving {
-    /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
-    /// this address as is left for others. Names the stream, the message, and whether that is delayed.
+    /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many
+    /// for this address as is left for others. Names the stream, the message, and whether that is delayed.
     pub(crate) fn buffer_frame(
         &mut self,
         (stream, id, is_delayed): (u32, u64, bool),

@@ -96,7 +96,8 @@ impl Receiving {
         let rx = RxId(slot);
         // It may have gone around a rail that does not answer.
         let ni = call.sessions.interface_of(&lnet.destination.nid).unwrap_or(fragment.ni);
-        // What a header says of its source is a claim: it holds for addresses that the same incarnation has shown.
+        // What a header says of its source is a claim: it holds for addresses that the same incarnation has
+        // shown.
         let source = &lnet.source.nid;
         let is_shown = source == fragment.from || call.sessions.lives_at(self.streams[stream].peer, source);
         let from = if is_shown { source } else { fragment.from };
@@ -159,8 +160,8 @@ impl Receiving {
         Action::Done
     }
 
-    /// Whether the address that a stream was opened from has all the room for messages that arrive that one may have:
-    /// as much as is left for others.
+    /// Whether the address that a stream was opened from has all the room for messages that arrive that one
+    /// may have: as much as is left for others.
     fn has_its_share(&self, stream: u32, whole: bool) -> bool {
         let (slots_used, maps_used) = (self.arrivals.used_count(), self.maps.used_count());
         let slots_free = self.arrivals.capacity() - slots_used;

@@ -1,8 +1,8 @@
 //! The receiving side: frames become messages, each at most once, and are acknowledged.
 //!
 //! Invariants:
-//! - A window for each stream, which the sender's oldest unfinished id moves, remembers which messages have been here: so
-//!   a message is delivered at most once, over any rails its frames come.
+//! - A window for each stream, which the sender's oldest unfinished id moves, remembers which messages have
+//!   been here: so a message is delivered at most once, over any rails its frames come.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 //! - Asks sessions, and has control frames sent by the sending side; neither calls back.
@@ -75,8 +75,8 @@ pub(super) struct Receiving {
     pub(super) arrivals: Arrivals,
     pub(super) maps: UnitMaps,
     pub(super) buffer: Buffer,
-    /// Messages that were given up with an interface, as stream and id: their senders go on with them, so nothing of
-    /// them is acknowledged. As many as may have been arriving, the last ones.
+    /// Messages that were given up with an interface, as stream and id: their senders go on with them, so
+    /// nothing of them is acknowledged. As many as may have been arriving, the last ones.
     given_up: VecDeque<(u32, u64)>,
     /// What [`Receiving::written`] will conclude.
     pub(super) writing: Option<Writing>,

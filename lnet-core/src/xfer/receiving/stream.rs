@@ -79,8 +79,8 @@ impl ReceiveStream {
         }
     }
 
-    /// Whether an acknowledgement with this frame as the highest one would not tell any more of one that is still to be
-    /// acknowledged.
+    /// Whether an acknowledgement with this frame as the highest one would not tell any more of one that is
+    /// still to be acknowledged.
     #[inline]
     pub(crate) const fn would_hide(&self, number: u32) -> bool {
         let distance = number.wrapping_sub(self.unacknowledged_from);

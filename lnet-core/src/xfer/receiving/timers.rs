@@ -1,4 +1,5 @@
-//! Acknowledgements that have waited for long enough, and streams and messages that nothing has come for of late.
+//! Acknowledgements that have waited for long enough, and streams and messages that nothing has come for of
+//! late.
 
 use core::time::Duration;
 

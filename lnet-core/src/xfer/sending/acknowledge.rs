@@ -118,7 +118,8 @@ impl Sending {
         self.go_on_with_items();
     }
 
-    /// Sent items that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
+    /// Sent items that counted as lost, and wait to be sent again, may have arrived after all. How many
+    /// frames.
     fn land_late(
         &mut self,
         slot: u32,
@@ -149,8 +150,8 @@ impl Sending {
         }
     }
 
-    /// When the oldest outstanding frame counts as lost without a further acknowledgement, if later ones have been
-    /// acknowledged.
+    /// When the oldest outstanding frame counts as lost without a further acknowledgement, if later ones have
+    /// been acknowledged.
     pub(crate) fn loss_time(&self, slot: u32, now: Instant) -> Option<Instant> {
         let stream = &self.streams[slot];
         let overtaken_at = self.items.get(stream.outstanding.first())?.overtaken_at?;

@@ -1,8 +1,9 @@
 //! How much a sender has in flight, and how long it waits.
 //!
-//! Round trips are measured as in RFC 6298; frames count as lost some time after later ones were acknowledged, as in
-//! RFC 8985, and silence is probed, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
-//! narrows when more than a sixteenth of the frames of a round trip were lost, and never below a few frames.
+//! Round trips are measured as in RFC 6298; frames count as lost some time after later ones were
+//! acknowledged, as in RFC 8985, and silence is probed, as in RFC 9002. A single loss says nothing on a wire
+//! that loses by chance: the window narrows when more than a sixteenth of the frames of a round trip were
+//! lost, and never below a few frames.
 
 use core::time::Duration;
 
@@ -20,7 +21,8 @@ const WINDOW_MAX_BYTES: u32 = 1 << 24;
 const RTT_FIRST: Duration = Duration::from_millis(1);
 /// Longest interval between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// The least and the most time that an overtaken frame is waited for: a receiver reads one ring after the other.
+/// The least and the most time that an overtaken frame is waited for: a receiver reads one ring after the
+/// other.
 const REORDERING_MIN: Duration = Duration::from_micros(100);
 const REORDERING_MAX: Duration = Duration::from_millis(20);
 /// For how long it is remembered that frames were late.
@@ -101,8 +103,8 @@ impl Congestion {
         self.grant_bytes = bytes.max(UNSOLICITED_BYTES);
     }
 
-    /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`; whether it may have
-    /// had what it tells of for a while.
+    /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`;
+    /// whether it may have had what it tells of for a while.
     pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) -> bool {
         let former = core::mem::replace(&mut self.buffered, if is_buffered { most } else { Duration::ZERO });
         is_buffered || !former.is_zero()
@@ -118,8 +120,8 @@ impl Congestion {
         self.round_lost += 1;
     }
 
-    /// Takes in one acknowledgement, and what was lost since the last one. `next_number` is that of the next frame. Says
-    /// whether the window was narrowed.
+    /// Takes in one acknowledgement, and what was lost since the last one. `next_number` is that of the next
+    /// frame. Says whether the window was narrowed.
     pub(crate) fn acknowledged(&mut self, highest: u64, next_number: u64, acked: (u32, u32)) -> bool {
         let (acked_frames, acked_bytes) = acked;
         if acked_frames != 0 {
@@ -148,10 +150,11 @@ impl Congestion {
         false
     }
 
-    /// How long a frame is waited for once one sent later is acknowledged (RFC 8985, 6.2). How old it is by then is no
-    /// matter: after a stall of its receiver all are old. It does not count how many have overtaken it: frames go by
-    /// several rails, and headers to several shards. Where this side has stalled between two rails, what it was late
-    /// with is acknowledged a round trip later. Where others came late, more may.
+    /// How long a frame is waited for once one sent later is acknowledged (RFC 8985, 6.2). How old it is by
+    /// then is no matter: after a stall of its receiver all are old. It does not count how many have
+    /// overtaken it: frames go by several rails, and headers to several shards. Where this side has stalled
+    /// between two rails, what it was late with is acknowledged a round trip later. Where others came late,
+    /// more may.
     pub(crate) fn reordering(&self, now: Instant) -> Duration {
         let late = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
         let round_trip = self.smoothed + self.variation * 2;
@@ -178,8 +181,8 @@ impl Congestion {
         self.window_bytes = WINDOW_MIN_BYTES;
     }
 
-    /// A frame has arrived. If it was sent before the window began anew its receiver was only slow, and the window is
-    /// what it was.
+    /// A frame has arrived. If it was sent before the window began anew its receiver was only slow, and the
+    /// window is what it was.
     #[inline]
     pub(crate) fn landed(&mut self, number: u64) {
         if let Some((_, window_bytes, threshold_bytes)) = self.before.take_if(|(next, ..)| number < *next) {

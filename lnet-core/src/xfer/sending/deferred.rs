@@ -15,8 +15,8 @@ use crate::xfer::Control;
 use crate::xfer::sessions::Sessions;
 
 impl Sending {
-    /// Tells a shard of a peer something about a message; says whether there was room. No peer has more of it than is
-    /// free: one that acknowledges none of it leaves as much for others.
+    /// Tells a shard of a peer something about a message; says whether there was room. No peer has more of it
+    /// than is free: one that acknowledges none of it leaves as much for others.
     pub(crate) fn tell(&mut self, (peer, shard): (u32, u8), control: Control, sessions: &Sessions) -> bool {
         let now = sessions.local.now;
         let Some(slot) = self.stream_to(peer, shard, sessions) else { return false };
@@ -60,8 +60,8 @@ impl Sending {
                 false
             }
             Kind::Lost => {
-                // The answer to a question that was overtaken has the id from before the message was pulled. A message
-                // that was given up with an interface has no ticket.
+                // The answer to a question that was overtaken has the id from before the message was pulled.
+                // A message that was given up with an interface has no ticket.
                 let its =
                     |message: &Outbound| message.ticket.is_none_or(|its| its == ticket) && message.id == id;
                 if let Some(message) = deferred.or_else(|| self.unfinished_message(from, its)) {

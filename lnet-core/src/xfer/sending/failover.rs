@@ -1,7 +1,7 @@
 //! The paths that frames take: their own, or another one while that does not answer.
 //!
-//! This side tells which path is silent and which other ones there are; the [`Uplink`] chooses. Ids, windows and frame
-//! numbers go on by any path.
+//! This side tells which path is silent and which other ones there are; the [`Uplink`] chooses. Ids, windows
+//! and frame numbers go on by any path.
 
 use super::item::{Cargo, SentItem};
 use super::stream::GivenUp;
@@ -18,8 +18,8 @@ pub(crate) const FAILOVER_PROBES: u32 = 2;
 const SENDS_BY_OWN_PATH: u8 = 3;
 
 impl Sending {
-    /// Whether frames of a stream may go by a path: it has a session, which is no old one where the receiver may have
-    /// forgotten this sender, and would not begin anew with it.
+    /// Whether frames of a stream may go by a path: it has a session, which is no old one where the receiver
+    /// may have forgotten this sender, and would not begin anew with it.
     #[inline]
     pub(crate) fn leads(&self, stream: u32, path: u32, sessions: &Sessions) -> bool {
         let now = sessions.local.now;
@@ -38,9 +38,9 @@ impl Sending {
         sessions.paths.find(*ni, nid)
     }
 
-    /// The path by which a frame goes: the one that was chosen instead of its own, its own, or where that has no
-    /// session or is silent, the one to the peer's last address, or any that leads there; a silent one only where all
-    /// are.
+    /// The path by which a frame goes: the one that was chosen instead of its own, its own, or where that has
+    /// no session or is silent, the one to the peer's last address, or any that leads there; a silent one
+    /// only where all are.
     #[inline]
     pub(crate) fn path_for(&self, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
         let now = sessions.local.now;
@@ -105,8 +105,9 @@ impl Sending {
         }
     }
 
-    /// What carried this item does not answer: has another path chosen for its stream, for a while. The first one that
-    /// is offered is that to the last address, which the peer's frames come from; once that was silent, each in turn.
+    /// What carried this item does not answer: has another path chosen for its stream, for a while. The first
+    /// one that is offered is that to the last address, which the peer's frames come from; once that was
+    /// silent, each in turn.
     pub(crate) fn fail_over(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let peer = self.streams[slot].peer;

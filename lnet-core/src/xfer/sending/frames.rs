@@ -91,8 +91,8 @@ impl Sending {
         Some(if queue_first { queued } else { begun })
     }
 
-    /// How much of `length` bytes at `offset` of a message one frame takes in a datagram of `limit` bytes; `None` if the
-    /// window is full.
+    /// How much of `length` bytes at `offset` of a message one frame takes in a datagram of `limit` bytes;
+    /// `None` if the window is full.
     fn room_bytes(&self, stream: u32, limit: u32, (offset, length): (u32, u32)) -> Option<u32> {
         let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
         let room = limit - headers;

@@ -23,7 +23,8 @@ pub(crate) enum Stage {
 pub(crate) struct Outbound {
     pub(crate) transmit: Transmit,
     pub(crate) path: u32,
-    /// The NI that its header names as the source; `None` if the header is not of this node, or not for the next hop.
+    /// The NI that its header names as the source; `None` if the header is not of this node, or not for the
+    /// next hop.
     pub(crate) source_ni: Option<NiId>,
     /// Its peer and stream from [`Stage::Queued`] on.
     pub(crate) peer: u32,
@@ -77,8 +78,8 @@ impl Outbound {
         }
     }
 
-    /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by another NI, so
-    /// its receiver need not know the first one, and answers by the path that works.
+    /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by
+    /// another NI, so its receiver need not know the first one, and answers by the path that works.
     #[inline]
     pub(crate) fn goes_by(&mut self, ni: NiId, source: Option<&Nid>, destination: &Nid) {
         let Some(source_ni) = &mut self.source_ni else { return };

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! - A message has an id, which counts the messages of this shard to one incarnation of a peer.
-//! - A frame has a number, a new one whenever its content is sent again, so an acknowledgement is never ambiguous.
-//! - A peer is remembered while it has messages here. Forgetting one loses nothing: its next ids and frame numbers begin
-//!   above all that were used.
+//! - A frame has a number, a new one whenever its content is sent again, so an acknowledgement is never
+//!   ambiguous.
+//! - A peer is remembered while it has messages here. Forgetting one loses nothing: its next ids and frame
+//!   numbers begin above all that were used.
 //! - Knows sessions, and nothing of what is received.
 
 mod acknowledge;
@@ -90,7 +91,8 @@ pub(super) struct Sending {
     pub(super) messages: Slab<Outbound>,
     deadlines: List<Deadlines>,
     pub(super) items: Slab<SentItem>,
-    /// Sent items that are kept for control frames, which take no others; fragments that are cut anew may take of them.
+    /// Sent items that are kept for control frames, which take no others; fragments that are cut anew may
+    /// take of them.
     items_reserved: u32,
     /// Control frames among the items.
     control_count: u32,
@@ -232,7 +234,8 @@ impl Sending {
     }
 
     /// The id that a message gets next, and the shard of its peer that it goes to thereby. A message that was
-    /// pulled goes to the shard that has its ticket, although ids may decide about shards: others are left out.
+    /// pulled goes to the shard that has its ticket, although ids may decide about shards: others are left
+    /// out.
     fn next_id(&self, peer: u32, slot: u32, sessions: &Sessions) -> (u64, u8) {
         let next_id = self.peers[peer].next_id;
         let message = &self.messages[slot];
@@ -355,7 +358,8 @@ impl Sending {
         call.up.sent(now, message.transmit.tx, status);
     }
 
-    /// Takes a message out of its stream: one of which nothing was sent begins anew, of the others the fate is unknown.
+    /// Takes a message out of its stream: one of which nothing was sent begins anew, of the others the fate
+    /// is unknown.
     pub(super) fn begin_anew(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         if self.messages[slot].polled {
             return self.finish(slot, Status::Unknown(Cause::Reset), call);
@@ -366,7 +370,8 @@ impl Sending {
         self.dispatch(slot, call.sessions);
     }
 
-    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for the new one.
+    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
+    /// the new one.
     pub(super) fn end_peer(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             // One that was pulled may wait, and has a ticket of the peer's.
@@ -376,8 +381,8 @@ impl Sending {
         }
     }
 
-    /// A peer has told its policies anew: messages that belong to other shards of its now go there, unless frames
-    /// of them have been sent, whose fate is unknown.
+    /// A peer has told its policies anew: messages that belong to other shards of its now go there, unless
+    /// frames of them have been sent, whose fate is unknown.
     pub(super) fn steer_again(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
@@ -393,8 +398,8 @@ impl Sending {
         }
     }
 
-    /// An interface is gone: its messages go to their peers by the paths by which those are spoken to; they end where
-    /// there is none.
+    /// An interface is gone: its messages go to their peers by the paths by which those are spoken to; they
+    /// end where there is none.
     pub(super) fn remove_interface(&mut self, ni: NiId, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };

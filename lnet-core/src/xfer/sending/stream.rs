@@ -46,8 +46,8 @@ pub(crate) struct SendStream {
     pub(crate) turn: u32,
     pub(crate) in_flight_bytes: u32,
     pub(crate) congestion: Congestion,
-    /// Frames that counted as lost of late, by the end of their numbers: an acknowledgement may tell yet that one was only
-    /// late.
+    /// Frames that counted as lost of late, by the end of their numbers: an acknowledgement may tell yet that
+    /// one was only late.
     pub(crate) given_up: [Option<GivenUp>; GIVEN_UP],
     /// When something was acknowledged last, if ever.
     pub(crate) acked_at: Option<Instant>,
@@ -55,13 +55,13 @@ pub(crate) struct SendStream {
     pub(crate) owed_since: Instant,
     /// From when on the wait for an acknowledgement counts.
     pub(crate) waits_since: Instant,
-    /// How many overtaken frames were sent again since the last acknowledgement, to have the others told of, and when
-    /// the last one was.
+    /// How many overtaken frames were sent again since the last acknowledgement, to have the others told of,
+    /// and when the last one was.
     pub(crate) asked: (u32, Instant),
     /// Frames that may be sent although the window is full.
     pub(crate) probes_due: u32,
-    /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all others of its
-    /// frame sent again.
+    /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all
+    /// others of its frame sent again.
     pub(crate) apart: (u64, Instant),
     /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
     pub(crate) failover: Option<(u32, Instant)>,
@@ -109,8 +109,8 @@ impl SendStream {
         self.given_up[frame.number as usize % GIVEN_UP] = Some(frame);
     }
 
-    /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers. `found` hears of each path that one
-    /// went by.
+    /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers. `found` hears of
+    /// each path that one went by.
     pub(crate) fn learn_of_late(
         &mut self,
         now: Instant,
@@ -168,7 +168,8 @@ impl SendStream {
         has_items && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
     }
 
-    /// Whether another path may be asked for: none was of late, or that was taken for longer than an answer by it takes.
+    /// Whether another path may be asked for: none was of late, or that was taken for longer than an answer
+    /// by it takes.
     pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes) -> bool {
         let interval = self.congestion.probe_interval(times.probe_min, times.ack_delay);
         self.failover.is_none_or(|(_, until)| now >= until || now + (SILENCE - interval.min(SILENCE)) > until)

@@ -47,7 +47,8 @@ impl Sending {
         self.go_on_with_all();
     }
 
-    /// Looks for peers that have been silent for long; `is_silent` tells whether nothing comes from a shard of one.
+    /// Looks for peers that have been silent for long; `is_silent` tells whether nothing comes from a shard
+    /// of one.
     pub(crate) fn sweep(&mut self, is_silent: impl Fn((u32, u8)) -> bool, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         if self.items.used_count() != 0 {
@@ -90,8 +91,9 @@ impl Sending {
         self.timers.first()
     }
 
-    /// Sends an overtaken frame again, twice as many each time, and asks for an acknowledgement, which tells what has become
-    /// of the others: a receiver that is not scheduled acknowledges nothing, and has lost nothing.
+    /// Sends an overtaken frame again, twice as many each time, and asks for an acknowledgement, which tells
+    /// what has become of the others: a receiver that is not scheduled acknowledges nothing, and has lost
+    /// nothing.
     fn ask_about_overtaken(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let (asked_count, _) = self.streams[slot].asked;
@@ -107,9 +109,9 @@ impl Sending {
         stream.asked = (asked_count + 1, now);
     }
 
-    /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that was only slow
-    /// has them. Where many probes bring no answer, all count as lost, and follow those that have waited: a receiver
-    /// that has no room for some may be waiting for others.
+    /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that
+    /// was only slow has them. Where many probes bring no answer, all count as lost, and follow those that
+    /// have waited: a receiver that has no room for some may be waiting for others.
     fn probe(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
@@ -133,16 +135,16 @@ impl Sending {
         call.sessions.local.counters.probes += 1;
     }
 
-    /// The first fragment of the message of an item, if that is outstanding as well, or the item: a receiver that has
-    /// not had the beginning takes nothing else.
+    /// The first fragment of the message of an item, if that is outstanding as well, or the item: a receiver
+    /// that has not had the beginning takes nothing else.
     fn beginning_of(&self, item: u32, slot: u32) -> u32 {
         let Cargo::Fragment { message, offset: 1.., .. } = self.items[item].cargo else { return item };
         let is_first = |item: &SentItem| matches!(item.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message);
         self.streams[slot].outstanding.find(&self.items, is_first).unwrap_or(item)
     }
 
-    /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next to be
-    /// sent waits for it, too, that goes before. The others keep their turns.
+    /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next
+    /// to be sent waits for it, too, that goes before. The others keep their turns.
     fn send_beginning_first(&mut self, slot: u32) {
         let stream = &mut self.streams[slot];
         let next = self.items.get(stream.pending.first()).map(|item| item.cargo);

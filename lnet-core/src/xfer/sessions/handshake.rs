@@ -68,8 +68,8 @@ impl Sessions {
         self.paths.release(path);
     }
 
-    /// Asks again at a path where no answer has come in time, if something waits for it: a message, or a peer of which `is_in_use`
-    /// says so. Says whether what waits there may try other paths.
+    /// Asks again at a path where no answer has come in time, if something waits for it: a message, or a peer
+    /// of which `is_in_use` says so. Says whether what waits there may try other paths.
     pub(crate) fn ask_again(
         &mut self,
         path: u32,
@@ -106,8 +106,8 @@ impl Sessions {
         peer != NONE
     }
 
-    /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes; that it
-    /// receives there shows when it has the token.
+    /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes;
+    /// that it receives there shows when it has the token.
     pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
         let now = self.local.now;
         self.identify(frame)?;
@@ -131,14 +131,15 @@ impl Sessions {
         Ok(handshake)
     }
 
-    /// Whether the sender of a frame is known to live where it comes from: then it is answered whatever others send.
+    /// Whether the sender of a frame is known to live where it comes from: then it is answered whatever
+    /// others send.
     fn has_shown(&self, frame: &Arrived<'_>) -> bool {
         let Some(peer) = self.sender(frame) else { return false };
         self.peers[peer].address.1 == frame.from || self.path_from(peer, frame).is_some()
     }
 
-    /// Whether a peer receives at an address: it has shown a token there that was sent there, or has given a session there.
-    /// A certificate alone does not tell: each incarnation can sign any address.
+    /// Whether a peer receives at an address: it has shown a token there that was sent there, or has given a
+    /// session there. A certificate alone does not tell: each incarnation can sign any address.
     pub(crate) fn lives_at(&self, peer: u32, address: &Nid) -> bool {
         let entry = &self.peers[peer];
         entry.address.1 == *address
@@ -205,7 +206,8 @@ impl Sessions {
         self.paths.of_peer(peer).any(|path| self.paths[path].session.is_some())
     }
 
-    /// Whether the session that a frame names is one that a peer has given: as a rule where the frame comes from.
+    /// Whether the session that a frame names is one that a peer has given: as a rule where the frame comes
+    /// from.
     pub(crate) fn has_given(&self, peer: u32, frame: &Arrived<'_>) -> bool {
         let token = frame.transfer.session;
         let gave = |path: u32| {
@@ -216,7 +218,8 @@ impl Sessions {
         self.paths.find(frame.ni, &frame.from).is_some_and(gave) || self.paths.of_peer(peer).any(gave)
     }
 
-    /// A peer's acknowledgement has come alone. Where the peer has not answered a question others may speak in its name.
+    /// A peer's acknowledgement has come alone. Where the peer has not answered a question others may speak
+    /// in its name.
     pub(crate) fn acknowledged_from(&mut self, peer: u32, frame: &Arrived<'_>) {
         let now = self.local.now;
         if self.path_from(peer, frame).is_some() {
@@ -224,15 +227,15 @@ impl Sessions {
         }
     }
 
-    /// A peer speaks from an address. What is sent there from now on would be refused under the session of another one
-    /// that lived there before, and lost: it waits for another session.
+    /// A peer speaks from an address. What is sent there from now on would be refused under the session of
+    /// another one that lived there before, and lost: it waits for another session.
     pub(crate) fn lives_now_at(&mut self, peer: u32, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
         self.forget_saved(&(ni, nid), Some(self.peers[peer].incarnation));
         let Some(path) = self.paths.find(ni, &nid) else { return };
         let former = self.paths[path].peer;
         if former != NONE && former != peer {
-            // Whether it lives on at its other addresses is asked there, where something waits; that it has ended is
-            // told here.
+            // Whether it lives on at its other addresses is asked there, where something waits; that it has
+            // ended is told here.
             self.paths.end_sessions(former);
             if is_in_use(former) {
                 self.ask(path);

@@ -1,8 +1,8 @@
 //! Who a node is, and how others know.
 //!
-//! A node draws a key pair for each of its lives. Its incarnation is the beginning of the public key, and for each of
-//! its addresses it has a certificate, the signature of that address. HELLO and WELCOME carry it: so a node is known
-//! by all its addresses, and no other node speaks in its name under another.
+//! A node draws a key pair for each of its lives. Its incarnation is the beginning of the public key, and for
+//! each of its addresses it has a certificate, the signature of that address. HELLO and WELCOME carry it: so
+//! a node is known by all its addresses, and no other node speaks in its name under another.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -19,19 +19,20 @@ use crate::xfer::XferDrop;
 
 /// What comes before an address in what is signed.
 const CONTEXT: [u8; 12] = *b"LNDX address";
-/// Certificates that are remembered for each peer that is: they outlive what else is known of a peer, so that one that
-/// had to make room is not checked again when it comes back.
+/// Certificates that are remembered for each peer that is: they outlive what else is known of a peer, so that
+/// one that had to make room is not checked again when it comes back.
 const KNOWN_PER_PEER: usize = 4;
 /// Bytes that they take.
 pub(crate) const KNOWN_BYTES: usize = KNOWN_PER_PEER * size_of::<(u64, u64)>();
-/// Addresses share so many allowances to ask, and as many to answer, so that no node uses up all of them from one.
+/// Addresses share so many allowances to ask, and as many to answer, so that no node uses up all of them from
+/// one.
 const ALLOWANCES: usize = 256;
 /// How long each of these takes to grow by one.
 const GROWTH: Duration = Duration::from_millis(64);
 /// Checks in a row.
 const BURST: u32 = 4;
-/// The same for all together who were not asked. A check takes some 50 us: they take a fifth of a shard's time, and a
-/// millisecond in a row.
+/// The same for all together who were not asked. A check takes some 50 us: they take a fifth of a shard's
+/// time, and a millisecond in a row.
 const GROWTH_OF_ALL: Duration = Duration::from_micros(250);
 const BURST_OF_ALL: u32 = 16;
 
@@ -84,8 +85,8 @@ fn shows(certificate: &Certificate, incarnation: u64, address: &Nid) -> bool {
         })
 }
 
-/// Checks certificates, and remembers those that were right. Others are checked now and then only: that takes fifty
-/// times as long as anything else that a frame brings about.
+/// Checks certificates, and remembers those that were right. Others are checked now and then only: that takes
+/// fifty times as long as anything else that a frame brings about.
 pub(crate) struct Checks {
     key: SipHasher13,
     /// Of those that were right: a keyed hash of incarnation and address, and one of the certificate as well.
@@ -107,7 +108,8 @@ impl Checks {
         }
     }
 
-    /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its way.
+    /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its
+    /// way.
     pub(crate) fn check(
         &mut self,
         now: Instant,

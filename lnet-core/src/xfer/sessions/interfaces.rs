@@ -114,7 +114,8 @@ impl Sessions {
         self.replies.retain(|reply| reply.to.0 != ni);
     }
 
-    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that is chosen.
+    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that
+    /// is chosen.
     pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
         let now = self.local.now;
         let entry = &self.peers[peer];

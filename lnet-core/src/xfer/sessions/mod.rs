@@ -1,8 +1,8 @@
 //! Sessions: who this node is, who its peers are, and by which paths they are reached.
 //!
-//! Invariants: knows nothing of messages and streams. No state is made for a frame without a session, and only who has
-//! received a token has one: under its own incarnation, and for one of its own addresses. Forgetting a peer loses
-//! nothing here.
+//! Invariants: knows nothing of messages and streams. No state is made for a frame without a session, and
+//! only who has received a token has one: under its own incarnation, and for one of its own addresses.
+//! Forgetting a peer loses nothing here.
 
 mod handshake;
 mod identity;
@@ -183,8 +183,8 @@ impl Sessions {
         up.path_health(now, &judged.as_path(), report);
     }
 
-    /// Where a peer is answered whose last frame came from `address`: there, or while nothing that is sent there is
-    /// answered, at another address.
+    /// Where a peer is answered whose last frame came from `address`: there, or while nothing that is sent
+    /// there is answered, at another address.
     pub(super) fn answered_at(&self, peer: u32, address: Address) -> Address {
         let now = self.local.now;
         if now >= self.silent_until {
@@ -199,9 +199,9 @@ impl Sessions {
         other.map_or(address, |path| (path.ni, path.nid))
     }
 
-    /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies: numbers of
-    /// frames belong to pairs of shards, so what was steered by others must not be taken for one of its new shard's.
-    /// It is answered by RESET, and its sender learns the policies with its next session.
+    /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies:
+    /// numbers of frames belong to pairs of shards, so what was steered by others must not be taken for one
+    /// of its new shard's. It is answered by RESET, and its sender learns the policies with its next session.
     pub(super) fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) -> bool {
         let differ = self.policies != *policies;
         if differ {

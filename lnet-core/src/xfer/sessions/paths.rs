@@ -1,4 +1,5 @@
-//! Paths: the addresses that this shard sends to, each by one of its NIs, and the sessions that were given there.
+//! Paths: the addresses that this shard sends to, each by one of its NIs, and the sessions that were given
+//! there.
 //!
 //! Invariant: a path stays while messages refer to it or a question of its is open.
 
@@ -35,8 +36,8 @@ pub(crate) struct Asking {
 pub(crate) struct Path {
     pub(crate) nid: Nid,
     pub(crate) ni: NiId,
-    /// The incarnation that has answered under it, or that messages go to there which went by another one before; or
-    /// [`NONE`].
+    /// The incarnation that has answered under it, or that messages go to there which went by another one
+    /// before; or [`NONE`].
     pub(crate) peer: u32,
     pub(crate) asking: Option<Asking>,
     /// What was given there.
@@ -212,7 +213,8 @@ impl Paths {
         self.of_peers[peer].iter(&self.table).map(|(slot, _)| slot)
     }
 
-    /// The paths that lead to a peer, from the one behind `path` on, and all of them once more: so each has its turn.
+    /// The paths that lead to a peer, from the one behind `path` on, and all of them once more: so each has
+    /// its turn.
     pub(crate) fn of_peer_after(&self, peer: u32, path: u32) -> impl Iterator<Item = u32> {
         let behind = self.of_peer(peer).skip_while(move |of| *of != path).skip(1);
         behind.chain(self.of_peer(peer))

@@ -88,8 +88,8 @@ impl Peers {
         })
     }
 
-    /// A peer that may be forgotten: of a few of those, the one that has been silent for longest. `hand` is where they
-    /// are looked for, and moves on.
+    /// A peer that may be forgotten: of a few of those, the one that has been silent for longest. `hand` is
+    /// where they are looked for, and moves on.
     pub(crate) fn oldest(&self, hand: &mut u32, may_go: impl Fn(u32) -> bool) -> Option<u32> {
         let capacity = self.capacity();
         let mut oldest = None;

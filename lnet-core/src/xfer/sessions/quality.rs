@@ -1,18 +1,19 @@
-//! How well a path carries frames: the share of them that it loses, and its round trip: the shortest one of a window, since
-//! acknowledgements may come back by another path, and late.
+//! How well a path carries frames: the share of them that it loses, and its round trip: the shortest one of a
+//! window, since acknowledgements may come back by another path, and late.
 //!
-//! The fate of a frame counts for the path that it went by: it is acknowledged, or it counts as lost and is sent again. A window
-//! of some frames is judged as a whole, and a path by its last eight windows, so that one burst that finds its receiver
-//! without a free buffer says nothing of a path. What all paths to a peer lose alike is the peer's matter, and no path's: only
-//! one that is clearly worse than another one is reported. Invariant: what is known of a path that was not used for a while is
-//! forgotten.
+//! The fate of a frame counts for the path that it went by: it is acknowledged, or it counts as lost and is
+//! sent again. A window of some frames is judged as a whole, and a path by its last eight windows, so that
+//! one burst that finds its receiver without a free buffer says nothing of a path. What all paths to a peer
+//! lose alike is the peer's matter, and no path's: only one that is clearly worse than another one is
+//! reported. Invariant: what is known of a path that was not used for a while is forgotten.
 
 use core::time::Duration;
 
 use crate::lnd::PathReport;
 use crate::time::Instant;
 
-/// A window has so many frames at least, and lasts so long at least: longer than frames are waited for that are late.
+/// A window has so many frames at least, and lasts so long at least: longer than frames are waited for that
+/// are late.
 const WINDOW_FRAMES: u32 = 64;
 const WINDOW_LASTS: Duration = Duration::from_millis(20);
 /// A window is bad of which at least one frame in so many was lost.
@@ -48,7 +49,8 @@ pub(crate) struct Quality {
     bad: u8,
     /// The share of lost frames, smoothed, in parts of 65,536.
     lost_share: u32,
-    /// The shortest round trip of this window, and of the last one in which some were measured; `u32::MAX` where none was.
+    /// The shortest round trip of this window, and of the last one in which some were measured; `u32::MAX`
+    /// where none was.
     shortest_us: u32,
     round_trip_us: u32,
     /// When the last window has ended.
@@ -80,8 +82,8 @@ impl Quality {
         self.frames >= WINDOW_FRAMES && now - self.begun_at >= WINDOW_LASTS
     }
 
-    /// A frame that counted as lost was only late, and so were others that are not remembered: it stands for some. Where
-    /// they counted in the last window, that was not bad.
+    /// A frame that counted as lost was only late, and so were others that are not remembered: it stands for
+    /// some. Where they counted in the last window, that was not bad.
     pub(crate) fn found(&mut self) {
         if self.lost < FOUND_STANDS_FOR {
             self.bad &= !1;
@@ -128,8 +130,8 @@ impl Quality {
         self.windows != 0 && now - self.judged_at < LASTS
     }
 
-    /// What is to be reported of the path beside others that lead to the same peer, and answer. One of which nothing is known
-    /// loses nothing.
+    /// What is to be reported of the path beside others that lead to the same peer, and answer. One of which
+    /// nothing is known loses nothing.
     pub(crate) fn beside(
         &self,
         now: Instant,

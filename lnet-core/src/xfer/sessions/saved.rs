@@ -1,7 +1,9 @@
-//! What is saved of sessions whose path, or peer, had to make room: enough to go on with them without a question.
+//! What is saved of sessions whose path, or peer, had to make room: enough to go on with them without a
+//! question.
 //!
-//! Invariants: no session is saved that is to be renewed, nor one of an incarnation that is known to have ended. What is
-//! saved gives no rights: its token is shown to the peer that gave it, which takes or refuses it like any other.
+//! Invariants: no session is saved that is to be renewed, nor one of an incarnation that is known to have
+//! ended. What is saved gives no rights: its token is shown to the peer that gave it, which takes or refuses
+//! it like any other.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -19,8 +21,8 @@ use crate::time::Instant;
 
 /// Sessions that are saved for each peer that is, as many as certificates.
 const SAVED_PER_PEER: usize = 4;
-/// Words of a session: the digest of its path, the incarnation, the token, the time, and the longest datagram with the number of
-/// the steering. They are plain numbers, so that memory is touched as it is used.
+/// Words of a session: the digest of its path, the incarnation, the token, the time, and the longest datagram
+/// with the number of the steering. They are plain numbers, so that memory is touched as it is used.
 const WORDS: usize = 5;
 /// Bytes that sessions take for each peer.
 pub(crate) const SAVED_BYTES: usize = SAVED_PER_PEER * size_of::<[u64; WORDS]>();

@@ -1,8 +1,10 @@
-//! Session tokens: what a node gives to the nodes that ask for a session, and recognises without having kept it.
+//! Session tokens: what a node gives to the nodes that ask for a session, and recognises without having kept
+//! it.
 //!
 //! A token says when it was made and for whom, authenticated by a key of this life of the node. So one from
-//! a former life is worth nothing, and one that was never given cannot be guessed. It is given to an incarnation at
-//! one of its addresses, sent there, and good for frames from there: who shows it has heard what is said to that node.
+//! a former life is worth nothing, and one that was never given cannot be guessed. It is given to an
+//! incarnation at one of its addresses, sent there, and good for frames from there: who shows it has heard
+//! what is said to that node.
 
 use core::hash::Hasher;
 

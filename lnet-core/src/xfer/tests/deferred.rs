@@ -50,8 +50,8 @@ fn a_message_that_is_wanted_soon_is_buffered_and_not_sent_again() {
     assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
 }
 
-/// What a shard asks its siblings takes long where those are not scheduled: the frames wait, and are not lost, also
-/// where more overtake them than one acknowledgement tells of.
+/// What a shard asks its siblings takes long where those are not scheduled: the frames wait, and are not
+/// lost, also where more overtake them than one acknowledgement tells of.
 #[test]
 fn frames_that_overtake_delayed_messages_do_not_have_them_sent_again() {
     for (others, apart_ns) in [(60, 20_000), (200, 6_000)] {
@@ -170,8 +170,8 @@ fn a_dropped_message_is_not_sent_again() {
     network.nodes.iter().for_each(Node::assert_idle);
 }
 
-/// Another shard of its node is heard, by what it said once and says again, but the one that keeps the messages says and
-/// acknowledges nothing.
+/// Another shard of its node is heard, by what it said once and says again, but the one that keeps the
+/// messages says and acknowledges nothing.
 #[test]
 fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
     let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
@@ -269,8 +269,8 @@ fn a_deferred_message_is_pulled_by_the_rail_that_lives() {
     assert!(network.nodes[1].arrived().contains(&(7, Status::Ok)));
 }
 
-/// A frame of several messages of which one is deferred is not acknowledged, and all of it comes again. So messages to
-/// such a portal have frames of their own.
+/// A frame of several messages of which one is deferred is not acknowledged, and all of it comes again. So
+/// messages to such a portal have frames of their own.
 #[test]
 fn messages_that_may_be_deferred_share_no_frames() {
     let mut network = network(1);

@@ -1,5 +1,5 @@
-//! Who speaks in another's name: with all that a node can learn that asks, is asked, and is sent messages, but not what
-//! others are told.
+//! Who speaks in another's name: with all that a node can learn that asks, is asked, and is sent messages,
+//! but not what others are told.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -70,7 +70,8 @@ fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
 fn no_session_is_given_under_the_name_of_another() {
     let (mut network, log) = met();
     let (honest, own) = (find(&log, Kind::Hello, VICTIM, TARGET), find(&log, Kind::Hello, IMPOSTOR, TARGET));
-    // What the victim tells of itself, from elsewhere; then its name, with the own certificate, and with a new one.
+    // What the victim tells of itself, from elsewhere; then its name, with the own certificate, and with a
+    // new one.
     let mut elsewhere = honest.clone();
     elsewhere.from = own.from;
     expect(&mut network, TARGET, &elsewhere, XferDrop::BadIdentity);

@@ -105,7 +105,8 @@ fn what_arrives_from_a_peer_that_nothing_leads_to_ends() {
     network.nodes.iter().for_each(Node::assert_idle);
 }
 
-/// The interface is back before the sender has given up: what was given up with it is told to be lost, not acknowledged.
+/// The interface is back before the sender has given up: what was given up with it is told to be lost, not
+/// acknowledged.
 #[test]
 fn what_was_given_up_with_an_interface_is_not_acknowledged() {
     for delayed in [false, true] {
@@ -185,8 +186,9 @@ fn a_number_that_is_used_again_is_another_interface() {
     assert_eq!(network.frames(Kind::Hello), hellos + 1, "nothing was known of its addresses");
 }
 
-/// A node deletes all its interfaces, which ends its life, and begins anew with the first; its peer makes its first one
-/// anew. What the peer answers by the second one is for the new life, although the former one was known there.
+/// A node deletes all its interfaces, which ends its life, and begins anew with the first; its peer makes its
+/// first one anew. What the peer answers by the second one is for the new life, although the former one was
+/// known there.
 #[test]
 fn what_answers_a_new_life_is_not_sent_to_the_former() {
     let mut network = network(1);

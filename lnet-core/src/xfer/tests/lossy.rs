@@ -43,8 +43,8 @@ fn one_message_takes_one_frame_each_way_once_a_session_is_there() {
     );
 }
 
-/// A wire takes 5 us each way: what is acknowledged soon has ended 10 us and two ways later, and what waits as long as
-/// fragments do has not.
+/// A wire takes 5 us each way: what is acknowledged soon has ended 10 us and two ways later, and what waits
+/// as long as fragments do has not.
 #[test]
 fn a_message_that_asks_for_no_ack_ends_soon_after_it_has_arrived() {
     let mut network = pair(1, (1, 1));
@@ -230,8 +230,8 @@ fn a_message_that_is_half_there_when_its_sender_gives_up_ends_at_its_receiver() 
     network.nodes[1].assert_idle();
 }
 
-/// Frames that overtake the first one of their message are kept and received once that is there: nothing of it
-/// is sent again, also where the shard drops the message.
+/// Frames that overtake the first one of their message are kept and received once that is there: nothing of
+/// it is sent again, also where the shard drops the message.
 #[test]
 fn frames_that_overtake_the_first_one_are_not_sent_again() {
     for drops in [vec![], vec![4]] {
@@ -313,7 +313,8 @@ fn a_session_is_renewed_around_a_dead_rail() {
     network.assert_all_arrived(0, 1, 4);
 }
 
-/// The path from the second interface to the peer's first NID has never had a session; the NID answers by the first.
+/// The path from the second interface to the peer's first NID has never had a session; the NID answers by the
+/// first.
 #[test]
 fn a_path_that_was_never_up_has_the_peer_of_its_nid() {
     let mut network = pair(1, (1, 1));

@@ -12,8 +12,8 @@ fn pair(seed: u64) -> Network {
     Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], seed)
 }
 
-/// Sends messages by the rails in turn, some at once, and by no other ones while a rail is silent; all arrive. How often each
-/// rail was reported as lossy, and as slow.
+/// Sends messages by the rails in turn, some at once, and by no other ones while a rail is silent; all
+/// arrive. How often each rail was reported as lossy, and as slow.
 fn send(network: &mut Network, count: u64, rails: &[u16], at_once: u64) -> [[usize; 2]; 2] {
     let nids = network.nodes[1].nids.clone();
     network.nodes[0].shards[0].up.stays = true;

@@ -428,8 +428,8 @@ fn met_by_both(last: u16) -> Network {
     network
 }
 
-/// What a node with two rails was sent ends when it begins a new life, by whichever of them it was sent, heard last, or
-/// is heard again, and if one of them is dead.
+/// What a node with two rails was sent ends when it begins a new life, by whichever of them it was sent,
+/// heard last, or is heard again, and if one of them is dead.
 #[test]
 fn a_restart_ends_at_once_what_was_sent_by_any_rail() {
     for case in 0..16_u16 {
@@ -501,7 +501,8 @@ fn a_token_of_other_policies_is_not_good_because_another_one_is() {
     assert_eq!(network.nodes[1].receive(now, &second), refused);
 }
 
-/// Both rails die, and the one comes back that a message goes by; its receiver was heard last by the other one.
+/// Both rails die, and the one comes back that a message goes by; its receiver was heard last by the other
+/// one.
 #[test]
 fn the_own_path_is_tried_again() {
     let mut network = network();
@@ -517,7 +518,8 @@ fn the_own_path_is_tried_again() {
     assert_eq!(network.nodes[0].sent(), [0, 1, 2].map(|message| (message, Status::Ok)));
 }
 
-/// Nothing reaches a peer by the rail that it sends by itself; it is known at its other address, where it answers.
+/// Nothing reaches a peer by the rail that it sends by itself; it is known at its other address, where it
+/// answers.
 #[test]
 fn a_path_that_is_known_as_silent_is_not_taken_where_the_peer_answers_by_another() {
     let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
@@ -557,7 +559,8 @@ fn a_path_that_is_known_as_silent_is_not_taken_where_the_peer_answers_by_another
     }
 }
 
-/// An address moves from one node to another. The former one lives on at its other address, and is heard there.
+/// An address moves from one node to another. The former one lives on at its other address, and is heard
+/// there.
 #[test]
 fn whoever_loses_an_address_has_not_ended() {
     let mut network = met_by_both(1);

@@ -1,5 +1,5 @@
-//! Receivers that do nothing for a while, and read what has come by several rails one ring after the other: nothing
-//! was lost, so nothing is sent again.
+//! Receivers that do nothing for a while, and read what has come by several rails one ring after the other:
+//! nothing was lost, so nothing is sent again.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -63,8 +63,8 @@ impl Rings {
     }
 }
 
-/// Sends `count` messages, one every `gap`, to a receiver that stalls, and then reads ring after ring. How often
-/// something was sent again.
+/// Sends `count` messages, one every `gap`, to a receiver that stalls, and then reads ring after ring. How
+/// often something was sent again.
 fn stall(seed: u64, count: u64, gap: Duration) -> u64 {
     let mut network = warm_pair(seed);
     let mut rings = Rings::default();

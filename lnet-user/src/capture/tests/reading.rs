@@ -77,7 +77,8 @@ impl Contents {
         contents
     }
 
-    /// Reads a file that is complete: statistics of all interfaces stand at its end, and agree with its frames.
+    /// Reads a file that is complete: statistics of all interfaces stand at its end, and agree with its
+    /// frames.
     pub fn read_complete(bytes: &[u8]) -> Self {
         let contents = Self::read(bytes);
         assert_eq!(contents.torn_bytes, 0);

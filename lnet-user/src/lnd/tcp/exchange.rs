@@ -1,5 +1,5 @@
-//! What the tcp LNDs of a node's shards give each other: messages for peers of other shards, the ends of these, and
-//! connections.
+//! What the tcp LNDs of a node's shards give each other: messages for peers of other shards, the ends of
+//! these, and connections.
 //!
 //! Invariants: each message is answered by its end, once; a queue that is full delays, and loses nothing.
 

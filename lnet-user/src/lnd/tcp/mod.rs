@@ -1,12 +1,15 @@
-//! The tcp LND of one shard: the socklnd protocol over TCP streams of an `io_uring`, with kernel nodes and with others.
+//! The tcp LND of one shard: the socklnd protocol over TCP streams of an `io_uring`, with kernel nodes and
+//! with others.
 //!
-//! [`Socklnd`] has the protocol; [`Streams`] the sockets; here bytes go from the one to the other. A peer NI belongs to one
-//! shard of those that serve the NI by which it is reached, which has all connections with it. What another shard sends to it goes there first, with a lease on its payload;
-//! what arrives there for another shard's descriptor has its header routed by the core, which lends the span.
+//! [`Socklnd`] has the protocol; [`Streams`] the sockets; here bytes go from the one to the other. A peer NI
+//! belongs to one shard of those that serve the NI by which it is reached, which has all connections with it.
+//! What another shard sends to it goes there first, with a lease on its payload; what arrives there for
+//! another shard's descriptor has its header routed by the core, which lends the span.
 //!
-//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload lies where the
-//! kernel puts it or takes it under a lease, or is copied once between there and a buffer of the streams; what is lent
-//! elsewhere is waited for; a message ends when its leases are back, also if its connection has ended.
+//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload lies
+//! where the kernel puts it or takes it under a lease, or is copied once between there and a buffer of the
+//! streams; what is lent elsewhere is waited for; a message ends when its leases are back, also if its
+//! connection has ended.
 
 mod exchange;
 mod port;
@@ -267,8 +270,8 @@ impl TcpLnd {
         }
     }
 
-    /// Gives a stream the options of an NI where it has others by the listener that it came by: those of another NI, or a
-    /// timeout that has been changed since.
+    /// Gives a stream the options of an NI where it has others by the listener that it came by: those of
+    /// another NI, or a timeout that has been changed since.
     fn serve(&mut self, conn: ConnId, ni: NiId) {
         let Some(port) = self.ports.iter().find(|port| port.ni() == ni) else { return };
         let options = port.options;

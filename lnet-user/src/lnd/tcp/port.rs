@@ -31,7 +31,8 @@ pub(crate) struct TcpPort {
     pub(crate) options: SocketOptions,
     /// The network namespace of the NI.
     pub(crate) namespace: Arc<OwnedFd>,
-    /// Where peers connect to, on the shard that accepts for all, until it listens. NIs with one address share them.
+    /// Where peers connect to, on the shard that accepts for all, until it listens. NIs with one address
+    /// share them.
     pub(crate) listeners: Vec<OwnedFd>,
     /// Becomes readable when streams of the shard have news.
     pub(crate) ring: OwnedFd,
@@ -55,8 +56,8 @@ impl TcpPort {
         vec![self.ring.as_fd()]
     }
 
-    /// A socket to dial with: bound to a privileged port below this one, or to any where the process may not do that;
-    /// and its port.
+    /// A socket to dial with: bound to a privileged port below this one, or to any where the process may not
+    /// do that; and its port.
     pub(super) fn dialling_socket(&self, below: u16) -> Result<(OwnedFd, u16), TcpError> {
         let make = || reserved_dialler(self.address, below, &self.options);
         match make() {

@@ -10,10 +10,12 @@ use super::{Receiving, TcpLnd, WAITING_MAX_BYTES};
 use crate::memory::Memory;
 use crate::uring::tcp::{Mode, ReceivedBytes, StreamId};
 
-/// The least payload that the kernel is to put in place: for less, a system call of its own costs more than the copy.
+/// The least payload that the kernel is to put in place: for less, a system call of its own costs more than
+/// the copy.
 const DIRECT_MIN_BYTES: u32 = 4096;
-/// After payload of so many bytes the next message's head is received alone, so that nothing of its payload has to be
-/// copied: long messages follow long ones. Where messages are short, one system call has head and payload.
+/// After payload of so many bytes the next message's head is received alone, so that nothing of its payload
+/// has to be copied: long messages follow long ones. Where messages are short, one system call has head and
+/// payload.
 const LONG_MIN_BYTES: u32 = 64 << 10;
 
 impl TcpLnd {
@@ -88,8 +90,9 @@ impl TcpLnd {
         }
     }
 
-    /// Takes bytes that have to wait out of the buffers that all streams share; false if there are too many. A connection
-    /// may have half of the room that is left, so that one that sends without end leaves some for the others.
+    /// Takes bytes that have to wait out of the buffers that all streams share; false if there are too many.
+    /// A connection may have half of the room that is left, so that one that sends without end leaves some
+    /// for the others.
     fn set_aside(&mut self, conn: ConnId) -> bool {
         let pending = core::mem::take(&mut self.link_mut(conn).pending);
         let mut early = core::mem::take(&mut self.link_mut(conn).early);

@@ -1,8 +1,8 @@
-//! What a batch that has just arrived is about, told to the shard before its first message: shard and LND have
-//! fetched some messages ahead what they would wait for once a message.
+//! What a batch that has just arrived is about, told to the shard before its first message: shard and LND
+//! have fetched some messages ahead what they would wait for once a message.
 //!
-//! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look at
-//! an entry that no message asks for.
+//! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look
+//! at an entry that no message asks for.
 
 use lnet_core::lnd::{PrefetchHint, Uplink};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
@@ -18,8 +18,9 @@ const BLANK: PrefetchHint = PrefetchHint { portal: 0, match_bits: 0, source: Pro
 /// Messages that are announced at once, of those that arrive in frames of their own.
 pub(super) const FRAMES_MAX: usize = 64;
 
-/// How many messages before the next but one each is fetched: what is known of a buffer, then the buffer's beginning.
-/// The shard expects descriptors as far ahead as this ([`lnet_core::lnd::PrefetchHints::expected_md`]).
+/// How many messages before the next but one each is fetched: what is known of a buffer, then the buffer's
+/// beginning. The shard expects descriptors as far ahead as this
+/// ([`lnet_core::lnd::PrefetchHints::expected_md`]).
 const LOAN_DISTANCE: usize = 8;
 const BYTES_DISTANCE: usize = 4;
 
@@ -34,8 +35,8 @@ impl<const N: usize> Batch<N> {
         Self { arrivals: [BLANK; N], count: 0 }
     }
 
-    /// Adds the message that a frame begins, if it begins one; `datagram` holds its headers, is `length_bytes` long
-    /// altogether, and came from there.
+    /// Adds the message that a frame begins, if it begins one; `datagram` holds its headers, is
+    /// `length_bytes` long altogether, and came from there.
     #[inline]
     pub(super) fn add_frame(&mut self, from: Nid, datagram: &[u8], length_bytes: usize) {
         let Some((head, rest)) = datagram.split_first_chunk::<FRAME_HEADER_BYTES>() else { return };

@@ -50,8 +50,8 @@ impl XdpDrop {
 
 /// What the `xdp` LND of a shard has counted since it was made.
 ///
-/// A frame that arrived on a shard's sockets, or was handed over to it, is taken, refused, forgotten, dropped,
-/// handed over, or still kept.
+/// A frame that arrived on a shard's sockets, or was handed over to it, is taken, refused, forgotten,
+/// dropped, handed over, or still kept.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct XdpCounters {
     /// Frames handed to the device, of every kind.
@@ -73,8 +73,8 @@ pub struct XdpCounters {
     pub frames_refused: u64,
     /// Frames that were kept for it, and in the end not wanted.
     pub frames_forgotten: u64,
-    /// Messages that were never sent: without a next hop, by a device that refuses, or answers beyond those that may
-    /// wait for a next hop.
+    /// Messages that were never sent: without a next hop, by a device that refuses, or answers beyond those
+    /// that may wait for a next hop.
     pub messages_refused: u64,
     pub(super) drops: [u64; XdpDrop::ALL.len()],
 }

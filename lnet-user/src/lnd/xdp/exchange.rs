@@ -1,10 +1,10 @@
 //! Packets and memory on their way between the shards of a node.
 //!
-//! Sockets of one receive queue share its fill and completion ring, which one shard owns; frames that another shard
-//! received from that queue travel home here, and so do packets that reached the wrong shard: those of rings as
-//! they are, those of UDP sockets as copies in buffers, which travel home as well. There is always a place for every
-//! frame and buffer of the addressee's on its way home; packets that are handed over have a bounded number of
-//! further places.
+//! Sockets of one receive queue share its fill and completion ring, which one shard owns; frames that another
+//! shard received from that queue travel home here, and so do packets that reached the wrong shard: those of
+//! rings as they are, those of UDP sockets as copies in buffers, which travel home as well. There is always a
+//! place for every frame and buffer of the addressee's on its way home; packets that are handed over have a
+//! bounded number of further places.
 
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;
@@ -49,8 +49,9 @@ pub(super) struct DatagramBuffer {
 }
 
 impl DatagramBuffer {
-    /// Buffers for datagrams of at most `datagram_max_bytes`. All lie in one allocation: a page of it takes memory
-    /// once a datagram was there. Of allocations of their own the allocator would touch nearly every page.
+    /// Buffers for datagrams of at most `datagram_max_bytes`. All lie in one allocation: a page of it takes
+    /// memory once a datagram was there. Of allocations of their own the allocator would touch nearly every
+    /// page.
     pub(super) fn several(
         home: u8,
         count: usize,
@@ -117,8 +118,8 @@ struct Addressee {
     waker: Waker,
 }
 
-/// The way home for frames of queues that were closed, which no shard has: from the thread that has taken them back
-/// from the kernel.
+/// The way home for frames of queues that were closed, which no shard has: from the thread that has taken
+/// them back from the kernel.
 pub(crate) struct ReturnRings {
     by_shard: Vec<Addressee>,
     frames_per_shard: u32,
@@ -203,8 +204,8 @@ impl Exchange {
         push(&mut self.addressee(buffer.home.into()).hand_offs, HandOff::Buffer(buffer));
     }
 
-    /// Hands a packet over to `shard`, whose it is, and empties `packet`; leaves it as it is and returns false when
-    /// too many wait there already.
+    /// Hands a packet over to `shard`, whose it is, and empties `packet`; leaves it as it is and returns
+    /// false when too many wait there already.
     pub(super) fn hand_over(&mut self, shard: usize, packet: &mut Packet) -> bool {
         let (home_slots, share) = (self.home_slots, BUFFERS_MAX / (self.to.len() - 1).max(1));
         let addressee = self.addressee(shard);
@@ -264,7 +265,8 @@ impl Exchange {
         })
     }
 
-    /// What siblings have not taken yet of what this shard has sent them: the most that one of them lets wait.
+    /// What siblings have not taken yet of what this shard has sent them: the most that one of them lets
+    /// wait.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.to.iter().flatten().map(Addressee::waiting).max().unwrap_or(0)

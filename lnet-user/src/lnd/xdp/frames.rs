@@ -1,8 +1,8 @@
 //! Frames of the transfer protocol as bytes, whatever carries them.
 //!
-//! A driver that sends has [`Source::write_head`] write what a frame's checksum covers, and puts the payload and
-//! the [records](Source::record) behind it. One that receives has [`take`] check a frame, before any of it is
-//! believed, and hand it over.
+//! A driver that sends has [`Source::write_head`] write what a frame's checksum covers, and puts the payload
+//! and the [records](Source::record) behind it. One that receives has [`take`] check a frame, before any of
+//! it is believed, and hand it over.
 //!
 //! Invariants: a frame is taken whole or not at all; no byte of a peer's trips an assertion.
 
@@ -29,11 +29,11 @@ pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTE
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
-/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which the receiver
-/// of a frame reads whole.
+/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which
+/// the receiver of a frame reads whole.
 const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
-/// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies, which
-/// leaves the headers to a descriptor of their own.
+/// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies,
+/// which leaves the headers to a descriptor of their own.
 const SHORT_PAYLOAD_MAX: u32 = 1024;
 
 /// What frames that are sent are made of.
@@ -55,8 +55,8 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Writes what the checksum of a frame covers to the beginning of `room`, in which there is more than enough. Of a
-    /// short frame the [sum of its ends](ends_crc) is asked for.
+    /// Writes what the checksum of a frame covers to the beginning of `room`, in which there is more than
+    /// enough. Of a short frame the [sum of its ends](ends_crc) is asked for.
     #[inline]
     pub(super) fn write_head(
         &self,
@@ -101,8 +101,8 @@ impl<'a> Source<'a> {
         Head { covered_bytes, payload, records }
     }
 
-    /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that wants no
-    /// ACK, in a session that is in full swing. Sent again it says everything.
+    /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that
+    /// wants no ACK, in a session that is in full swing. Sent again it says everything.
     #[inline]
     fn short_put(&self, outgoing: &Outgoing) -> Option<ShortPut> {
         let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0, resent: false } =
@@ -319,10 +319,10 @@ pub(super) enum Taken {
     Buffer(BufferId),
 }
 
-/// Checks a frame, hands it to the transfer protocol, and copies its payloads to where they belong. `further` is
-/// scratch, which each frame of several messages empties first.
-// One function, in which what a frame says stays where it was read: it is much, and moving it about would cost more
-// than reading it.
+/// Checks a frame, hands it to the transfer protocol, and copies its payloads to where they belong. `further`
+/// is scratch, which each frame of several messages empties first.
+// One function, in which what a frame says stays where it was read: it is much, and moving it about would
+// cost more than reading it.
 #[inline(always)]
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
@@ -432,10 +432,11 @@ fn spelled_out(
     }
 }
 
-/// What the two NIDs that the checksum of a short frame covers before its header, and that are not sent, add to that of
-/// the header alone: CRC32C of them and as many zeros as the header has bytes, less that of the zeros.
-// CRCs are linear but for a constant, so the sum of the two is the CRC of all of it; this part is known before there is
-// a frame.
+/// What the two NIDs that the checksum of a short frame covers before its header, and that are not sent, add
+/// to that of the header alone: CRC32C of them and as many zeros as the header has bytes, less that of the
+/// zeros.
+// CRCs are linear but for a constant, so the sum of the two is the CRC of all of it; this part is known
+// before there is a frame.
 pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
     let mut bytes = [0; 2 * NID_BYTES + SHORT_HEADER_BYTES];
     bytes[..NID_BYTES].copy_from_slice(&destination.to_bytes());
@@ -443,9 +444,9 @@ pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
     crc_fast::crc32_iscsi(&bytes) ^ crc_fast::crc32_iscsi(&[0; SHORT_HEADER_BYTES])
 }
 
-/// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its
-/// place, exclusive-or `beside`. In a copy: the CPU that received them has them in its cache, and would have to give
-/// them up for a write.
+/// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero
+/// in its place, exclusive-or `beside`. In a copy: the CPU that received them has them in its cache, and
+/// would have to give them up for a write.
 #[inline(always)]
 fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
     // A copy of a known length is made without a call: of a short frame, a first fragment, and most others.

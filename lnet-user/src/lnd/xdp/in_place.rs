@@ -1,9 +1,10 @@
-//! Payloads that are sent where they lie, and messages that have ended while the kernel may still read theirs.
+//! Payloads that are sent where they lie, and messages that have ended while the kernel may still read
+//! theirs.
 //!
-//! Invariants: a message is reported as sent, and with that the loan of its buffer may end, only when none of its
-//! descriptors is with the kernel, those of frames that were sent again included, or when their rings are about to
-//! go; and it is reported once. Nothing of a message that has ended is sent any more: the transfer protocol
-//! forgets its frames with it.
+//! Invariants: a message is reported as sent, and with that the loan of its buffer may end, only when none of
+//! its descriptors is with the kernel, those of frames that were sent again included, or when their rings are
+//! about to go; and it is reported once. Nothing of a message that has ended is sent any more: the transfer
+//! protocol forgets its frames with it.
 
 use std::collections::VecDeque;
 
@@ -42,7 +43,8 @@ impl InPlace {
         self.ended.is_empty()
     }
 
-    /// Reports messages whose payloads the kernel has done with, and those of NIs that are given up; how many.
+    /// Reports messages whose payloads the kernel has done with, and those of NIs that are given up; how
+    /// many.
     #[inline]
     pub(super) fn report(
         &mut self,
@@ -64,7 +66,8 @@ impl InPlace {
     }
 }
 
-/// A shard as the transfer protocol sees it: it is not told yet of messages whose payloads were sent in place.
+/// A shard as the transfer protocol sees it: it is not told yet of messages whose payloads were sent in
+/// place.
 pub(super) struct InPlaceUplink<'a, U> {
     pub(super) up: &'a mut U,
     pub(super) in_place: Option<&'a mut InPlace>,

@@ -24,7 +24,8 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// completion in their stead. And descriptors of registered memory, of whichever shard.
 pub(super) type Borrowed = Arc<AtomicU32>;
 
-/// This shard's socket on one queue of one interface; one that only sends where the shard does not serve its NIs.
+/// This shard's socket on one queue of one interface; one that only sends where the shard does not serve its
+/// NIs.
 pub(crate) struct Lane {
     pub(crate) interface_index: u32,
     pub(crate) queue: u32,
@@ -137,8 +138,8 @@ impl Lane {
         self.unflushed = true;
     }
 
-    /// As [`Lane::push`], for all bytes that follow in the frame and are sent where they lie; their completion is
-    /// looked for by the owner of the queue, be it this shard or another one.
+    /// As [`Lane::push`], for all bytes that follow in the frame and are sent where they lie; their
+    /// completion is looked for by the owner of the queue, be it this shard or another one.
     #[inline]
     pub(super) fn push_registered(&mut self, runs: RegisteredRuns<'_>) {
         let mut left = runs.len();
@@ -284,8 +285,8 @@ impl OwnedQueue {
         Self { interface_index, device, fill, completion, borrowed: Borrowed::default() }
     }
 
-    /// Makes `lane`, on this queue, count here what its shard sends. `owner` is this queue's shard, if that is another
-    /// one.
+    /// Makes `lane`, on this queue, count here what its shard sends. `owner` is this queue's shard, if that
+    /// is another one.
     pub(crate) fn lend_to(&self, lane: &mut Lane, owner: Option<usize>) {
         (lane.owner, lane.borrowed) = (owner, Arc::clone(&self.borrowed));
     }

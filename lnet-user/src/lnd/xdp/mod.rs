@@ -1,17 +1,18 @@
 //! The `xdp` LND: LNet messages in UDP datagrams, over `AF_XDP` rings or plain UDP sockets.
 //!
-//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings (`lane`), a socket on
-//! every receive queue of its interface and the fill and completion rings of the queues that the shard owns; or a
-//! UDP socket (`socket`), which takes no privileges. The frames are the same, so an NI of either kind talks to
-//! both, and a message that left by one and leaves again by the other is recognised. NIs come and go (`ports`).
+//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings (`lane`), a socket
+//! on every receive queue of its interface and the fill and completion rings of the queues that the shard
+//! owns; or a UDP socket (`socket`), which takes no privileges. The frames are the same, so an NI of either
+//! kind talks to both, and a message that left by one and leaves again by the other is recognised. NIs come
+//! and go (`ports`).
 //!
 //! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
-//! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it belongs
-//! to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
+//! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it
+//! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
-//! Invariants: each UMEM frame and each datagram buffer has a home shard and always returns there; a message that
-//! was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a frame is polled only
-//! while there is room for the largest one, and what cannot be sent then is a loss.
+//! Invariants: each UMEM frame and each datagram buffer has a home shard and always returns there; a message
+//! that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a frame is
+//! polled only while there is room for the largest one, and what cannot be sent then is a loss.
 
 mod announce;
 mod counters;
@@ -114,8 +115,8 @@ impl Port {
         self.datagram_max_bytes((frame_max_bytes - ETHERNET_BYTES).saturating_sub(self.headers_bytes()) as u32)
     }
 
-    /// The longest UDP payload that it can carry, in buffers of `buffer_bytes`. An IP packet is never longer than
-    /// 65535 bytes.
+    /// The longest UDP payload that it can carry, in buffers of `buffer_bytes`. An IP packet is never longer
+    /// than 65535 bytes.
     pub(crate) fn datagram_max_bytes(&self, buffer_bytes: u32) -> u32 {
         let bytes = self.mtu_bytes.min(usize::from(u16::MAX)).saturating_sub(self.headers_bytes());
         // An interface whose MTU was made smaller than that later carries nothing.
@@ -130,7 +131,8 @@ pub(crate) fn frame_max_bytes(rings: &RingSizes) -> usize {
 }
 
 /// Bytes of frames that one of `shards` shards can take at once by rings of these sizes, in whole chunks: its
-/// share of one fill ring, less what may be missing there, as far as a receive ring holds it that so many of them have.
+/// share of one fill ring, less what may be missing there, as far as a receive ring holds it that so many of
+/// them have.
 pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32, sharers: u32) -> u32 {
     (rings.rx / sharers).min(rings.fill / 4 * 3 / shards).max(1) * (RECEIVE_BYTES / 256 * 256)
 }
@@ -240,8 +242,8 @@ pub struct XdpLnd {
 }
 
 impl XdpLnd {
-    /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are closed.
-    /// `wakers` are the shards' own.
+    /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are
+    /// closed. `wakers` are the shards' own.
     pub(crate) fn for_shards(common: &Common, wakers: &[Waker]) -> (Vec<Self>, ReturnRings) {
         let sizes = Sizes {
             frames_per_shard: common.frames_per_shard as usize,
@@ -391,8 +393,8 @@ impl XdpLnd {
         self.umem.as_ref().is_some_and(|umem| umem.has(frame))
     }
 
-    /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a message
-    /// waits for its end, or it was put off often enough.
+    /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a
+    /// message waits for its end, or it was put off often enough.
     fn must_keep_up(&self) -> bool {
         self.turns_unkept >= TURNS_UNKEPT_MAX
             || self.frames_unkept >= self.refill_count
@@ -401,9 +403,10 @@ impl XdpLnd {
             || self.stock.len() < self.transmit_reserve / 2
     }
 
-    /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive into,
-    /// runs the timers, follows the interfaces.
-    // Apart from what takes messages in: that is called more often, and is not to be spread over so much more code.
+    /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive
+    /// into, runs the timers, follows the interfaces.
+    // Apart from what takes messages in: that is called more often, and is not to be spread over so much more
+    // code.
     #[inline(never)]
     fn keep_up(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         let completed = self.take_completions(budget);
@@ -422,8 +425,8 @@ impl XdpLnd {
         completed + replayed + ended
     }
 
-    /// Grants peers no frame that a sibling has yet to give to the kernel again: one that is not scheduled lets its
-    /// fill rings run dry while this shard takes frames from them, and what comes then is lost.
+    /// Grants peers no frame that a sibling has yet to give to the kernel again: one that is not scheduled
+    /// lets its fill rings run dry while this shard takes frames from them, and what comes then is lost.
     fn follow_siblings(&mut self) {
         let away_bytes = self.exchange.waiting() as u32 * CHUNK_BYTES;
         self.xfer.set_receive_bytes(self.receive_bytes.saturating_sub(away_bytes));

@@ -1,8 +1,9 @@
 //! NIs, and the queues of their interfaces, that come and go.
 //!
-//! Invariants: the first NI over rings of a node brings the frames, the last one takes them along; the first one of
-//! an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own frames stay
-//! with it when lanes go, or come home later by [`super::exchange::ReturnRings`]: those that the kernel has.
+//! Invariants: the first NI over rings of a node brings the frames, the last one takes them along; the first
+//! one of an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own
+//! frames stay with it when lanes go, or come home later by [`super::exchange::ReturnRings`]: those that the
+//! kernel has.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -179,8 +180,8 @@ impl XdpLnd {
         self.refill(true);
     }
 
-    /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for its
-    /// sockets are about to be closed, or are closed.
+    /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for
+    /// its sockets are about to be closed, or are closed.
     pub(super) fn is_given_up(&self, ni: NiId) -> bool {
         let closed = self.closed.iter().map(XdpPort::port).find(|closed| closed.ni == ni);
         self.umem.is_none()
@@ -214,8 +215,9 @@ impl XdpLnd {
     /// Takes in which queues there are.
     fn follow_rings(&mut self) {
         self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
-        // Each interface's rings may be full of frames to send, also of one that sends nothing any more. Frames in them are
-        // not in stock: with all of the rings' frames as the reserve, fill rings would run dry as soon as many are there.
+        // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
+        // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
+        // dry as soon as many are there.
         self.transmit_reserve = self.common.rings.tx as usize * self.links.len() / 2;
     }
 

@@ -3,9 +3,9 @@
 //! The sockets of an NI share its address and port, and the kernel chooses among them by a program of classic
 //! BPF, for which it wants no privilege. That has no multiplication of 64 bits, so it can follow only what
 //! [`steer::shard_of`](lnet_wire::steer::shard_of) does without hashing: cookies, pinned portals, and tables.
-//! Datagrams to portals whose shards are hashed (`MatchBits` with `Spread::Hash`, `Initiator`, `Rotor`) are left
-//! to the kernel, which goes by addresses and ports: all those of one peer come to one shard, and that hands
-//! them over.
+//! Datagrams to portals whose shards are hashed (`MatchBits` with `Spread::Hash`, `Initiator`, `Rotor`) are
+//! left to the kernel, which goes by addresses and ports: all those of one peer come to one shard, and that
+//! hands them over.
 
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_wire::MessageType;
@@ -29,8 +29,8 @@ const RETURN_ACCUMULATOR: u16 = 0x16;
 /// No socket has this number: the kernel chooses by itself.
 const KERNELS_CHOICE: u32 = u32::MAX;
 
-/// The program for a node of `shards` shards, of which those that serve the NI have a socket each, bound in the order of
-/// their shards.
+/// The program for a node of `shards` shards, of which those that serve the NI have a socket each, bound in
+/// the order of their shards.
 pub(crate) fn program(policies: &[PolicyWord; PORTALS], shards: u32, serving: ShardSet) -> Vec<Instruction> {
     let sockets: Vec<u32> = (0..shards).map(|shard| socket_of(shard as u8, serving)).collect();
     let mut cookie = vec![

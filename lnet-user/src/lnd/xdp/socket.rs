@@ -1,9 +1,10 @@
 //! NIs over plain UDP sockets, which take no privileges.
 //!
-//! Each shard has a socket for each NI, on an `io_uring` of its own ([`crate::uring::udp`]); a shard that does not serve
-//! the NI sends by that of one which does. The sockets of all
+//! Each shard has a socket for each NI, on an `io_uring` of its own ([`crate::uring::udp`]); a shard that
+//! does not serve the NI sends by that of one which does. The sockets of all
 //! shards share the NI's address and port; the kernel chooses among them as far as it can steer
-//! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds next hops.
+//! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds
+//! next hops.
 //!
 //! Invariant: a datagram that the kernel refuses is a loss, counted, and never the end of a socket.
 
@@ -161,8 +162,8 @@ impl SocketPort {
         }
     }
 
-    /// A datagram was longer than the path to a peer: no longer ones are sent by this NI until its interface's MTU
-    /// changes.
+    /// A datagram was longer than the path to a peer: no longer ones are sent by this NI until its
+    /// interface's MTU changes.
     pub(super) fn shorten(&mut self, refusal: &Refusal, xfer: &mut Xfer) {
         let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(refusal.to) else { return };
         if (mtu_bytes as usize) < self.port.mtu_bytes {
@@ -177,7 +178,8 @@ impl SocketPort {
     }
 }
 
-/// Shows captures a datagram between two ends, with headers as the kernel writes them or may have written them.
+/// Shows captures a datagram between two ends, with headers as the kernel writes them or may have written
+/// them.
 fn record(
     tap: &mut Tap,
     port: &Port,
@@ -305,8 +307,8 @@ impl XdpLnd {
         }
     }
 
-    /// Looks at what the kernel has refused, and at the interfaces; ends the messages of one that has been down for
-    /// too long.
+    /// Looks at what the kernel has refused, and at the interfaces; ends the messages of one that has been
+    /// down for too long.
     #[inline]
     pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
         for socket in &mut self.sockets {

@@ -28,12 +28,13 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long an interface may be down before its messages end without it: as long as a device may refuse, and
 /// the second that the news of its coming up may take (`netlink`).
 const DOWN_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a frame's payload from which on it is sent out of registered memory where it lies: fewer are copied
-/// in less time than the kernel takes for one more descriptor (docs/performance-log.md).
+/// Bytes of a frame's payload from which on it is sent out of registered memory where it lies: fewer are
+/// copied in less time than the kernel takes for one more descriptor (docs/performance-log.md).
 const IN_PLACE_BYTES_MIN: u32 = CHUNK_BYTES;
 /// Frames that are sent before something else is looked at.
 const FLUSH_BUDGET: u32 = 64;
-/// Bytes that are written for sockets before the kernel is given them: they are still in this CPU's cache then.
+/// Bytes that are written for sockets before the kernel is given them: they are still in this CPU's cache
+/// then.
 const FLUSH_BYTES: usize = 128 << 10;
 
 const INTERFACE_DOWN: Resolution = Resolution::Unreachable(Unreachable::InterfaceDown);
@@ -43,7 +44,8 @@ enum Hop {
     /// Frames take this path of `paths`.
     Known(PathId),
     Unknown,
-    /// By an interface that is down, or was: the news that it is up again may be later than what arrives by it.
+    /// By an interface that is down, or was: the news that it is up again may be later than what arrives by
+    /// it.
     Down,
     Unreachable,
 }
@@ -83,8 +85,8 @@ impl XdpLnd {
         self.xfer.submit(now, transmit)
     }
 
-    /// Sends a message that none follows, if nothing is in its way: its frame goes out first, and the books are kept
-    /// while it is under way. Whether it did.
+    /// Sends a message that none follows, if nothing is in its way: its frame goes out first, and the books
+    /// are kept while it is under way. Whether it did.
     #[inline]
     fn send_alone(&mut self, now: Instant, transmit: &Transmit, path: PathId, memory: &Memory) -> bool {
         let Some(lane_index) = self.clear_lane(transmit.ni) else { return false };
@@ -295,8 +297,8 @@ impl XdpLnd {
         }
     }
 
-    /// The payload of a frame as descriptors can name it, if it is to be sent where it lies: it is long enough
-    /// for that to pay, and the whole of it need not be looked at for a checksum of UDP's.
+    /// The payload of a frame as descriptors can name it, if it is to be sent where it lies: it is long
+    /// enough for that to pay, and the whole of it need not be looked at for a checksum of UDP's.
     #[inline]
     fn in_place<'a>(
         &mut self,
@@ -384,8 +386,8 @@ impl XdpLnd {
         self.counters.frames_sent += 1;
     }
 
-    /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only when
-    /// they are wanted: to be able to go on.
+    /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only
+    /// when they are wanted: to be able to go on.
     pub(super) fn flush_devices(&mut self) {
         let short = self.stock.len() < self.transmit_reserve / 2;
         for lane in &mut self.lanes {

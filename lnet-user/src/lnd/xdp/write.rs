@@ -108,7 +108,7 @@ fn finish(path: &Path, umem: &Umem, frame: &mut [RingDescriptor]) {
     }
 }
 
-// All that a checksum covers lies in the first chunk, and every chunk but the last is full: the pieces that the
-// UDP checksum is made of have even lengths.
+// All that a checksum covers lies in the first chunk, and every chunk but the last is full: the pieces that
+// the UDP checksum is made of have even lengths.
 const _: () = assert!(TEMPLATE_MAX_BYTES + FRAME_HEADER_BYTES + HANDSHAKE_BYTES < CHUNK);
 const _: () = assert!(TEMPLATE_MAX_BYTES.is_multiple_of(2) && CHUNK.is_multiple_of(2));

@@ -1,6 +1,7 @@
 //! How streams are accepted.
 //!
-//! Invariant: nothing is accepted while no slot for a stream is free, but for what was under way by then. That waits.
+//! Invariant: nothing is accepted while no slot for a stream is free, but for what was under way by then.
+//! That waits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -110,8 +111,8 @@ impl Streams {
         }
     }
 
-    /// Whether accepting has failed somewhere, for lack of descriptors or memory: [`Streams::retry_failed`] is to be
-    /// called after a while.
+    /// Whether accepting has failed somewhere, for lack of descriptors or memory: [`Streams::retry_failed`]
+    /// is to be called after a while.
     #[must_use]
     pub(crate) fn has_failed_listener(&self) -> bool {
         self.listeners.list.iter().any(|listener| listener.has_failed)

@@ -1,7 +1,8 @@
 //! What a stream has to send.
 //!
-//! Invariant: the kernel may read a piece, queued or sent, until the operation that took its last byte has ended and,
-//! with zero copy, the kernel has reported that it is done with it. Pieces are freed in their order.
+//! Invariant: the kernel may read a piece, queued or sent, until the operation that took its last byte has
+//! ended and, with zero copy, the kernel has reported that it is done with it. Pieces are freed in their
+//! order.
 
 use core::ptr::NonNull;
 use std::collections::VecDeque;
@@ -12,8 +13,9 @@ use crate::region::ReadLease;
 const CHUNK_BYTES: usize = 4096;
 /// Chunks that are not in use and not freed, at most.
 const SPARE_CHUNKS: usize = 64;
-/// Bytes that one operation sends, at most. The kernel tries again by itself 128 times, whenever a part of the socket's
-/// buffer is free; beyond that it would block a thread of its own (`APOLL_MAX_RETRY`, io_uring/poll.c).
+/// Bytes that one operation sends, at most. The kernel tries again by itself 128 times, whenever a part of
+/// the socket's buffer is free; beyond that it would block a thread of its own (`APOLL_MAX_RETRY`,
+/// io_uring/poll.c).
 const SEND_BYTES_MAX: usize = 2 << 20;
 
 /// Memory that queued bytes are copied to. It never moves while it is in use.
@@ -155,8 +157,8 @@ impl Outgoing {
         !self.copies && self.parts().take(8).any(is_large)
     }
 
-    /// The kernel has taken this many bytes, and reports on operation `awaited` once it has let go of them. Returns how
-    /// many are done with.
+    /// The kernel has taken this many bytes, and reports on operation `awaited` once it has let go of them.
+    /// Returns how many are done with.
     ///
     /// # Panics
     /// If there are not so many.

@@ -19,8 +19,8 @@ impl Streams {
         self.want(id, Wanted::Buffers(mode));
     }
 
-    /// Receives as many bytes as the lease has from `filled_bytes` on straight into it; [`StreamEvent::Placed`] brings the
-    /// lease back.
+    /// Receives as many bytes as the lease has from `filled_bytes` on straight into it;
+    /// [`StreamEvent::Placed`] brings the lease back.
     ///
     /// # Panics
     /// If a receive is under way, or nothing is to be filled.
@@ -37,8 +37,8 @@ impl Streams {
         self.make_due(id.slot);
     }
 
-    /// Ends a receive into buffers, or waits for the end of a placement; then [`StreamEvent::Paused`] follows. Bytes that
-    /// arrived are told of before.
+    /// Ends a receive into buffers, or waits for the end of a placement; then [`StreamEvent::Paused`]
+    /// follows. Bytes that arrived are told of before.
     pub(crate) fn pause(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id) {
             stream.is_pausing = true;
@@ -53,7 +53,8 @@ impl Streams {
         &self.buffers.bytes(&received.buffer)[..received.length as usize]
     }
 
-    /// Whether few buffers are left: bytes that wait are to be moved elsewhere, so that other streams can receive.
+    /// Whether few buffers are left: bytes that wait are to be moved elsewhere, so that other streams can
+    /// receive.
     pub(crate) fn lacks_buffers(&self) -> bool {
         self.buffers.is_scarce()
     }

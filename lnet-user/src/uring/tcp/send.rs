@@ -15,8 +15,8 @@ const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// It has.
 const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
-/// Errors of a send without copying that one with copying may not have: memory cannot be locked, or the kernel does
-/// not know the flags.
+/// Errors of a send without copying that one with copying may not have: memory cannot be locked, or the
+/// kernel does not know the flags.
 fn refuses_zero_copy(errno: Errno) -> bool {
     matches!(errno, Errno::NOMEM | Errno::NOBUFS | Errno::OPNOTSUPP | Errno::INVAL)
 }
@@ -31,8 +31,8 @@ impl Streams {
         }
     }
 
-    /// Queues bytes that stay where they are. The lease is dropped once the kernel has taken them and, with zero copy,
-    /// let go of them.
+    /// Queues bytes that stay where they are. The lease is dropped once the kernel has taken them and, with
+    /// zero copy, let go of them.
     pub(crate) fn queue_lease(&mut self, id: StreamId, lease: ReadLease) {
         let Some(stream) = self.slots.get_mut(id.slot as usize) else { return };
         if stream.takes_bytes(id.generation) {

@@ -72,8 +72,9 @@ fn at(address: SocketAddr) -> impl Fn(Refused) -> TcpError {
     move |(operation, source)| TcpError::Socket { operation, address, source }
 }
 
-/// A socket that listens at `address`, with so many connections that wait to be accepted. Where it `shares_port`, others
-/// of the same user that do so too may listen there, and the kernel spreads connections over them.
+/// A socket that listens at `address`, with so many connections that wait to be accepted. Where it
+/// `shares_port`, others of the same user that do so too may listen there, and the kernel spreads connections
+/// over them.
 ///
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused.
@@ -95,10 +96,11 @@ pub(crate) fn listener(
     open().map_err(at(address))
 }
 
-/// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that port.
-/// Several sockets may have the same port, each to another destination: where connecting ends with `EADDRNOTAVAIL` or
-/// `EADDRINUSE`, the next socket is to be bound below it. Where the process may bind to none of them, it is bound to any port,
-/// which counts as 0: the peer does not take its word then, and perhaps not its connection.
+/// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that
+/// port. Several sockets may have the same port, each to another destination: where connecting ends with
+/// `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may bind to
+/// none of them, it is bound to any port, which counts as 0: the peer does not take its word then, and
+/// perhaps not its connection.
 ///
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused: `EADDRINUSE` if all ports are taken.

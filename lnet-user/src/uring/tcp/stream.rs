@@ -91,8 +91,8 @@ impl Stream {
         Fd(self.socket.as_ref().expect("the socket lives as long as operations begin").as_raw_fd())
     }
 
-    /// Whether the connection has gone in both directions, not only the peer's end of it. A send that has taken some
-    /// bytes by then returns their number and loses the reason; the receive finds a plain end.
+    /// Whether the connection has gone in both directions, not only the peer's end of it. A send that has
+    /// taken some bytes by then returns their number and loses the reason; the receive finds a plain end.
     pub(super) fn has_hung_up(&self) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut fds = [PollFd::new(socket, PollFlags::empty())];

@@ -1,7 +1,7 @@
 //! The ring of streams: operations that wait to be submitted, and what describes them to the kernel.
 //!
-//! Invariant: what describes an operation stays where it is until the kernel has taken the operation; then the kernel
-//! has a copy (`IORING_FEAT_SUBMIT_STABLE`).
+//! Invariant: what describes an operation stays where it is until the kernel has taken the operation; then
+//! the kernel has a copy (`IORING_FEAT_SUBMIT_STABLE`).
 
 use core::mem::zeroed;
 use core::ptr::NonNull;
@@ -44,8 +44,8 @@ pub(super) struct Submission {
     pub(super) sends_zero_copy: bool,
 }
 
-// SAFETY: the pointers lead into memory that belongs to this value, or to the streams that the operations are of, and
-// mean the same on every thread.
+// SAFETY: the pointers lead into memory that belongs to this value, or to the streams that the operations are
+// of, and mean the same on every thread.
 unsafe impl Send for Submission {}
 
 impl Submission {
@@ -182,8 +182,8 @@ impl Submission {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry points to is in `self` until the entry is submitted, or in the streams until the
-        // operation has ended.
+        // SAFETY: what the entry points to is in `self` until the entry is submitted, or in the streams until
+        // the operation has ended.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "room was made for each operation");
         self.waiting += 1;

@@ -21,7 +21,8 @@ pub(crate) struct StreamsConfig {
     pub zero_copy_min_bytes: u32,
 }
 
-/// A stream. The id of one that was closed or detached means nothing any more: what is asked for it is ignored.
+/// A stream. The id of one that was closed or detached means nothing any more: what is asked for it is
+/// ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StreamId {
     pub(super) slot: u32,
@@ -84,7 +85,8 @@ pub(crate) enum StreamEvent {
         id: StreamId,
         /// What was to be filled.
         lease: WriteLease,
-        /// `Ok` if all of it was; an error, or `None` for the end of the stream. Then [`StreamEvent::Ended`] follows.
+        /// `Ok` if all of it was; an error, or `None` for the end of the stream. Then [`StreamEvent::Ended`]
+        /// follows.
         result: Result<(), Option<Errno>>,
     },
     /// Nothing is received any more, as was asked for.

@@ -20,14 +20,15 @@ pub(super) fn make_ring(receive_buffers: usize, send_buffers: usize) -> Result<I
     })
 }
 
-/// The kernel ended a receive that is simply to be started again: there was no buffer for it, or its thread has
-/// ended.
+/// The kernel ended a receive that is simply to be started again: there was no buffer for it, or its thread
+/// has ended.
 pub(super) fn is_pause(result: i32) -> bool {
     let errno = Errno::from_raw_os_error(-result);
     matches!(errno, Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN)
 }
 
-/// The address and port that a datagram came from, and its length, if the kernel has written it whole for this request.
+/// The address and port that a datagram came from, and its length, if the kernel has written it whole for
+/// this request.
 #[inline]
 pub(super) fn read_datagram(written: &[u8], request: &libc::msghdr) -> Option<(IpAddr, u16, u32)> {
     let out = RecvMsgOut::parse(written, request).ok().filter(|out| !out.is_payload_truncated())?;

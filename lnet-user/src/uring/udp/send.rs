@@ -60,8 +60,8 @@ impl Sends {
         self.table.len() - self.free.len()
     }
 
-    /// Has `write` fill a free buffer and returns its slot, with the operation that sends as many bytes as that
-    /// says.
+    /// Has `write` fill a free buffer and returns its slot, with the operation that sends as many bytes as
+    /// that says.
     ///
     /// # Panics
     /// If no buffer is free, or more bytes were written than there are.

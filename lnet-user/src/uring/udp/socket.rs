@@ -21,7 +21,8 @@ const RECEIVE_BYTES: usize = 8 << 20;
 /// Bytes that a socket may hold of what it sends; the kernel cuts this down to `net.core.wmem_max`.
 const SEND_BYTES: usize = 4 << 20;
 
-// Of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and sparc follows.
+// Of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and sparc
+// follows.
 const SO_NO_CHECK: c_int = 11;
 const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
 const SO_MEMINFO: c_int = 55;
@@ -42,8 +43,8 @@ pub(crate) struct Instruction {
     pub operand: u32,
 }
 
-/// A UDP socket on an address and port that others of the same user may share: datagrams are sent whole or not
-/// at all.
+/// A UDP socket on an address and port that others of the same user may share: datagrams are sent whole or
+/// not at all.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     fd: OwnedFd,
@@ -106,8 +107,9 @@ impl UdpSocket {
     }
 
     /// Has the kernel choose among the sockets of this address and port by a program, which every one of them
-    /// shares: it is given the datagram's payload and returns a socket's number, in the order of their binding.
-    /// Where that does not exist, the kernel goes by addresses and ports (socket(7): `SO_REUSEPORT`).
+    /// shares: it is given the datagram's payload and returns a socket's number, in the order of their
+    /// binding. Where that does not exist, the kernel goes by addresses and ports (socket(7):
+    /// `SO_REUSEPORT`).
     ///
     /// # Errors
     /// [`UdpError::Socket`] with what the kernel refused.

@@ -101,7 +101,8 @@ unsafe impl Entry for u64 {}
 unsafe impl<T: Entry + Send> Send for Half<T> {}
 
 impl<T: Entry> Half<T> {
-    /// A side of a ring that lies in `memory`, with both indices at `start`: 0 for a new socket of the kernel.
+    /// A side of a ring that lies in `memory`, with both indices at `start`: 0 for a new socket of the
+    /// kernel.
     pub(in crate::xsk) fn over(
         memory: Arc<Mapping>,
         layout: &Layout,
@@ -175,7 +176,8 @@ impl<T: Entry> Half<T> {
         Some(unsafe { entry.read() })
     }
 
-    /// Fetches the line of the entry that is read next, which the other side writes a while before it says so.
+    /// Fetches the line of the entry that is read next, which the other side writes a while before it says
+    /// so.
     #[inline]
     pub(in crate::xsk) fn prefetch(&self) {
         let slot = self.cursor.slot() as usize;

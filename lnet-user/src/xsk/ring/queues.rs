@@ -189,8 +189,8 @@ impl RxRing {
         Self { half, umem, id, lines_ahead: 0 }
     }
 
-    /// Has `bytes` of each run, and the next descriptor while it is waited for, fetched into the cache before they are
-    /// looked at: another CPU wrote them. For a user who will look at as many bytes of each.
+    /// Has `bytes` of each run, and the next descriptor while it is waited for, fetched into the cache before
+    /// they are looked at: another CPU wrote them. For a user who will look at as many bytes of each.
     pub fn fetch_ahead(&mut self, bytes: u32) {
         self.lines_ahead = bytes.div_ceil(CACHE_LINE_BYTES as u32);
     }

@@ -42,8 +42,8 @@ impl Umem {
     }
 }
 
-/// Producer's and consumer's side of a ring of `size` entries, both indices at `start`, its parts on cache lines of
-/// their own as the kernel's are.
+/// Producer's and consumer's side of a ring of `size` entries, both indices at `start`, its parts on cache
+/// lines of their own as the kernel's are.
 fn pair<T: Entry>(size: u32, start: u32, attachment: &Arc<Attachment>) -> io::Result<(Half<T>, Half<T>)> {
     let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES as u64);
     let layout = Layout { producer, consumer, flags, entries, size };

@@ -51,7 +51,8 @@ fn of_direction(frames: &[Captured], is_received: bool) -> Vec<&[u8]> {
     of_it.map(|frame| &frame.bytes[..]).collect()
 }
 
-/// One shard and one queue each, so that there is one order of frames: some are doubled, some late, some spoilt.
+/// One shard and one queue each, so that there is one order of frames: some are doubled, some late, some
+/// spoilt.
 #[test]
 fn every_frame_is_there_once_for_each_direction() {
     let send_fault = SendFault { double_every: 7, delay_every: 11, delay_frames: 3 };

@@ -28,7 +28,8 @@ struct Trouble {
     odds: Odds,
     state: u64,
     late: Vec<Vec<u8>>,
-    /// The last frame number of each session and shard that sends; it tells the order where one shard receives.
+    /// The last frame number of each session and shard that sends; it tells the order where one shard
+    /// receives.
     newest: BTreeMap<[u8; 9], u32>,
     /// Frames that came to the wire wrapped later ones.
     overtaken_count: u32,

@@ -23,8 +23,8 @@ fn flat(node: &Node) -> Vec<u8> {
     node.shards[0].memory.fragments(&span(BYTES as u32)).flatten().copied().collect()
 }
 
-/// Sends these parts of the near node's buffer, [`bytes`], each to the same place in the far one's, of zeros, and checks
-/// every byte there.
+/// Sends these parts of the near node's buffer, [`bytes`], each to the same place in the far one's, of zeros,
+/// and checks every byte there.
 fn send(wire: &mut Wire, messages: &[(usize, usize)]) {
     let bytes = bytes();
     let mut expected = vec![0; BYTES];

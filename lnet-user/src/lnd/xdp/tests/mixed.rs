@@ -79,8 +79,8 @@ fn run_by_sockets(wire: &mut Wire, ends: usize) {
     }
 }
 
-/// The frames of a message arrive by rings, and what acknowledges them is lost; the NI goes, and the message leaves
-/// by the socket again. Its receiver has had it.
+/// The frames of a message arrive by rings, and what acknowledges them is lost; the NI goes, and the message
+/// leaves by the socket again. Its receiver has had it.
 #[test]
 fn a_message_that_changes_from_rings_to_sockets_is_recognised() {
     for length_bytes in [64, 20_000] {

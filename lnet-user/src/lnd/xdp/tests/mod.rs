@@ -41,7 +41,8 @@ fn kind_of(packet: &[u8]) -> u8 {
     packet[42 + KIND_OFFSET]
 }
 
-/// Sends one message from node 0 to node 1 and checks every byte of it; the lengths of the frames that it took.
+/// Sends one message from node 0 to node 1 and checks every byte of it; the lengths of the frames that it
+/// took.
 fn carry(wire: &mut Wire, length_bytes: u32) -> Vec<usize> {
     let [a, b] = &mut wire.nodes;
     pattern(a, 0, length_bytes as u8);
@@ -82,8 +83,8 @@ fn acquainted(a: Plan, b: Plan) -> Wire {
     wire
 }
 
-/// Lengths of frames that fill so many chunks to send or to receive, up to those of the longest IP packet, and of the
-/// longest frame.
+/// Lengths of frames that fill so many chunks to send or to receive, up to those of the longest IP packet,
+/// and of the longest frame.
 fn full_frames(frame_max_bytes: usize) -> BTreeSet<usize> {
     let of_chunks =
         |chunk_bytes: u32| [1, 2, 16, 17].map(|chunks| (chunks * chunk_bytes) as usize).into_iter();
@@ -99,8 +100,8 @@ fn a_message_goes_out_and_in() {
             for length_bytes in [0, 1, 64, 8191, 20_000, 200_001, PAYLOAD_MAX_BYTES] {
                 carry(&mut wire, length_bytes);
             }
-            // Up to the end of a frame, of a chunk to send and to receive, and beyond: in one frame if it is no
-            // longer than a frame may be.
+            // Up to the end of a frame, of a chunk to send and to receive, and beyond: in one frame if it is
+            // no longer than a frame may be.
             let frame_max_bytes = (ETHERNET_BYTES + mtu_bytes).min(frame_max_bytes(&plan(1).rings));
             let ip_bytes = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
             let headers_bytes = ETHERNET_BYTES + ip_bytes + UDP_BYTES + FIRST_HEADERS_BYTES;
@@ -173,7 +174,8 @@ fn a_lone_message_goes_first() {
     wire.assert_frames_conserved();
 }
 
-/// What a batch is about is said before its first message, if the shard gains by it; of a lone message nothing.
+/// What a batch is about is said before its first message, if the shard gains by it; of a lone message
+/// nothing.
 #[test]
 fn batches_are_announced() {
     for wants_announcements in [true, false] {

@@ -17,8 +17,8 @@ fn in_place(wire: &Wire) -> u64 {
     wire.nodes[0].shards.iter().map(|shard| shard.lnd.counters().frames_sent_in_place).sum()
 }
 
-/// Every byte arrives, at whatever offset in its chunk a payload begins, and long frames are not copied. IPv6 wants
-/// a checksum of all bytes, so there they are, as short ones are.
+/// Every byte arrives, at whatever offset in its chunk a payload begins, and long frames are not copied. IPv6
+/// wants a checksum of all bytes, so there they are, as short ones are.
 #[test]
 fn what_is_registered_is_not_copied() {
     for mtu_bytes in [1500, 9000, 65535] {
@@ -99,8 +99,8 @@ fn nothing_waits_for_a_device_that_is_given_up() {
     assert!(memory.is_in_flight(&span(100_000)), "the kernel has it still, so nobody else is given it");
 }
 
-/// A frame goes out twice, and the acknowledgement of the first one comes while the kernel has yet to look at the
-/// second: its bytes are not the application's to change.
+/// A frame goes out twice, and the acknowledgement of the first one comes while the kernel has yet to look at
+/// the second: its bytes are not the application's to change.
 #[test]
 fn what_is_sent_twice_is_waited_for_twice() {
     let send_fault = SendFault { double_every: 1, ..SendFault::default() };
@@ -130,8 +130,8 @@ fn what_is_sent_twice_is_waited_for_twice() {
     wire.assert_frames_conserved();
 }
 
-/// Loss, doubling and reordering on the way, several shards on several queues: everything arrives, ends once and
-/// comes back.
+/// Loss, doubling and reordering on the way, several shards on several queues: everything arrives, ends once
+/// and comes back.
 #[test]
 fn lost_frames_are_sent_again_in_place() {
     let send_fault = SendFault { double_every: 7, delay_every: 11, delay_frames: 3 };

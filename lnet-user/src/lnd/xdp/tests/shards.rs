@@ -82,7 +82,8 @@ fn a_frame_received_on_a_siblings_queue_goes_home() {
     wire.assert_frames_conserved();
 }
 
-/// The queue is of a shard that does not run: frames that its sibling takes from it are missing until it does.
+/// The queue is of a shard that does not run: frames that its sibling takes from it are missing until it
+/// does.
 #[test]
 fn no_frame_is_granted_that_a_sibling_has_yet_to_give_to_the_kernel() {
     let rings = RingSizes { fill: 256, completion: 256, rx: 256, tx: 256 };
@@ -232,7 +233,8 @@ fn a_packet_for_a_busy_sibling_is_dropped_and_counted() {
     wire.assert_frames_conserved();
 }
 
-/// A shard that sends on a sibling's queue: the owner looks for completions as long as there are some to come.
+/// A shard that sends on a sibling's queue: the owner looks for completions as long as there are some to
+/// come.
 #[test]
 fn the_owner_of_a_queue_awaits_what_its_siblings_send_there() {
     let one_queue = |host| Plan { shards: 2, queues: 1, ..Plan::new(host) };

@@ -276,8 +276,8 @@ fn messages_of_every_size_arrive_at_the_right_shard() {
     }
 }
 
-/// Out of a buffer of several fragments and into another one, with and without checksums of payloads, in one datagram
-/// and in several.
+/// Out of a buffer of several fragments and into another one, with and without checksums of payloads, in one
+/// datagram and in several.
 #[test]
 fn fragments_are_gathered_and_scattered() {
     for payload_checksum in [false, true] {

@@ -24,8 +24,9 @@ impl Wire {
         }
     }
 
-    /// Carries what was sent, as `pass` has it arrive: by the node that sends, each packet becomes any number.
-    /// Where nothing was sent the time goes on to what is due next. False when there is nothing of either.
+    /// Carries what was sent, as `pass` has it arrive: by the node that sends, each packet becomes any
+    /// number. Where nothing was sent the time goes on to what is due next. False when there is nothing of
+    /// either.
     pub(super) fn step(&mut self, pass: &mut impl FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>) -> bool {
         let mut carried = false;
         for sender in 0..2 {
