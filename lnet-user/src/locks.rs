@@ -5,6 +5,8 @@
 //! panics, though no other thread may wait at that moment: a deadlock of two threads shows without their
 //! meeting. [`Mutex::try_lock`] waits for nothing, and is not checked; what is locked behind it is.
 //!
+//! Where a constructor is passed as a function, all that it makes there is of one class.
+//!
 //! Invariants: without debug assertions a mutex is the standard library's, in size and time.
 
 use std::fmt;
@@ -19,7 +21,7 @@ pub struct Mutex<T> {
 
 /// As [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T> {
-    // First: the note lasts as long as the lock.
+    // First: the lock goes before the note of it.
     inner: std::sync::MutexGuard<'a, T>,
     _taken: order::Taken,
 }

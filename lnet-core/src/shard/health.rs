@@ -6,6 +6,7 @@
 //! well notes nothing.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use lnet_wire::{Header, Nid};
 
@@ -18,6 +19,9 @@ use crate::topology::HEALTH_MAX;
 
 /// Notes that are kept at most until they are polled.
 const NOTES_MAX: usize = 64;
+/// How long the node may take to hear of poor paths once it has heard of some: they answer, and each costs a step a second at
+/// most.
+const POOR_WAITS: Duration = Duration::from_millis(250);
 
 /// What messages have said of an interface since the last note of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,23 +73,35 @@ pub(super) struct HealthNotes {
     paths: Vec<PathNote>,
     /// Whether a failure was noted since all were polled.
     has_failures: bool,
+    /// When a poor path was told of last as a failure.
+    poor_at: Option<Instant>,
 }
 
 impl HealthNotes {
     pub(super) fn new() -> Self {
         let (notes, paths) = (Vec::with_capacity(NOTES_MAX), Vec::with_capacity(NOTES_MAX));
-        Self { notes, paths, has_failures: false }
+        Self { notes, paths, has_failures: false, poor_at: None }
     }
 
-    /// Of each path the last note counts.
-    fn note_path(&mut self, note: PathNote) {
-        let is_its = |former: &PathNote| (former.local, former.peer) == (note.local, note.peer);
+    /// Of each path the last note counts on whether it answers, and beside it one that it is poor. Those leave half of the room
+    /// to the others, which are not told again.
+    fn note_path(&mut self, now: Instant, note: PathNote) {
+        let is_poor = note.state == PathState::Poor;
+        let key = |note: &PathNote| (note.local, note.peer, note.state == PathState::Poor);
+        let is_its = |former: &PathNote| key(former) == key(&note);
+        let room = if is_poor { NOTES_MAX / 2 } else { NOTES_MAX };
         if let Some(former) = self.paths.iter_mut().find(|former| is_its(former)) {
             *former = note;
-        } else if self.paths.len() < NOTES_MAX {
+        } else if self.paths.len() < room {
             self.paths.push(note);
         } else {
             return;
+        }
+        if is_poor && self.poor_at.is_some_and(|at| now < at + POOR_WAITS) {
+            return;
+        }
+        if is_poor {
+            self.poor_at = Some(now);
         }
         self.has_failures |= note.state != PathState::Answers;
     }
@@ -118,7 +134,7 @@ impl Shard {
         self.health.paths.pop()
     }
 
-    /// Something is reported of a path: it counts where paths are chosen, and the node hears of it.
+    /// Something is reported of a path: the node hears of it, and whether it answers counts where paths are chosen.
     pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
         let state = report.into();
         // A poor path answers, and is told of as often as it is found so.
@@ -127,7 +143,7 @@ impl Shard {
             && let Some(local) = self.topology.ni(path.ni).map(|local| local.nid)
             && !self.topology.is_local(&path.peer)
         {
-            self.health.note_path(PathNote { local, peer: path.peer, state });
+            self.health.note_path(now, PathNote { local, peer: path.peer, state });
         }
     }
 

@@ -238,10 +238,18 @@ fn what_lnds_learn_of_paths_is_told_as_news() {
     assert_eq!(told(2, PathReport::Silent), (vec![], false));
     assert_eq!(told(3, PathReport::Silent), (vec![PathState::Silent], true), "once a second");
     assert_eq!(told(3, answers), (vec![PathState::Answers], false));
-    for report in [PathReport::Lossy, PathReport::Slow] {
-        assert_eq!(told(3, report), (vec![PathState::Poor], true), "as often as it is found so");
-        assert_eq!(told(3, answers), (vec![], false), "it has answered all the time");
+    for (at_s, report, is_urgent) in
+        [(3, PathReport::Lossy, true), (3, PathReport::Slow, false), (4, PathReport::Slow, true)]
+    {
+        assert_eq!(told(at_s, report), (vec![PathState::Poor], is_urgent), "as often as it is found so");
+        assert_eq!(told(at_s, answers), (vec![], false), "it has answered all the time");
     }
+    // That it is poor hides nothing else.
+    for report in [PathReport::Silent, answers, PathReport::Lossy, PathReport::Lossy] {
+        node.shard.path_health(NOW + std::time::Duration::from_secs(5), &path, report);
+    }
+    let both: Vec<_> = std::iter::from_fn(|| node.shard.poll_paths()).map(|note| note.state).collect();
+    assert_eq!(both, [PathState::Poor, PathState::Answers]);
     let note = PathNote { local: nid(2, 1), peer: nid(2, 11), state: PathState::Silent };
     node.shard.reroute(NOW, &path, &[]);
     assert_eq!(node.shard.poll_paths(), Some(note));

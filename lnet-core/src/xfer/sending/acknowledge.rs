@@ -52,7 +52,7 @@ impl Sending {
         let may_be_buffered = self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
         let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
         self.streams[slot].asked = (0, now);
-        self.streams[slot].learn_of_late(now, is_told, |path| call.sessions.note_found(path));
+        self.streams[slot].learn_of_late(now, is_told, |path| call.sessions.note_found((path, peer)));
         let reordering = self.streams[slot].congestion.reordering(now);
         let mut by_path = ByPath::default();
         let mut next = self.streams[slot].outstanding.first();
@@ -88,7 +88,9 @@ impl Sending {
                 self.lose_overtaken(slot, at, call);
             }
         }
-        call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
+        if by_path.frames != 0 {
+            call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
+        }
         frames += self.land_late(slot, is_told, call);
         let stream = &mut self.streams[slot];
         stream.highest_acked = stream.highest_acked.max(Some(highest));

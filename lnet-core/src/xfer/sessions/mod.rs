@@ -143,8 +143,8 @@ impl Sessions {
     }
 
     /// A frame by a path counted as lost, and has arrived after all.
-    pub(super) fn note_found(&mut self, path: u32) {
-        if let Some(path) = self.paths.get_mut(path) {
+    pub(super) fn note_found(&mut self, (path, peer): (u32, u32)) {
+        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
             path.quality.found();
         }
     }

@@ -229,6 +229,7 @@ impl Paths {
     pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
         let former = core::mem::replace(&mut self.table[slot].peer, peer);
         if former != peer {
+            self.table[slot].quality = Quality::NEW;
             if former != NONE {
                 self.of_peers[former].remove(&mut self.table, slot);
             }

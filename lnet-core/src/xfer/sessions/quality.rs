@@ -12,8 +12,7 @@ use core::time::Duration;
 use crate::lnd::PathReport;
 use crate::time::Instant;
 
-/// A window has so many frames at least, and lasts so long at least: longer than frames are waited for that
-/// are late.
+/// A window has so many frames at least, and lasts so long at least.
 const WINDOW_FRAMES: u32 = 64;
 const WINDOW_LASTS: Duration = Duration::from_millis(20);
 /// A window is bad of which at least one frame in so many was lost.
@@ -76,6 +75,9 @@ impl Quality {
     pub(crate) fn count(&mut self, now: Instant, arrived: u32, lost: u32) -> bool {
         if self.frames == 0 {
             self.begun_at = now;
+        } else if now - self.begun_at >= LASTS {
+            (self.frames, self.lost, self.begun_at) = (0, 0, now);
+            (self.measured, self.shortest_us) = (0, u32::MAX);
         }
         self.frames = self.frames.saturating_add(arrived + lost);
         self.lost = self.lost.saturating_add(lost);
@@ -214,6 +216,16 @@ mod tests {
         assert_eq!(windows(&mut path, &mut now, &[6], &[clean]), Some(PathReport::Lossy));
         assert_eq!(windows(&mut path, &mut now, &[0; 8], &[clean]), None);
         assert_eq!(windows(&mut path, &mut now, &[6; 3], &[clean]), None, "it was well again");
+    }
+
+    #[test]
+    fn a_window_that_was_begun_long_ago_begins_anew() {
+        let mut now = Instant(1_000_000_000);
+        let mut path = Quality::NEW;
+        path.count(now, 0, 63);
+        now = now + LASTS;
+        assert!(!path.count(now, 1, 0));
+        assert_eq!((path.frames, path.lost), (1, 0));
     }
 
     #[test]
