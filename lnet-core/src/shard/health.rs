@@ -19,8 +19,8 @@ use crate::topology::HEALTH_MAX;
 
 /// Notes that are kept at most until they are polled.
 const NOTES_MAX: usize = 64;
-/// How long the node may take to hear of poor paths once it has heard of some: they answer, and each costs a step a second at
-/// most.
+/// How long the node may take to hear of poor paths once it has heard of some: they answer, and each costs a
+/// step a second at most.
 const POOR_WAITS: Duration = Duration::from_millis(250);
 
 /// What messages have said of an interface since the last note of it.
@@ -83,8 +83,8 @@ impl HealthNotes {
         Self { notes, paths, has_failures: false, poor_at: None }
     }
 
-    /// Of each path the last note counts on whether it answers, and beside it one that it is poor. Those leave half of the room
-    /// to the others, which are not told again.
+    /// Of each path the last note counts on whether it answers, and beside it one that it is poor. Those
+    /// leave half of the room to the others, which are not told again.
     fn note_path(&mut self, now: Instant, note: PathNote) {
         let is_poor = note.state == PathState::Poor;
         let key = |note: &PathNote| (note.local, note.peer, note.state == PathState::Poor);
@@ -134,7 +134,8 @@ impl Shard {
         self.health.paths.pop()
     }
 
-    /// Something is reported of a path: the node hears of it, and whether it answers counts where paths are chosen.
+    /// Something is reported of a path: the node hears of it, and whether it answers counts where paths are
+    /// chosen.
     pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
         let state = report.into();
         // A poor path answers, and is told of as often as it is found so.
