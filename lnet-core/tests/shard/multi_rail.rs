@@ -134,6 +134,45 @@ fn criteria_decide_in_their_order() {
     check(|_, peer| prefers(peer), Criterion::Preferred, crosswise);
 }
 
+/// What decided about a request at this moment.
+fn deciding(node: &Node) -> Vec<Criterion> {
+    let steps = node.shard.explain(NOW, &nid(1, 11)).steps;
+    steps.iter().flatten().filter_map(|weighed| weighed.lost_by).collect()
+}
+
+#[test]
+fn where_all_else_is_equal_turns_decide() {
+    let mut node = node(topology(locals(), peer()));
+    // Each net had its turn, and of each net one NI at either end.
+    let first = [path(&mut node), path(&mut node)];
+    let decided = deciding(&node);
+    for criterion in [Criterion::PeerNetSequence, Criterion::LocalSequence, Criterion::PeerSequence] {
+        assert!(decided.contains(&criterion), "{criterion}: {decided:?} after {first:?}");
+    }
+    let next = path(&mut node);
+    assert!(first.iter().all(|path| path.0 != next.0 && path.1 != next.1), "{first:?}, then {next:?}");
+}
+
+#[test]
+fn the_peer_ni_with_more_free_credits_comes_before_turns() {
+    let mut view = peer();
+    view.nis.truncate(2);
+    let mut node = node(topology(locals()[..1].to_vec(), view));
+    let mut to = Vec::new();
+    for _ in 0..2 {
+        put(&mut node, nid(1, 12), None);
+        let [transmit] = sent(&mut node)[..] else { panic!("one message") };
+        to.push(transmit);
+    }
+    assert_ne!(to[0].next_hop, to[1].next_hop);
+    // The turn is that of the first one, which has fewer credits as long as its message is under way.
+    node.shard.sent(NOW, to[1].tx, Status::Ok);
+    assert!(deciding(&node).contains(&Criterion::PeerCredits), "{:?}", deciding(&node));
+    assert_eq!(path(&mut node).1, to[1].next_hop);
+    node.shard.sent(NOW, to[0].tx, Status::Ok);
+    assert_eq!(path(&mut node).1, to[0].next_hop);
+}
+
 #[test]
 fn what_is_given_is_obeyed_and_answered_where_it_came_from() {
     let mut node = node(topology(locals(), peer()));
