@@ -51,6 +51,21 @@ fn a_run_follows_from_its_seed() {
     assert_ne!(told(3), told(4));
 }
 
+/// The plot has a line from the first sample to the last one, and a ground for each fault.
+#[test]
+fn convergence_is_drawn() {
+    let path = std::env::temp_dir().join(format!("lnet-fleet-{}.svg", std::process::id()));
+    good(&small(), 1).plot(&path).unwrap();
+    let drawn = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("42 nodes that discover each other"), "{drawn}");
+    let points = drawn.split("<polyline").filter_map(|line| line.split("points=\"").nth(1));
+    let most =
+        points.map(|points| points.split('"').next().unwrap_or_default().split_whitespace().count()).max();
+    assert!(most > Some(20), "{most:?} points");
+    assert!(drawn.matches("#E1E1E1").count() >= small().faults.len(), "{drawn}");
+}
+
 /// A message that goes by a slow link takes longer.
 #[test]
 fn links_have_their_own_latency() {

@@ -65,3 +65,25 @@ pub(super) fn udsp_info(info: &UdspInfo) -> Map {
     }
     map
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferred_sources_are_numbered_from_0() {
+        let nid = |text: &str| text.parse().unwrap();
+        let info = UdspInfo {
+            net_priority: 3,
+            nid_priority: UdspInfo::NONE,
+            preferred_sources: vec![nid("10.0.0.1@tcp"), nid("10.0.0.2@tcp")],
+        };
+        let expected = concat!(
+            r#"{"net priority":3,"nid priority":-1,"#,
+            r#""Preferred source NIDs":{"NID-0":"10.0.0.1@tcp","NID-1":"10.0.0.2@tcp"}}"#
+        );
+        assert_eq!(serde_json::to_string(&udsp_info(&info)).unwrap(), expected);
+        let none = UdspInfo { preferred_sources: Vec::new(), ..info };
+        assert!(!serde_json::to_string(&udsp_info(&none)).unwrap().contains("Preferred"));
+    }
+}
