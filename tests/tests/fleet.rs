@@ -141,6 +141,39 @@ fn a_rail_that_loses_a_tenth_carries_the_smaller_part_until_it_is_well() {
     }
 }
 
+/// A rail that takes longer and longer, and loses nothing, is left, and carries its half once it is well
+/// again. At once it counts as silent, bit by bit as slow.
+#[test]
+fn a_rail_that_lags_is_left_until_it_is_well() {
+    const LAG_NS: u64 = 8_000_000;
+    for seed in 1..=20 {
+        let mut nodes = TwoRails::new(seed);
+        nodes.run(SECOND);
+        let [well, _] = nodes.latency_ns;
+        let steps = if seed % 2 == 0 { 1 } else { 80 };
+        for step in 1..=steps {
+            nodes.latency_ns[0] = LAG_NS * step / steps;
+            nodes.run(SECOND / 20);
+        }
+        nodes.sent = [0; 2];
+        nodes.run(SECOND * 3);
+        let [slow, fast] = nodes.sent;
+        assert!(slow * 2 < fast, "seed {seed}: {slow} by the slow rail, {fast} by the other one");
+        assert!(steps == 1 || nodes.counters().paths_slow > 0, "seed {seed}");
+        nodes.latency_ns[0] = well;
+        nodes.run(SECOND * 3);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND);
+        let [mended, other] = nodes.sent;
+        assert!(
+            mended.abs_diff(other) < 2,
+            "seed {seed}: {mended} by the mended rail, {other} by the other one"
+        );
+        nodes.finish();
+        assert_eq!(nodes.failed, 0, "seed {seed}");
+    }
+}
+
 /// Neither is left for what both lose; each may be silent for a moment.
 #[test]
 fn rails_that_lose_alike_are_both_used() {

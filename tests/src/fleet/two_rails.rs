@@ -33,7 +33,7 @@ const PUT_NS: u64 = MS / 20;
 const BURST_NS: u64 = 8 * MS;
 /// Puts that are under way at most.
 const UNDER_WAY_MAX: u64 = 32;
-/// How long a frame is on its way.
+/// How long a frame is on its way at first.
 const LATENCY_NS: u64 = MS / 20;
 /// When a failure, and when what went well, reaches the state machine.
 const FAILURE_NS: u64 = 20 * MS;
@@ -72,6 +72,8 @@ pub struct TwoRails {
     order: u64,
     /// In how many of a hundred a frame of each rail is lost.
     pub lost_percent: [usize; 2],
+    /// How long a frame is on its way by each rail.
+    pub latency_ns: [u64; 2],
     next_put_at: u64,
     puts: u64,
     arrived: HashSet<u64>,
@@ -196,6 +198,7 @@ impl TwoRails {
             under_way: BTreeMap::new(),
             order: 0,
             lost_percent: [0; 2],
+            latency_ns: [LATENCY_NS; 2],
             next_put_at: MS,
             puts: 0,
             arrived: HashSet::new(),
@@ -344,7 +347,7 @@ impl TwoRails {
             assert_eq!(owner(&out.destination).map(|(to, _)| to as usize), Some(frame.to));
             if self.random.below(100) >= self.lost_percent[frame.rail] {
                 self.order += 1;
-                self.under_way.insert((self.now + LATENCY_NS, self.order), frame);
+                self.under_way.insert((self.now + self.latency_ns[frame.rail], self.order), frame);
             }
         }
     }
