@@ -110,6 +110,15 @@ fn examples_are_understood() {
     assert!(fleets.len() >= 4, "{}", fleets.len());
 }
 
+/// A rail fails, which nodes see, and links that nothing tells of: all is well between them and afterwards.
+#[test]
+fn a_thousand_nodes_come_to_know_each_other() {
+    let fleet = Fleet::parse(include_str!("../../examples/topologies/two-rails.yaml")).unwrap();
+    let report = good(&fleet, 1);
+    assert_eq!((report.nodes, report.failed, report.late_traffic), (1000, 0, 0), "{report}");
+    assert!(report.converged_s < Some(30.0) && report.resends > 0, "{report}");
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Nothing is lost; the lossy rail carries the smaller part, and its half once it is well again.
