@@ -9,6 +9,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, Change, NetOptions, NiSpec, Node, NodeConfig, Report, Request};
 use lnet_core::portal::EntrySpec;
+use lnet_core::shard::PutRequest;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_core::{Shard, ShardConfig};
@@ -19,10 +20,12 @@ use lnet_wire::{Global, Net, NetType, Nid, ProcessId};
 pub(super) const PEERS_MAX: u32 = 256;
 
 /// Where Puts go.
-pub(super) const PORTAL: u32 = 4;
+const PORTAL: u32 = 4;
+/// Bytes of a Put of a fleet.
+pub(super) const PUT_BYTES: u64 = 8;
 /// How often a message is sent again by another path at most.
 pub(super) const RETRY_COUNT: u32 = 2;
-pub(super) const MATCH_BITS: u64 = 1;
+const MATCH_BITS: u64 = 1;
 
 pub(super) const LIMITS: Limits = Limits {
     match_entries: 4,
@@ -167,6 +170,30 @@ impl Member {
     /// The slot of the NI with a NID.
     pub(super) fn slot_of(&self, nid: &Nid) -> Option<NiId> {
         self.shard.topology().local_nis().find(|(_, local)| local.nid == *nid).map(|(ni, _)| ni)
+    }
+
+    /// Starts Put number `put`, of so many bytes and with ACK, to a NID; false if the shard has refused it.
+    /// Its events have its number as `user_ptr`.
+    pub(super) fn put(&mut self, now: Instant, put: u64, length_bytes: u64, to: Nid) -> bool {
+        let spec = MdSpec::new(length_bytes, Threshold::Count(2), MdOptions::NONE, self.queue);
+        let Ok(md) = self.shard.bind(&MdSpec { user_ptr: put, ..spec }) else { return false };
+        let request = PutRequest {
+            md,
+            part: None,
+            ack: true,
+            self_nid: None,
+            target: ProcessId::lustre(to),
+            portal: PORTAL,
+            match_bits: MATCH_BITS,
+            offset: 0,
+            hdr_data: put,
+        };
+        let is_started = self.shard.put(now, &request).is_ok();
+        if !is_started {
+            // Its descriptor goes, which an event tells.
+            let _ = self.shard.unlink(md);
+        }
+        is_started
     }
 
     /// Which of its NIs has a NID.

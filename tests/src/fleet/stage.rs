@@ -11,17 +11,16 @@ use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::{RxId, Status, Uplink as _, Verdict};
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{
     Action, Change, Difference, Outcome, Peer, PeerEdit, PingId, Report, Request, RequestError, RequestId,
 };
-use lnet_core::shard::{HealthNote, PutRequest};
+use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
 use lnet_wire::header::Body;
 use lnet_wire::ping::{self, Features, PingInfo};
 use lnet_wire::{Discovery, Global, Header, Nid, ProcessId};
 
-use super::node::{MATCH_BITS, Member, PORTAL, add_ni, nid, owner};
+use super::node::{Member, PUT_BYTES, add_ni, nid, owner};
 use crate::bpf::random::Random;
 
 /// Messages after which a run is taken for endless.
@@ -185,21 +184,7 @@ impl Stage {
     /// A program puts something to a NID, with ACK; what the put is called.
     pub fn put(&mut self, node: usize, to: Nid) -> u64 {
         self.puts += 1;
-        let member = &mut self.members[node];
-        let spec = MdSpec::new(8, Threshold::Count(2), MdOptions::NONE, member.queue);
-        let md = member.shard.bind(&MdSpec { user_ptr: self.puts, ..spec }).expect("a descriptor");
-        let request = PutRequest {
-            md,
-            part: None,
-            ack: true,
-            self_nid: None,
-            target: ProcessId::lustre(to),
-            portal: PORTAL,
-            match_bits: MATCH_BITS,
-            offset: 0,
-            hdr_data: self.puts,
-        };
-        member.shard.put(self.now, &request).expect("a put");
+        assert!(self.members[node].put(self.now, self.puts, PUT_BYTES, to), "a put");
         self.settle();
         self.puts
     }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use lnet_core::event::{Event as LnetEvent, EventKind};
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, TxId, Uplink as _, Verdict};
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, DriverError, PingId, Report, peer_state};
-use lnet_core::shard::{HealthNote, PutRequest};
+use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
 use lnet_core::topology::NiStatus;
-use lnet_wire::{Body, Header, Nid, ProcessId};
+use lnet_wire::{Body, Header, Nid};
 
 use super::network::{SILENCE_NS, pair};
-use super::node::{MATCH_BITS, PORTAL};
+use super::node::PUT_BYTES;
 use super::{Event, Life, Put, SECOND_NS, World};
 
 /// After which time a ping or push that comes to nothing ends.
@@ -48,31 +47,10 @@ impl World<'_> {
         let good = self.good_paths(number, to, nid);
         self.report.puts += 1;
         let put = self.report.puts;
-        let member = &mut self.members[number as usize];
-        let spec = MdSpec::new(8, Threshold::Count(2), MdOptions::NONE, member.queue);
-        let bound = member.shard.bind(&MdSpec { user_ptr: put, ..spec });
-        let request = |md| PutRequest {
-            md,
-            part: None,
-            ack: true,
-            self_nid: None,
-            target: ProcessId::lustre(nid),
-            portal: PORTAL,
-            match_bits: MATCH_BITS,
-            offset: 0,
-            hdr_data: put,
-        };
-        let started = bound.map(|md| (md, member.shard.put(now, &request(md))));
-        match started {
-            Ok((_, Ok(()))) => {
-                self.under_way.insert(put, Put { is_acked: false, from: number, to, good, losses: 0 });
-            }
-            Ok((md, Err(_))) => {
-                // It was not started: its descriptor goes, which an event tells.
-                let _ = member.shard.unlink(md);
-                self.report.failed += 1;
-            }
-            Err(_) => self.report.failed += 1,
+        if self.members[number as usize].put(now, put, PUT_BYTES, nid) {
+            self.under_way.insert(put, Put { is_acked: false, from: number, to, good, losses: 0 });
+        } else {
+            self.report.failed += 1;
         }
         self.settle(number);
     }

@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, HashSet};
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{NiId, Status};
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, Report};
-use lnet_core::shard::{HealthNote, PutRequest};
+use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
 use lnet_core::xfer::{
     Action as XferAction, Arrived, BufferId, Content, Identity, Outgoing, Replay, Xfer, XferConfig,
@@ -21,9 +20,9 @@ use lnet_core::xfer::{
 };
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_wire::{Header, Nid, ProcessId};
+use lnet_wire::{Header, Nid};
 
-use super::node::{MATCH_BITS, Member, PORTAL, nid, owner};
+use super::node::{Member, nid, owner};
 use crate::bpf::random::Random;
 
 const MS: u64 = 1_000_000;
@@ -39,7 +38,7 @@ const LATENCY_NS: u64 = MS / 20;
 const FAILURE_NS: u64 = 20 * MS;
 const LOOK_NS: u64 = 500 * MS;
 const DATAGRAM_BYTES: u32 = 1472;
-const PUT_BYTES: u32 = 64;
+const PUT_BYTES: u64 = 64;
 
 /// A frame under way; its payload is not.
 #[derive(Clone)]
@@ -293,21 +292,8 @@ impl TwoRails {
         }
         self.puts += 1;
         self.next_put_at = self.now + if self.puts.is_multiple_of(BURST) { BURST_NS } else { PUT_NS };
-        let member = &mut self.ends[0].member;
-        let spec = MdSpec::new(PUT_BYTES.into(), Threshold::Count(2), MdOptions::NONE, member.queue);
-        let md = member.shard.bind(&MdSpec { user_ptr: self.puts, ..spec }).expect("a descriptor");
-        let request = PutRequest {
-            md,
-            part: None,
-            ack: true,
-            self_nid: None,
-            target: ProcessId::lustre(nid(1, 0)),
-            portal: PORTAL,
-            match_bits: MATCH_BITS,
-            offset: 0,
-            hdr_data: self.puts,
-        };
-        member.shard.put(Instant(self.now), &request).expect("a put");
+        let is_started = self.ends[0].member.put(Instant(self.now), self.puts, PUT_BYTES, nid(1, 0));
+        assert!(is_started, "a put");
     }
 
     /// Has both nodes do what they have to do.
