@@ -14,6 +14,9 @@ use crate::xfer::{Outgoing, XferTimes};
 
 /// Frames after which an acknowledgement does not wait any longer.
 const ACK_FRAMES: u32 = 16;
+/// How long an acknowledgement waits that is all that the sender waits for: until the driver has shown the
+/// application what has arrived, whose answer may take it along.
+const NEXT_TURN: Duration = Duration::from_nanos(1);
 /// Frames that are received at most between two acknowledgements, which tell of 65.
 const ACK_FRAMES_MAX: u32 = 56;
 
@@ -135,7 +138,11 @@ impl Receiving {
             return self.ack_at_once(slot, sessions);
         }
         let XferTimes { ack_soon, ack_delay, .. } = sessions.local.times;
-        let latest = if is_whole { ack_soon } else { ack_delay };
+        let latest = match is_whole {
+            true if self.streams[slot].is_awaited => NEXT_TURN,
+            true => ack_soon,
+            false => ack_delay,
+        };
         self.ack_within(slot, if urgent { Duration::ZERO } else { latest }, sessions);
     }
 

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use lnet_wire::Header;
 use lnet_wire::frame::Kind;
+use lnet_wire::{Body, Header, WireHandle};
 
 use super::arrivals::{OfStream, Phase};
 use super::{Call, Fragment, Receiving};
@@ -38,6 +38,7 @@ impl Receiving {
             return Ok(Action::Done);
         }
         self.move_window(stream, id, transfer.oldest, transfer.shard, call)?;
+        self.streams[stream].is_awaited = transfer.oldest == 0 && frame.lnet.is_some_and(asks_for_no_ack);
         let fragment = Fragment {
             stream,
             ni: frame.ni,
@@ -142,4 +143,10 @@ impl Receiving {
         }
         Ok(())
     }
+}
+
+/// Whether nothing of LNet's goes back for a message that has a sender who may wait for its end.
+#[inline]
+fn asks_for_no_ack(lnet: &Header) -> bool {
+    matches!(lnet.body, Body::Put { ack_md: WireHandle::NONE, .. })
 }

@@ -28,6 +28,9 @@ pub(crate) struct ReceiveStream {
     pub(crate) unacknowledged: u32,
     /// The lowest number of these.
     pub(crate) unacknowledged_from: u32,
+    /// Whether its last frame is all that its sender waits for: a PUT that asks for no ACK and has no other
+    /// message before it.
+    pub(crate) is_awaited: bool,
     /// Where its last frame came from.
     pub(crate) address: Address,
     /// Where it was opened: whose share of the table it takes.
@@ -67,6 +70,7 @@ impl ReceiveStream {
             ack_at: None,
             unacknowledged: 0,
             unacknowledged_from: 0,
+            is_awaited: false,
             address,
             opened_at: address.1,
             seen_at: now,

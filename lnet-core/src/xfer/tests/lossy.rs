@@ -43,27 +43,62 @@ fn one_message_takes_one_frame_each_way_once_a_session_is_there() {
     );
 }
 
-/// A wire takes 5 us each way: what is acknowledged soon has ended 10 us and two ways later, and what waits
-/// as long as fragments do has not.
+/// A wire takes 5 us each way: messages with none before them have ended two ways later, one with others
+/// before it 10 us after that, and no message waits as long as fragments do.
 #[test]
-fn a_message_that_asks_for_no_ack_ends_soon_after_it_has_arrived() {
+fn a_message_that_asks_for_no_ack_ends_as_soon_as_it_can() {
     let mut network = pair(1, (1, 1));
     put_many(&mut network, 1, &[100]);
     network.run(SECOND);
     let to = network.nodes[1].nids[0];
-    for (round, count) in [(1, 1), (2, 5)] {
+    let put_some = |network: &mut Network, first: u64, count: u64| {
         let now = network.now;
-        let before = network.nodes[0].sent().len();
-        for at in 0..count {
-            network.nodes[0].put(now, &to, 0, 4, round * 10 + at, 64);
-        }
-        network.run(Duration::from_micros(19));
-        assert_eq!(network.nodes[0].sent().len(), before, "it waits for a frame to travel with");
-        network.run(Duration::from_micros(2));
-        assert_eq!(network.nodes[0].sent().len(), before + count as usize);
+        (first..first + count).for_each(|number| {
+            network.nodes[0].put(now, &to, 0, 4, number, 64);
+        });
+        network.nodes[0].sent().len()
+    };
+    let us = Duration::from_micros;
+    let ended = |network: &mut Network, time: Duration| {
+        network.run(time);
+        network.nodes[0].sent().len()
+    };
+    for count in [1, 5] {
+        let before = put_some(&mut network, 10 * count, count);
+        assert_eq!(ended(&mut network, us(9)), before);
+        assert_eq!(ended(&mut network, us(2)), before + count as usize);
         network.run(SECOND);
     }
+    // The second one is on its way when the first one is acknowledged, which brings that on.
+    let before = put_some(&mut network, 100, 1);
+    network.run(us(3));
+    put_some(&mut network, 101, 1);
+    assert_eq!(ended(&mut network, us(8)), before + 1);
+    assert_eq!(ended(&mut network, us(11)), before + 1, "it waits for a frame to travel with");
+    assert_eq!(ended(&mut network, us(2)), before + 2);
+    network.run(SECOND);
     network.nodes.iter().for_each(Node::assert_idle);
+}
+
+/// The application answers in the turn in which it sees a message: the answer acknowledges it.
+#[test]
+fn an_answer_acknowledges_what_it_answers() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[100]);
+    let (there, back) = (network.nodes[1].nids[0], network.nodes[0].nids[0]);
+    let now = network.now;
+    network.nodes[1].put(now, &back, 0, 4, 1, 64);
+    network.run(SECOND);
+    let (now, acks) = (network.now, network.frames(Kind::Ack));
+    network.nodes[0].put(now, &there, 0, 4, 10, 64);
+    network.run(Duration::from_micros(5));
+    assert!(network.nodes[1].arrived().iter().any(|(number, _)| *number == 10));
+    let now = network.now;
+    network.nodes[1].put(now, &back, 0, 4, 11, 64);
+    network.run(Duration::from_micros(4));
+    assert_eq!(network.frames(Kind::Ack), acks);
+    network.run(Duration::from_micros(1));
+    assert_eq!(network.nodes[0].sent().len(), 2);
 }
 
 #[test]
