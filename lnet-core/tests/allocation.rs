@@ -334,38 +334,52 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
     assert_eq!(shard.topology().generation(), 4);
 }
 
-/// Four NIs here and four of a peer's, on one net.
-fn many_paths(generation: u64, is_gated: bool) -> Arc<Topology> {
-    let locals = (1..5).map(|last| LocalNi::new(host(last).nid, 64, 16, Duration::from_secs(50))).collect();
+/// The first NI of the peer with many, and the peer that sees a single source.
+const FIRST_FAR: u64 = 101;
+const PLAIN: u64 = 200;
+
+/// So many NIs here and of a peer, on one net.
+fn many_paths(count: u64, generation: u64, is_gated: bool) -> Arc<Topology> {
+    let locals = (1..=count).map(|last| LocalNi::new(host(last).nid, 64, 16, Duration::from_secs(50)));
+    let locals = locals.collect();
     let mut peers = PeerMap::default();
-    let mut far: Vec<_> = (11..15).map(|last| PeerNid::new(host(last).nid, HEALTH_MAX)).collect();
+    let far = FIRST_FAR..FIRST_FAR + count;
+    let mut far: Vec<_> = far.map(|last| PeerNid::new(host(last).nid, HEALTH_MAX)).collect();
     far[1].health = 900;
     far[2].preferred = [host(3).nid].into();
     let view = PeerView::new(true, far).unwrap();
     peers.insert(PeerView { is_gated, is_wanted: is_gated, ..view });
     // One that sees a single source.
-    let plain = PeerNid { preferred: [host(2).nid].into(), ..PeerNid::new(host(20).nid, HEALTH_MAX) };
+    let plain = PeerNid { preferred: [host(2).nid].into(), ..PeerNid::new(host(PLAIN).nid, HEALTH_MAX) };
     peers.insert(PeerView::new(false, vec![plain]).unwrap());
     let topology = Topology::new(locals).with_peers(peers).with_gated_requests(true);
     Arc::new(topology.with_generation(generation))
 }
 
 /// Requests wait for discovery, are selected for, and are sent again by other paths, more often than there
-/// are paths.
+/// are NIs.
 #[test]
 fn nothing_is_allocated_where_paths_are_chosen() {
-    const FAR: [u64; 3] = [11, 14, 20];
+    check_choice(4, 4);
+    check_choice(16, 16);
+}
+
+/// With so many NIs at either end, and in so many rounds.
+#[track_caller]
+fn check_choice(count: u64, rounds: usize) {
+    let far = [FIRST_FAR, FIRST_FAR + count - 1, PLAIN];
+    let interfaces = count as u16;
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
         interface_cookie: 1,
         pid: ProcessId::LUSTRE_PID,
-        limits: Limits { requests: 64, memory_descs: 64, peers: 32, interfaces: 4, ..Limits::DEFAULT },
-        topology: many_paths(1, true),
+        limits: Limits { requests: 64, memory_descs: 64, peers: 64, interfaces, ..Limits::DEFAULT },
+        topology: many_paths(count, 1, true),
         hash_seed: 1,
     });
     let queue = shard.create_event_queue(400).unwrap();
-    let known = many_paths(2, false);
+    let known = many_paths(count, 2, false);
     let start = |shard: &mut Shard| {
         for number in 0..30 {
             let md =
@@ -375,7 +389,7 @@ fn nothing_is_allocated_where_paths_are_chosen() {
                 part: None,
                 ack: false,
                 self_nid: None,
-                target: host(FAR[number % FAR.len()]),
+                target: host(far[number % far.len()]),
                 portal: 4,
                 match_bits: 0,
                 offset: 0,
@@ -384,16 +398,16 @@ fn nothing_is_allocated_where_paths_are_chosen() {
             shard.put(Instant(0), &put).unwrap();
         }
     };
-    let mut paths = [[false; 4]; 4];
+    let mut paths = [[false; 16]; 16];
     let measured = allocation_counter::measure(|| {
         start(&mut shard);
         assert_eq!((shard.counters().gated, shard.poll_wanted().is_some()), (20, true));
         shard.update(Instant(0), Arc::clone(&known));
-        for round in 0..4 {
+        for round in 0..rounds {
             while let Some(transmit) =
-                (0..4).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+                (0..interfaces).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
             {
-                if let Some(far) = (0..4).find(|far| host(11 + far).nid == transmit.next_hop) {
+                if let Some(far) = (0..count).find(|far| host(FIRST_FAR + far).nid == transmit.next_hop) {
                     paths[usize::from(transmit.ni.0)][far as usize] = true;
                 }
                 let failed = Status::NeverSent(Cause::Timeout);
@@ -404,7 +418,12 @@ fn nothing_is_allocated_where_paths_are_chosen() {
             start(&mut shard);
         }
     });
-    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert_eq!(measured.count_total, 0, "{count} x {count}: {measured:?}");
     assert!(shard.counters().resends > 20, "{:?}", shard.counters());
-    assert!(paths.iter().flatten().filter(|is_used| **is_used).count() > 8, "{paths:?}");
+    let used = paths.iter().flatten().filter(|is_used| **is_used).count() as u64;
+    assert!(used > 2 * count, "{used} of {count} x {count}");
+    // One is not in full health.
+    let uses = |far: usize| paths.iter().any(|local| local[far]);
+    assert!((0..16).filter(|far| uses(*far)).count() as u64 >= count - 1, "{paths:?}");
+    assert!(paths.iter().filter(|local| local.contains(&true)).count() as u64 == count, "{paths:?}");
 }
