@@ -58,7 +58,11 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(shards: u8) -> Self {
-        let mut node = Node::new(config(shards));
+        Self::with(config(shards))
+    }
+
+    pub(crate) fn with(config: NodeConfig) -> Self {
+        let mut node = Node::new(config);
         let topology = node.poll_snapshot().unwrap();
         Self {
             node,

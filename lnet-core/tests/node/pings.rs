@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, Change, Outcome, PingId, Pinged, Report, Request, RequestError};
-use lnet_wire::Nid;
+use lnet_core::node::{
+    Action, Change, ChangeError, NodeConfig, Outcome, PingId, Pinged, Report, Request, RequestError,
+};
 use lnet_wire::ping::{self, Features, NiStatus, PingError, PingNi};
+use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
 
-use crate::common::{Runner, nid, refused, spec};
+use crate::common::{Runner, config, nid, refused, spec};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -187,4 +189,36 @@ proptest! {
         prop_assert!(runner.node.peers().count() <= 1);
         prop_assert_eq!(runner.node.request_count(), 0);
     }
+}
+
+/// `max_interfaces` says how many NIs a node has at most, `lo` among them, and for how many a ping on request
+/// has room (LNet `api-ni.c: lnet_interfaces_max`).
+#[test]
+fn max_interfaces_limits_nis_and_the_room_of_pings() {
+    let mut runner = Runner::with(NodeConfig { interfaces_max: 40, ..config(1) });
+    let limit = |value| Change::Set { setting: Global::MaxInterfaces, value };
+    runner.batch(&[limit(16)]).unwrap();
+    for host in 1..16 {
+        runner.batch(&[Change::AddNi(spec(1, host))]).unwrap();
+    }
+    let error = runner.batch(&[Change::AddNi(spec(1, 16))]).unwrap_err();
+    let too_many = RequestError::Change { index: 0, error: ChangeError::TooMany { max: 16 } };
+    assert_eq!((error.errno(), error), (28, too_many));
+    let room = |runner: &mut Runner| {
+        runner.start(Request::Ping { nid: nid(1, 99), source: None, timeout: None });
+        let mut rooms = runner.done.iter().filter_map(|action| match action {
+            Action::Ping { length_bytes, .. } => Some(*length_bytes),
+            _ => None,
+        });
+        rooms.next_back().unwrap()
+    };
+    assert_eq!(room(&mut runner), 16 + 16 * 24);
+    runner.batch(&[limit(17)]).unwrap();
+    assert_eq!(room(&mut runner), 16 + 17 * 24);
+    runner.batch(&[Change::AddNi(spec(1, 16))]).unwrap();
+    assert_eq!(runner.batch(&[Change::AddNi(spec(1, 17))]).unwrap_err().errno(), 28);
+    // Less than 16 is the default.
+    runner.batch(&[limit(3)]).unwrap();
+    runner.batch(&[Change::AddNi(spec(1, 17))]).unwrap();
+    assert_eq!(room(&mut runner), 3960);
 }
