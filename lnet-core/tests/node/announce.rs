@@ -1,7 +1,8 @@
 //! Peers that a program announces, and the primary NIDs that it asks for.
 
 use lnet_core::node::{
-    Action, Change, Outcome, PeerEdit, PingId, Pinged, Report, Request, RequestError, peer_state,
+    Action, Change, ChangeError, Outcome, PeerEdit, PeerError, PingId, Pinged, Report, Request, RequestError,
+    peer_state,
 };
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
@@ -19,9 +20,13 @@ fn runner() -> Runner {
 }
 
 fn info(features: Features, nids: &[Nid]) -> Vec<u8> {
+    numbered(features, 1, nids)
+}
+
+fn numbered(features: Features, sequence: u32, nids: &[Nid]) -> Vec<u8> {
     let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
     let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, features, 12345, 1, interfaces).unwrap();
+    ping::write(&mut bytes, features, 12345, sequence, interfaces).unwrap();
     bytes
 }
 
@@ -90,6 +95,41 @@ fn an_announced_peer_goes_by_its_first_usable_nid_whatever_it_tells() {
     runner.node.handle_report(runner.now, report);
     runner.run();
     check(&runner, second, &[first, second], true);
+}
+
+/// A peer whose primary NID is locked tells of another one, in its answer and then by push, each time another
+/// order: it goes by the locked one, and an administrator who would make a peer of the other one is told so.
+#[test]
+fn a_locked_peer_that_tells_another_primary_nid_keeps_the_locked_one() {
+    let mut runner = runner();
+    let [locked, told, third] = [nid(1, 9), nid(2, 9), nid(1, 8)];
+    announce(&mut runner, &[locked]).unwrap();
+    assert_eq!(primary(&mut runner, locked), Some(locked));
+    assert_eq!(answer(&mut runner, MULTI_RAIL, &[told, locked]), [locked]);
+    check(&runner, told, &[locked, told], true);
+    let orders = [[told, locked, third], [third, told, locked], [told, third, locked]];
+    for (sequence, nids) in (2..).zip(orders) {
+        let push = numbered(MULTI_RAIL, sequence, &nids);
+        let report = Report::Pushed { from: told, bytes: &push, length_bytes: push.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        check(&runner, told, &[locked, told, third], true);
+        assert_eq!(runner.node.push_counters().taken, u64::from(sequence) - 1);
+    }
+    assert_eq!((runner.node.peers().count(), primary(&mut runner, third)), (1, Some(locked)));
+    let add = |primary| {
+        Change::Peer(PeerEdit::Add { primary, nids: vec![], is_multi_rail: true, locks_primary: true })
+    };
+    for (nid, errno, expected) in [
+        (told, 114, PeerError::LockedAs { nid: told, primary: locked }),
+        (third, 114, PeerError::LockedAs { nid: third, primary: locked }),
+        (locked, 17, PeerError::Locked(locked)),
+    ] {
+        let error = runner.batch(&[add(nid)]).unwrap_err();
+        let expected = RequestError::Change { index: 0, error: ChangeError::Peer(expected) };
+        assert_eq!((error.errno(), error), (errno, expected));
+    }
+    check(&runner, told, &[locked, told, third], true);
 }
 
 #[test]
