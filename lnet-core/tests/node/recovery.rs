@@ -441,3 +441,43 @@ fn a_local_ni_that_alone_does_badly_to_a_peer_ni_is_to_blame() {
     let (local, _, peers) = healths(&runner);
     assert!((800..=900).contains(&local) && peers[0] == HEALTH_MAX, "once a second: {local} {peers:?}");
 }
+
+/// A path that is poor and silent in turn costs no more than one that is either: shards avoid a silent one at
+/// once, whatever its health is.
+#[test]
+fn a_path_costs_a_step_a_second_whether_it_is_silent_or_poor() {
+    for states in [[PathState::Poor, PathState::Silent], [PathState::Silent, PathState::Poor]] {
+        let mut runner = runner();
+        let path = (nid(2, 1), nid(2, PEER));
+        for state in states {
+            note_path(&mut runner, path, state);
+            assert_eq!(peer_ni(&runner, path.1).health, 900, "{states:?}");
+        }
+        runner.advance(Duration::from_secs(1));
+        note_path(&mut runner, path, states[1]);
+        note_path(&mut runner, path, states[0]);
+        assert_eq!(peer_ni(&runner, path.1).health, 800, "{states:?}");
+    }
+}
+
+/// A sole peer that does badly by one local NI and well by another one costs the first one health; another
+/// peer that does well by it ends that.
+#[test]
+fn the_word_of_one_peer_counts_against_a_local_ni_until_another_peer_does_well() {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    let nids = vec![nid(1, 8)];
+    let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
+    runner.batch(&[Change::Peer(add)]).unwrap();
+    hear(&mut runner, nid(1, 40));
+    let (blamed, good) = (nid(1, 1), nid(1, 2));
+    note_path(&mut runner, (good, nid(1, PEER)), PathState::Answers);
+    note_path(&mut runner, (blamed, nid(1, PEER)), PathState::Poor);
+    assert_eq!((local_health(&runner, blamed), peer_ni(&runner, nid(1, PEER)).health), (900, HEALTH_MAX));
+    note_path(&mut runner, (blamed, nid(1, 40)), PathState::Answers);
+    runner.advance(Duration::from_secs(1));
+    let before = local_health(&runner, blamed);
+    note_path(&mut runner, (blamed, nid(1, PEER)), PathState::Poor);
+    assert_eq!((local_health(&runner, blamed), peer_ni(&runner, nid(1, PEER)).health), (before, 900));
+    assert_eq!(runner.node.recovering().0[0].nid, blamed, "it is pinged, and comes back");
+}
