@@ -110,7 +110,7 @@ impl Control {
                 change
             }
             Change::SetConnsPerPeer { nid, value } => {
-                let nids = self.connecting(*nid)?;
+                let nids = connecting(&self.nis_after(plan), *nid)?;
                 plan.conns_per_peer.extend(nids.into_iter().map(|nid| (nid, *value)));
                 return Ok(Outcome::Changed);
             }
@@ -187,19 +187,11 @@ impl Control {
         }))
     }
 
-    /// The NIs with connections that are meant by a NID or its absence.
-    fn connecting(&self, nid: Option<Nid>) -> Result<Vec<Nid>, Refusal> {
-        let node = self.lnet.machine();
-        if let Some(nid) = nid.filter(|nid| node.ni(nid).is_none()) {
-            return Err(Refusal::new(Errno::NOENT, format!("{nid} is not a local nid that can be set")));
-        }
-        let nets = node.nets();
-        let nis = nets.iter().flat_map(|net| &net.nis).filter(|ni| nid.is_none_or(|nid| ni.spec.nid == nid));
-        let has_connections = |spec: &node::NiSpec<LndOptions>| {
-            is_tcp(spec.nid, spec.lnd.lnd) && fabric_of(&spec.interface).is_none()
-        };
-        let nids: Vec<_> = nis.filter(|ni| has_connections(&ni.spec)).map(|ni| ni.spec.nid).collect();
-        if nids.is_empty() { Err(no_connections(nid)) } else { Ok(nids) }
+    /// The NIs of the node once it has what is planned so far.
+    fn nis_after(&self, plan: &Plan) -> Vec<node::NiSpec<LndOptions>> {
+        let machine = self.lnet.machine();
+        let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
+        nis_after(known.collect(), &plan.core)
     }
 
     /// The shards that are to serve an NI, each once; none where all are named.
@@ -257,9 +249,7 @@ impl Control {
         let timeout = Duration::from_secs(timeout_s.into());
         let is_so = plan.lnd.timeout(is_tcp_lnd) == timeout;
         plan.lnd = plan.lnd.with_timeout(is_tcp_lnd, timeout);
-        let machine = self.lnet.machine();
-        let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
-        let specs = nis_after(known.collect(), &plan.core);
+        let specs = self.nis_after(plan);
         for spec in specs.iter().filter(|spec| is_tcp(spec.nid, spec.lnd.lnd) == is_tcp_lnd) {
             plan.core.push(node::Change::SetLndTimeout { nid: spec.nid, timeout });
             plan.positions.push(position);
@@ -314,6 +304,19 @@ fn nis_after(
         }
     }
     specs
+}
+
+/// Those of the NIs that have connections, and are meant by a NID or its absence.
+fn connecting(nis: &[node::NiSpec<LndOptions>], nid: Option<Nid>) -> Result<Vec<Nid>, Refusal> {
+    if let Some(nid) = nid.filter(|nid| !nid.is_loopback() && nis.iter().all(|ni| ni.nid != *nid)) {
+        return Err(Refusal::new(Errno::NOENT, format!("{nid} is not a local nid that can be set")));
+    }
+    let has_connections = |spec: &&node::NiSpec<LndOptions>| {
+        is_tcp(spec.nid, spec.lnd.lnd) && fabric_of(&spec.interface).is_none()
+    };
+    let nis = nis.iter().filter(|ni| nid.is_none_or(|nid| ni.nid == nid));
+    let nids: Vec<_> = nis.filter(has_connections).map(|ni| ni.nid).collect();
+    if nids.is_empty() { Err(no_connections(nid)) } else { Ok(nids) }
 }
 
 fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
@@ -403,5 +406,25 @@ mod tests {
         check(&[Change::DeleteNet(a.net())], &[c]);
         let (net, interface) = (b.net(), format!("in-process:timeout-{b}"));
         check(&[Change::DeleteNi(NiName::Interface { net, interface }), Change::DeleteNet(c.net())], &[a]);
+    }
+
+    #[test]
+    fn connections_are_set_of_what_the_batch_adds_and_not_of_what_it_deletes() {
+        let [xdp, ..] = nids();
+        let tcp = Nid::new_ip(Net::new(NetType::TCP, 0), [10, 9, 8, 7].into()).unwrap();
+        let spec = |nid| crate::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults());
+        let add = node::Change::AddNi(spec(tcp));
+        let delete = node::Change::DeleteNet { net: tcp.net() };
+        let check = |changes: &[node::Change<LndOptions>], named, expected| {
+            let nis = nis_after(vec![spec(xdp)], changes);
+            assert_eq!(connecting(&nis, named).map_err(|refusal| refusal.errno), expected, "{named:?}");
+        };
+        for named in [None, Some(tcp)] {
+            check(std::slice::from_ref(&add), named, Ok(vec![tcp]));
+        }
+        check(&[], None, Err(Errno::OPNOTSUPP));
+        check(&[], Some(tcp), Err(Errno::NOENT));
+        check(std::slice::from_ref(&add), Some(xdp), Err(Errno::OPNOTSUPP));
+        check(&[add, delete], Some(tcp), Err(Errno::NOENT));
     }
 }
