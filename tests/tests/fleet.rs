@@ -225,3 +225,32 @@ fn a_lossy_rail_is_used_while_it_is_the_only_one() {
         assert!(nodes.failed < 64, "seed {seed}: {} failed", nodes.failed);
     }
 }
+
+/// Two NIs of each node on one net, one of which is slower, and more to send than they carry: what is under
+/// way by the slower one holds its credits for longer, so each carries what it can. An acknowledgement comes
+/// back by the faster one.
+#[test]
+fn rails_of_unequal_speed_carry_their_share() {
+    const FAST_NS: u64 = 1_000_000;
+    for (times, seed) in (1..=4).flat_map(|times| (1..=2).map(move |seed| (times, seed))) {
+        let mut nodes = TwoRails::on_one_net(seed);
+        nodes.is_busy = true;
+        nodes.latency_ns = [FAST_NS; 2];
+        nodes.run(SECOND);
+        let slow = usize::from(seed % 2 == 0);
+        nodes.latency_ns[slow] *= times;
+        nodes.run(SECOND);
+        nodes.sent = [0; 2];
+        nodes.run(SECOND * 2);
+        let [by_slow, by_fast] = [nodes.sent[slow], nodes.sent[1 - slow]];
+        // There and back by the fast one takes twice its time, by the slow one that and the own.
+        let (share, expected) = (by_slow * 1000 / (by_slow + by_fast), 2000 / (3 + times));
+        assert!(
+            share.abs_diff(expected) < 30,
+            "seed {seed}, {times} times slower: {by_slow} by the slow rail, {by_fast} by the fast one"
+        );
+        assert_eq!((nodes.health(0), nodes.health(1)), (1000, 1000), "seed {seed}");
+        nodes.finish();
+        assert_eq!(nodes.failed, 0, "seed {seed}");
+    }
+}

@@ -20,9 +20,9 @@ use lnet_core::xfer::{
 };
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_wire::{Header, Nid};
+use lnet_wire::{Header, Net, NetType, Nid};
 
-use super::node::{Member, nid, owner};
+use super::node::{Member, nid, nid_on};
 use crate::bpf::random::Random;
 
 const MS: u64 = 1_000_000;
@@ -43,7 +43,8 @@ const PUT_BYTES: u64 = 64;
 /// A frame under way; its payload is not.
 #[derive(Clone)]
 struct Frame {
-    rail: usize,
+    /// The rails of the NIs that it leaves and arrives by.
+    rails: [usize; 2],
     to: usize,
     from: Nid,
     header: FrameHeader,
@@ -73,6 +74,8 @@ pub struct TwoRails {
     pub lost_percent: [usize; 2],
     /// How long a frame is on its way by each rail.
     pub latency_ns: [u64; 2],
+    /// Whether as many puts are under way as may be, at any time; they come in bursts otherwise.
+    pub is_busy: bool,
     next_put_at: u64,
     puts: u64,
     arrived: HashSet<u64>,
@@ -84,9 +87,8 @@ pub struct TwoRails {
 }
 
 impl End {
-    fn new(number: u32, seed: u64) -> Self {
-        let nids = (0..2).map(|rail| (rail, nid(number, rail))).collect();
-        let mut member = Member::new((number, 0), nids, true, false, seed);
+    fn new(number: u32, seed: u64, nids: [Nid; 2]) -> Self {
+        let mut member = Member::new((number, 0), (0..).zip(nids).collect(), true, false, seed);
         assert!(member.poll(Instant(0)).is_none_or(|action| !matches!(action, Action::Ping { .. })));
         let mut xfer = Xfer::new(XferConfig {
             shard: ShardId(0),
@@ -110,21 +112,24 @@ impl End {
             },
             times: XferTimes::DEFAULT,
         });
-        for rail in 0..2 {
-            let nid = nid(number, rail);
+        for nid in nids {
             let ni = member.slot_of(&nid).expect("the NI is there");
             xfer.add_interface(ni, nid, DATAGRAM_BYTES);
         }
         Self { member, xfer, buffered: BTreeMap::new(), look_at: LOOK_NS }
     }
 
+    fn nid(&self, rail: usize) -> Nid {
+        self.member.nids[rail].1
+    }
+
     fn ni(&self, rail: usize) -> NiId {
-        self.member.slot_of(&self.member.nids[rail].1).expect("the NI is there")
+        self.member.slot_of(&self.nid(rail)).expect("the NI is there")
     }
 
     fn receive(&mut self, now: Instant, frame: &Frame) {
         let arrived = Arrived {
-            ni: self.ni(frame.rail),
+            ni: self.ni(frame.rails[1]),
             from: frame.from,
             header: &frame.header,
             transfer: &frame.transfer,
@@ -159,12 +164,13 @@ impl End {
         }
     }
 
-    fn frame(&self, number: usize, out: &Outgoing) -> Frame {
+    /// What is sent by the node of this number, to the NI of the other one on this rail.
+    fn frame(&self, number: usize, out: &Outgoing, to_rail: usize) -> Frame {
         let rail = (0..2).find(|rail| self.ni(*rail) == out.ni).expect("a rail");
         let mut frame = Frame {
-            rail,
+            rails: [rail, to_rail],
             to: 1 - number,
-            from: self.member.nids[rail].1,
+            from: self.nid(rail),
             header: out.header,
             transfer: out.transfer,
             lnet: None,
@@ -187,17 +193,30 @@ impl End {
 }
 
 impl TwoRails {
-    /// Two nodes that know each other by all their NIDs.
+    /// Two nodes that know each other by all their NIDs, with a net for each rail.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        Self::with(seed, nid)
+    }
+
+    /// The same with both NIs of a node on one net: each reaches both of the other node. A frame takes the
+    /// time of the first node's NI that it leaves or arrives by.
+    #[must_use]
+    pub fn on_one_net(seed: u64) -> Self {
+        Self::with(seed, |number, rail| nid_on(Net::new(NetType::XDP, 0), number, rail))
+    }
+
+    fn with(seed: u64, nid: impl Fn(u32, u8) -> Nid) -> Self {
+        let end = |number| End::new(number, seed, [nid(number, 0), nid(number, 1)]);
         let mut this = Self {
-            ends: [0, 1].map(|number| End::new(number, seed)),
+            ends: [0, 1].map(end),
             now: MS,
             random: Random::new(seed),
             under_way: BTreeMap::new(),
             order: 0,
             lost_percent: [0; 2],
             latency_ns: [LATENCY_NS; 2],
+            is_busy: false,
             next_put_at: MS,
             puts: 0,
             arrived: HashSet::new(),
@@ -207,11 +226,11 @@ impl TwoRails {
         };
         for number in 0..2 {
             for rail in 0..2 {
-                let report =
-                    Report::Traffic { nid: nid(1 - number, rail), is_incoming: true, first_ni: None };
-                this.ends[number as usize].member.node.handle_report(Instant(this.now), report);
+                let nid = this.ends[1 - number].nid(rail);
+                let report = Report::Traffic { nid, is_incoming: true, first_ni: None };
+                this.ends[number].member.node.handle_report(Instant(this.now), report);
             }
-            this.ends[number as usize].look_at = 0;
+            this.ends[number].look_at = 0;
         }
         this.settle();
         this
@@ -240,8 +259,8 @@ impl TwoRails {
 
     /// The health of the peer's NI on a rail, as the first node has it.
     #[must_use]
-    pub fn health(&self, rail: u8) -> u32 {
-        self.ends[0].member.shard.topology().peer_health(&nid(1, rail))
+    pub fn health(&self, rail: usize) -> u32 {
+        self.ends[0].member.shard.topology().peer_health(&self.ends[1].nid(rail))
     }
 
     /// What the protocol of the first node has counted.
@@ -287,12 +306,14 @@ impl TwoRails {
 
     fn put(&mut self) {
         if self.puts - self.acked - self.failed >= UNDER_WAY_MAX {
-            self.next_put_at = self.now + BURST_NS;
+            self.next_put_at = self.now + if self.is_busy { PUT_NS } else { BURST_NS };
             return;
         }
         self.puts += 1;
-        self.next_put_at = self.now + if self.puts.is_multiple_of(BURST) { BURST_NS } else { PUT_NS };
-        let is_started = self.ends[0].member.put(Instant(self.now), self.puts, PUT_BYTES, nid(1, 0));
+        let ends_burst = !self.is_busy && self.puts.is_multiple_of(BURST);
+        self.next_put_at = self.now + if ends_burst { BURST_NS } else { PUT_NS };
+        let to = self.ends[1].nid(0);
+        let is_started = self.ends[0].member.put(Instant(self.now), self.puts, PUT_BYTES, to);
         assert!(is_started, "a put");
     }
 
@@ -318,6 +339,7 @@ impl TwoRails {
 
     fn transmit(&mut self, number: usize) {
         let now = Instant(self.now);
+        let theirs = [0, 1].map(|rail| self.ends[1 - number].nid(rail));
         let end = &mut self.ends[number];
         end.replay(now);
         for rail in 0..2 {
@@ -329,11 +351,12 @@ impl TwoRails {
             }
         }
         while let Some(out) = end.xfer.poll_transmit(now) {
-            let frame = end.frame(number, &out);
-            assert_eq!(owner(&out.destination).map(|(to, _)| to as usize), Some(frame.to));
-            if self.random.below(100) >= self.lost_percent[frame.rail] {
+            let to_rail = theirs.iter().position(|nid| *nid == out.destination);
+            let frame = end.frame(number, &out, to_rail.expect("an NI of the other node"));
+            let rail = frame.rails[number];
+            if self.random.below(100) >= self.lost_percent[rail] {
                 self.order += 1;
-                self.under_way.insert((self.now + self.latency_ns[frame.rail], self.order), frame);
+                self.under_way.insert((self.now + self.latency_ns[rail], self.order), frame);
             }
         }
     }
@@ -347,13 +370,14 @@ impl TwoRails {
         };
         match action {
             Action::Ping { ping, nid, length_bytes, .. } => {
-                let Some((to, _)) = owner(&nid) else { return };
-                let bytes = self.ends[to as usize].member.published.to_vec();
+                let is_own = |end: &&End| end.member.nids.iter().any(|(_, own)| *own == nid);
+                let Some(asked) = self.ends.iter().find(is_own) else { return };
+                let bytes = asked.member.published.to_vec();
                 answer(&mut self.ends[number], ping, nid, &bytes[..bytes.len().min(length_bytes)]);
             }
             Action::Push { ping, nid: to, bytes } => {
+                let from = self.ends[number].nid(0);
                 let other = &mut self.ends[1 - number];
-                let from = nid(number as u32, 0);
                 let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
                 other.member.node.handle_report(now, report);
                 other.look_at = other.look_at.min(self.now);
