@@ -66,6 +66,8 @@ counters! {
         pushes_contradicted: u64 = "pushes_contradicted",
         /// Pushes that were malformed, or not of their senders.
         pushes_refused: u64 = "pushes_refused",
+        /// Answers to pings that were malformed, or not of the peer that was asked.
+        answers_refused: u64 = "answers_refused",
     }
 }
 

@@ -40,6 +40,8 @@ pub struct PushCounters {
     pub pinged: u64,
     /// NIDs that a peer claimed and another one has.
     pub contradicted: u64,
+    /// Answers to pings that were malformed, or not of the peer that was asked: nothing is known by them.
+    pub answers_refused: u64,
 }
 
 impl<O: Clone> Node<O> {
@@ -51,7 +53,7 @@ impl<O: Clone> Node<O> {
 
     /// Counts pushes from 0 on again.
     pub const fn reset_push_counters(&mut self) {
-        self.pushes = PushCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0 };
+        self.pushes = PushCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0, answers_refused: 0 };
     }
 
     /// Bytes that are to be there for the next push: those of the longest one yet.
@@ -255,7 +257,10 @@ impl<O: Clone> Node<O> {
     ) {
         let Some(primary) = self.end_wait(ping) else { return self.go_on_discovering(now) };
         let parsed = answer.and_then(|bytes| {
-            PingInfo::parse(bytes).map_err(|error| RequestError::PingAnswer { nid: ping.nid, error })
+            PingInfo::parse(bytes).map_err(|error| {
+                self.pushes.answers_refused += 1;
+                RequestError::PingAnswer { nid: ping.nid, error }
+            })
         });
         match parsed {
             Ok(info) if self.peers.get(&primary).is_some_and(|peer| info.sequence() < peer.sequence) => {
@@ -268,7 +273,7 @@ impl<O: Clone> Node<O> {
             }
             Ok(info) if self.learn(now, &ping.nid, &info) => self.visit_again(&ping.nid),
             Ok(_) => {
-                self.pushes.refused += 1;
+                self.pushes.answers_refused += 1;
                 self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
             }
             Err(error) => self.discovered(&primary, Err(error)),

@@ -619,7 +619,10 @@ impl<O: Clone> Node<O> {
                 let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
                 self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
             }
-            Answer::Done(Err(error)) => self.end_ping(now, &ping, Err(error)),
+            Answer::Done(Err(error)) => {
+                self.pushes.answers_refused += 1;
+                self.end_ping(now, &ping, Err(error));
+            }
         }
     }
 

@@ -77,6 +77,8 @@ fn an_answer_with_a_wrong_magic_or_size_is_no_peers_word() {
         let peer = runner.node.peer(&nid(1, 9)).unwrap();
         assert_eq!(peer.nids(), [nid(1, 9)]);
         assert!(peer.is(peer_state::REDISCOVER) && !peer.is(peer_state::DISCOVERED), "{}", peer.state);
+        let counters = runner.node.push_counters();
+        assert_eq!((counters.answers_refused, counters.refused), (1, 0), "{bytes:?}");
         // An honest answer to the next ping mends it.
         let request = discover(&mut runner, nid(1, 9));
         answer(&mut runner, nid(1, 9), &good);

@@ -83,7 +83,7 @@ struct Books {
     posted: Vec<Posted>,
     traffic: Traffic,
     log: PeerLog,
-    /// Pushes that were refused, as far as the log tells.
+    /// Pushes and answers to pings that were refused, as far as the log tells.
     refused_pushes: u64,
 }
 
@@ -593,14 +593,15 @@ impl Core {
         let (refused_pushes, differences) = {
             let mut machine = self.runner.machine();
             let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
-            (machine.push_counters().refused, differences)
+            let counters = machine.push_counters();
+            (counters.refused + counters.answers_refused, differences)
         };
         let mut books = self.runner.books();
         if is_due && refused_pushes != books.refused_pushes {
             // They may count from 0 on again since.
             let count = refused_pushes.checked_sub(books.refused_pushes).unwrap_or(refused_pushes);
             if count > 0 {
-                warn!(count, "pushes refused: malformed, or not about their senders");
+                warn!(count, "pushes and answers to pings refused: malformed, or not about their senders");
             }
             books.refused_pushes = refused_pushes;
         }

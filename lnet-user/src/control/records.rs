@@ -329,6 +329,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, pushes: &PushCoun
         pushes_pinged: pushes.pinged,
         pushes_contradicted: pushes.contradicted,
         pushes_refused: pushes.refused,
+        answers_refused: pushes.answers_refused,
     }
 }
 

@@ -196,6 +196,30 @@ impl Dialler {
             said[..4].reverse();
         }
         self.say(&said);
+        loop {
+            let (header, payload) = self.next_message();
+            if header.message_type() == MessageType::Reply {
+                assert_eq!(payload[..4], 0x7069_6E67_u32.to_le_bytes(), "a ping's answer");
+                return;
+            }
+        }
+    }
+
+    /// Waits until it is pinged, and answers with these bytes.
+    pub(crate) fn answer(&mut self, bytes: &[u8]) {
+        let Greeting { source, destination, version, .. } = self.greeting;
+        loop {
+            let (asked, _) = self.next_message();
+            if let Body::Get { return_md: md, .. } = asked.body {
+                let header = header(source, destination, bytes.len() as u32, Body::Reply { md });
+                return self.say(&[&message(version, &header), bytes].concat());
+            }
+        }
+    }
+
+    /// The next message that comes, without NOOPs.
+    fn next_message(&mut self) -> (Header, Vec<u8>) {
+        let version = self.greeting.version;
         let prefix_bytes = if version == Version::V1 { 0 } else { PREFIX_BYTES };
         loop {
             let mut prefix = vec![0; prefix_bytes];
@@ -217,10 +241,7 @@ impl Dialler {
             };
             let mut payload = vec![0; header.payload_length as usize];
             self.stream.read_exact(&mut payload).unwrap();
-            if header.message_type() == MessageType::Reply {
-                assert_eq!(payload[..4], 0x7069_6E67_u32.to_le_bytes(), "a ping's answer");
-                return;
-            }
+            return (header, payload);
         }
     }
 }

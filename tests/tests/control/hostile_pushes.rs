@@ -1,4 +1,4 @@
-//! A node that lies in its pushes, to a daemon that a healthy peer talks to meanwhile: each lie is counted,
+//! A node that lies in its pushes, and in its answers to pings, to a daemon that a healthy peer talks to meanwhile: each lie is counted,
 //! moves nothing of others, and costs the healthy peer nothing.
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
@@ -25,11 +25,13 @@ fn info(sequence: u32, nids: &[Nid]) -> Vec<u8> {
 /// What `stats show` says became of pushes: taken, answered by a ping, contradicted, refused.
 fn pushes(daemon: &Daemon) -> [u64; 4] {
     let shown = daemon.good("stats show");
-    ["taken", "pinged", "contradicted", "refused"].map(|what| {
-        let key = format!("pushes_{what}: ");
-        let rest = shown.split_once(&key).unwrap_or_else(|| panic!("{key} is not in {shown}")).1;
-        rest.lines().next().unwrap().parse().unwrap()
-    })
+    ["taken", "pinged", "contradicted", "refused"].map(|what| counter(&shown, &format!("pushes_{what}")))
+}
+
+/// A counter of those that `stats show` shows.
+fn counter(shown: &str, key: &str) -> u64 {
+    let rest = shown.split_once(&format!("{key}: ")).unwrap_or_else(|| panic!("{key} is not in {shown}")).1;
+    rest.lines().next().unwrap().parse().unwrap()
 }
 
 fn push(dialler: &mut Dialler, bytes: &[u8]) {
@@ -95,4 +97,39 @@ fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
         assert!(shown.matches("nid: ").count() <= 3, "{shown}");
         daemon.good(&format!("ping {far}"));
     });
+}
+
+#[test]
+fn a_node_that_lies_in_its_answers_is_counted_and_moves_nothing_of_others() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let stage = Stage::new("", 1);
+    let [near, far, liar] = [stage.near, stage.far, stranger(0)].map(nid);
+    let daemon = &stage.two.a;
+    daemon.good(&format!("discover {far}"));
+    let refused = || counter(&daemon.good("stats show"), "answers_refused");
+    let mut dialler = Dialler::connected(stage.dial(0), Greeting::new(liar, near));
+    let own = info(1, &[liar]);
+    let other_magic = [&[1, 2, 3, 4], &own[4..]].concat();
+    for (command, what, bytes, expected) in [
+        ("discover", "another magic", &other_magic, 1),
+        ("discover", "too few bytes", &own[..20].to_vec(), 1),
+        ("discover", "another node's NIDs alone", &info(1, &[far]), 1),
+        ("ping", "another magic", &other_magic, 1),
+        ("ping", "the truth", &own, 0),
+    ] {
+        let before = refused();
+        std::thread::scope(|scope| {
+            let ran = scope.spawn(|| daemon.run(&format!("{command} {liar}")));
+            dialler.answer(bytes);
+            let ran = ran.join().unwrap();
+            assert_eq!(ran.status == 0, expected == 0, "{command}, {what}: {ran:?}");
+        });
+        assert_eq!(refused() - before, expected, "{command}, {what}");
+        assert_eq!(nids_of(daemon, far), [far.to_string()], "{what}");
+    }
+    assert_eq!(pushes(daemon)[3], 0, "no push was refused");
+    daemon.good("stats reset");
+    assert_eq!(refused(), 0);
 }
