@@ -33,13 +33,14 @@ named! {
 
 impl HealthStatus {
     /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`);
-    /// `None` for a good one, and for one that this node did not want any more.
+    /// `None` for a good one, for one that this node did not want any more, and for one that
+    /// no path was chosen for yet.
     #[must_use]
     pub const fn of(status: Status) -> Option<Self> {
         Some(match status {
-            Status::Ok | Status::NeverSent(Cause::Cancelled) | Status::Unknown(Cause::Cancelled) => {
-                return None;
-            }
+            Status::Ok
+            | Status::NeverSent(Cause::Cancelled | Cause::Undiscovered(_))
+            | Status::Unknown(Cause::Cancelled | Cause::Undiscovered(_)) => return None,
             Status::NeverSent(Cause::Simulated(status)) | Status::Unknown(Cause::Simulated(status)) => status,
             Status::NeverSent(Cause::CreditTimeout)
             | Status::Unknown(Cause::Timeout | Cause::CreditTimeout) => Self::NetworkTimeout,
@@ -89,6 +90,7 @@ mod tests {
     fn ends_are_judged() {
         assert_eq!(HealthStatus::of(Status::Ok), None);
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Cancelled)), None);
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Undiscovered(110))), None);
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Unreachable)), Some(HealthStatus::LocalNoRoute));
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::TooLong)), Some(HealthStatus::LocalError));
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Device)), Some(HealthStatus::LocalDropped));

@@ -99,6 +99,8 @@ pub enum Cause {
     Refused,
     /// A fault rule failed it, with this health status (`-EINVAL`).
     Simulated(HealthStatus),
+    /// It waited for its peer to be discovered, and that failed with this errno, positive.
+    Undiscovered(u8),
 }
 
 /// What a shard wants done with a message that arrives.

@@ -33,8 +33,8 @@ pub(crate) struct PeerNi {
     pub(crate) looked_at: u64,
     /// Under which snapshot its NID was last told to be found out about.
     pub(crate) wanted_at: u64,
-    /// Whether a request has waited for its discovery in vain.
-    pub(crate) has_waited: bool,
+    /// Under which snapshot a request began last to wait for its discovery.
+    pub(crate) gated_at: u64,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     chain: Link,
@@ -141,7 +141,7 @@ impl Peers {
             first_ni: None,
             looked_at: 0,
             wanted_at: 0,
-            has_waited: false,
+            gated_at: 0,
             is_own: false,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

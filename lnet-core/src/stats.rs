@@ -125,7 +125,7 @@ pub struct Counters {
     pub successful_resends: u64,
     /// Messages that were sent anew and failed all the same.
     pub failed_resends: u64,
-    /// Requests that have waited until their peers were discovered, or could not be.
+    /// Requests that have waited for their peers to be discovered.
     pub gated: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,

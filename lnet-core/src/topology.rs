@@ -11,7 +11,7 @@ use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Net, Nid};
 
 pub(crate) use peers::source_rank;
-pub use peers::{PeerMap, PeerNid, PeerView};
+pub use peers::{FailedDiscovery, PeerMap, PeerNid, PeerView};
 pub use preferred::PreferredSources;
 
 use crate::handle::ShardId;

@@ -23,7 +23,7 @@ struct Tracker {
     asked: Instant,
     /// Slot of its descriptor.
     md: u32,
-    /// Whom the last request went to.
+    /// Whom the last request went to; the wildcard while it waits for that.
     peer: Nid,
     /// Responses that have not come, by [`Response`].
     awaited: [u32; 2],
@@ -73,6 +73,13 @@ impl Trackers {
         tracker.awaited[response as usize] += 1;
         self.order.push_back(&mut self.trackers, slot);
         slot
+    }
+
+    /// A request that had no next hop when it started goes to this one.
+    pub(crate) fn name_peer(&mut self, tracker: u32, peer: &Nid) {
+        if tracker != NONE && self.trackers[tracker].peer.is_any() {
+            self.trackers[tracker].peer = *peer;
+        }
     }
 
     /// Takes note of a response that has come; says whether none is awaited any more. One that was not asked

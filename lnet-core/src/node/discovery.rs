@@ -29,7 +29,7 @@ use crate::topology::HEALTH_MAX;
 /// Peers that are pinged or pushed to at once.
 pub(super) const UNDER_WAY_MAX: usize = 64;
 
-/// What became of pushes that came.
+/// What became of pushes that came, and of answers to pings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PushCounters {
     /// The peer is known by what it said.
@@ -71,10 +71,10 @@ impl<O: Clone> Node<O> {
         !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.sequence, self.is_discovery_on())
     }
 
-    /// Whether requests to a peer wait: until it is discovered for the first time, or could not be. From then
-    /// on they go by what is known, whatever else there is to be found out or told.
-    pub(super) fn is_gated(&self, peer: &Peer) -> bool {
-        !peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::REDISCOVER)
+    /// Whether requests to a peer wait: until it is discovered for the first time. From then on they go by
+    /// what is known, whatever else there is to be found out or told.
+    pub(super) const fn is_gated(peer: &Peer) -> bool {
+        !peer.is(peer_state::DISCOVERED)
     }
 
     /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends
@@ -218,6 +218,7 @@ impl<O: Clone> Node<O> {
 
     /// A peer is discovered, or the attempt failed.
     fn discovered(&mut self, nid: &Nid, result: Result<(), RequestError>) {
+        let told_by = self.generation + 1;
         let ended = self.peers.change(nid, |peer| {
             let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
             peer.state &= !(under_way | peer_state::REDISCOVER);
@@ -230,6 +231,7 @@ impl<O: Clone> Node<O> {
                 Err(error) => {
                     peer.state |= peer_state::REDISCOVER;
                     peer.error = Some(Box::new(error.clone()));
+                    peer.failed_at = told_by;
                 }
             }
             let told = Pinged {

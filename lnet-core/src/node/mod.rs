@@ -55,7 +55,9 @@ pub use verify::Difference;
 
 use crate::shard::Confirmation;
 use crate::time::Instant;
-use crate::topology::{NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology};
+use crate::topology::{
+    FailedDiscovery, NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology,
+};
 use crate::udsp::RuleList;
 
 use nets::Nis;
@@ -63,6 +65,9 @@ use paths::PathTable;
 use peers::PeerTable;
 use pings::{Answer, Ping, Purpose};
 use task::{Batch, Step, Task};
+
+/// The errno of what has none of Linux.
+const EIO: u8 = 5;
 
 /// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does
 /// not understand.
@@ -88,7 +93,7 @@ pub struct Node<O> {
     /// NIDs of peers' NIs that are not in full health.
     ill: BTreeSet<Nid>,
     paths: PathTable,
-    /// Whether requests to peers that were never discovered wait for that, while discovery is on.
+    /// Whether requests to peers that were never discovered wait for that.
     gates_requests: bool,
     /// Whether something has changed that shards do not know.
     is_changed: bool,
@@ -163,7 +168,7 @@ impl<O: Clone> Node<O> {
         node
     }
 
-    /// Has requests to peers that were never discovered wait for that, while discovery is on. The runner
+    /// Has requests to peers that were never discovered wait for that. The runner
     /// reports at once what shards want ([`Report::Wanted`]) from then on, and gives them each snapshot.
     pub const fn gate_requests(&mut self) {
         self.gates_requests = true;
@@ -441,7 +446,7 @@ impl<O: Clone> Node<O> {
             .with_steering(steering)
             .with_frozen(self.frozen)
             .with_peers(self.peer_map.clone())
-            .with_gated_requests(self.gates_requests && self.is_discovery_on() && self.config.peers_max > 0)
+            .with_gated_requests(self.gates_requests && self.config.peers_max > 0)
             .with_generation(self.generation);
         self.snapshot = Some(Arc::new(topology));
     }
@@ -475,9 +480,14 @@ impl<O: Clone> Node<O> {
         let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
         let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
         let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
+        let failed = |error: &RequestError| FailedDiscovery {
+            generation: peer.failed_at,
+            errno: u8::try_from(error.errno()).unwrap_or(EIO),
+        };
         Some(PeerView {
             is_wanted: self.is_wanted(peer),
-            is_gated: self.is_gated(peer),
+            is_gated: Self::is_gated(peer),
+            failed: peer.error.as_deref().map(failed),
             net_priorities,
             ..view
         })

@@ -109,6 +109,8 @@ pub struct Peer {
     pub acked: u32,
     /// Why the last attempt to discover it failed.
     pub error: Option<Box<RequestError>>,
+    /// The generation of the snapshot that is to tell of that.
+    pub(super) failed_at: u64,
     /// The ping or push whose end its discovery waits for.
     pub(super) under_way: Option<RequestId>,
     /// Requests that wait until it is discovered.
@@ -135,6 +137,7 @@ impl Peer {
             sequence: 0,
             acked: 0,
             error: None,
+            failed_at: 0,
             under_way: None,
             waiting: Vec::new(),
             last_traffic: 0,

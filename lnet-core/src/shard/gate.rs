@@ -2,32 +2,31 @@
 //! lnet_initiate_peer_discovery`; spec: core 8.3).
 //!
 //! Where the snapshot says so ([`Topology::gates_requests`]), a request to a peer that was never discovered
-//! waits until a snapshot has the peer as it tells itself, or says that the attempt failed. Then it is
-//! selected for as if it were new: so the first one goes by the best path already. Responses, pings, and what
-//! is for this node never wait.
+//! waits until a snapshot has the peer as it tells itself. Then it is selected for as if it were new: so the
+//! first one goes by the best path already. If a snapshot says that the attempt failed, what has waited for
+//! it ends with its error, and what comes later waits for the next attempt. Responses, pings, and what is for
+//! this node never wait.
 //!
 //! Invariants: what waits has its room, its NI and its peer slot as any message on its way out, and no
-//! credit; it waits no longer than [`GATED_MAX`], a try's share of the transaction timeout, and half of its
-//! own time; requests to a peer wait once, and keep their order. A request to a peer that is known looks at
+//! credit; it waits no longer than the transaction timeout, and its own time begins when it goes on; requests
+//! to a peer keep their order; what ends here costs no health. A request to a peer that is known looks at
 //! nothing but the peer slot that it needs anyway.
 //!
 //! [`Topology::gates_requests`]: crate::topology::Topology::gates_requests
-
-use core::time::Duration;
 
 use lnet_wire::{Body, Nid};
 
 use super::initiator::finds_out;
 use super::{Choice, Shard};
 use crate::lnd::{Cause, Status, Transmit};
-use crate::message::{Gated, Message, MessageState};
+use crate::message::{Gated, Message, MessageState, Purpose};
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
 /// NIDs that wait at most to be told by [`Shard::poll_wanted`].
 pub(super) const WANTED_MAX: usize = 256;
-/// How long a request waits at most: a peer that answers no ping costs its first requests no more.
-const GATED_MAX: Duration = Duration::from_secs(5);
+/// `ETIMEDOUT`, for what has waited for as long as it may.
+const TIMED_OUT: u8 = 110;
 
 impl Shard {
     /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about, and
@@ -50,9 +49,13 @@ impl Shard {
         }
         let (is_wanted, is_gated) = self.outlook(target);
         let is_told = !is_wanted || self.want(slot, target);
-        // What is not told is not found out about, and what has cost the wait once does not cost it again.
-        let is_gated = is_gated && is_told && !self.peers.get_mut(slot).has_waited;
-        self.peers.get_mut(slot).looked_at = if is_told && !is_gated { generation } else { 0 };
+        // What is not told is not found out about.
+        let is_gated = is_gated && is_told;
+        let known = self.peers.get_mut(slot);
+        known.looked_at = if is_told && !is_gated { generation } else { 0 };
+        if is_gated {
+            known.gated_at = generation;
+        }
         is_gated
     }
 
@@ -97,11 +100,8 @@ impl Shard {
     /// Has a request wait until the peer with a NID is discovered.
     #[cold]
     pub(super) fn gate(&mut self, now: Instant, mut record: MessageState, target: &Nid) {
-        let tunables = self.topology.tunables();
-        let patience = tunables.transaction_timeout / tunables.retry_count.saturating_add(1);
-        // Time is left to send it.
-        let left = record.deadline - now;
-        let until = now + patience.min(GATED_MAX).min(left / 2);
+        let until = now + self.topology.tunables().transaction_timeout;
+        record.deadline = until;
         record.transmit.header.destination.nid = *target;
         let message = self.enlist(record);
         let message = self.messages.gated(message);
@@ -110,7 +110,7 @@ impl Shard {
     }
 
     /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or
-    /// whose NI has gone.
+    /// whose NI has gone, and those end whose peers could not be discovered.
     pub(super) fn look_at_gated(&mut self, now: Instant) {
         let mut gated = self.gated.take();
         while let Some(message) = gated.pop(&mut self.messages) {
@@ -119,8 +119,9 @@ impl Shard {
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
             let (is_wanted, is_gated) = self.outlook(&target);
             let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
-            let may_wait = is_gated && has_ni && !self.peers.get_mut(peer).has_waited;
-            if may_wait && (!is_wanted || self.want(peer, &target)) {
+            if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {
+                self.end(message, Status::NeverSent(Cause::Undiscovered(errno)));
+            } else if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
                 self.gated.delay(&mut self.messages, message, release);
             } else {
                 self.let_go(now, message);
@@ -128,19 +129,18 @@ impl Shard {
         }
     }
 
-    /// Lets the requests go on that have waited for long enough, and with the first one to a peer those
-    /// behind it.
+    /// The error of the attempt to discover a peer that requests to it wait for, if that has failed: one that
+    /// had failed before they began to wait is not theirs.
+    fn failed_errno(&mut self, peer: u32, target: &Nid) -> Option<u8> {
+        let failed = self.topology.peer(target)?.failed?;
+        (failed.generation > self.peers.get_mut(peer).gated_at).then_some(failed.errno)
+    }
+
+    /// Ends the requests that have waited for as long as they may.
     pub(super) fn release_gated(&mut self, now: Instant) {
-        let mut is_over = false;
         while let Some(message) = self.gated.pop_released(&mut self.messages, |(until, _)| until <= now) {
-            let peer = self.messages.record(&message).peer;
-            self.peers.get_mut(peer).has_waited = true;
-            is_over = true;
-            self.let_go(now, message);
+            self.end(message, Status::NeverSent(Cause::Undiscovered(TIMED_OUT)));
             self.settle(now);
-        }
-        if is_over {
-            self.look_at_gated(now);
         }
     }
 
@@ -166,6 +166,12 @@ impl Shard {
         if to != ni {
             self.readdress(to, &message);
         }
+        if let Purpose::Request { md } = self.messages.record(&message).purpose {
+            let next_hop = self.messages.record(&message).transmit.next_hop;
+            self.trackers.name_peer(self.mds[md].tracker, &next_hop);
+        }
+        let deadline = now + self.topology.known_ni(to).message_timeout;
+        self.messages.record_mut(&message).deadline = deadline;
         self.peers.release(former);
         self.take_peer_credit(now, message);
     }

@@ -189,10 +189,10 @@ impl Shard {
         }
     }
 
-    /// A response has not come in time: the peer NI that was asked is to blame (LNet `lib-move.c:
+    /// A response has not come in time: the peer NI that was asked is to blame, if one was (LNet `lib-move.c:
     /// lnet_finalize_expired_responses`).
     pub(super) fn note_no_response(&mut self, peer: &Nid) {
-        if !self.topology.is_local(peer) {
+        if !peer.is_any() && !self.topology.is_local(peer) {
             self.health.note(peer, true);
         }
     }

@@ -307,13 +307,13 @@ impl Shard {
             self.messages.unreserve(Budget::Request);
             return Err(SubmitError::PeersFull);
         };
-        self.begin(now, slot, request, &next_hop);
+        let is_gated = self.look_at_peer(peer, target, &body);
+        self.begin(now, slot, request, if is_gated { &Nid::ANY } else { &next_hop });
         let payload = (payload_length > 0).then_some(Span {
             buffer: request.md.into(),
             offset_bytes: part.offset_bytes.into(),
             length_bytes: payload_length,
         });
-        let is_gated = self.look_at_peer(peer, target, &body);
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
         let mut record = MessageState::new(Purpose::Request { md: slot }, peer, transmit, deadline);
         record.started = now;

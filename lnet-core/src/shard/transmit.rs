@@ -65,12 +65,13 @@ impl Shard {
                 self.settle(now);
             }
         }
+        // What was never sent to a peer awaits no response of it.
+        self.release_gated(now);
         while let Some((md, peer)) = self.trackers.expired(now) {
             self.counters.response_timeouts += 1;
             self.note_no_response(&peer);
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
-        self.release_gated(now);
         self.release_delayed(now, |_, (until, _)| until <= now);
         self.release_timed(|shard| shard.delayed.expired(now));
         self.wake();

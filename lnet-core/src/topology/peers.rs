@@ -45,6 +45,15 @@ impl PeerNid {
     }
 }
 
+/// An attempt to discover a peer that has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedDiscovery {
+    /// The generation of the first snapshot that may tell of it.
+    pub generation: u64,
+    /// Its errno, positive.
+    pub errno: u8,
+}
+
 /// A node that this one knows of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerView {
@@ -62,6 +71,8 @@ pub struct PeerView {
     ///
     /// [`Topology::gates_requests`]: super::Topology::gates_requests
     pub is_gated: bool,
+    /// The last attempt to discover it, if that has failed: it ends the requests that waited for it.
+    pub failed: Option<FailedDiscovery>,
     /// Its NIs; those of one net stand together.
     pub nis: Vec<PeerNid>,
     /// Priorities of its nets by the selection policies, where they are not [`PRIORITY_NONE`].
@@ -85,6 +96,7 @@ impl PeerView {
             is_multi_rail,
             is_wanted: false,
             is_gated: false,
+            failed: None,
             nis,
             net_priorities: Vec::new(),
         })

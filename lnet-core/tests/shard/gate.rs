@@ -4,19 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::ShardConfig;
+use lnet_core::event::EventKind;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Status, Transmit, Uplink};
-use lnet_core::md::{MdOptions, MdSpec};
-use lnet_core::shard::PutRequest;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::time::Instant;
-use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{
+    FailedDiscovery, HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology,
+};
 use lnet_core::tunables::Tunables;
 use lnet_wire::{Nid, ProcessId};
 
 use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, interface, nid, put_request};
 
 /// How long a request waits at most with the default tunables.
-const GATED_MAX: Duration = Duration::from_secs(5);
+const GATED_MAX: Duration = Tunables::DEFAULT.transaction_timeout;
+const HOST_UNREACHABLE: u8 = 113;
+const TIMED_OUT: u8 = 110;
 
 fn locals() -> Vec<LocalNi> {
     vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]
@@ -138,55 +143,141 @@ fn a_source_that_is_named_is_obeyed_after_the_wait() {
     check_rest(&mut node);
 }
 
-/// A discovery that has failed lets all go on as they were asked for.
+/// A peer that could not be discovered, as the snapshot with this generation was the first to tell.
+fn undiscovered(generation: u64) -> PeerView {
+    undiscovered_at(nid(1, 11), generation)
+}
+
+fn undiscovered_at(nid: Nid, generation: u64) -> PeerView {
+    let view = PeerView::new(false, vec![PeerNid::new(nid, HEALTH_MAX)]).unwrap();
+    let failed = Some(FailedDiscovery { generation, errno: HOST_UNREACHABLE });
+    PeerView { is_wanted: true, is_gated: true, failed, ..view }
+}
+
+/// LNet ends what waited with the error of the discovery, at no cost to health; what comes later waits for
+/// the next attempt (LNet `peer.c: lnet_peer_discovery_complete`).
 #[test]
-fn what_waited_for_a_discovery_that_failed_goes_to_the_nid_that_it_was_given() {
+fn what_waited_for_a_discovery_that_failed_ends_with_its_error() {
+    let failed = Status::NeverSent(Cause::Undiscovered(HOST_UNREACHABLE));
     let mut node = node();
-    put(&mut node, nid(1, 11), 1);
-    let failed = PeerView::new(false, vec![PeerNid::new(nid(1, 11), HEALTH_MAX)]).unwrap();
-    let failed = PeerView { is_wanted: true, ..failed };
-    update(&mut node, topology(2, locals(), [failed.clone()]));
-    let [transmit] = sent(&mut node)[..] else { panic!("one message") };
-    assert_eq!(transmit.next_hop, nid(1, 11));
-    node.shard.sent(NOW, transmit.tx, Status::Ok);
-    // The next one does not wait for the next attempt.
+    for match_bits in 1..3 {
+        put(&mut node, nid(1, 11), match_bits);
+    }
     assert_eq!(wanted(&mut node), [nid(1, 11)]);
-    update(&mut node, topology(3, locals(), [failed]));
-    put(&mut node, nid(1, 11), 2);
+    update(&mut node, topology(2, locals(), [undiscovered(2)]));
+    assert_eq!(sent(&mut node), []);
+    let statuses: Vec<_> = node.events().iter().map(lnet_core::event::Event::status).collect();
+    assert_eq!(statuses, [failed; 2]);
+    let counters = node.shard.counters();
+    assert_eq!((counters.send_failures, counters.resends, counters.failed_resends), (2, 0, 0));
+    assert_eq!((node.shard.poll_health(), wanted(&mut node)), (None, vec![]));
+    check_rest(&mut node);
+    // The next one waits for the next attempt, and what is told anew of the former one is not about that.
+    put(&mut node, nid(1, 11), 3);
+    assert_eq!((sent(&mut node), wanted(&mut node)), (vec![], vec![nid(1, 11)]));
+    update(&mut node, topology(3, locals(), [undiscovered(2)]));
+    assert_eq!((sent(&mut node), node.events().len()), (vec![], 0));
+    update(&mut node, topology(4, locals(), [PeerView { is_wanted: false, ..undiscovered(2) }]));
+    assert_eq!((sent(&mut node), node.events().len()), (vec![], 0));
+    update(&mut node, topology(5, locals(), [undiscovered(5)]));
+    assert_eq!((sent(&mut node), node.event().status()), (vec![], failed));
+    // One that is discovered at last gets what waits for that.
+    put(&mut node, nid(1, 11), 4);
+    update(&mut node, topology(6, locals(), [peer(|_| {})]));
     let [transmit] = sent(&mut node)[..] else { panic!("one message") };
-    assert_eq!((wanted(&mut node), node.shard.counters().gated), (vec![nid(1, 11)], 1));
+    assert_eq!((bits(&transmit), node.shard.counters().gated), (4, 4));
     node.shard.sent(NOW, transmit.tx, Status::Ok);
+    assert_eq!(node.event().status(), Status::Ok);
     check_rest(&mut node);
 }
 
+/// A GET that has waited in vain costs its peer no health for the answer that has not come; one that was sent
+/// at last does.
 #[test]
-fn none_waits_longer_than_its_limit_and_half_of_its_own_time() {
-    // The limit is the least of 5 s, a try's share of the transaction timeout, and half of what the message
-    // itself may take.
-    let two_each = Tunables { transaction_timeout: Duration::from_secs(6), ..Tunables::DEFAULT };
-    for (tunables, message_timeout, expected) in [
-        (Tunables::DEFAULT, MESSAGE_TIMEOUT, GATED_MAX),
-        (two_each, MESSAGE_TIMEOUT, Duration::from_secs(2)),
-        (Tunables::DEFAULT, Duration::from_secs(1), Duration::from_millis(500)),
+fn a_get_that_waited_in_vain_blames_no_peer() {
+    for (change, sent_status, blamed) in [
+        (
+            Some(undiscovered_at(nid(2, 11), 2)),
+            Status::NeverSent(Cause::Undiscovered(HOST_UNREACHABLE)),
+            None,
+        ),
+        (None, Status::NeverSent(Cause::Undiscovered(TIMED_OUT)), None),
+        (
+            Some(PeerView { nis: vec![PeerNid::new(nid(2, 11), HEALTH_MAX)], ..peer(|_| {}) }),
+            Status::Ok,
+            Some(nid(2, 11)),
+        ),
     ] {
-        let locals = locals().into_iter().map(|ni| LocalNi { message_timeout, ..ni }).collect();
-        let mut node = node_of(topology(1, locals, []).with_tunables(tunables));
-        put(&mut node, nid(1, 11), 1);
-        assert_eq!(node.shard.poll_timeout(), Some(NOW + expected));
-        node.shard.handle_timeout(Instant((NOW + expected).0 - 1));
-        assert_eq!(sent(&mut node), []);
-        node.shard.handle_timeout(NOW + expected);
-        let [transmit] = sent(&mut node)[..] else { panic!("one message") };
-        assert_eq!(transmit.next_hop, nid(1, 11));
+        let mut node = node();
+        let spec = MdSpec { threshold: Threshold::Count(2), options: MdOptions::NONE, ..node.md(10) };
+        let md = node.shard.bind(&spec).unwrap();
+        let target = ProcessId::lustre(nid(2, 11));
+        let get = GetRequest { md, part: None, self_nid: None, target, portal: 4, match_bits: 1, offset: 0 };
+        node.shard.get(NOW, &get).unwrap();
+        if let Some(view) = change {
+            update(&mut node, topology(2, locals(), [view]));
+        }
+        check_unanswered(&mut node, sent_status, blamed);
+    }
+}
+
+/// What comes of a GET without an answer.
+#[track_caller]
+fn check_unanswered(node: &mut Node, sent_status: Status, blamed: Option<Nid>) {
+    for transmit in sent(node) {
         node.shard.sent(NOW, transmit.tx, Status::Ok);
+    }
+    node.shard.handle_timeout(NOW + GATED_MAX);
+    let ended: Vec<_> = node.events().iter().map(|event| (event.kind(), event.status())).collect();
+    let unlinked = (EventKind::Unlink, Status::Unknown(Cause::Timeout));
+    assert_eq!(ended, [(EventKind::Send, sent_status), unlinked]);
+    assert_eq!(node.shard.poll_health().map(|note| note.nid), blamed);
+    assert_eq!((node.shard.poll_health(), node.shard.counters().response_timeouts), (None, 1));
+    check_rest(node);
+}
+
+#[test]
+fn none_waits_longer_than_the_transaction_timeout() {
+    let short = Tunables { transaction_timeout: Duration::from_secs(6), ..Tunables::DEFAULT };
+    for tunables in [Tunables::DEFAULT, short] {
+        let mut node = node_of(topology(1, locals(), []).with_tunables(tunables));
+        put(&mut node, nid(1, 11), 1);
+        let until = NOW + tunables.transaction_timeout;
+        assert_eq!(node.shard.poll_timeout(), Some(until));
+        node.shard.handle_timeout(Instant(until.0 - 1));
+        assert_eq!((sent(&mut node), node.events().len()), (vec![], 0));
+        node.shard.handle_timeout(until);
+        let failed = Status::NeverSent(Cause::Undiscovered(TIMED_OUT));
+        assert_eq!((sent(&mut node), node.event().status()), (vec![], failed));
+        assert_eq!(node.shard.poll_health(), None);
         check_rest(&mut node);
     }
 }
 
-/// A peer that answers no ping has its requests wait once, and not each of them: those behind the first go
-/// with it, later ones at once.
+/// The time of a message itself begins when it has waited for its peer (LNet `lib-msg.c: lnet_msg_commit`).
 #[test]
-fn requests_to_a_silent_peer_wait_once() {
+fn a_request_that_has_waited_has_all_of_its_time() {
+    let message_timeout = Duration::from_secs(1);
+    let one_credit = || vec![LocalNi { message_timeout, ..interface(nid(1, 1), 1, 1) }];
+    let known = PeerView::new(false, vec![PeerNid::new(nid(1, 11), HEALTH_MAX)]).unwrap();
+    let mut node = node_of(topology(1, one_credit(), []));
+    for match_bits in 1..3 {
+        put(&mut node, nid(1, 11), match_bits);
+    }
+    let later = NOW + message_timeout * 3;
+    node.shard.update(later, Arc::new(topology(2, one_credit(), [known])));
+    let [first] = sent(&mut node)[..] else { panic!("one has the credit") };
+    assert_eq!((bits(&first), node.shard.poll_timeout()), (1, Some(later + message_timeout)));
+    node.shard.sent(later, first.tx, Status::Ok);
+    let [second] = sent(&mut node)[..] else { panic!("it has time left") };
+    node.shard.sent(later, second.tx, Status::Ok);
+    assert_eq!(node.events().iter().filter(|event| event.status() == Status::Ok).count(), 2);
+    check_rest(&mut node);
+}
+
+/// Each peer has its own time.
+#[test]
+fn requests_to_a_silent_peer_end_in_their_order() {
     let mut node = node_of(topology(1, locals(), []));
     let put_at = |node: &mut Node, now: Instant, host: u8, match_bits: u64| {
         let md = node.shard.bind(&node.md(10)).unwrap();
@@ -197,15 +288,12 @@ fn requests_to_a_silent_peer_wait_once() {
     put_at(&mut node, NOW, 11, 1);
     put_at(&mut node, later, 11, 2);
     put_at(&mut node, later, 12, 3);
-    assert_eq!(sent(&mut node), []);
-    let over = NOW + GATED_MAX;
-    node.shard.handle_timeout(over);
-    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [1, 2]);
-    put_at(&mut node, over, 11, 4);
-    put_at(&mut node, over, 12, 5);
-    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [4]);
+    node.shard.handle_timeout(NOW + GATED_MAX);
+    assert_eq!((sent(&mut node), node.events().len()), (vec![], 1));
+    put_at(&mut node, NOW + GATED_MAX, 11, 4);
     node.shard.handle_timeout(later + GATED_MAX);
-    assert_eq!(sent(&mut node).iter().map(bits).collect::<Vec<_>>(), [3, 5]);
+    assert_eq!((sent(&mut node), node.events().len()), (vec![], 2));
+    assert_eq!(node.shard.poll_timeout(), Some(NOW + GATED_MAX * 2));
 }
 
 /// Pings and pushes are what finds out, and what answers goes where it was asked.

@@ -332,6 +332,7 @@ impl FaultKind {
     /// What the status of an event says, unless that is good.
     pub(super) fn of(status: Status) -> Option<Self> {
         use lnet_core::lnd::Cause;
+        use rustix::io::Errno;
         let (Status::NeverSent(cause) | Status::Unknown(cause)) = status else { return None };
         Some(match cause {
             Cause::Unreachable => Self::Unreachable,
@@ -341,6 +342,11 @@ impl FaultKind {
             Cause::Device => Self::Device,
             Cause::Reset => Self::Reset,
             Cause::Simulated(_) => Self::Simulated,
+            Cause::Undiscovered(errno) => match Errno::from_raw_os_error(errno.into()) {
+                Errno::TIMEDOUT => Self::Timeout,
+                Errno::HOSTUNREACH => Self::Unreachable,
+                _ => Self::Other,
+            },
             _ => Self::Other,
         })
     }

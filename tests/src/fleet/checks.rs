@@ -1,13 +1,16 @@
 //! The checkers of a fleet, which are always on. Nothing is delivered twice, and what is acknowledged has
 //! arrived, is looked at with each event; the rest here.
 
-use lnet_core::lnd::Status;
+use lnet_core::lnd::{Cause, Status};
 use lnet_core::node::peer_state;
 use lnet_wire::Nid;
 
 use super::network::pair;
 use super::node::RETRY_COUNT;
 use super::{QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
+
+/// How long an attempt to discover a peer may take: a ping and a push, each of the transaction timeout.
+const ATTEMPT_NS: u64 = 20 * SECOND_NS;
 
 impl World<'_> {
     pub(super) fn violate(&mut self, what: String) {
@@ -17,8 +20,13 @@ impl World<'_> {
     }
 
     /// What was not sent may be sent by another path, so it is lost only where there is none, or no try is
-    /// left.
+    /// left. What has waited for a discovery ends with it, of which the ping or the push may have been lost
+    /// before a path was in order again.
     pub(super) fn check_sent(&mut self, number: u32, put: u64, status: Status) {
+        let is_undiscovered = matches!(status, Status::NeverSent(Cause::Undiscovered(_)));
+        if is_undiscovered && self.now <= self.changed_at + ATTEMPT_NS {
+            return;
+        }
         if let (Status::NeverSent(cause), Some(state)) = (status, self.under_way.get(&put))
             && state.good != 0
         {
@@ -124,7 +132,7 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
-    use lnet_core::lnd::{Cause, RxId, Uplink as _, Verdict};
+    use lnet_core::lnd::{RxId, Uplink as _, Verdict};
     use lnet_core::node::{Change, PeerEdit, Request};
     use lnet_core::time::Instant;
 
@@ -181,16 +189,20 @@ workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
 
     #[test]
     fn what_is_lost_though_a_path_was_in_order_is_found() {
-        let lose = |_: &mut World<'_>, count, event| {
-            Some(match event {
-                Event::Arrive { from, tx, source, to, .. } if count > 100 => {
-                    let status = Status::NeverSent(Cause::CreditTimeout);
-                    Event::Sent { node: from, tx, path: (source, to), status }
-                }
-                other => other,
-            })
-        };
-        check(lose, "were in order");
+        for cause in [Cause::CreditTimeout, Cause::Undiscovered(110)] {
+            let lose = |world: &mut World<'_>, _, event| {
+                Some(match event {
+                    Event::Arrive { from, tx, source, to, .. }
+                        if world.now > world.changed_at + ATTEMPT_NS =>
+                    {
+                        let status = Status::NeverSent(cause);
+                        Event::Sent { node: from, tx, path: (source, to), status }
+                    }
+                    other => other,
+                })
+            };
+            check(lose, "were in order");
+        }
     }
 
     #[test]

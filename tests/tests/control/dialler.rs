@@ -207,14 +207,18 @@ impl Dialler {
 
     /// Waits until it is pinged, and answers with these bytes.
     pub(crate) fn answer(&mut self, bytes: &[u8]) {
-        let Greeting { source, destination, version, .. } = self.greeting;
         loop {
-            let (asked, _) = self.next_message();
-            if let Body::Get { return_md: md, .. } = asked.body {
-                let header = header(source, destination, bytes.len() as u32, Body::Reply { md });
-                return self.say(&[&message(version, &header), bytes].concat());
+            if let (Header { body: Body::Get { return_md, .. }, .. }, _) = self.next_message() {
+                return self.reply(return_md, bytes);
             }
         }
+    }
+
+    /// Answers a GET.
+    pub(crate) fn reply(&mut self, md: WireHandle, bytes: &[u8]) {
+        let Greeting { source, destination, version, .. } = self.greeting;
+        let header = header(source, destination, bytes.len() as u32, Body::Reply { md });
+        self.say(&[&message(version, &header), bytes].concat());
     }
 
     /// The next message that comes, without NOOPs.

@@ -16,8 +16,9 @@ use lnet_user::internals::{self, WorkerInside};
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_user::{Buffer, Nid};
 use lnet_wire::header::SMALL_HEADER_BYTES;
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::socklnd::{ByteOrder, PREFIX_BYTES, Prefix, PrefixKind, Version};
-use lnet_wire::{Body, Header, WireHandle};
+use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
 use crate::dialler::{Dialler, Greeting, header, message, nid, privileged as reserved};
 use crate::privileged;
@@ -79,15 +80,21 @@ impl Scene {
     /// Gets from the peer, which is told by which handle.
     fn get(&mut self) -> WireHandle {
         self.md.get(&Target::new(self.other, PORTAL, 1)).start().unwrap();
-        loop {
-            // It is pinged as well.
-            if let Body::Get { return_md, portal: PORTAL, .. } = self.heard().body {
-                return return_md;
-            }
+        match self.heard().body {
+            Body::Get { return_md, portal: PORTAL, .. } => return_md,
+            other => panic!("{other:?}"),
         }
     }
 
-    /// The header of the next message that the peer is sent.
+    /// What the peer tells of itself.
+    fn told(&self) -> Vec<u8> {
+        let interfaces = [PingNi { nid: self.other, status: NiStatus::UP }];
+        let mut bytes = vec![0; ping::encoded_bytes(interfaces).unwrap()];
+        ping::write(&mut bytes, Features::NI_STATUS, ProcessId::LUSTRE_PID, 1, interfaces).unwrap();
+        bytes
+    }
+
+    /// The header of the next message that the peer is sent; it answers the ping that comes before all.
     fn heard(&mut self) -> Header {
         loop {
             let mut prefix = [0; PREFIX_BYTES];
@@ -95,7 +102,10 @@ impl Scene {
             if Prefix::decode(&prefix, ByteOrder::Little).unwrap().kind == PrefixKind::Lnet {
                 let mut bytes = [0; SMALL_HEADER_BYTES];
                 self.peer.stream.read_exact(&mut bytes).unwrap();
-                return Header::decode_small(&bytes).unwrap();
+                let header = Header::decode_small(&bytes).unwrap();
+                let Body::Get { return_md, portal: 0, .. } = header.body else { return header };
+                let told = self.told();
+                self.peer.reply(return_md, &told);
             }
         }
     }
@@ -191,7 +201,7 @@ fn a_reply_waits_for_a_put_that_is_being_sent() {
     for _ in 0..8 {
         scene.md.put(&Target::new(scene.other, PORTAL, 1), Ack::NotWanted, 0).start().unwrap();
     }
-    while !matches!(scene.heard().body, Body::Put { portal: PORTAL, .. }) {}
+    assert!(matches!(scene.heard().body, Body::Put { portal: PORTAL, .. }));
     scene.get_own();
     // Its answer comes behind that of the GET.
     scene.lnet.ping(Nid::LO, None, PATIENCE).unwrap();
