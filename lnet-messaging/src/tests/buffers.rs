@@ -1,10 +1,11 @@
 //! Buffers, their queues, events and counters over a fake transport.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::fake::{Fake, Made, await_state};
+use super::fake::{Fake, Made, PATIENCE, await_state};
 use crate::transport::{Completion, Outcome};
 use crate::{
     Added, Addition, Buffer, BufferEvent, BufferId, BulkDescriptor, Callback, Errno, Handler, Memory,
@@ -156,6 +157,36 @@ fn if_10_a_success_takes_the_buffer_out_of_its_queue() {
     }
     assert_eq!(made.tm.end_point_addresses(), ["own"], "no reference is left");
     assert!(made.events.try_next().is_none(), "buffers with a callback of their own");
+    made.end();
+}
+
+/// The end of a callback is a call of the kernel where a thread waits for it, and none where none does.
+#[test]
+fn the_end_of_a_callback_wakes_those_that_wait() {
+    let mut made = Made::started();
+    let take = |made: &mut Made| {
+        let added = made.add(QueueType::PassiveReceive);
+        made.fake.post(made.success(added.id, 5));
+        made.buffer_event();
+    };
+    let before = made.tm.woken_count();
+    for _ in 0..10 {
+        take(&mut made);
+    }
+    assert_eq!(made.tm.woken_count(), before);
+    let (tm, looks) = (made.tm.clone(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            // Not at the first look: it waits.
+            tm.wait(Some(Instant::now() + PATIENCE), |_| looks.fetch_add(1, Ordering::SeqCst) > 0)
+        });
+        while !waiting.is_finished() {
+            take(&mut made);
+        }
+        assert!(waiting.join().unwrap());
+    });
+    assert!(made.tm.woken_count() > before);
+    drop(tm);
     made.end();
 }
 

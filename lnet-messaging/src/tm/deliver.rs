@@ -62,13 +62,19 @@ impl TmShared {
             return;
         }
         if locked.waiting > 0 {
-            self.channel.notify_all();
+            self.wake();
         }
         if locked.front.state() == TmState::Stopping
             && let Ok((_, transport)) = locked.parts()
         {
             transport.wake();
         }
+    }
+
+    fn wake(&self) {
+        #[cfg(test)]
+        self.woken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.channel.notify_all();
     }
 
     fn post(self: &Arc<Self>, completion: Completion) {

@@ -77,6 +77,9 @@ pub(crate) struct TmShared {
     locked: Mutex<LockedTm>,
     /// Woken when the callback counter falls to 0.
     channel: Condvar,
+    /// How often that was, a call of the kernel each.
+    #[cfg(test)]
+    woken: AtomicUsize,
 }
 
 /// What the lock protects.
@@ -148,6 +151,8 @@ impl TransferMachine {
             handle_count: AtomicUsize::new(0),
             locked: Mutex::new(LockedTm { front, transport: None, waiting: 0 }),
             channel: Condvar::new(),
+            #[cfg(test)]
+            woken: AtomicUsize::new(0),
         });
         let tm = Self::of(&shared);
         tm.initialize()?;
@@ -249,6 +254,12 @@ impl TransferMachine {
     #[cfg(test)]
     pub(crate) fn event_room(&self) -> Option<(usize, usize)> {
         self.shared.lock().transport().ok()?.event_room()
+    }
+
+    /// How often its channel was woken.
+    #[cfg(test)]
+    pub(crate) fn woken_count(&self) -> usize {
+        self.shared.woken.load(Ordering::Relaxed)
     }
 
     /// Has its next passive buffer over lnet get this number.
