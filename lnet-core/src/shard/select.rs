@@ -62,11 +62,14 @@ impl Shard {
         self_nid: Option<&Nid>,
         is_ping: bool,
     ) -> Option<Choice> {
-        if self_nid.is_none()
-            && self.topology.has_choice()
-            && self.topology.loopback_to(destination).is_none()
-        {
-            return self.select_of_several(now, destination, is_ping);
+        if self_nid.is_none() && self.topology.has_choice() {
+            if self.topology.loopback_to(destination).is_none() {
+                return self.select_of_several(now, destination, is_ping);
+            }
+            // A ping of an own NID tries that NI: no other one's LND may reach it.
+            if is_ping && let own @ Some(_) = self.select_given(now, destination, Some(destination)) {
+                return own;
+            }
         }
         self.select_given(now, destination, self_nid)
     }

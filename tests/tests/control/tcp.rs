@@ -92,6 +92,22 @@ fn tcp_nets_are_shown_as_kernel_nodes_show_theirs() {
     }
 }
 
+/// Of two NIs on one net only the one itself leads to its own NID.
+#[test]
+fn a_node_pings_each_of_its_nis() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "");
+    let interfaces = two.netns.a().interfaces();
+    two.a.good("lnet configure");
+    two.a.good(&format!("net add --net tcp --if {},{}", interfaces[0].name, interfaces[1].name));
+    for interface in interfaces {
+        let told = two.a.good(&format!("ping --timeout 10 {}@tcp", interface.ipv4));
+        assert!(told.contains(&format!(" nid: {}@tcp\n", interface.ipv4)), "{told}");
+    }
+}
+
 #[test]
 fn options_of_tcp_nets_are_those_of_the_reference() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
