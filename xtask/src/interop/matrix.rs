@@ -67,6 +67,13 @@ pub(super) const CASES: &[Case] = &[
         run: trees::trees,
     },
     Case {
+        name: "trees, Multi-Rail",
+        what: "the same with two NIs on each side, of one net, then of two, after discovery and bulk data; also what \
+               pings, `discover`, `cpt-of-nid` and `debug recovery` print, and the whole export",
+        needs: ONE,
+        run: trees::multi_rail,
+    },
+    Case {
         name: "lst, kernel console",
         what: "pings and bulk data of 4 KiB and 1 MiB, fully checked, in both directions",
         needs: ONE,

@@ -76,7 +76,7 @@ fn by_ours(lab: &Lab, script: &str) -> Result<String> {
 }
 
 /// Has the kernel node take part in tests. Requests to a node that was killed expire sooner than they would.
-fn load(lab: &Lab) -> Result<()> {
+pub(super) fn load(lab: &Lab) -> Result<()> {
     lab.on(1, "modprobe lnet_selftest rpc_timeout=10").map(drop)
 }
 

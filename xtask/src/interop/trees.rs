@@ -5,8 +5,10 @@ use serde_yaml::Value;
 
 use super::lab::{Lab, OURS};
 use super::matrix::{KERNEL, both_ping};
+use super::selftest;
 
-/// What is said to both sides, before they speak with each other and afterwards.
+/// What is said to both sides, before they speak with each other and afterwards. `{own}` is the NID of the
+/// side's `eth0`, `{other}` that of the other side's; `{own2}` and `{other2}` are those of `eth1`.
 struct Configuration {
     before: &'static [&'static str],
     /// Each side discovers the other.
@@ -69,6 +71,62 @@ const CONFIGURATIONS: [Configuration; 4] = [
     },
 ];
 
+/// The same with two NIs on each side, of this net; there is bulk data in both directions before what is said
+/// afterwards.
+const MULTI_RAIL: [(&str, Configuration); 2] = [
+    (
+        "tcp",
+        Configuration {
+            before: &["net add --net tcp --if eth0,eth1 --conns-per-peer 1"],
+            discovers: true,
+            after: &[
+                "discover --force {other2}",
+                "ping --source {own2} {other2}",
+                "ping --source {own} {other2}",
+                "udsp add --dst {other2} --priority 1",
+                "udsp add --src {own2} --priority 2",
+                "udsp add --src {own2} --dst {other}",
+                "set numa_range 3",
+            ],
+        },
+    ),
+    (
+        "tcp1",
+        Configuration {
+            before: &[
+                "net add --net tcp --if eth0 --conns-per-peer 1",
+                "net add --net tcp1 --if eth1 --conns-per-peer 1 --peer-credits 16",
+            ],
+            discovers: true,
+            after: &[
+                "ping {other2}",
+                "udsp add --src tcp1 --priority 1",
+                "udsp add --dst tcp --priority 2",
+                "set numa_range 0",
+            ],
+        },
+    ),
+];
+
+/// What is shown of them besides. The tool of a kernel node has no `numa`; the range is in `global show`.
+const MULTI_RAIL_SHOWN: [&str; 11] = [
+    "ping {other}",
+    "ping {own2}",
+    "ping {other},{other2}",
+    "discover {other}",
+    "discover --force {other2}",
+    "cpt-of-nid {own2} {other} {other2}",
+    "peer show --nid {other2} -v 3",
+    "export",
+    "debug recovery --local",
+    "debug recovery --peer",
+    "debug peer --nid {other2}",
+];
+
+/// What makes an NI ill on each side, and is shown then: no five pings have been by then, which make it well.
+const ILL: [&str; 2] = ["net set --nid {own2} --health 500", "peer set --nid {other2} --health 500"];
+const ILL_SHOWN: [&str; 2] = ["debug recovery --local", "debug recovery --peer"];
+
 /// What is shown after each of them.
 const SHOWN: [&str; 10] = [
     "net show",
@@ -100,7 +158,8 @@ const DIFFERING: [(&[&str], &str); 6] = [
 ];
 
 /// Keys that our side has besides; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 7] = [
+const OURS_ALONE: [&str; 8] = [
+    "Preferred source NIDs",
     "numa distance",
     "fsm state",
     "max_intf",
@@ -157,6 +216,14 @@ impl Tally {
             _ => self.wrong.push(format!("{place}: {theirs:?} there, {ours:?} here")),
         }
     }
+
+    /// What came of it. The next case finds the net as it expects it.
+    fn finish(self, lab: &mut Lab) -> Result<String> {
+        lab.forget();
+        let Self { equal, differing, wrong } = self;
+        ensure!(wrong.is_empty(), "{} places differ:\n{}", wrong.len(), wrong.join("\n"));
+        Ok(format!("{equal} values are equal, {differing} are of those that differ"))
+    }
 }
 
 fn key_text(key: &Value) -> String {
@@ -173,41 +240,95 @@ fn differs(place: &str) -> bool {
     parts.any(|part| if part.ends_with('_') { key.starts_with(part) } else { key == *part })
 }
 
-/// A document as a tree, with one name for both nodes.
+/// A document as a tree, with the same names for both nodes.
 fn tree(text: &str) -> Result<Value> {
-    let text = [KERNEL, OURS].into_iter().fold(text.to_owned(), |text, nid| text.replace(nid, "NODE"));
+    let names =
+        [("10.77.0.11", "NODE"), ("10.77.0.50", "NODE"), ("10.78.0.11", "SECOND"), ("10.78.0.50", "SECOND")];
+    let text = names.into_iter().fold(text.to_owned(), |text, (address, name)| text.replace(address, name));
     serde_yaml::from_str(&text).with_context(|| format!("no YAML: {text}"))
 }
 
 /// The same commands on both sides, and what both print then.
 pub(super) fn trees(lab: &mut Lab) -> Result<String> {
     let mut tally = Tally::default();
-    for Configuration { before, discovers, after } in CONFIGURATIONS {
-        lab.on(1, "rmmod lnet_selftest 2> /dev/null; lnetctl lnet unconfigure && lnetctl lnet configure")?;
-        lab.start_bare_daemon(&["--shards", "1"])?;
-        before.iter().try_for_each(|words| said(lab, words))?;
-        lab.until(|| both_ping(lab))?;
-        if discovers {
-            said(lab, "discover {other}")?;
+    for configuration in &CONFIGURATIONS {
+        begin(lab, configuration, &[])?;
+        configuration.after.iter().try_for_each(|words| said(lab, words, NO_SECOND))?;
+        show(lab, &mut tally, configuration, &SHOWN, NO_SECOND)?;
+    }
+    tally.finish(lab)
+}
+
+/// The same with two NIs on each side.
+pub(super) fn multi_rail(lab: &mut Lab) -> Result<String> {
+    let mut tally = Tally::default();
+    for (net, configuration) in &MULTI_RAIL {
+        begin(lab, configuration, &["--selftest"])?;
+        selftest::load(lab)?;
+        for (from, to) in [(KERNEL, OURS), (OURS, KERNEL)] {
+            let shown = selftest::by_kernel(lab, &selftest::script("lst", from, to, selftest::READ, ""))?;
+            selftest::judge(&shown)?;
         }
-        after.iter().try_for_each(|words| said(lab, words))?;
-        for words in SHOWN {
-            let theirs = tree(&lab.on(1, &format!("lnetctl {words}"))?)?;
-            let ours = tree(&lab.tool(&words.split_whitespace().collect::<Vec<_>>())?)?;
-            tally.compare(&format!("{words} (after {})", before[0]), &theirs, &ours);
+        // The console has spoken with its own node, which is its own peer since then.
+        lab.on(1, &format!("rmmod lnet_selftest && lnetctl peer del --prim_nid {KERNEL}"))?;
+        configuration.after.iter().try_for_each(|words| said(lab, words, net))?;
+        show(lab, &mut tally, configuration, &MULTI_RAIL_SHOWN, net)?;
+        show(lab, &mut tally, configuration, &SHOWN, net)?;
+        ILL.iter().try_for_each(|words| said(lab, words, net))?;
+        show(lab, &mut tally, configuration, &ILL_SHOWN, net)?;
+    }
+    tally.finish(lab)
+}
+
+/// Has both sides be configured anew, and meet.
+fn begin(lab: &mut Lab, configuration: &Configuration, options: &[&str]) -> Result<()> {
+    lab.on(1, "rmmod lnet_selftest 2> /dev/null; lnetctl lnet unconfigure && lnetctl lnet configure")?;
+    lab.start_bare_daemon(&[&["--shards", "1"], options].concat())?;
+    configuration.before.iter().try_for_each(|words| said(lab, words, NO_SECOND))?;
+    lab.until(|| both_ping(lab))?;
+    if configuration.discovers {
+        said(lab, "discover {other}", NO_SECOND)?;
+    }
+    Ok(())
+}
+
+/// Compares what both sides print.
+fn show(
+    lab: &Lab,
+    tally: &mut Tally,
+    configuration: &Configuration,
+    shown: &[&str],
+    net: &str,
+) -> Result<()> {
+    for words in shown {
+        let place = format!("{words} (after {})", configuration.before[0]);
+        match both(lab, words, net) {
+            Ok([theirs, ours]) => tally.compare(&place, &tree(&theirs)?, &tree(&ours)?),
+            Err(error) => tally.wrong.push(format!("{place}: {error:#}")),
         }
     }
-    // The next case finds the net as it expects it.
-    lab.forget();
-    ensure!(tally.wrong.is_empty(), "{} places differ:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
-    Ok(format!("{} values are equal, {} are of those that differ", tally.equal, tally.differing))
+    Ok(())
 }
 
 /// Says a command to both sides.
-fn said(lab: &Lab, words: &str) -> Result<()> {
-    let words_of = |own: &str, other: &str| words.replace("{own}", own).replace("{other}", other);
-    lab.on(1, &format!("lnetctl {}", words_of(KERNEL, OURS)))?;
-    lab.tool(&words_of(OURS, KERNEL).split_whitespace().collect::<Vec<_>>()).map(drop)
+fn said(lab: &Lab, words: &str, net: &str) -> Result<()> {
+    both(lab, words, net).map(drop)
+}
+
+/// The net of the second NI where there is none.
+const NO_SECOND: &str = "";
+
+/// What a kernel node and ours say to a command, where the second NI of each is of this net.
+fn both(lab: &Lab, words: &str, net: &str) -> Result<[String; 2]> {
+    let [kernel2, ours2] = ["10.78.0.11", "10.78.0.50"].map(|address| format!("{address}@{net}"));
+    let words_of = |own: &str, own2: &str, other: &str, other2: &str| {
+        let names = [("{own}", own), ("{own2}", own2), ("{other}", other), ("{other2}", other2)];
+        names.into_iter().fold(words.to_owned(), |words, (name, nid)| words.replace(name, nid))
+    };
+    let theirs = lab.on(1, &format!("lnetctl {}", words_of(KERNEL, &kernel2, OURS, &ours2)))?;
+    let words = words_of(OURS, &ours2, KERNEL, &kernel2);
+    let ours = lab.tool(&words.split_whitespace().collect::<Vec<_>>())?;
+    Ok([theirs, ours])
 }
 
 #[cfg(test)]
