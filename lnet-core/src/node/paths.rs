@@ -1,11 +1,11 @@
 //! What LNDs know of paths, and the health that it costs before a message times out.
 //!
 //! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path
-//! at most once a second whatever it is, and again while it stays so and is used: that of the peer NI, or of the local NI if
-//! it does well to none of several peers while another local NI does to one, or, of a path that answers, if
-//! another local NI does well to the same peer NI. So an NI of which several paths are silent loses a step
-//! for each; a local NI of which several are poor loses one a second. Recovery pings bring back what has lost
-//! health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
+//! at most once a second whatever it is, and again while it stays so and is used: that of the peer NI, or of
+//! the local NI if it does well to none of several peers while another local NI does to one, or, of a path
+//! that answers, if another local NI does well to the same peer NI. So an NI of which several paths are
+//! silent loses a step for each; a local NI of which several are poor loses one a second. Recovery pings
+//! bring back what has lost health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
 //!
 //! The word of a single peer costs a local NI health while no other peer is known to do well by that NI: the
 //! peer's NI does well by another path, so that one is not to blame, and what such a word costs is borne by

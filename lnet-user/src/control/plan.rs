@@ -412,7 +412,9 @@ mod tests {
     fn connections_are_set_of_what_the_batch_adds_and_not_of_what_it_deletes() {
         let [xdp, ..] = nids();
         let tcp = Nid::new_ip(Net::new(NetType::TCP, 0), [10, 9, 8, 7].into()).unwrap();
-        let spec = |nid| crate::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults());
+        let spec = |nid| {
+            crate::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults())
+        };
         let add = node::Change::AddNi(spec(tcp));
         let delete = node::Change::DeleteNet { net: tcp.net() };
         let check = |changes: &[node::Change<LndOptions>], named, expected| {

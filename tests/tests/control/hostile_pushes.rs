@@ -1,5 +1,5 @@
-//! A node that lies in its pushes, and in its answers to pings, to a daemon that a healthy peer talks to meanwhile: each lie is counted,
-//! moves nothing of others, and costs the healthy peer nothing.
+//! A node that lies in its pushes, and in its answers to pings, to a daemon that a healthy peer talks to
+//! meanwhile: each lie is counted, moves nothing of others, and costs the healthy peer nothing.
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
 use lnet_wire::Nid;
