@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::calls::Call;
 use super::error::{LnetError, NotLent};
 use super::queue::Refusal;
-use super::request::{Message, NO_MD, RefusalSlot};
+use super::request::{Message, NO_MD, Outcome, RefusalSlot};
 use super::service::Queues;
 use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
 use crate::memory::Buffer;
@@ -189,6 +189,26 @@ impl ShardHandle {
         let started = self.run_all(messages, start);
         let made = |(md, handle)| Descriptor::new(handle, md, self.clone());
         specs.iter().zip(started).map(|(md, started)| Ok(made((md, started?)))).collect()
+    }
+
+    /// Makes a descriptor for a message, starts it and brings its outcome, as that of a request that is
+    /// [awaited](super::Request): all by one call, which no thread waits for. It begins at once and goes on
+    /// without the future.
+    ///
+    /// # Errors
+    /// By the future, as [`ShardHandle::start`]; the buffer has gone then.
+    pub fn send(&self, message: Outgoing) -> Outcome {
+        let (sender, outcome) = oneshot::channel();
+        let left = match message.md.event_queue {
+            Some(_) => {
+                let send = |worker: &mut Worker, queues: &mut Queues| {
+                    queues.send_outgoing(worker, message, sender);
+                };
+                self.end().enqueue(Call::Run(Box::new(send)))
+            }
+            None => Err(LnetError::NoEventQueue),
+        };
+        Outcome { shard: self.id(), outcome, refused: left.err() }
     }
 
     /// Has `run` deal with these, between few turns.

@@ -258,9 +258,10 @@ impl IntoFuture for Request<'_> {
 /// What comes of a request. Dropped before that is known, the events come by the event queue.
 #[derive(Debug)]
 pub struct Outcome {
-    shard: ShardId,
-    outcome: oneshot::Receiver<Result<QueuedEvent, LnetError>>,
-    refused: Option<LnetError>,
+    pub(super) shard: ShardId,
+    pub(super) outcome: oneshot::Receiver<Result<QueuedEvent, LnetError>>,
+    /// Why the shard was not asked.
+    pub(super) refused: Option<LnetError>,
 }
 
 impl Future for Outcome {

@@ -216,6 +216,16 @@ impl Queues {
         Ok(md)
     }
 
+    /// The same, where the outcome goes to a future.
+    pub(super) fn send_outgoing(&mut self, worker: &mut Worker, outgoing: Outgoing, sender: Sender) {
+        let (queue, answer) = (outgoing.md.event_queue, outgoing.message.answer());
+        match self.start_outgoing(worker, outgoing) {
+            Ok(md) => self.await_outcome(md, queue, answer, sender),
+            // The future may be gone.
+            Err(refused) => drop(sender.send(Err(refused.error))),
+        }
+    }
+
     /// Posts an entry, whose descriptor takes one PUT, which goes to a future.
     pub(super) fn expect(
         &mut self,

@@ -374,3 +374,46 @@ fn a_burst_is_started_by_one_call_and_each_refusal_stands_in_its_place() {
     let expected = [(0, false, 0), (0, false, 7), (1, false, 1), (3, true, 3), (4, true, 4), (5, false, 7)];
     assert_eq!(ends, expected);
 }
+
+#[test]
+fn a_message_is_sent_by_one_call_and_brings_its_outcome() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(64).unwrap();
+    let mut other = shard.create_event_queue(64).unwrap();
+    let room = spec(&queue, 64, 8, MdOptions::PUT);
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &room, Buffer::zeroed(64)).unwrap().detach();
+    let bytes = spec(&queue, 4, 1, MdOptions::GET);
+    shard.attach(&EntrySpec::new(PINNED[0], 2), &bytes, Buffer::from(vec![7; 4])).unwrap().detach();
+    let template = spec(&other, 4, 1, MdOptions::NONE);
+    let md = |count| MdSpec { threshold: Threshold::Count(count), ..template };
+    let put = |count, portal, ack, number: u8| {
+        let buffer = Buffer::from(vec![number; 4]);
+        shard.send(Outgoing::put(&md(count), buffer, &to_self(portal, 1), ack, number.into()))
+    };
+    let sent = block_on(put(1, PINNED[0], Ack::NotWanted, 3)).unwrap();
+    assert_eq!((sent.event.kind(), sent.event.unlinked()), (EventKind::Send, true));
+    assert_eq!(sent.into_buffer().unwrap()[..], [3; 4]);
+    let acked = block_on(put(2, PINNED[0], Ack::Wanted, 4)).unwrap();
+    assert_eq!((acked.event.kind(), acked.event.status()), (EventKind::Ack, Status::Ok));
+    let get = Outgoing::get(&md(2), Buffer::zeroed(4), &to_self(PINNED[0], 2));
+    let got = block_on(shard.send(get)).unwrap();
+    assert_eq!((got.event.kind(), got.into_buffer().unwrap()[..].to_vec()), (EventKind::Reply, vec![7; 4]));
+    let refused = block_on(put(1, 64, Ack::NotWanted, 5)).unwrap_err();
+    assert!(matches!(refused, LnetError::Request(SubmitError::Portal(64))), "{refused}");
+    // Of the descriptor that was made for it.
+    assert_eq!(next(&mut other).event.kind(), EventKind::Unlink);
+    let silent = MdSpec { event_queue: None, ..md(1) };
+    let silent = Outgoing::put(&silent, Buffer::zeroed(4), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
+    assert!(matches!(block_on(shard.send(silent)), Err(LnetError::NoEventQueue)));
+    let short = Outgoing::put(&md(1), Buffer::zeroed(3), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
+    assert!(matches!(block_on(shard.send(short)), Err(LnetError::Lend(_))));
+    assert!(other.try_next().unwrap().is_none(), "outcomes go to their futures alone");
+    drop(put(1, PINNED[0], Ack::NotWanted, 6));
+    let numbers: Vec<_> = std::iter::repeat_with(|| next(&mut queue))
+        .filter(|queued| queued.event.kind() == EventKind::Put)
+        .map(|queued| queued.event.hdr_data())
+        .take(3)
+        .collect();
+    assert_eq!(numbers, [Some(3), Some(4), Some(6)]);
+}
