@@ -7,14 +7,22 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lnet_user::api::{Ack, Entry, EventQueue, LnetError, QueuedEvent, Target};
-use lnet_user::{Buffer, EntrySpec, Event, Lnet, MdOptions, MdSpec, ProcessId, Status, Threshold};
+use lnet_user::api::{
+    Ack, Entry, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, ShardHandle, Target,
+};
+use lnet_user::runtime::{Home, entry_home};
+use lnet_user::{
+    Buffer, EntrySpec, EqHandle, Event, Limits, Lnet, MdOptions, MdSpec, Nid, ProcessId, Status, Threshold,
+};
 use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, MessageError, REPLY_PORTAL, RpcCounters};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
+
+use crate::source::Source;
 
 /// Requests of this node that are under way at once; more wait.
 const CALLS_MAX: usize = 256;
@@ -88,7 +96,10 @@ pub(crate) const NO_RPCS: RpcCounters = RpcCounters {
 /// A node's messages of selftest.
 pub(crate) struct Exchange {
     pub(crate) lnet: Lnet,
-    events: lnet_user::EqHandle,
+    /// Where messages start.
+    shard: ShardHandle,
+    pub(crate) source: Source,
+    events: EqHandle,
     /// By user pointer: who waits for the event of an entry.
     routes: RefCell<HashMap<u64, oneshot::Sender<QueuedEvent>>>,
     next: Cell<u64>,
@@ -103,7 +114,14 @@ struct Posted<'a> {
     exchange: &'a Exchange,
     route: u64,
     arrived: oneshot::Receiver<QueuedEvent>,
-    entry: Option<Entry>,
+    entry: Posting,
+}
+
+/// An entry, on its way to the shard at first.
+enum Posting {
+    Begun(Pin<Box<dyn Future<Output = Result<Entry, NotLent>>>>),
+    Done(Entry),
+    Over,
 }
 
 impl Drop for Posted<'_> {
@@ -113,33 +131,48 @@ impl Drop for Posted<'_> {
 }
 
 impl Posted<'_> {
+    /// Waits until the entry is there.
+    async fn made(&mut self) -> Result<(), LnetError> {
+        if let Posting::Begun(making) = &mut self.entry {
+            let made = making.await;
+            self.entry = Posting::Over;
+            self.entry = Posting::Done(made.map_err(|refused| refused.error)?);
+        }
+        Ok(())
+    }
+
     async fn arrived(&mut self, deadline: Instant) -> Result<QueuedEvent, CallError> {
+        self.made().await?;
         let arrived = timeout_at(deadline, &mut self.arrived).await.map_err(|_| CallError::Expired)?;
         let queued = arrived.map_err(|_| CallError::Expired)?;
         if queued.event.unlinked()
-            && let Some(entry) = self.entry.take()
+            && let Posting::Done(entry) = std::mem::replace(&mut self.entry, Posting::Over)
         {
             entry.detach();
         }
         match queued.event.status() {
             Status::Ok => Ok(queued),
-            status => Err(not_sent(&queued.event, status)),
+            status => {
+                let origin = queued.event.origin();
+                Err(not_sent(origin.map_or(Nid::ANY, |origin| origin.initiator.nid), status))
+            }
         }
     }
 }
 
-fn not_sent(event: &Event, status: Status) -> CallError {
-    let nid = event.origin().map_or(lnet_user::Nid::ANY, |origin| origin.initiator.nid);
+pub(crate) fn not_sent(nid: Nid, status: Status) -> CallError {
     LnetError::NotSent { nid, status }.into()
 }
 
-/// Brings the events of entries to those that wait for them.
+/// Brings the events of entries, and of the source, to those that wait for them.
 pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
     while let Ok(queued) = events.next().await {
         if matches!(queued.event, Event::Put { .. } | Event::Get { .. }) {
             let route = exchange.routes.borrow_mut().remove(&queued.event.user_ptr());
             // Its request may have been given up.
             let _ = route.map(|route| route.send(queued));
+        } else {
+            exchange.source.sent(&queued.event);
         }
     }
 }
@@ -148,10 +181,13 @@ impl Exchange {
     /// The exchange, and the events for [`dispatch`].
     pub(crate) fn new(lnet: &Lnet) -> Result<(Rc<Self>, EventQueue), LnetError> {
         let events = lnet.create_event_queue(
-            ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32,
+            ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32
+                + Limits::DEFAULT.unlimited_events,
         )?;
         let exchange = Self {
             lnet: lnet.clone(),
+            shard: events.shard().clone(),
+            source: Source::new(events.shard(), events.handle()),
             events: events.handle(),
             routes: RefCell::default(),
             next: Cell::new(1),
@@ -167,21 +203,24 @@ impl Exchange {
         self.next.replace(self.next.get() + 1)
     }
 
-    async fn post(
-        &self,
-        match_bits: u64,
-        options: MdOptions,
-        buffer: Buffer,
-    ) -> Result<Posted<'_>, LnetError> {
+    /// Posts an entry, which is on its way to its shard when this returns.
+    fn post(&self, match_bits: u64, options: MdOptions, buffer: Buffer) -> Posted<'_> {
         let route = self.next();
         let (sender, arrived) = oneshot::channel();
         self.routes.borrow_mut().insert(route, sender);
-        let mut posted = Posted { exchange: self, route, arrived, entry: None };
         let spec = buffer.spec(Threshold::Count(1), options, self.events);
         let md = MdSpec { user_ptr: route, ..spec };
-        let entry = self.lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer).await;
-        posted.entry = Some(entry.map_err(|refused| refused.error)?);
-        Ok(posted)
+        let making = self.lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer);
+        Posted { exchange: self, route, arrived, entry: Posting::Begun(Box::pin(making)) }
+    }
+
+    /// Whether an entry for these match bits is posted on the shard that messages start on.
+    fn is_near(&self, match_bits: u64) -> bool {
+        match entry_home(&self.lnet.steering(), REPLY_PORTAL, &ProcessId::ANY, match_bits, 0) {
+            Ok(Home::Shard(shard)) => shard == u32::from(self.shard.id().0),
+            Ok(Home::Any) => true,
+            Ok(Home::Each) | Err(_) => false,
+        }
     }
 
     /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the
@@ -214,7 +253,7 @@ impl Exchange {
         let deadline = Instant::now() + CALL_PATIENCE;
         let [reply_id, bulk_id] = [(); 2].map(|()| self.secret.hash_one(self.next()));
         let room = Buffer::zeroed(MESSAGE_BYTES);
-        let mut reply = self.post(reply_id, MdOptions::PUT | MdOptions::TRUNCATE, room).await?;
+        let mut reply = self.post(reply_id, MdOptions::PUT | MdOptions::TRUNCATE, room);
         let lent = match bulk {
             Bulk::Nothing => None,
             Bulk::Source(buffer) => Some((MdOptions::GET, buffer)),
@@ -223,7 +262,16 @@ impl Exchange {
         let mut data = None;
         if let Some((options, buffer)) = lent {
             let length = buffer.len();
-            data = Some((self.post(bulk_id, options, buffer).await?, length));
+            data = Some((self.post(bulk_id, options, buffer), length));
+        }
+        // What is posted on the shard that the request starts on is there before that, and not waited for.
+        if !self.is_near(reply_id) {
+            reply.made().await?;
+        }
+        if let Some((data, _)) = &mut data
+            && !self.is_near(bulk_id)
+        {
+            data.made().await?;
         }
         let body = body(reply_id, bulk_id);
         let service = body.request().map(|(service, _)| service).ok_or(CallError::NoRequest)?;
@@ -248,20 +296,14 @@ impl Exchange {
         Ok((reply, buffer))
     }
 
-    /// Puts bytes to a node, without an ACK; the buffer comes back.
-    pub(crate) async fn send(
-        &self,
-        to: &Target,
-        bytes: Buffer,
-        deadline: Instant,
-    ) -> Result<Option<Buffer>, CallError> {
+    /// Puts bytes to a node, without an ACK.
+    pub(crate) async fn send(&self, to: &Target, bytes: Buffer, deadline: Instant) -> Result<(), CallError> {
         let md = bytes.spec(Threshold::Count(1), MdOptions::NONE, self.events);
-        let descriptor = self.lnet.bind_async(&md, bytes).await.map_err(|refused| refused.error)?;
-        let put = descriptor.put(to, Ack::NotWanted, 0).into_future();
+        let put = self.shard.send(Outgoing::put(&md, bytes, to, Ack::NotWanted, 0));
         let sent = timeout_at(deadline, put).await.map_err(|_| CallError::Expired)??;
         match sent.event.status() {
-            Status::Ok => Ok(sent.into_buffer()),
-            status => Err(LnetError::NotSent { nid: to.process.nid, status }.into()),
+            Status::Ok => Ok(()),
+            status => Err(not_sent(to.process.nid, status)),
         }
     }
 
@@ -270,15 +312,14 @@ impl Exchange {
         let deadline = Instant::now() + CALL_PATIENCE;
         let length = room.len();
         let md = room.spec(Threshold::Count(2), MdOptions::TRACK_RESPONSE, self.events);
-        let descriptor = self.lnet.bind_async(&md, room).await.map_err(|refused| refused.error)?;
-        let get = descriptor.get(from).into_future();
+        let get = self.shard.send(Outgoing::get(&md, room, from));
         let got = timeout_at(deadline, get).await.map_err(|_| CallError::Expired)??;
         match got.event.status() {
             Status::Ok => {
                 let bytes = got.event.manipulated_bytes();
                 Ok((bytes, got.into_buffer().ok_or(CallError::Length(bytes, length))?))
             }
-            status => Err(LnetError::NotSent { nid: from.process.nid, status }.into()),
+            status => Err(not_sent(from.process.nid, status)),
         }
     }
 }

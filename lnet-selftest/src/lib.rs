@@ -17,6 +17,7 @@ mod console;
 mod exchange;
 mod server;
 mod session;
+mod source;
 
 #[cfg(test)]
 mod tests;

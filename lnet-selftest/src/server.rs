@@ -43,8 +43,7 @@ pub(crate) struct Server {
 struct Common {
     exchange: Rc<Exchange>,
     sessions: RefCell<Sessions>,
-    /// Buffers that are free: those with a source's data in them, and room for that of others.
-    sources: RefCell<Vec<Buffer>>,
+    /// Buffers that are free, for the data of others.
     sinks: RefCell<Vec<Buffer>>,
 }
 
@@ -63,7 +62,6 @@ impl Server {
         let common = Rc::new(Common {
             exchange: Rc::clone(exchange),
             sessions: RefCell::default(),
-            sources: RefCell::default(),
             sinks: RefCell::default(),
         });
         let tests = ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX;
@@ -236,7 +234,7 @@ impl Common {
         };
         let Some(body) = body else { return Ok(()) };
         let reply = Buffer::from(Message::new(features, body).encode().to_vec());
-        self.exchange.send(&to, reply, Instant::now() + REPLY_PATIENCE).await.map(drop)
+        self.exchange.send(&to, reply, Instant::now() + REPLY_PATIENCE).await
     }
 
     async fn answer_framework(&self, request: &Message, from: Target) -> (u32, Option<Body>) {
@@ -376,15 +374,8 @@ impl Common {
         let peer = Target { match_bits: request.bulk_id, ..from };
         match direction {
             Direction::Read => {
-                let data = take_buffer(&self.sources, length as usize).unwrap_or_else(|| {
-                    let mut data = Buffer::zeroed(length as usize);
-                    bulk::fill_source(&mut data);
-                    data
-                });
-                let deadline = Instant::now() + REPLY_PATIENCE;
-                let sent = self.exchange.send(&peer, data, deadline).await?;
+                self.exchange.source.put(&peer, length, Instant::now() + REPLY_PATIENCE).await?;
                 self.exchange.counters.borrow_mut().bulk_put_bytes += u64::from(length);
-                sent.into_iter().for_each(|buffer| give_back(&self.sources, buffer));
                 done(Status::OK)
             }
             Direction::Write => {
@@ -404,11 +395,11 @@ impl Common {
 /// Buffers of bulk data that are kept at most.
 const BUFFERS_MAX: usize = 32;
 
-/// A buffer of this length, if one is free.
+/// A buffer of this length, if one is free: that which was used last, and is in the caches still.
 fn take_buffer(free: &RefCell<Vec<Buffer>>, length: usize) -> Option<Buffer> {
     let mut free = free.borrow_mut();
-    let used = free.iter().position(|buffer| buffer.len() == length)?;
-    Some(free.swap_remove(used))
+    let used = free.iter().rposition(|buffer| buffer.len() == length)?;
+    Some(free.remove(used))
 }
 
 fn give_back(free: &RefCell<Vec<Buffer>>, buffer: Buffer) {

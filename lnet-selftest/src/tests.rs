@@ -153,6 +153,39 @@ fn a_batch_is_stopped_and_runs_again() {
     });
 }
 
+/// More than a server answers at once, and than its source has event slots.
+#[test]
+fn many_reads_at_once_are_answered() {
+    let nodes = [1, 2, 3].map(|address| node("many", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("c", &[1, 2])).await;
+        agreed(&console, add_group("s", &[3])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        let mut many = add_test(4, brw(false, 4096));
+        if let Command::AddTest { concurrency, .. } = &mut many {
+            *concurrency = 200;
+        }
+        agreed(&console, many).await;
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        let query = || Command::Query { batch: "b".into(), test: 0, of_servers: false };
+        while agreed(&console, query()).await.iter().any(|node| node.active != 0) {
+            assert!(begun.elapsed() < PATIENCE, "the batch does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let clients = counters(&console, "c").await;
+        for counted in clients.iter().chain(&counters(&console, "s").await) {
+            let SelftestCounters { brw_errors, rpc_errors, rpc_expired, .. } = *counted;
+            assert_eq!([brw_errors, rpc_errors, rpc_expired], [0; 3], "{counted:?}");
+        }
+        let moved = 200 * 4 * 4096;
+        assert!(clients.iter().all(|client| client.received_bytes > moved), "{clients:?}");
+        agreed(&console, Command::EndSession).await;
+    });
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let nodes = [1, 2].map(|address| node("refused", address));
