@@ -15,42 +15,52 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The lab's own node in the nets of the kernel nodes.
-const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
-const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 11);
+pub(super) const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 11);
 const PORT: u16 = 988;
 /// Ports of privileged diallers: LNet takes connections from these alone.
-const RESERVED: std::ops::Range<u16> = 600..1000;
+pub(super) const RESERVED: std::ops::Range<u16> = 600..1000;
 /// Connections that say nothing, held open at once.
 const SILENT: usize = 32;
 
 const REQUEST_MAGIC: u32 = 0xACCE_7100;
 const HELLO_MAGIC: u32 = 0x4572_6963;
+/// The process id of every node.
+pub(super) const PID: u32 = 12345;
 /// Of NIDs on `tcp`.
 const TCP_NET: u64 = 2 << 48;
 
 /// A NID in its small form.
-fn nid(address: Ipv4Addr) -> [u8; 8] {
+pub(super) fn nid(address: Ipv4Addr) -> [u8; 8] {
     (TCP_NET | u64::from(u32::from(address))).to_le_bytes()
 }
 
-fn request(target: Ipv4Addr) -> Vec<u8> {
+pub(super) fn request(target: Ipv4Addr) -> Vec<u8> {
     [&REQUEST_MAGIC.to_le_bytes()[..], &1_u32.to_le_bytes(), &nid(target)].concat()
 }
 
 /// A request and a HELLO of version 3 in the name of a node, for a connection of a type.
 fn greeting(name: Ipv4Addr, connection: u32, address_count: u32) -> Vec<u8> {
     let mut bytes = request(OURS);
-    bytes.extend(HELLO_MAGIC.to_le_bytes());
-    bytes.extend(3_u32.to_le_bytes());
+    bytes.extend(hello(3, [name, OURS], connection));
+    let at = bytes.len() - 4;
+    bytes[at..].copy_from_slice(&address_count.to_le_bytes());
+    bytes
+}
+
+/// A HELLO of a version, 2 or 3, from one node to another, for a connection of a type, without addresses.
+pub(super) fn hello(version: u32, [name, target]: [Ipv4Addr; 2], connection: u32) -> Vec<u8> {
+    let mut bytes = HELLO_MAGIC.to_le_bytes().to_vec();
+    bytes.extend(version.to_le_bytes());
     bytes.extend(nid(name));
-    bytes.extend(nid(OURS));
-    bytes.extend(12345_u32.to_le_bytes());
+    bytes.extend(nid(target));
+    bytes.extend(PID.to_le_bytes());
     bytes.extend(0_u32.to_le_bytes());
     bytes.extend(7_u64.to_le_bytes());
     bytes.extend(0_u64.to_le_bytes());
     bytes.extend(connection.to_le_bytes());
-    bytes.extend(address_count.to_le_bytes());
+    bytes.extend(0_u32.to_le_bytes());
     bytes
 }
 
@@ -78,19 +88,24 @@ fn words() -> Vec<Vec<u8>> {
 }
 
 /// A stream from a reserved port, if one is free and the acceptor takes it.
-fn dial(port: u16) -> Option<TcpStream> {
+pub(super) fn dial(port: u16, to: Ipv4Addr) -> Option<TcpStream> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
     set_socket_reuseaddr(&socket, true).ok()?;
     bind(&socket, &SocketAddr::from((STRANGER, port))).ok()?;
-    connect(&socket, &SocketAddr::from((OURS, PORT))).ok()?;
+    connect(&socket, &SocketAddr::from((to, PORT))).ok()?;
     Some(TcpStream::from(socket))
+}
+
+/// Has the calling thread be in a network namespace.
+pub(super) fn enter(namespace: &str) -> Result<()> {
+    let path = Path::new("/run/netns").join(namespace);
+    let inside = File::open(&path).with_context(|| format!("no namespace {}", path.display()))?;
+    move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network)).context("not moved there")
 }
 
 /// Dials until it is stopped, and counts.
 fn dials(namespace: &str, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
-    let path = Path::new("/run/netns").join(namespace);
-    let inside = File::open(&path).with_context(|| format!("no namespace {}", path.display()))?;
-    move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
+    enter(namespace)?;
     let words = words();
     let mut silent = VecDeque::new();
     for (said, port) in words.iter().cycle().zip(RESERVED.cycle()) {
@@ -99,7 +114,7 @@ fn dials(namespace: &str, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
         }
         // Some come from ports that LNet refuses.
         let port = if port.is_multiple_of(4) { 0 } else { port };
-        let Some(mut stream) = dial(port) else { continue };
+        let Some(mut stream) = dial(port, OURS) else { continue };
         count.fetch_add(1, Ordering::Relaxed);
         // It may have been closed by then.
         let _ = stream.write_all(said);

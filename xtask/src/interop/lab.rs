@@ -307,7 +307,7 @@ fn is_odd(line: &str) -> bool {
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 3] = [
+const ORDINARY: [(&[&str], &str); 5] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",
@@ -319,6 +319,14 @@ const ORDINARY: [(&[&str], &str); 3] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) Skipped ", " previous similar message"],
         "several such requests expire at once; others of that place are told of by name",
+    ),
+    (
+        &["LNetError: ", "ksocknal_process_receive()) 12345-10.77.0.1@tcp: Checksum error, wire"],
+        "a dialler of ours sends wrong checksums",
+    ),
+    (
+        &["LNetError: ", "ksocknal_process_receive()) Skipped ", " previous similar message"],
+        "it does so several times; a wrong checksum of others is told of by name",
     ),
 ];
 
@@ -335,6 +343,8 @@ mod tests {
              with -110",
             "[  140.4] LustreError: 27:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -4",
             "[   40.5] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) Skipped 3 previous similar messages",
+            "[   40.2] LNetError: 132:0:(socklnd_cb.c:1247:ksocknal_process_receive()) 12345-10.77.0.1@tcp: Checksum \
+             error, wire:0x2DCC7C13 data:0x2DCC7C12",
         ] {
             assert!(!is_odd(line), "{line}");
         }
@@ -344,6 +354,8 @@ mod tests {
             "[   24.6] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -42",
             "[   24.6] LustreError: 9:0:(brw_test.c:228:brw_check_page()) Bad data in page",
             "[    8.1] LNetError: 9:0:(socklnd_proto.c:1:f()) Unexpected error -104 from 10.77.0.50@tcp",
+            "[   40.2] LNetError: 132:0:(socklnd_cb.c:1247:ksocknal_process_receive()) 12345-10.77.0.50@tcp: Checksum \
+             error, wire:0x2DCC7C13 data:0x2DCC7C12",
             "[    8.1] WARNING: CPU: 0 PID: 9 at lnet/lib-move.c:1 lnet_send",
         ] {
             assert!(is_odd(line), "{line}");

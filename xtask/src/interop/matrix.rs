@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::{rails, selftest, trees};
+use super::{checksums, rails, selftest, trees};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
@@ -130,6 +130,12 @@ pub(super) const CASES: &[Case] = &[
                alone, and both speak version 3: so there is no sum to be checked",
         needs: CHECKSUMS,
         run: selftest::plain,
+    },
+    Case {
+        name: "checksums",
+        what: "a dialler of version 2 pings that kernel node: with right checksums, without any, with wrong ones",
+        needs: CHECKSUMS,
+        run: checksums::version_2,
     },
     Case {
         name: "lst, mixed groups",

@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: our daemon and kernel nodes, in virtual machines, as peers; without these, what
 //! kernel nodes said once.
 
+mod checksums;
 mod hostile;
 mod lab;
 mod ledger;
