@@ -151,13 +151,13 @@ fn a_stream_that_takes_nothing_is_reported_as_silent() {
     assert_eq!(node.sock.poll_ready(), Some(conn));
     assert!(node.sock.poll_send(begun, conn).is_some());
     let silent = (Path { ni: NI, peer }, PathReport::Silent);
-    assert_eq!(after(&mut node, 22_900), []);
-    assert_eq!(after(&mut node, 23_000), [silent]);
-    assert_eq!(after(&mut node, 23_500), []);
-    assert_eq!(after(&mut node, 24_000), [silent], "as long as it lasts");
+    assert_eq!(after(&mut node, 21_400), []);
+    assert_eq!(after(&mut node, 21_500), [silent]);
+    assert_eq!(after(&mut node, 21_900), []);
+    assert_eq!(after(&mut node, 22_000), [silent], "as long as it lasts");
     node.sock.sent(now + Duration::from_secs(25), conn, 1, &mut node.shard);
     let answers = (silent.0, PathReport::Answers { round_trip: None });
     assert_eq!(after(&mut node, 25_000), [answers]);
-    assert_eq!(after(&mut node, 27_900), []);
-    assert_eq!(after(&mut node, 28_000), [silent]);
+    assert_eq!(after(&mut node, 26_400), []);
+    assert_eq!(after(&mut node, 26_500), [silent]);
 }

@@ -171,8 +171,8 @@ fn who_is_heard_on_any_connection_needs_no_keepalive() {
     assert_eq!(keepalives(&mut node, last, 6), [(5, ConnectionType::BulkIn)]);
 }
 
-/// What is reported of a path while time passes second by second, where the peer's system does not
-/// acknowledge so many bytes.
+/// What is reported of a path while time passes in steps of half a second, where the peer's system does not
+/// acknowledge so many bytes: the milliseconds and the report.
 fn reports(
     node: &mut Node,
     from: Instant,
@@ -180,15 +180,17 @@ fn reports(
     unacknowledged_bytes: u64,
 ) -> Vec<(u32, PathReport)> {
     let mut seen = Vec::new();
-    for second in 1..=seconds {
-        let now = from + SECOND * second;
+    for milliseconds in (500..=1000 * seconds).step_by(500) {
+        let now = from + Duration::from_millis(milliseconds.into());
         node.sock.handle_timeout(now, &mut node.shard);
         while let Some(action) = node.sock.poll_action() {
             if let Action::Ask { conn } = action {
                 node.sock.unacknowledged(now, conn, unacknowledged_bytes, &mut node.shard);
             }
         }
-        seen.extend(core::iter::from_fn(|| node.sock.poll_report()).map(|(_, report)| (second, report)));
+        seen.extend(
+            core::iter::from_fn(|| node.sock.poll_report()).map(|(_, report)| (milliseconds, report)),
+        );
     }
     seen
 }
@@ -201,7 +203,7 @@ fn small_messages_that_nothing_acknowledges_show_that_a_path_is_silent() {
     let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
     sent(&mut node, start, conn);
     let answers = PathReport::Answers { round_trip: None };
-    assert_eq!(reports(&mut node, start, 2, 0), [(1, answers)], "it was established");
+    assert_eq!(reports(&mut node, start, 2, 0), [(500, answers)], "it was established");
     let send = |node: &mut Node, tx, now| {
         node.sock.submit(now, &transmit(tx, node.nid, nid(0, 1), 100)).unwrap();
         sent(node, now, conn);
@@ -215,13 +217,14 @@ fn small_messages_that_nothing_acknowledges_show_that_a_path_is_silent() {
     // It does not, however often TCP takes more.
     let now = start + SECOND * 40;
     send(&mut node, 2, now);
-    assert_eq!(reports(&mut node, now, 3, 196), [(3, PathReport::Silent)]);
-    send(&mut node, 3, now + SECOND * 3);
-    let silent = [1, 2, 3].map(|second| (second, PathReport::Silent));
-    assert_eq!(reports(&mut node, now + SECOND * 3, 3, 392), silent);
+    assert_eq!(reports(&mut node, now, 1, 196), []);
+    assert_eq!(reports(&mut node, now + SECOND, 1, 196), [500, 1000].map(|at| (at, PathReport::Silent)));
+    send(&mut node, 3, now + SECOND * 2);
+    let silent = [500, 1000, 1500, 2000].map(|at| (at, PathReport::Silent));
+    assert_eq!(reports(&mut node, now + SECOND * 2, 2, 392), silent);
     // One of them has arrived, then the other.
-    assert_eq!(reports(&mut node, now + SECOND * 6, 2, 196), [(1, answers)]);
-    assert_eq!(reports(&mut node, now + SECOND * 8, 2, 0), []);
+    assert_eq!(reports(&mut node, now + SECOND * 4, 1, 196), [(500, answers)]);
+    assert_eq!(reports(&mut node, now + SECOND * 5, 2, 0), []);
     assert_eq!(node.sock.poll_timeout(), None, "nothing is under way");
     // What is never acknowledged ends the connections.
     let now = start + SECOND * 100;
@@ -230,6 +233,36 @@ fn small_messages_that_nothing_acknowledges_show_that_a_path_is_silent() {
     assert_eq!(node.count(SocklndEvent::Stalled), 0);
     reports(&mut node, now, 51, 196);
     assert_eq!(node.count(SocklndEvent::Stalled), 1);
+}
+
+/// What is sent from then on takes another path, before the next dial has failed.
+#[track_caller]
+fn given_up(is_taken: bool) {
+    let tunables = SockTunables { keepalive: Duration::ZERO, timeout: SECOND, ..SockTunables::DEFAULT };
+    let (mut node, start) = (Node::new(2, tunables), Instant(1));
+    let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, start, conn);
+    reports(&mut node, start, 2, 0);
+    let now = start + SECOND * 20;
+    node.sock.submit(now, &transmit(1, node.nid, nid(0, 1), 100)).unwrap();
+    assert_eq!(node.sock.poll_ready(), Some(conn));
+    assert!(node.sock.poll_send(now, conn).is_some());
+    if is_taken {
+        node.sock.sent(now, conn, 196, &mut node.shard);
+    }
+    // It counts as silent after half of that time.
+    assert_eq!(reports(&mut node, now, 1, 196), [500, 1000].map(|at| (at, PathReport::Silent)));
+    assert_eq!(node.count(SocklndEvent::Stalled), 1);
+}
+
+#[test]
+fn a_path_that_takes_bytes_and_is_given_up_is_silent_at_once() {
+    given_up(true);
+}
+
+#[test]
+fn a_path_that_takes_nothing_and_is_given_up_is_silent_at_once() {
+    given_up(false);
 }
 
 #[test]

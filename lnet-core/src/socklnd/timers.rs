@@ -14,10 +14,12 @@ use crate::time::Instant;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its
-/// path counts as silent.
-const SILENCE: Duration = Duration::from_secs(3);
-/// How often a silent path is reported, and a stream asked whether the peer has what was sent.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+/// path counts as silent, at most: half of the time after which the stream is given up. TCP has sent again
+/// three times by then, and a node that is not scheduled for a second is not silent.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// How often a silent path is reported, and a stream asked whether the peer has what was sent, at least. So a
+/// silent path is known after 2 s.
+const SILENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Socklnd {
     /// Ends what takes too long, dials again, keeps connections alive.
@@ -53,8 +55,7 @@ impl Socklnd {
         #[cfg(feature = "sabotage")]
         let stall = stall.filter(|_| !self.sabotage.stall_unnoticed || !connection.is_within_message());
         if stall.is_some_and(|at| at <= now) {
-            self.counters.add(SocklndEvent::Stalled);
-            return self.close_siblings(now, slot, up);
+            return self.give_up(now, slot, Silence::TakesNothing, up);
         }
         let mut keepalive_at = None;
         if keepalive != Duration::ZERO && self.carries_keepalives(slot) {
@@ -96,6 +97,14 @@ impl Socklnd {
         siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
     }
 
+    fn silence(&self) -> Duration {
+        SILENCE.min(self.config.tunables.timeout / 2)
+    }
+
+    fn silence_interval(&self) -> Duration {
+        SILENCE_INTERVAL.min(self.config.tunables.timeout / 4)
+    }
+
     /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages
     /// take another one long before this stalls. When to look again.
     fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
@@ -107,16 +116,16 @@ impl Socklnd {
         let received_at = self.last_received_at(slot);
         let connection = &self.connections[slot];
         let is_sending = connection.polled_bytes != connection.sent_bytes;
-        let silent_at = connection.sent_at.max(received_at) + SILENCE;
+        let silent_at = connection.sent_at.max(received_at) + self.silence();
         if is_sending && now >= silent_at {
             self.report_silence(slot, Silence::TakesNothing);
-        } else if now >= received_at + SILENCE_INTERVAL {
+        } else if now >= received_at + self.silence_interval() {
             // TCP takes small messages for a long time that reach nothing.
             self.actions.push_back(Action::Ask { conn: ConnId(slot) });
         } else if connection.silence == Some(Silence::AcknowledgesNothing) {
             self.end_silence(slot);
         }
-        let next = now + SILENCE_INTERVAL;
+        let next = now + self.silence_interval();
         Some(if is_sending && now < silent_at { next.min(silent_at) } else { next })
     }
 
@@ -139,11 +148,18 @@ impl Socklnd {
             if self.sabotage.stall_unnoticed {
                 return;
             }
-            self.counters.add(SocklndEvent::Stalled);
-            self.close_siblings(now, conn.0, up);
-        } else if now >= waits_since.max(self.last_received_at(conn.0)) + SILENCE {
+            self.give_up(now, conn.0, Silence::AcknowledgesNothing, up);
+        } else if now >= waits_since.max(self.last_received_at(conn.0)) + self.silence() {
             self.report_silence(conn.0, Silence::AcknowledgesNothing);
         }
+    }
+
+    /// Ends all connections of a peer since one has made no progress for too long. Messages take another path
+    /// before the dial that follows shows whether this one works.
+    fn give_up(&mut self, now: Instant, slot: u32, why: Silence, up: &mut impl Uplink) {
+        self.counters.add(SocklndEvent::Stalled);
+        self.report_silence(slot, why);
+        self.close_siblings(now, slot, up);
     }
 
     fn report_silence(&mut self, slot: u32, why: Silence) {
@@ -166,7 +182,7 @@ impl Socklnd {
 
     /// When a connection that has begun to send is to be looked at.
     pub(super) fn watch_sending(&mut self, now: Instant, slot: u32) {
-        let at = now + self.config.tunables.timeout.min(SILENCE_INTERVAL);
+        let at = now + self.silence_interval();
         self.set_timer(Timer::Connection(slot), at);
     }
 
