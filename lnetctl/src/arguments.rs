@@ -81,7 +81,7 @@ pub(crate) enum GlobalWord {
 }
 
 /// The global word among these words, if there is one where a subcommand may stand: behind nothing but words.
-pub(crate) fn global_word(words: &[OsString]) -> Option<GlobalWord> {
+pub(crate) fn global_word(words: &[OsString], tool: &Command) -> Option<GlobalWord> {
     let of = |word: &OsStr| match word.to_str()? {
         "version" | "--version" => Some(GlobalWord::Version),
         "list-commands" | "--list-commands" => Some(GlobalWord::ListCommands),
@@ -89,12 +89,18 @@ pub(crate) fn global_word(words: &[OsString]) -> Option<GlobalWord> {
         "ignore_errors" | "--ignore_errors" | "--ignore-errors" => Some(GlobalWord::IgnoreErrors),
         _ => None,
     };
-    // A container of containers has its subcommands in the third place.
-    let last = words.last().filter(|_| words.len() <= 3)?;
-    let before = words.get(..words.len() - 1)?;
-    let containers =
-        ["lnet", "net", "peer", "stats", "global", "fault", "drop", "steering", "capture", "udsp", "debug"];
-    before.iter().all(|word| containers.iter().any(|name| word == name)).then(|| of(last)).flatten()
+    let (last, before) = words.split_last()?;
+    let mut command = tool;
+    let mut words = before.iter();
+    while let Some(word) = words.next() {
+        match word.to_str()? {
+            "--json" => {}
+            "--socket" | "--node" => drop(words.next()),
+            word => command = command.find_subcommand(word)?,
+        }
+    }
+    let is_container = command.has_subcommands();
+    is_container.then(|| of(last)).flatten()
 }
 
 #[cfg(test)]
@@ -124,7 +130,7 @@ mod tests {
             let position = position.index(words.len() + 1);
             words.insert(position, other.into());
             let words = normalized(&words);
-            let _ = global_word(&words);
+            let _ = global_word(&words, &Cli::command());
             let _ = Cli::command().try_get_matches_from([OsString::from("lnetctl")].into_iter().chain(words));
         }
     }
@@ -157,10 +163,13 @@ mod tests {
 
     #[test]
     fn global_words_stand_where_subcommands_do() {
-        let check = |text, expected| assert_eq!(global_word(&words(text)), expected, "{text}");
+        let tool = Cli::command();
+        let check = |text, expected| assert_eq!(global_word(&words(text), &tool), expected, "{text}");
         check("version", Some(GlobalWord::Version));
         check("net --version", Some(GlobalWord::Version));
         check("fault drop --list-commands", Some(GlobalWord::ListCommands));
+        check("load start list-commands", Some(GlobalWord::ListCommands));
+        check("--json --socket a net --list-commands", Some(GlobalWord::ListCommands));
         check("exit", Some(GlobalWord::Quit));
         check("ignore_errors", Some(GlobalWord::IgnoreErrors));
         check("import version", None);

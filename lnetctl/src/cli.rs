@@ -18,6 +18,9 @@ pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
     ("setup-sysctl", "setting the system's variables is"),
 ];
 
+/// What heads the options that each command takes, behind its own.
+const OF_ALL: &str = "Options of all commands";
+
 /// Configures, shows and exercises an LNet node.
 ///
 /// Without a command it reads commands from standard input, one a line.
@@ -31,13 +34,13 @@ pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
   lnetctl import --dry-run node.yaml")]
 pub(crate) struct Cli {
     /// Control socket of the daemon [default: that of the only node there is; LNET_SOCKET overrides it]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", help_heading = OF_ALL)]
     pub(crate) socket: Option<PathBuf>,
     /// Name of the node whose daemon to talk to
-    #[arg(long, global = true, value_name = "NAME", conflicts_with = "socket")]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "socket", help_heading = OF_ALL)]
     pub(crate) node: Option<String>,
     /// Print what is shown as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = OF_ALL)]
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,

@@ -39,11 +39,11 @@ impl Session {
     /// Carries out one command; returns the status.
     pub(crate) fn run(&mut self, words: &[OsString]) -> u8 {
         let words = arguments::normalized(words);
-        if let Some(word) = arguments::global_word(&words) {
-            return self.global(word);
-        }
         let program = [OsString::from("lnetctl")];
         let tool = Cli::command();
+        if let Some(word) = arguments::global_word(&words, &tool) {
+            return self.global(word);
+        }
         let words = arguments::completed(words, &tool);
         let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let parsed = tool

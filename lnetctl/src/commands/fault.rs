@@ -34,12 +34,15 @@ pub(crate) enum DropCommand {
   lnetctl fault drop add -s '*' -d '*' --interval 1 --random --message GET")]
     Add(DropAddArgs),
     /// Delete rules
+    #[command(after_help = "Examples:
+  lnetctl fault drop del --source '*@xdp' --dest 10.0.0.2@xdp
+  lnetctl fault drop del --all")]
     Del {
         /// Source of the rules
-        #[arg(long, short)]
+        #[arg(long, short, value_name = "NID")]
         source: Option<String>,
         /// Destination of the rules
-        #[arg(long, short)]
+        #[arg(long, short, value_name = "NID")]
         dest: Option<String>,
         /// All rules
         #[arg(long, short)]
@@ -54,25 +57,27 @@ pub(crate) enum DropCommand {
 #[derive(Debug, Args)]
 pub(crate) struct DropAddArgs {
     /// Source of the messages: a NID, *@net or *
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "NID")]
     pub(crate) source: Option<String>,
     /// Destination of the messages: a NID, *@net or *
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "NID")]
     pub(crate) dest: Option<String>,
     /// Drop one message in so many
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "COUNT")]
     pub(crate) rate: Option<String>,
     /// Drop one message in so many seconds
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "SECONDS")]
     pub(crate) interval: Option<String>,
     /// Message type: PUT, ACK, GET or REPLY; may be repeated
-    #[arg(long, short, value_parser = Offered::of(&MESSAGE_TYPES.map(|(name, _)| name)), hide_possible_values = true)]
+    #[arg(long, short, value_name = "TYPE", hide_possible_values = true,
+          value_parser = Offered::of(&MESSAGE_TYPES.map(|(name, _)| name)))]
     pub(crate) message: Vec<String>,
     /// Portal, 0 to 63; may be repeated
     #[arg(long, short)]
     pub(crate) portal: Vec<String>,
     /// How the send is to fail, such as local_error; may be repeated
-    #[arg(long, short = 'e', value_parser = Offered::of(HealthError::NAMES), hide_possible_values = true)]
+    #[arg(long, short = 'e', value_name = "ERROR", hide_possible_values = true,
+          value_parser = Offered::of(HealthError::NAMES))]
     pub(crate) health_error: Vec<String>,
     /// Drop messages by chance; goes with an interval
     #[arg(long, short = 'n')]
@@ -81,7 +86,7 @@ pub(crate) struct DropAddArgs {
     #[arg(long, short = 'x')]
     pub(crate) drop_all: bool,
     /// Local NI that the messages arrive by
-    #[arg(long, short = 'o')]
+    #[arg(long, short = 'o', value_name = "NID")]
     pub(crate) local_nid: Option<String>,
     /// The kind of rule is the command's
     #[arg(long, short = 't', hide = true)]

@@ -26,15 +26,16 @@ pub(crate) enum FramesCommand {
     /// Show frames by queue and shard, what was passed up, recovered, dropped
     Show,
     /// Wait until no frame is under way, and fail where one is not accounted for or reached the wrong shard
+    #[command(after_help = "Example:\n  lnetctl frames check --share-min 10 --resent-per-million 1000")]
     Check {
         /// Percent of the frames that each shard must have taken
-        #[arg(long)]
+        #[arg(long, value_name = "PERCENT")]
         share_min: Option<String>,
         /// Frames of a million that a fault rule is to have dropped
-        #[arg(long)]
+        #[arg(long, value_name = "COUNT")]
         loss_per_million: Option<String>,
         /// Frames of a million that may have been sent again
-        #[arg(long)]
+        #[arg(long, value_name = "COUNT")]
         resent_per_million: Option<String>,
     },
 }

@@ -41,6 +41,7 @@ pub(crate) enum LoadCommand {
     /// Show the loads, running and ended
     Show,
     /// Wait for the end of a load, show what came of it, and fail if a message was lost or wrong
+    #[command(after_help = "Example:\n  lnetctl load wait 1 --plot load.svg")]
     Wait {
         /// Its number
         id: String,
@@ -72,7 +73,7 @@ pub(crate) struct LoadOutput {
     #[arg(long, value_name = "FILE")]
     pub(crate) sent: Option<PathBuf>,
     /// Percent of the messages that each shard must have had
-    #[arg(long)]
+    #[arg(long, value_name = "PERCENT")]
     pub(crate) share_min: Option<String>,
 }
 
@@ -92,16 +93,16 @@ pub(crate) enum LoadRoleCommand {
         #[command(flatten)]
         args: LoadArgs,
         /// NIDs of the target, all of which are used
-        #[arg(long)]
+        #[arg(long, value_name = "NIDS")]
         to: String,
         /// Messages in all [default: 100000]
-        #[arg(long)]
+        #[arg(long, value_name = "COUNT")]
         messages: Option<String>,
         /// Messages in flight [default: 64]
-        #[arg(long)]
+        #[arg(long, value_name = "COUNT")]
         window: Option<String>,
         /// How long a message may take before it counts as failed [default: 60000]
-        #[arg(long)]
+        #[arg(long, value_name = "MILLISECONDS")]
         timeout_ms: Option<String>,
         /// Puts ask for no acknowledgement
         #[arg(long)]
@@ -113,13 +114,13 @@ pub(crate) enum LoadRoleCommand {
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
     /// From what all bytes and choices follow [default: 0]
-    #[arg(long)]
+    #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<String>,
     /// How many of a hundred messages are Puts; the others are Gets [default: 50]
-    #[arg(long)]
+    #[arg(long, value_name = "PERCENT")]
     pub(crate) puts_percent: Option<String>,
     /// A JSON file with the whole scheme: seed, layout, sizes, puts_percent
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub(crate) scheme: Option<PathBuf>,
 }
 

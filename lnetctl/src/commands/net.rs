@@ -50,6 +50,10 @@ pub(crate) enum NetCommand {
         verbose: Verbose,
     },
     /// Set the health of NIs, or what their LND does
+    #[command(after_help = "Examples:
+  lnetctl net set --nid 10.0.0.1@tcp --health 500
+  lnetctl net set --all --conns-per-peer 4
+  lnetctl net set --net tcp --lnd-timeout 20")]
     Set(Settings),
 }
 
@@ -65,25 +69,25 @@ pub(crate) struct NetAddArgs {
     #[arg(long)]
     pub(crate) nid: Option<String>,
     /// Seconds without a sign of life after which a peer counts as dead; 0 is never
-    #[arg(long, short = 't', allow_hyphen_values = true)]
+    #[arg(long, short = 't', allow_hyphen_values = true, value_name = "SECONDS")]
     pub(crate) peer_timeout: Option<String>,
     /// Messages in flight to one peer
-    #[arg(long, short = 'c', allow_hyphen_values = true)]
+    #[arg(long, short = 'c', allow_hyphen_values = true, value_name = "COUNT")]
     pub(crate) peer_credits: Option<String>,
     /// Router buffers for one peer
-    #[arg(long, short = 'b', allow_hyphen_values = true)]
+    #[arg(long, short = 'b', allow_hyphen_values = true, value_name = "COUNT")]
     pub(crate) peer_buffer_credits: Option<String>,
     /// Messages in flight
-    #[arg(long, short = 'r', allow_hyphen_values = true)]
+    #[arg(long, short = 'r', allow_hyphen_values = true, value_name = "COUNT")]
     pub(crate) credits: Option<String>,
     /// CPTs (shards) that serve the interfaces, such as [0,2-3]; all without it
-    #[arg(long, short = 's')]
+    #[arg(long, short = 's', value_name = "LIST")]
     pub(crate) cpt: Option<String>,
     /// Connections of each kind to a peer, 0 to 127
-    #[arg(long, short = 'm', allow_hyphen_values = true)]
+    #[arg(long, short = 'm', allow_hyphen_values = true, value_name = "COUNT")]
     pub(crate) conns_per_peer: Option<String>,
     /// IP type of service, -1 to 255
-    #[arg(long, allow_hyphen_values = true)]
+    #[arg(long, allow_hyphen_values = true, value_name = "NUMBER")]
     pub(crate) tos: Option<String>,
     /// What drives the net: xdp, also on a net of type tcp, or tcp [default: that of the net's type]
     #[arg(long, value_parser = Offered::of(&["tcp", "xdp"]), hide_possible_values = true)]
@@ -95,7 +99,7 @@ pub(crate) struct NetAddArgs {
     #[arg(long)]
     pub(crate) port: Option<String>,
     /// Receive queues that the interface of an xdp NI must have; 0 takes it as it is
-    #[arg(long)]
+    #[arg(long, value_name = "COUNT")]
     pub(crate) queues: Option<String>,
     /// Choosing nets by address
     #[arg(long, short = 'p', hide = true)]
@@ -121,16 +125,16 @@ pub(crate) struct Settings {
     #[arg(long, short)]
     all: bool,
     /// Health, 0 to 1000
-    #[arg(long, short = 't', allow_hyphen_values = true)]
+    #[arg(long, short = 't', allow_hyphen_values = true, value_name = "VALUE")]
     health: Option<String>,
     /// Connections of each kind to a peer, 0 to 127
-    #[arg(long, short = 'm', allow_hyphen_values = true)]
+    #[arg(long, short = 'm', allow_hyphen_values = true, value_name = "COUNT")]
     conns_per_peer: Option<String>,
     /// A net of the type for whose LND the timeout is
     #[arg(long, short = 'i')]
     net: Option<String>,
     /// Transmit timeout of the LND in seconds; 0 follows the global one
-    #[arg(long, short = 'l', allow_hyphen_values = true)]
+    #[arg(long, short = 'l', allow_hyphen_values = true, value_name = "SECONDS")]
     lnd_timeout: Option<String>,
 }
 

@@ -19,11 +19,13 @@ pub(crate) enum PeerCommand {
     #[command(after_help = "Examples:
   lnetctl peer add --prim_nid 10.0.0.2@tcp --nid 10.1.0.2@tcp1
   lnetctl peer add --prim_nid 10.0.0.2@tcp --nid 10.[1-4].0.2@tcp --lock_prim")]
+    #[command(mut_arg("force", |force| force.hide(true)))]
     Add(PeerArgs),
     /// Delete a peer, or some of its NIDs
     #[command(after_help = "Examples:
   lnetctl peer del --prim_nid 10.0.0.2@tcp
   lnetctl peer del --prim_nid 10.0.0.2@tcp --nid 10.1.0.2@tcp1")]
+    #[command(mut_arg("non_mr", |flag| flag.hide(true)), mut_arg("lock_prim", |flag| flag.hide(true)))]
     Del(PeerArgs),
     /// Set the health of peer NIs, or the state of a peer
     #[command(after_help = "Examples:
@@ -46,7 +48,7 @@ pub(crate) enum PeerCommand {
 #[derive(Debug, Args)]
 pub(crate) struct PeerArgs {
     /// The primary NID of the peer
-    #[arg(long, short = 'k')]
+    #[arg(long, short = 'k', value_name = "NID")]
     prim_nid: Option<String>,
     /// Its other NIDs, with ranges and commas
     #[arg(long, short, alias = "ip2nets")]
@@ -72,10 +74,10 @@ pub(crate) struct Settings {
     #[arg(long, short)]
     all: bool,
     /// Health, 0 to 1000
-    #[arg(long, short = 't', allow_hyphen_values = true)]
+    #[arg(long, short = 't', allow_hyphen_values = true, value_name = "VALUE")]
     health: Option<String>,
     /// State bits of the peer, for tests
-    #[arg(long, short, allow_hyphen_values = true)]
+    #[arg(long, short, allow_hyphen_values = true, value_name = "BITS")]
     state: Option<String>,
 }
 

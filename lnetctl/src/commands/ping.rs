@@ -16,10 +16,10 @@ const TIMEOUT_MAX_S: i64 = 180;
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
     /// Local NI to ping from
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "NID")]
     pub(crate) source: Option<String>,
     /// Seconds that each peer may take [default: 180]
-    #[arg(long, short, allow_hyphen_values = true)]
+    #[arg(long, short, allow_hyphen_values = true, value_name = "SECONDS")]
     pub(crate) timeout: Option<String>,
     /// NIDs, with ranges and commas
     #[arg(required = true, value_name = "NIDS")]

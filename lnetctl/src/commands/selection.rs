@@ -43,16 +43,16 @@ pub(crate) struct Patterns {
     #[arg(long)]
     nid: Option<String>,
     /// Local NIDs; of `selection peer`
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "PATTERN")]
     local: Option<String>,
     /// NIDs of peers; of `selection peer`
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "PATTERN")]
     remote: Option<String>,
     /// Priority, 0 is the best
     #[arg(long, short, allow_hyphen_values = true)]
     priority: Option<String>,
     /// Number of a policy, as `show` tells it; of `del` and `show`
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "NUMBER")]
     id: Option<String>,
 }
 

@@ -58,7 +58,7 @@ pub(crate) enum GlobalCommand {
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
     /// Name of the tunable, as `global show` prints it
-    #[arg(value_parser = Offered::of(&Global::ALL.map(Global::name)), hide_possible_values = true)]
+    #[arg(value_parser = settable(), hide_possible_values = true)]
     pub(crate) name: String,
     /// Its value
     #[arg(allow_hyphen_values = true)]
@@ -73,10 +73,10 @@ pub(crate) enum CaptureCommand {
         /// The pcapng file; nothing may be there
         file: PathBuf,
         /// Size at which the capture ends, in bytes or with K, M or G
-        #[arg(long, short, default_value = "64M")]
+        #[arg(long, short, default_value = "64M", value_name = "SIZE")]
         limit: String,
         /// Bytes of each frame that are kept [default: all]
-        #[arg(long, short = 'b')]
+        #[arg(long, short = 'b', value_name = "BYTES")]
         frame_bytes: Option<String>,
         /// Interfaces [default: all]
         #[arg(long = "if", short = 'i')]
@@ -138,6 +138,13 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
     }
 }
 
+/// The tunables that completions offer.
+fn settable() -> Offered {
+    let names: Vec<_> =
+        Global::ALL.into_iter().filter(|global| global.is_settable()).map(Global::name).collect();
+    Offered::of(&names)
+}
+
 pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     let name = args.name.replace('-', "_");
     let parser = Task::new("parser", "set");
@@ -151,8 +158,12 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
         _ => {}
     }
     let wrong = |message: String| parser.error(Errno::PERM, message).failed();
-    let Some(global) = name.parse::<Global>().ok().filter(|global| *global != Global::LndTimeout) else {
-        return Err(wrong(unknown_command(&args.name, &args.name).trim_end().to_owned()));
+    let global = match name.parse() {
+        Ok(Global::LndTimeout) => {
+            return Err(wrong(format!("{name} follows from transaction_timeout and retry_count: set these")));
+        }
+        Ok(global) => global,
+        Err(_) => return Err(wrong(unknown_command(&args.name, &args.name).trim_end().to_owned())),
     };
     let task = Task::new("add", global.name());
     let Some(text) = &args.value else { return Err(task.invalid(format!("no value for {global}"))) };

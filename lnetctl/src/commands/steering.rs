@@ -38,13 +38,13 @@ pub(crate) struct Words {
     #[arg(long, short)]
     shard: Option<String>,
     /// Lowest match bit that counts
-    #[arg(long)]
+    #[arg(long, value_name = "BIT")]
     shift: Option<String>,
     /// How many match bits count
-    #[arg(long)]
+    #[arg(long, value_name = "COUNT")]
     bits: Option<String>,
     /// Shard of each value of the match bits; they are hashed over all shards without it
-    #[arg(long)]
+    #[arg(long, value_name = "LIST")]
     table: Option<String>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum UdspCommand {
     #[command(after_help = "Examples:\n  lnetctl udsp del --idx 0\n  lnetctl udsp del --all")]
     Del {
         /// Its index; -1 means all
-        #[arg(long, short, allow_hyphen_values = true)]
+        #[arg(long, short, allow_hyphen_values = true, value_name = "INDEX")]
         idx: Option<String>,
         /// All
         #[arg(long, short)]
@@ -32,7 +32,7 @@ pub(crate) enum UdspCommand {
     /// Show the selection policies, the strongest one first
     Show {
         /// Only the one of this index; -1 means all
-        #[arg(long, short, allow_hyphen_values = true)]
+        #[arg(long, short, allow_hyphen_values = true, value_name = "INDEX")]
         idx: Option<String>,
     },
 }
@@ -40,19 +40,19 @@ pub(crate) enum UdspCommand {
 #[derive(Debug, Args)]
 pub(crate) struct AddArgs {
     /// Local nets, such as tcp or tcp[1-3], or NIDs, such as 10.0.[1-9].*@tcp
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "PATTERN")]
     src: Option<String>,
     /// Nets or NIDs of peers; with --src local NIDs that they prefer
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "PATTERN")]
     dst: Option<String>,
     /// Gateways that peers of --dst prefer; without effect while nothing is routed
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "PATTERN")]
     rte: Option<String>,
     /// Priority, 0 is the best; of --src or --dst alone [default: 0]
     #[arg(long, short, allow_hyphen_values = true)]
     priority: Option<String>,
     /// Index of the policy; the lower one wins [default: behind the others]
-    #[arg(long, short, allow_hyphen_values = true)]
+    #[arg(long, short, allow_hyphen_values = true, value_name = "INDEX")]
     idx: Option<String>,
 }
 

@@ -180,7 +180,11 @@ fn options_are_taken_as_scripts_write_them() {
 fn globals_are_set_within_their_ranges() {
     let node = configured();
     node.bad("set foo 1", 255, &["'foo' is not a valid command"]);
-    node.bad("set lnd_timeout 5", 255, &["'lnd_timeout' is not a valid command"]);
+    node.bad(
+        "set lnd_timeout 5",
+        255,
+        &["lnd_timeout follows from transaction_timeout and retry_count: set these"],
+    );
     node.bad(
         "set discovery foo",
         255,

@@ -48,10 +48,40 @@ fn words_that_mean_nothing_are_told_so() {
         assert!(shown.contains("Usage: lnetctl"), "{shown}");
     }
     assert!(node.good("net add --help").contains("Examples:\n"));
+    for words in ["load --list-commands", "--json selection net list-commands"] {
+        assert!(node.good(words).contains("ping\n"), "{words}");
+    }
     for words in ["version", "net version", "--version"] {
         assert_eq!(node.good(words), format!("lnetctl {}\n", env!("CARGO_PKG_VERSION")));
     }
     assert!(node.good("--list-commands").contains("steering\n"));
+}
+
+/// The part of a help below a heading.
+fn section<'a>(help: &'a str, heading: &str) -> &'a str {
+    let (_, rest) =
+        help.split_once(&format!("\n{heading}:\n")).unwrap_or_else(|| panic!("{heading}: {help}"));
+    rest.split("\n\n").next().unwrap()
+}
+
+#[test]
+fn help_has_what_all_commands_take_apart_and_nothing_that_the_command_refuses() {
+    let node = configured();
+    for words in ["ping --help", "net add --help", "load start initiator --help"] {
+        let help = node.good(words);
+        let (own, common) = (section(&help, "Options"), section(&help, "Options of all commands"));
+        for option in ["--socket", "--node", "--json"] {
+            assert!(common.contains(option) && !own.contains(option), "{option}: {help}");
+        }
+    }
+    let lacks = |words: &str, options: &[&str]| {
+        let help = node.good(words);
+        assert!(options.iter().all(|option| !help.contains(option)), "{help}");
+    };
+    lacks("peer add --help", &["--force"]);
+    lacks("peer del --help", &["--non-mr", "--lock-prim"]);
+    node.bad("peer add --prim_nid 10.0.0.9@tcp --force", 234, &["--force is for peer del"]);
+    node.bad("peer del --prim_nid 10.0.0.9@tcp --lock_prim", 234, &["are for peer add"]);
 }
 
 #[test]
@@ -128,6 +158,7 @@ fn completions_and_man_pages_are_made() {
         // The generator for fish offers no values of operands, nor of options that may be repeated.
         let words = ["transaction_timeout", "local_error"];
         assert!(shell == "fish" || words.iter().all(|word| script.contains(word)), "{shell}");
+        assert!(!script.contains("lnd_timeout"), "{shell}: what cannot be set");
     }
     node.good(&format!("man {}", node.directory.display()));
     let page = fs::read_to_string(node.directory.join("lnetctl-net-add.8")).unwrap();
