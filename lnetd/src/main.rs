@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // What was logged before may be filtered out.
-            eprintln!("lnetd: {error:#}");
+            eprintln!("lnetd: {}", told(&error));
             ExitCode::FAILURE
         }
     }
@@ -97,6 +97,15 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// An error with its causes, each said once: those of the library tell theirs in their own text.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        told if told.contains(&cause) => text,
+        told => format!("{told}: {cause}"),
+    })
+}
+
 fn start_log(filter: &str) -> Result<()> {
     let filter = EnvFilter::try_new(filter).with_context(|| {
         format!("--log {filter:?}: a filter such as `info` or `warn,lnet_user=debug` is expected")
@@ -107,4 +116,20 @@ fn start_log(filter: &str) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let options = Options::parse_from(["lnetd", "--cpus", "8191"]);
+        let threads = options.threads().unwrap();
+        let error = Lnet::start_on(&options.node().unwrap(), &threads).err().unwrap().into();
+        let text = told(&error);
+        assert_eq!(text.matches("cannot run on cpu 8191").count(), 1, "{text}");
+        let error = Err::<(), _>(std::io::Error::other("why")).context("what").unwrap_err();
+        assert_eq!(told(&error), "what: why");
+    }
 }

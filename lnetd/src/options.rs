@@ -27,7 +27,7 @@ Examples:
                                            lnetctl net add --net xdp --if eth0
                                            lnetctl ping 10.0.0.2@xdp
   lnetd --config /etc/lnet.yaml          with the nets of a document, as `lnetctl export` prints it
-  lnetd --shards 4 --cpus 4-7 --spin 50  four shards on CPUs of their own, which poll a little before they sleep
+  lnetd --shards 4 --cpus 4-7 --spin 50  four shards on CPUs of their own, which poll a little
   lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
   lnetd --config /etc/lnet.yaml --selftest  and a node that `lst` of others can test
   lnetd --sock accept=all                tcp nets that take peers without a privileged port
@@ -84,7 +84,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u32).range(1..))]
     lnd_timeout: u32,
     /// A tunable of the tcp LND, as often as there are some to be set; they are listed below
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = sock::SettingParser, hide_possible_values = true)]
     sock: Vec<sock::Setting>,
     /// Take part in tests of LNet selftest, as server and as client, whose console is `lst` of a kernel node
     #[arg(long)]
@@ -237,6 +237,14 @@ mod tests {
         Options::try_parse_from(["lnetd"].into_iter().chain(words.split_whitespace()))
     }
 
+    /// Completions for bash.
+    fn completions() -> String {
+        use clap::CommandFactory;
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut Options::command(), "lnetd", &mut script);
+        String::from_utf8(script).unwrap()
+    }
+
     #[test]
     fn the_options_are_consistent() {
         use clap::CommandFactory;
@@ -266,10 +274,7 @@ mod tests {
 
     #[test]
     fn modes_are_offered_and_checked() {
-        use clap::CommandFactory;
-        let mut script = Vec::new();
-        clap_complete::generate(clap_complete::Shell::Bash, &mut Options::command(), "lnetd", &mut script);
-        assert!(String::from_utf8(script).unwrap().contains("auto native generic socket"));
+        assert!(completions().contains("auto native generic socket"));
         assert_eq!(options("--mode generic").unwrap().mode, XdpMode::Generic);
         assert!(options("--mode natve").unwrap_err().to_string().contains("native"));
     }
@@ -292,6 +297,20 @@ mod tests {
         let (_, spin) = help.split_once("--spin").unwrap();
         let (spin, _) = spin.split_once("--").unwrap();
         assert!(spin.contains(&format!("[default: {}]", spin_us())), "{spin}");
+    }
+
+    #[test]
+    fn lists_in_the_help_are_not_wrapped() {
+        // As many columns as clap fills at most.
+        for line in sock::HELP.lines().chain(EXAMPLES.lines()) {
+            assert!(line.len() <= 100, "{line}");
+        }
+    }
+
+    #[test]
+    fn tunables_of_the_tcp_lnd_are_offered() {
+        let script = completions();
+        assert!(script.contains("accept= accept_port= ") && script.contains(" credits= "), "{script}");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Tunables of the tcp LND, by the names that socklnd and the acceptor have for them.
 
+use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
 use lnet_user::{Accept, NetTunables, SockTunables};
 
 /// What the help says of `--sock`.
@@ -29,9 +32,9 @@ Tunables of the tcp LND, for --sock:
   zc_min_payload=BYTES     least payload that is sent without being copied [65536]
   credits=COUNT            messages in flight by an NI [256]
   peer_credits=COUNT       messages in flight to a peer NI, at most credits [8]
-  peer_buffer_credits=COUNT  messages of a peer NI that may be forwarded at once, 0 for peer_credits [0]
+  peer_buffer_credits=COUNT  messages of a peer NI to be forwarded at once, 0 for peer_credits [0]
   peer_timeout=SECONDS     silence after which a gateway counts as dead, 0 for never [180]
-  conns_per_peer=COUNT     connections of each bulk type with a peer, 0 for as many as the link wants [0]
+  conns_per_peer=COUNT     connections of each bulk type with a peer, 0 for what the link wants [0]
   tos=NUMBER               type of service of packets, -1 for the system's [-1]
 The last six are for NIs that say nothing else (lnetctl net add).";
 
@@ -40,6 +43,23 @@ The last six are for NIs that say nothing else (lnetctl net add).";
 pub(crate) struct Setting {
     name: String,
     value: String,
+}
+
+/// Reads settings, and offers their names.
+#[derive(Clone)]
+pub(crate) struct SettingParser;
+
+impl TypedValueParser for SettingParser {
+    type Value = Setting;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, word: &OsStr) -> Result<Setting, clap::Error> {
+        Setting::from_str.parse_ref(command, arg, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let name = |line: &'static str| line.strip_prefix("  ")?.split_inclusive('=').next();
+        Some(Box::new(HELP.lines().filter_map(name).map(PossibleValue::new)))
+    }
 }
 
 impl FromStr for Setting {
