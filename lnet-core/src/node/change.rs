@@ -205,8 +205,8 @@ impl<O: Clone> Draft<'_, O> {
             }
             Change::Set { setting, value } => {
                 let changed = self.plan.settings.with(*setting, *value);
-                let error = ChangeError::Setting { setting: *setting, value: *value };
-                self.plan.settings = changed.ok_or(error)?;
+                let settings = &self.plan.settings;
+                self.plan.settings = changed.ok_or_else(|| settings.refusal(*setting, *value))?;
                 Ok(())
             }
         }

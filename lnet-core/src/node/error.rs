@@ -104,23 +104,41 @@ pub enum ChangeError {
     #[error("{0}")]
     Rule(RuleError),
     /// A tunable has no such value, or not together with the others.
-    #[error("{setting} {value}: {}", expected_of(*setting))]
+    #[error("{setting} {value}: {range} is expected")]
     Setting {
         /// The tunable.
         setting: Global,
         /// The value.
         value: i64,
+        /// What it may be.
+        range: SettingRange,
     },
 }
 
-/// What is expected of a tunable.
-fn expected_of(setting: Global) -> String {
-    match setting {
-        Global::RetryCount => "0 to transaction_timeout is expected, 0 without health_sensitivity".into(),
-        Global::TransactionTimeout => "more than retry_count is expected".into(),
-        _ => {
-            let (low, high) = setting.range();
-            format!("{low} to {high} is expected")
+/// What a tunable may be, beside the others as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SettingRange {
+    /// It depends on no other: from and to.
+    #[error("{0} to {1}")]
+    Fixed(u32, u32),
+    /// Retries take a second each at least.
+    #[error("0 to {0}, which is transaction_timeout,")]
+    Timeout(u32),
+    /// The timeout has room for all retries.
+    #[error("{} to {}, which is more than retry_count,", .0.saturating_add(1), u32::MAX)]
+    Retries(u32),
+    /// No NI is ever better than another one, so none is tried again.
+    #[error("0, while health_sensitivity is 0,")]
+    NoHealth,
+}
+
+impl SettingRange {
+    pub(super) const fn contains(self, value: u32) -> bool {
+        match self {
+            Self::Fixed(least, greatest) => least <= value && value <= greatest,
+            Self::Timeout(timeout) => value <= timeout,
+            Self::Retries(retries) => value > retries,
+            Self::NoHealth => value == 0,
         }
     }
 }

@@ -44,7 +44,7 @@ use lnet_wire::{Global, Net, Nid};
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
 pub use change::{Change, policy_word};
 pub use discovery::PushCounters;
-pub use error::{ChangeError, DriverError, RequestError};
+pub use error::{ChangeError, DriverError, RequestError, SettingRange};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
 pub use peers::{Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
 pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use lnet_wire::{Discovery, Global};
 
+use super::{ChangeError, SettingRange};
 use crate::tunables::{ResponseTracking, Tunables};
 
 /// The values of all [`Global`]s.
@@ -51,10 +52,27 @@ impl Settings {
         }
     }
 
+    /// What one may be while the others are as they are.
+    fn range(&self, setting: Global) -> SettingRange {
+        match setting {
+            Global::RetryCount if self.get(Global::HealthSensitivity) == 0 => SettingRange::NoHealth,
+            Global::RetryCount => SettingRange::Timeout(self.get(Global::TransactionTimeout)),
+            Global::TransactionTimeout => SettingRange::Retries(self.get(Global::RetryCount)),
+            _ => {
+                let (least, greatest) = setting.range();
+                SettingRange::Fixed(least, greatest)
+            }
+        }
+    }
+
+    /// Why one does not take a value.
+    pub(super) fn refusal(&self, setting: Global, value: i64) -> ChangeError {
+        ChangeError::Setting { setting, value, range: self.range(setting) }
+    }
+
     /// The same with another value of one; `None` if it is out of range, or does not go with the others.
     #[must_use]
     pub fn with(&self, setting: Global, value: i64) -> Option<Self> {
-        let retry_count = i64::from(self.get(Global::RetryCount));
         let value = match setting {
             Global::Discovery => Discovery::from_number(value) as i64,
             Global::DropAsymRoute => i64::from(value != 0),
@@ -62,18 +80,8 @@ impl Settings {
             Global::MaxInterfaces if value < setting.range().0.into() => setting.default_value().into(),
             _ => value,
         };
-        let is_healthy = self.get(Global::HealthSensitivity) != 0;
-        let goes_with_others = match setting {
-            Global::RetryCount => {
-                value <= i64::from(self.get(Global::TransactionTimeout)) && (value == 0 || is_healthy)
-            }
-            Global::TransactionTimeout => value > retry_count,
-            Global::LndTimeout => false,
-            _ => true,
-        };
-        let (least, greatest) = setting.range();
-        let in_range = |value: &u32| (least..=greatest).contains(value) && goes_with_others;
-        let value = u32::try_from(value).ok().filter(in_range)?;
+        let is_settable = |value: &u32| setting != Global::LndTimeout && self.range(setting).contains(*value);
+        let value = u32::try_from(value).ok().filter(is_settable)?;
         let mut changed = *self;
         changed.0[setting as usize] = value;
         if setting == Global::HealthSensitivity && value == 0 {
@@ -87,7 +95,6 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::ChangeError;
 
     fn with(changes: &[(Global, i64)]) -> Option<Settings> {
         changes
@@ -110,10 +117,17 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_limit() {
-        let refused = |setting, value| alloc::format!("{}", ChangeError::Setting { setting, value });
-        assert!(refused(Global::RetryCount, 151).contains("0 to transaction_timeout is expected"));
-        assert!(refused(Global::TransactionTimeout, 2).contains("more than retry_count is expected"));
-        assert!(refused(Global::HealthSensitivity, 1001).contains("0 to 1000 is expected"));
+        let refused = |settings: &Settings, setting, value, expected: &str| {
+            assert_eq!(settings.with(setting, value), None);
+            let text = alloc::format!("{}", settings.refusal(setting, value));
+            assert_eq!(text, alloc::format!("{setting} {value}: {expected} is expected"));
+        };
+        let all = &Settings::default();
+        refused(all, Global::RetryCount, 151, "0 to 150, which is transaction_timeout,");
+        refused(all, Global::TransactionTimeout, 2, "3 to 4294967295, which is more than retry_count,");
+        refused(all, Global::HealthSensitivity, 1001, "0 to 1000");
+        let ill = &all.with(Global::HealthSensitivity, 0).unwrap();
+        refused(ill, Global::RetryCount, 1, "0, while health_sensitivity is 0,");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, Change, ChangeError, NetOptions, Outcome, Report, Request, RequestError};
+use lnet_core::node::{
+    Action, Change, ChangeError, NetOptions, Outcome, Report, Request, RequestError, SettingRange,
+};
 use lnet_core::topology::NiStatus;
 use lnet_wire::ping::{self, PingInfo};
 use lnet_wire::steer::{Policy, Spread};
@@ -132,7 +134,11 @@ fn a_wrong_change_spoils_its_batch() {
         ),
         (
             Change::Set { setting: Global::RetryCount, value: 151 },
-            ChangeError::Setting { setting: Global::RetryCount, value: 151 },
+            ChangeError::Setting {
+                setting: Global::RetryCount,
+                value: 151,
+                range: SettingRange::Timeout(150),
+            },
             22,
         ),
     ];

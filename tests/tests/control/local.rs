@@ -53,7 +53,7 @@ fn what_is_exported_is_imported_again() {
 #[test]
 fn refusals_name_the_way_out() {
     let node = Daemon::start(Directory::new(), None, "--configure");
-    node.bad("set retry_count 151", &["0 to transaction_timeout is expected"]);
+    node.bad("set retry_count 151", &["0 to 150, which is transaction_timeout, is expected"]);
     let ran = node.run("ping 10.0.0.1@tcp");
     assert!(ran.stdout.contains("no NI here is on tcp, there are NIs on lo alone"), "{ran:?}");
     node.good("load start target");
