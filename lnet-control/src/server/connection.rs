@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
+use serde_json::Value;
 use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -180,7 +181,20 @@ impl<'a, H: Handler> Connection<'a, H> {
 
 /// A request as it came, for the log.
 fn text(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|error| error.to_string())
+    serde_json::to_value(value).map_or_else(|error| error.to_string(), |value| said(value).to_string())
+}
+
+/// What was said, without what was left open.
+fn said(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, said(value)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(said).collect(),
+        value => value,
+    }
 }
 
 /// Ready when the server stops, which it also does by going away.

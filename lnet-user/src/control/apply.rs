@@ -12,7 +12,7 @@ use super::Control;
 use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::Plan;
-use crate::node::{LndOptions, NiState};
+use crate::node::{LndOptions, NiState, XdpMode};
 use crate::runtime::Worker;
 
 impl Control {
@@ -141,7 +141,9 @@ fn log_changes(before: &[NiState], after: &[NiState]) {
     for ni in after.iter().filter(|ni| !is_in(before, ni)) {
         let NiState { config, xdp, .. } = ni;
         let mode = xdp.as_ref().map(|xdp| tracing::field::display(xdp.mode));
-        let (queues, port) = xdp.as_ref().map(|xdp| (xdp.queues, xdp.udp_port)).unzip();
+        // Sockets have no queues.
+        let queues = xdp.as_ref().filter(|xdp| xdp.mode != XdpMode::Socket).map(|xdp| xdp.queues);
+        let port = xdp.as_ref().map(|xdp| xdp.udp_port);
         info!(nid = %config.nid, interface = config.interface, mode, queues, port, "NI added");
     }
 }

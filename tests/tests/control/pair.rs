@@ -171,6 +171,14 @@ fn sockets_and_rings_talk_to_each_other() {
     let [a, b] = two.nids(0);
     two.a.good(&format!("ping --timeout 10 {b}"));
     two.b.good(&format!("ping --timeout 10 {a}"));
+    // Sockets have no queues; of a change the log has what was asked for.
+    let log = two.a.directory.log();
+    let lines = |what: &str| log.lines().filter(|line| line.contains(what)).collect::<Vec<_>>();
+    assert!(
+        lines("NI added").iter().all(|line| line.contains("mode=socket") && !line.contains("queues=")),
+        "{log}"
+    );
+    assert!(lines("change=").len() == 2 && !log.contains("null"), "{log}");
 }
 
 /// The program is all that there is: no file of this workspace, and no variable.
