@@ -56,7 +56,7 @@ pub struct ForgedSource {
 /// What a shard has learned of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PeerChange {
-    /// What goes to it by a path is not answered any more.
+    /// What goes to it by a path is not answered: any more, or still not.
     Silent,
     /// It is again.
     Answers,
@@ -81,7 +81,10 @@ impl Shard {
     }
 
     pub(super) fn note_peer(&mut self, peer: &Nid, change: PeerChange) {
-        if self.peer_changes.len() < PEER_CHANGES_MAX {
+        // Silence is found again and again, and says as much when it is fetched once.
+        let former = self.peer_changes.iter().rfind(|(nid, _)| nid == peer);
+        let is_told = change == PeerChange::Silent && former.is_some_and(|(_, former)| *former == change);
+        if !is_told && self.peer_changes.len() < PEER_CHANGES_MAX {
             self.peer_changes.push_back((*peer, change));
         }
     }

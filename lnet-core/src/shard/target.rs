@@ -194,9 +194,9 @@ impl Uplink for Shard {
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
         let was_silent = self.paths.was_silent(path);
         self.note_path(now, path, report);
-        match (was_silent, report) {
-            (false, PathReport::Silent) => self.note_peer(&path.peer, PeerChange::Silent),
-            (true, PathReport::Answers { .. }) => self.note_peer(&path.peer, PeerChange::Answers),
+        match report {
+            PathReport::Silent => self.note_peer(&path.peer, PeerChange::Silent),
+            PathReport::Answers { .. } if was_silent => self.note_peer(&path.peer, PeerChange::Answers),
             _ => {}
         }
     }

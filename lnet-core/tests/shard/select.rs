@@ -120,6 +120,11 @@ fn changes_of_peers_are_told_once() {
         (nid(1, 3), PeerChange::Restarted),
     ];
     assert_eq!(told(&mut node), expected);
+    // It goes on not to answer.
+    for _ in 0..2 {
+        (0..100).for_each(|_| node.shard.path_health(NOW, &path, PathReport::Silent));
+        assert_eq!(told(&mut node), [(nid(1, 2), PeerChange::Silent)]);
+    }
     (0..1000).for_each(|_| node.shard.restarted(&nid(1, 3)));
     assert_eq!(told(&mut node).len(), 64);
     assert_eq!(told(&mut node), []);

@@ -18,8 +18,9 @@ use crate::runtime::Worker;
 /// How long nothing more is said of the same kind: of refused frames, of refused connections, and of the new
 /// lives of a peer.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
-/// How long a peer may be silent that is not said to be so: a frame may be lost.
-const SILENCE: Duration = Duration::from_secs(1);
+/// How long a peer may be silent that is not said to be so: a frame may be lost, and what goes another way
+/// for a while tells nothing of it.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Peers that are remembered.
 const PEERS_MAX: usize = 4096;
 /// What is refused since it is wrong, not since it comes late, twice or too fast.
@@ -56,14 +57,22 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
 #[derive(Debug, Default)]
 pub(super) struct PeerLog {
     known: HashSet<Nid>,
-    /// Since when peers do not answer, and whether that was told.
-    silent: HashMap<Nid, (Instant, bool)>,
+    silent: HashMap<Nid, Silence>,
     restarted: HashMap<Nid, Instant>,
     /// Peers that tell something else than is known, and when that was told.
     differing: HashMap<Nid, Instant>,
     /// What was refused, by reason, when that was looked at, and when.
     refused: BTreeMap<Reason, u64>,
     looked: Option<Instant>,
+}
+
+/// A peer that does not answer.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    since: Instant,
+    /// When it did not answer for the last time.
+    last: Instant,
+    is_told: bool,
 }
 
 /// What is refused, and why.
@@ -96,13 +105,9 @@ impl PeerLog {
     /// Tells what a shard has learned of a peer.
     pub(super) fn note(&mut self, now: Instant, nid: Nid, change: PeerChange) {
         match change {
-            PeerChange::Silent => {
-                if self.silent.len() < PEERS_MAX {
-                    self.silent.entry(nid).or_insert((now, false));
-                }
-            }
+            PeerChange::Silent => self.note_silence(now, nid),
             PeerChange::Answers => {
-                if let Some((_, true)) = self.silent.remove(&nid) {
+                if self.silent.remove(&nid).is_some_and(|silence| silence.is_told) {
                     info!(%nid, "a peer answers again");
                 }
             }
@@ -124,13 +129,19 @@ impl PeerLog {
         }
     }
 
-    /// Tells which peers have not answered for a while.
-    pub(super) fn tell_silent(&mut self, now: Instant) {
-        for (nid, (since, is_told)) in &mut self.silent {
-            if !*is_told && now >= *since + SILENCE {
-                *is_told = true;
-                warn!(%nid, "a peer does not answer");
-            }
+    /// Tells of a peer that has not answered, and still does not when it is asked again.
+    fn note_silence(&mut self, now: Instant, nid: Nid) {
+        // One silence is no news where none has followed.
+        self.silent.retain(|_, silence| silence.is_told || now < silence.last + INTERVAL);
+        if self.silent.len() == PEERS_MAX {
+            return;
+        }
+        let first = Silence { since: now, last: now, is_told: false };
+        let silence = self.silent.entry(nid).or_insert(first);
+        silence.last = now;
+        if !silence.is_told && now >= silence.since + SILENCE {
+            silence.is_told = true;
+            warn!(%nid, "a peer does not answer");
         }
     }
 
@@ -234,9 +245,7 @@ mod tests {
             tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
                 for (after, host, change) in changes {
                     log.note(begun + *after, nid(*host), *change);
-                    log.tell_silent(begun + *after);
                 }
-                log.tell_silent(begun + INTERVAL);
             });
             lines.lock().unwrap().len()
         };
@@ -245,7 +254,11 @@ mod tests {
         // Two shards find out the same.
         let late = 2 * SILENCE;
         assert_eq!(count(&[(now, 1, Silent), (late, 1, Silent), (late, 1, Answers), (late, 1, Answers)]), 2);
-        assert_eq!(count(&[(now, 1, Silent), (now, 2, Silent), (late, 3, Answers)]), 2);
+        assert_eq!(count(&[(now, 1, Silent), (now, 2, Silent), (late, 1, Silent), (late, 2, Silent)]), 2);
+        // What went another way then, or came after all, tells nothing of the peer.
+        assert_eq!(count(&[(now, 1, Silent), (now, 1, Silent), (late, 3, Silent)]), 0);
+        assert_eq!(count(&[(now, 1, Silent), (late, 1, Answers)]), 0);
+        assert_eq!(count(&[(now, 1, Silent), (INTERVAL, 1, Silent), (INTERVAL + late, 1, Silent)]), 1);
         assert_eq!(count(&[(now, 1, Silent), (SILENCE / 2, 1, Answers)]), 0);
         assert_eq!(
             count(&[(now, 1, Restarted), (INTERVAL / 2, 1, Restarted), (2 * INTERVAL, 1, Restarted)]),

@@ -608,7 +608,6 @@ impl Core {
         let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
         differences.iter().for_each(|difference| log.note_difference(now, difference));
-        log.tell_silent(now);
         if is_due {
             log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());
         }
