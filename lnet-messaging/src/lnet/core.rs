@@ -9,6 +9,8 @@ use lnet_user::ProcessId;
 use super::address::LnetAddress;
 use super::network::{EventKind, NetworkEvent, Payload};
 use super::ring::Producer;
+#[cfg(feature = "internals")]
+use crate::buffer::Memory;
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
 
@@ -178,7 +180,8 @@ impl Wait {
     }
 }
 
-/// Has another thread leave so many events in a ring, and takes them from there.
+/// Has another thread leave so many events of messages in a ring, each made of an event of LNet as a transfer
+/// machine makes it, and takes them from there.
 #[cfg(feature = "internals")]
 pub(crate) fn pass_through_ring(count: u64) {
     /// Events that may wait in the ring.
@@ -186,20 +189,27 @@ pub(crate) fn pass_through_ring(count: u64) {
     let (mut producer, mut consumer) = super::ring::ring();
     let is_ready = consumer.reserve(SLOTS).is_ok();
     debug_assert!(is_ready, "{SLOTS} slots");
+    let initiator = Some(ProcessId { nid: lnet_user::Nid::LO, pid: ProcessId::LUSTRE_PID });
+    let hdr_data = super::address::join(1, 34);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut wait = Wait::default();
             for number in 0..count {
-                let mut event = RingEvent {
-                    number,
-                    payload: Payload::None,
-                    length_bytes: 0,
-                    offset_bytes: 0,
-                    sender: Sender::None,
+                let id = BufferId { queue: QueueType::Receive, number };
+                let event = NetworkEvent {
+                    user_ptr: number,
+                    kind: EventKind::Put,
                     status: Ok(()),
-                    queue: QueueType::Send,
-                    is_last: true,
+                    is_unlinked: true,
+                    length_bytes: 8,
+                    offset_bytes: 0,
+                    hdr_data,
+                    initiator: *std::hint::black_box(&initiator),
+                    // Without bytes it takes no memory.
+                    payload: Payload::Memory(Memory::default()),
                 };
+                let mut operation = Operation { id, reply: None, refusal: None };
+                let Some(mut event) = operation.meaning(event) else { return };
                 while let Err(refused) = producer.push(event) {
                     event = refused;
                     wait.turn();

@@ -56,18 +56,15 @@ impl<T> Producer<T> {
     ///
     /// # Errors
     /// The event, where no slot was reserved for it.
+    #[inline]
     pub(crate) fn push(&mut self, event: T) -> Result<(), T> {
-        let mut event = event;
-        loop {
-            let rtrb::PushError::Full(refused) = match self.ring.push(event) {
-                Ok(()) => return Ok(()),
-                Err(full) => full,
-            };
-            event = refused;
+        // Looked at first: an event that is not refused is written where it stays, and nowhere before.
+        while self.ring.is_full() {
             let Ok(longer) = self.longer.pop() else { return Err(event) };
             // With the former end goes the promise of more events in that ring.
             self.ring = longer;
         }
+        self.ring.push(event).map_err(|rtrb::PushError::Full(event)| event)
     }
 }
 
@@ -107,15 +104,18 @@ impl<T> Consumer<T> {
     }
 
     /// Takes the oldest event.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
-        loop {
-            let ring = self.rings.front_mut()?;
-            if let Ok(event) = ring.pop() {
-                return Some(event);
-            }
-            if self.rings.len() == 1 || !self.rings.front()?.is_abandoned() {
-                return None;
-            }
+        match self.rings.front_mut()?.pop() {
+            Ok(event) => Some(event),
+            Err(_) => self.pop_later(),
+        }
+    }
+
+    /// Takes the oldest event where the oldest ring had none.
+    #[cold]
+    fn pop_later(&mut self) -> Option<T> {
+        while self.rings.len() > 1 && self.rings.front()?.is_abandoned() {
             // The end was dropped without order. Behind the fence all is there that was added before, and
             // nothing comes any more.
             fence(Ordering::Acquire);
@@ -123,7 +123,11 @@ impl<T> Consumer<T> {
                 return Some(event);
             }
             self.rings.pop_front();
+            if let Ok(event) = self.rings.front_mut()?.pop() {
+                return Some(event);
+            }
         }
+        None
     }
 
     /// Whether there is no event. One that is coming at the moment may be missed.
@@ -174,11 +178,16 @@ mod model {
     }
 
     impl<T> RingProducer<T> {
-        pub(super) fn push(&mut self, event: T) -> Result<(), rtrb::PushError<T>> {
+        pub(super) fn is_full(&self) -> bool {
             let tail = self.0.tail.load(Ordering::Relaxed);
-            if tail - self.0.head.load(Ordering::Acquire) == self.0.slots.len() {
+            tail - self.0.head.load(Ordering::Acquire) == self.0.slots.len()
+        }
+
+        pub(super) fn push(&mut self, event: T) -> Result<(), rtrb::PushError<T>> {
+            if self.is_full() {
                 return Err(rtrb::PushError::Full(event));
             }
+            let tail = self.0.tail.load(Ordering::Relaxed);
             self.0.exchange(tail, Some(event));
             self.0.tail.store(tail + 1, Ordering::Release);
             Ok(())
