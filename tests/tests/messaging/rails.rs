@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lnet_messaging::{BufferId, EndPoint, Errno, Event, Operation, QueueType};
-use lnet_tests::netns::{Wiring, ip, wait_until};
+use lnet_tests::netns::{Wiring, enter, ip, wait_until};
 use lnet_user::Global;
+use lnet_user::internals::bpf::Faults;
 
 use crate::common::{PATIENCE, Party};
 use crate::nets::{Carrier, Nodes, privileged};
@@ -28,7 +29,7 @@ const STEP: u64 = 2000;
 const BULK_STEP: u64 = 10;
 /// After which an answer over tcp is not waited for, and a message that has not arrived is given up.
 const ANSWER_TIMEOUT_S: u32 = 4;
-/// How often a rail is cut.
+/// The rails, each of which is cut once.
 const CUTS: usize = 2;
 /// How long the receiver waits for messages that are missing over tcp, in all.
 const MISSING: Duration = Duration::from_secs(3 * ANSWER_TIMEOUT_S as u64);
@@ -170,17 +171,56 @@ fn go_on(progress: &Progress, what: &str) {
     });
 }
 
-/// Cuts each rail, and mends it. The next one is cut when messages go by it again.
-fn cut_each_rail(nodes: &Nodes, progress: &Progress) {
-    go_on(progress, "a step by both rails");
-    wait_until("both rails are used", PATIENCE, || nodes.sent_by_near().iter().all(|sent| *sent > STEP / 10));
-    for (rail, interface) in nodes.netns.a().interfaces().iter().enumerate() {
-        for state in ["down", "up"] {
-            ip(nodes.netns.a(), &format!("link set dev {} {state}", interface.name));
-            go_on(progress, &format!("a step with {} {state}", interface.name));
+/// How a rail is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cut {
+    /// The near end's link goes down, which both nodes are told.
+    Link,
+    /// XDP drops all that comes to the near end, to the far end: neither node is told.
+    Drop { near: bool, far: bool },
+}
+
+impl Cut {
+    /// Cuts a rail, or mends it.
+    fn set(self, nodes: &Nodes, rail: usize, is_cut: bool) {
+        let (near, far) = match self {
+            Self::Link => {
+                let name = &nodes.netns.a().interfaces()[rail].name;
+                let state = if is_cut { "down" } else { "up" };
+                ip(nodes.netns.a(), &format!("link set dev {name} {state}"));
+                return;
+            }
+            Self::Drop { near, far } => (near, far),
+        };
+        let ends = [(nodes.netns.a(), near), (nodes.netns.b(), far)];
+        for (namespace, _) in ends.iter().filter(|(_, drops)| *drops) {
+            let name = &namespace.interfaces()[rail].name;
+            let mut faults = enter(namespace, || Faults::attached_to(name).unwrap());
+            faults.set_loss(if is_cut { 1_000_000 } else { 0 }).unwrap();
         }
+    }
+}
+
+/// Waits until a good number of messages has gone by a rail.
+fn await_use(nodes: &Nodes, rail: usize) {
+    let before = nodes.sent_by_near()[rail];
+    wait_until("the rail is used", PATIENCE, || nodes.sent_by_near()[rail] > before + STEP / 10);
+}
+
+/// Cuts each rail while messages go by it, and mends it.
+fn cut_each_rail(nodes: &Nodes, cut: Cut, progress: &Progress) {
+    go_on(progress, "a step by both rails");
+    for rail in 0..CUTS {
+        await_use(nodes, rail);
+        cut.set(nodes, rail, true);
         let before = nodes.sent_by_near()[rail];
-        wait_until("the rail is used again", PATIENCE, || nodes.sent_by_near()[rail] > before + STEP / 10);
+        go_on(progress, &format!("a step with rail {rail} cut"));
+        let sent = nodes.sent_by_near()[rail] - before;
+        // What went there before the cut was found, and pings since.
+        assert!(sent < STEP / 4, "{sent} by a rail that is cut");
+        cut.set(nodes, rail, false);
+        go_on(progress, &format!("a step with rail {rail} mended, {sent} by it meanwhile"));
+        await_use(nodes, rail);
     }
 }
 
@@ -198,7 +238,7 @@ fn may_have_arrived(errno: &Errno) -> bool {
     matches!(errno, Errno::TimedOut | Errno::ConnectionReset)
 }
 
-fn a_rail_is_cut(carrier: Carrier, discovery: Discovery) {
+fn a_rail_is_cut(carrier: Carrier, discovery: Discovery, cut: Cut) {
     if !privileged() {
         return;
     }
@@ -220,7 +260,7 @@ fn a_rail_is_cut(carrier: Carrier, discovery: Discovery) {
         let receiver = scope.spawn(|| receive_all(&mut far, &progress, missing));
         let sender = scope.spawn(|| send_all(&mut near, &to, &progress));
         let fetcher = scope.spawn(|| fetch_all(&mut bulk, &progress));
-        let cuts = || cut_each_rail(&nodes, &progress);
+        let cuts = || cut_each_rail(&nodes, cut, &progress);
         let cuts = std::panic::catch_unwind(std::panic::AssertUnwindSafe(cuts));
         progress.stops.store(true, Ordering::Release);
         let (sent, failed) = sender.join().unwrap();
@@ -257,20 +297,35 @@ fn a_rail_is_cut(carrier: Carrier, discovery: Discovery) {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_a_rail_over_rings_is_cut() {
-    a_rail_is_cut(Carrier::Rings, Discovery::Asked);
+    a_rail_is_cut(Carrier::Rings, Discovery::Asked, Cut::Link);
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_when_a_rail_over_sockets_is_cut() {
-    a_rail_is_cut(Carrier::Sockets, Discovery::Asked);
+    a_rail_is_cut(Carrier::Sockets, Discovery::Asked, Cut::Link);
 }
 
 #[test]
 fn what_tcp_had_taken_is_all_that_is_missing_when_a_rail_is_cut() {
-    a_rail_is_cut(Carrier::Tcp, Discovery::Asked);
+    a_rail_is_cut(Carrier::Tcp, Discovery::Asked, Cut::Link);
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_where_traffic_finds_the_rails() {
-    a_rail_is_cut(Carrier::Rings, Discovery::ByTraffic);
+    a_rail_is_cut(Carrier::Rings, Discovery::ByTraffic, Cut::Link);
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_a_rail_drops_all_that_is_sent() {
+    a_rail_is_cut(Carrier::Rings, Discovery::Asked, Cut::Drop { near: false, far: true });
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_a_rail_drops_all_that_comes_back() {
+    a_rail_is_cut(Carrier::Rings, Discovery::Asked, Cut::Drop { near: true, far: false });
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_a_rail_drops_all_in_both_directions() {
+    a_rail_is_cut(Carrier::Rings, Discovery::Asked, Cut::Drop { near: true, far: true });
 }
