@@ -2,7 +2,7 @@
 //! ring.
 
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lnet_core::limits::Limits;
@@ -50,9 +50,9 @@ fn await_start(tm: &TransferMachine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lnet transport over a node that reaches itself alone, with room for so many buffers of so many
-/// transfer machines.
-fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)> {
+/// The lnet transport over a node of so many shards that reaches itself alone, each with room for so many
+/// buffers of so many transfer machines.
+fn loopback(shards: u32, tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)> {
     let limits = Limits {
         match_entries: (buffers + 1024).next_power_of_two(),
         memory_descs: (buffers + 1024).next_power_of_two(),
@@ -61,11 +61,87 @@ fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)
         unlimited_events: 64,
         ..Limits::DEFAULT
     };
-    let config = NodeConfig::loopback().limits(limits).policies(vec![(PORTAL, portal_policy())]);
+    let config = NodeConfig::loopback().shards(shards).limits(limits);
+    let config = config.policies(vec![(PORTAL, portal_policy())]);
     let lnet = Lnet::start(&config)?;
     lnet.open()?;
     let transport = LnetTransport::with_event_slots(&lnet, EVENT_SLOTS).shared();
     Ok((lnet, transport))
+}
+
+fn address(tmid: u32) -> String {
+    format!("0@lo:12345:{PORTAL}:{tmid}")
+}
+
+/// So many transfer machines that have so many passive buffers queued each.
+fn loaded(
+    domain: &Domain,
+    handler: &Arc<dyn Handler>,
+    tms: u32,
+    buffers_each: u32,
+) -> anyhow::Result<Vec<TransferMachine>> {
+    let machines = (1..=tms).map(|tmid| start(domain, Arc::clone(handler), &address(tmid)));
+    let machines: Vec<_> = machines.collect::<Result<_, _>>()?;
+    for tm in &machines {
+        for _ in 0..buffers_each {
+            tm.add(domain.allocate(1, BUFFER_BYTES)?, Operation::PassiveReceive { initiator: None })?;
+        }
+    }
+    Ok(machines)
+}
+
+/// Counts buffers that were deleted.
+struct Deleted(mpsc::SyncSender<()>);
+
+impl Handler for Deleted {
+    fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
+        drop(event);
+        // What is aborted at the end has ended with the measurement, which listens no more.
+        let _ = self.0.try_send(());
+    }
+}
+
+/// Buffers that are added to a transfer machine in one go, and then deleted.
+const BATCH: usize = 16;
+
+/// Nanoseconds that the addition of a buffer takes, and that its end takes from its deletion to its event,
+/// among so many transfer machines of so many buffers each, spread over so many shards. Ten of them have
+/// sixteen buffers added and deleted at a time, in turn.
+///
+/// # Errors
+/// What the layer refused.
+pub fn add_and_end_ns(shards: u32, tms: u32, buffers_each: u32, rounds: u32) -> anyhow::Result<[f64; 2]> {
+    let (_lnet, transport) = loopback(shards, tms, tms * buffers_each)?;
+    let domain = Domain::new(&transport)?;
+    let (told, ends) = mpsc::sync_channel(BATCH);
+    let handler: Arc<dyn Handler> = Arc::new(Deleted(told));
+    let machines = loaded(&domain, &handler, tms, buffers_each)?;
+    let mut taken = [Duration::ZERO; 2];
+    for round in 0..rounds + rounds / 10 {
+        let tm = &machines[round as usize % 10.min(machines.len())];
+        let buffers: Vec<Buffer> =
+            (0..BATCH).map(|_| domain.allocate(1, BUFFER_BYTES)).collect::<Result<_, _>>()?;
+        let begun = Instant::now();
+        let mut ids = [None; BATCH];
+        for (id, buffer) in ids.iter_mut().zip(buffers) {
+            *id = Some(tm.add(buffer, Operation::PassiveReceive { initiator: None })?.id);
+        }
+        let added = Instant::now();
+        for id in ids.iter().flatten() {
+            ensure!(tm.del(*id), "a buffer has ended before it was deleted");
+        }
+        for _ in 0..BATCH {
+            ends.recv_timeout(PATIENCE).context("a buffer that was deleted has not ended")?;
+        }
+        // The first tenth does not count.
+        if round >= rounds / 10 {
+            let [add, end] = &mut taken;
+            *add += added - begun;
+            *end += added.elapsed();
+        }
+    }
+    let count = f64::from(rounds) * BATCH as f64;
+    Ok(taken.map(|taken| taken.as_nanos() as f64 / count))
 }
 
 /// Nanoseconds that a message takes from the addition of its receive buffer until both of its buffers have
@@ -75,20 +151,12 @@ fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)
 /// # Errors
 /// What the layer refused.
 pub fn message_ns(tms: u32, buffers_each: u32, visited: u32, rounds: u32) -> anyhow::Result<f64> {
-    let (_lnet, transport) = loopback(tms, tms * buffers_each)?;
+    let (_lnet, transport) = loopback(1, tms, tms * buffers_each)?;
     let domain = Domain::new(&transport)?;
     let (told, ends) = mpsc::sync_channel(64);
-    let address = |tmid: u32| format!("0@lo:12345:{PORTAL}:{tmid}");
-    let make = |tmid| start(&domain, Arc::new(Ends(told.clone())), &address(tmid));
-    let machines: Vec<TransferMachine> = (1..=tms).map(make).collect::<Result<_, _>>()?;
+    let handler: Arc<dyn Handler> = Arc::new(Ends(told));
+    let machines = loaded(&domain, &handler, tms, buffers_each)?;
     let receive = || Operation::Receive { min_receive_bytes: BUFFER_BYTES as u64, max_messages: 1 };
-    for tm in &machines {
-        for _ in 0..buffers_each {
-            // Of another kind than what is measured, which would come to them else.
-            let passive = Operation::PassiveReceive { initiator: None };
-            tm.add(domain.allocate(1, BUFFER_BYTES)?, passive)?;
-        }
-    }
     let from = &machines[0];
     let to = |at: usize| from.create_end_point(&address(at as u32 + 1));
     let mut begun = Instant::now();
@@ -232,6 +300,10 @@ mod tests {
     #[test]
     fn messages_end_among_many_buffers_and_pools_provide() {
         assert!(message_ns(3, 5, 3, 20).unwrap() > 0.0);
+        for shards in [1, 2] {
+            let [add, end] = add_and_end_ns(shards, 3, 5, 20).unwrap();
+            assert!(add > 0.0 && end > 0.0, "{shards}");
+        }
         for over in [Over::Mem, Over::Loopback] {
             assert!(provisions_per_second(over, 100).unwrap() > 0.0, "{over:?}");
         }

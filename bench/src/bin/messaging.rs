@@ -34,11 +34,13 @@ const WINDOW: usize = 8;
 /// Few transfer machines and many; buffers of each.
 const MACHINES: [u32; 2] = [10, 1000];
 const BUFFERS_EACH: u32 = 100;
+/// Cases of additions and ends: shards, and transfer machines beside the few.
+const SPREAD: [(u32, u32); 4] = [(1, 100), (1, 1000), (2, 100), (2, 1000)];
 
 /// A figure beside what it is compared with: that of bare LNet, or of a smaller case. Medians over the turns.
 #[derive(Serialize)]
 struct Row {
-    name: &'static str,
+    name: String,
     unit: &'static str,
     measured: f64,
     /// `None`: the bound is for the figure itself.
@@ -84,6 +86,8 @@ struct Figures {
     registered_fetches: Vec<f64>,
     message_ns: [Vec<f64>; 2],
     message_to_each_ns: [Vec<f64>; 2],
+    /// Additions and ends, by the cases of [`SPREAD`].
+    spread: [[[Vec<f64>; 2]; 2]; SPREAD.len()],
     local: [Vec<f64>; 2],
     ring: Vec<f64>,
     pool: [Vec<f64>; 2],
@@ -125,6 +129,7 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     for (of, machines) in figures.message_to_each_ns.iter_mut().zip([many, few]) {
         of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
     }
+    measure_spread(part(1000), &mut figures.spread)?;
     for (of, is_coloured) in figures.local.iter_mut().zip([true, false]) {
         of.push(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
     }
@@ -136,6 +141,17 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     Ok(())
 }
 
+/// The few are measured anew beside each case: what a machine does changes by the minute.
+fn measure_spread(rounds: u32, figures: &mut [[[Vec<f64>; 2]; 2]; SPREAD.len()]) -> anyhow::Result<()> {
+    for (figures, (shards, many)) in figures.iter_mut().zip(SPREAD) {
+        for (which, machines) in [many, MACHINES[0]].into_iter().enumerate() {
+            let taken = queues::add_and_end_ns(shards, machines, BUFFERS_EACH, rounds)?;
+            figures.iter_mut().zip(taken).for_each(|(of, ns)| of[which].push(ns));
+        }
+    }
+    Ok(())
+}
+
 fn rows(figures: &Figures) -> Vec<Row> {
     let Figures {
         round_trip_us,
@@ -143,25 +159,34 @@ fn rows(figures: &Figures) -> Vec<Row> {
         registered_fetches,
         message_ns,
         message_to_each_ns,
+        spread,
         local,
         ring,
         pool,
     } = figures;
-    let beside = |name, unit, [of, baseline]: [&[f64]; 2], limit| Row {
-        name,
+    let beside = |name: &str, unit, [of, baseline]: [&[f64]; 2], limit| Row {
+        name: name.to_owned(),
         unit,
         measured: median(of),
         baseline: Some(median(baseline)),
         limit,
     };
-    let alone = |name, of, bound| Row {
-        name,
+    let alone = |name: &str, of, bound| Row {
+        name: name.to_owned(),
         unit: "million/s",
         measured: median(of),
         baseline: None,
         limit: at_least(bound),
     };
-    vec![
+    let spread = spread.iter().zip(SPREAD).flat_map(|([add, end], (shards, many))| {
+        let of = |what, figures| {
+            let few = MACHINES[0];
+            let name = format!("{what} among {many} / {few} TMs, {shards} shards");
+            beside(&name, "ns", both(figures), at_most(1.25))
+        };
+        [of("addition", add), of("end", end)]
+    });
+    let mut rows = vec![
         beside("message, round trip / Put", "us", both(round_trip_us), at_most(1.25)),
         beside("buffer fetched / Get", "Gbit/s", both(fetches), at_least(0.95)),
         beside("the same, registered / not", "Gbit/s", [registered_fetches, &fetches[0]], None),
@@ -171,7 +196,9 @@ fn rows(figures: &Figures) -> Vec<Row> {
         alone("events through the ring", ring, 50.0),
         alone("buffers provisioned, mem", &pool[0], 1.0),
         alone("buffers provisioned, lnet", &pool[1], 1.0),
-    ]
+    ];
+    rows.extend(spread);
+    rows
 }
 
 /// The figures of a row and of what it is compared with.
