@@ -19,7 +19,8 @@ fn captured(name: &str) -> Vec<String> {
 fn common(document: &str) -> Vec<String> {
     let mut keys: Vec<String> = paths(document).into_iter().map(|(path, _)| path).collect();
     let is_ours = |path: &str| {
-        ["numa distance", "fsm state"].iter().any(|key| path.ends_with(key)) || path.contains("/pushes_")
+        ["numa distance", "fsm state", "/answers_refused"].iter().any(|key| path.ends_with(key))
+            || path.contains("/pushes_")
     };
     keys.retain(|path| !path.contains("lnd tunables/") && !is_ours(path));
     keys

@@ -37,7 +37,8 @@ fn common(document: &str) -> Vec<(String, String)> {
     let mut entries = paths(document);
     // Ours.
     let is_ours = |path: &str| {
-        ["numa distance", "fsm state"].iter().any(|key| path.ends_with(key)) || path.contains("/pushes_")
+        ["numa distance", "fsm state", "/answers_refused"].iter().any(|key| path.ends_with(key))
+            || path.contains("/pushes_")
     };
     entries.retain(|(path, _)| !is_ours(path));
     for (path, value) in &mut entries {

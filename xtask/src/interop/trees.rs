@@ -158,7 +158,7 @@ const DIFFERING: [(&[&str], &str); 6] = [
 ];
 
 /// Keys that our side has besides; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 8] = [
+const OURS_ALONE: [&str; 9] = [
     "Preferred source NIDs",
     "numa distance",
     "fsm state",
@@ -167,6 +167,7 @@ const OURS_ALONE: [&str; 8] = [
     "pushes_pinged",
     "pushes_contradicted",
     "pushes_refused",
+    "answers_refused",
 ];
 /// Keys of a kernel node's backup that ours lacks, as `docs/control.md` says: that of all CPTs, since another
 /// node may have others, and peers that were found, since they are found again.
