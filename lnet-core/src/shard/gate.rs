@@ -19,7 +19,7 @@ use lnet_wire::{Body, Nid};
 use super::initiator::finds_out;
 use super::{Choice, Shard};
 use crate::lnd::{Cause, Status, Transmit};
-use crate::message::{Gated, Message, MessageState, Purpose};
+use crate::message::{Gated, Message, MessageState, Purpose, Queued};
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
@@ -101,7 +101,6 @@ impl Shard {
     #[cold]
     pub(super) fn gate(&mut self, now: Instant, mut record: MessageState, target: &Nid) {
         let until = now + self.topology.tunables().transaction_timeout;
-        record.deadline = until;
         record.transmit.header.destination.nid = *target;
         let message = self.enlist(record);
         let message = self.messages.gated(message);
@@ -147,6 +146,7 @@ impl Shard {
     /// A request that has waited is sent by the path that is the best one now.
     fn let_go(&mut self, now: Instant, message: Message<Gated>) {
         let message = self.messages.let_go(message);
+        self.begin_time(now, &message);
         let record = self.messages.record(&message);
         let Transmit { ni, header, .. } = record.transmit;
         let (source, target) = (header.source.nid, header.destination.nid);
@@ -165,14 +165,20 @@ impl Shard {
         };
         if to != ni {
             self.readdress(to, &message);
+            self.begin_time(now, &message);
         }
         if let Purpose::Request { md } = self.messages.record(&message).purpose {
             let next_hop = self.messages.record(&message).transmit.next_hop;
             self.trackers.name_peer(self.mds[md].tracker, &next_hop);
         }
-        let deadline = now + self.topology.known_ni(to).message_timeout;
-        self.messages.record_mut(&message).deadline = deadline;
         self.peers.release(former);
         self.take_peer_credit(now, message);
+    }
+
+    /// The time that a message has for itself, by its NI, begins now.
+    fn begin_time(&mut self, now: Instant, message: &Message<Queued>) {
+        let ni = self.messages.record(message).transmit.ni;
+        let message_timeout = self.topology.known_ni(ni).message_timeout;
+        self.messages.record_mut(message).deadline = now + message_timeout;
     }
 }
