@@ -8,7 +8,7 @@ use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{CHECKSUM_RANGE, ConnectionType, PREFIX_BYTES, Version};
 use lnet_wire::{Body, Header, WireHandle};
 
-use crate::dialler::{Dialler, Greeting, header, message, nid, ping, put, rest};
+use crate::dialler::{Dialler, Greeting, header, message, nid, ping, put, rest, told};
 use crate::hostile_tcp::{Stage, load_number, stranger};
 use crate::run::PATIENCE;
 
@@ -30,10 +30,14 @@ fn heard(dialler: &mut Dialler) -> Heard {
     Heard { head, header, payload }
 }
 
-/// The next message of a load: the daemon may ping its peer meanwhile.
+/// The next message of a load: the daemon pings its peer before the first.
 fn heard_of_load(dialler: &mut Dialler) -> Heard {
     loop {
         let next = heard(dialler);
+        if let Body::Get { return_md, portal: 0, .. } = next.header.body {
+            dialler.reply(return_md, &told(dialler.greeting.source));
+            continue;
+        }
         let (Body::Put { portal, .. } | Body::Get { portal, .. }) = next.header.body else {
             panic!("{:?}", next.header)
         };

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::socklnd::{
     ACCEPTOR_MAGIC, ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAGIC, HELLO_MAX_BYTES, Hello,
     OLD_MAGIC, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind, REQUEST_MAX_BYTES, Version,
@@ -140,6 +141,14 @@ pub(crate) fn put(portal: u32, match_bits: u64) -> Body {
 pub(crate) fn ping() -> Body {
     let return_md = WireHandle { interface_cookie: 1, object_cookie: 5 };
     Body::Get { return_md, match_bits: PING_BITS, portal: 0, offset: 0, sink_length: 272 }
+}
+
+/// What a node that is not Multi-Rail tells those who ping it.
+pub(crate) fn told(nid: Nid) -> Vec<u8> {
+    let interfaces = [PingNi { nid, status: NiStatus::UP }];
+    let mut bytes = vec![0; ping::encoded_bytes(interfaces).unwrap()];
+    ping::write(&mut bytes, Features::NI_STATUS, ProcessId::LUSTRE_PID, 1, interfaces).unwrap();
+    bytes
 }
 
 /// A dialler and its stream.

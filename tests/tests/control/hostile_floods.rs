@@ -11,7 +11,7 @@ use lnet_wire::socklnd::{ByteOrder, ConnectionType, PORT, Version};
 use crate::costs::resident_bytes;
 use crate::crowd::make_room_for;
 use crate::dialler::{
-    Dialler, Greeting, header, message, nid, ping, privileged, put, request, waits_for_end,
+    Dialler, Greeting, header, message, nid, ping, privileged, put, request, told, waits_for_end,
 };
 use crate::hostile_tcp::{Stage, load_number, stranger};
 use crate::run::PATIENCE;
@@ -147,13 +147,14 @@ fn a_peer_that_never_reads_costs_little_and_is_given_up() {
     let stage = Stage::new("--sock sock_timeout=8", 2);
     stage.beside_a_load(|stage| {
         let before = resident(stage);
-        // One is sent to: it takes connections of all types, and leaves all bytes where they are.
+        // One is sent to: it takes connections of all types, answers the first ping, and leaves all other
+        // bytes where they are.
         let silent = nid(stranger(0));
         let kinds = [ConnectionType::Control, ConnectionType::BulkIn, ConnectionType::BulkOut];
         let connect = |kind| {
             Dialler::connected(stage.dial(0), Greeting { kind, ..Greeting::new(silent, nid(stage.near)) })
         };
-        let silent_ends = kinds.map(connect);
+        let mut silent_ends = kinds.map(connect);
         // More than fits on the way.
         let scheme = r#"{"puts_percent":100,"sizes":[{"min_bytes":1048576,"max_bytes":1048576,"weight":1}]}"#;
         let scheme = stage.two.a.directory.file("scheme.json", scheme);
@@ -161,6 +162,7 @@ fn a_peer_that_never_reads_costs_little_and_is_given_up() {
             "load start initiator --to {silent} --messages 32 --window 32 --timeout-ms 15000 --scheme {}",
             scheme.display()
         ));
+        silent_ends[0].answer(&told(silent));
         // Another one asks without end.
         let curious = Greeting::new(nid(stranger(1)), nid(stage.near));
         let mut asking = Dialler::connected(stage.dial(1), curious);

@@ -16,11 +16,10 @@ use lnet_user::internals::{self, WorkerInside};
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_user::{Buffer, Nid};
 use lnet_wire::header::SMALL_HEADER_BYTES;
-use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::socklnd::{ByteOrder, PREFIX_BYTES, Prefix, PrefixKind, Version};
-use lnet_wire::{Body, Header, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, WireHandle};
 
-use crate::dialler::{Dialler, Greeting, header, message, nid, privileged as reserved};
+use crate::dialler::{Dialler, Greeting, header, message, nid, privileged as reserved, told};
 use crate::privileged;
 
 const PORTAL: u32 = 40;
@@ -86,14 +85,6 @@ impl Scene {
         }
     }
 
-    /// What the peer tells of itself.
-    fn told(&self) -> Vec<u8> {
-        let interfaces = [PingNi { nid: self.other, status: NiStatus::UP }];
-        let mut bytes = vec![0; ping::encoded_bytes(interfaces).unwrap()];
-        ping::write(&mut bytes, Features::NI_STATUS, ProcessId::LUSTRE_PID, 1, interfaces).unwrap();
-        bytes
-    }
-
     /// The header of the next message that the peer is sent; it answers the ping that comes before all.
     fn heard(&mut self) -> Header {
         loop {
@@ -104,8 +95,7 @@ impl Scene {
                 self.peer.stream.read_exact(&mut bytes).unwrap();
                 let header = Header::decode_small(&bytes).unwrap();
                 let Body::Get { return_md, portal: 0, .. } = header.body else { return header };
-                let told = self.told();
-                self.peer.reply(return_md, &told);
+                self.peer.reply(return_md, &told(self.other));
             }
         }
     }
