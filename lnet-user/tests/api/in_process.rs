@@ -160,9 +160,12 @@ fn a_nid_that_another_node_has_is_refused() {
 fn overfill(fabric: &str, meanwhile: impl FnOnce(&Lnet)) -> Vec<Status> {
     const BEYOND: usize = 20;
     let near = node(fabric, 1, 1).unwrap();
-    // Its shard is the test's to drive, which does not: nor does it answer the ping that is to find out about
-    // it.
     near.set(Global::Discovery, Discovery::Off as u32).unwrap();
+    // Messages wait for a ping that is answered; then another node has the NID, whose shard is the test's to
+    // drive, which does not.
+    let answering = node(fabric, 2, 1).unwrap();
+    near.discover(nid(2), false).unwrap();
+    drop(answering);
     let mut stuck = NodeDriver::start(&config(1).nis(vec![ni(fabric, 2)])).unwrap();
     stuck.0.open().unwrap();
     let count = QUEUE_MAX + BEYOND;
@@ -177,7 +180,6 @@ fn overfill(fabric: &str, meanwhile: impl FnOnce(&Lnet)) -> Vec<Status> {
             statuses.push(next(&mut sent, EventKind::Send).event.status());
         }
     }
-    // The ping may have a place.
     statuses.extend((statuses.len()..QUEUE_MAX - 1).map(|_| next(&mut sent, EventKind::Send).event.status()));
     meanwhile(&near);
     if fabric == "left" {
