@@ -34,13 +34,13 @@ pub(crate) struct Member {
     data: String,
 }
 
-/// The nodes of one kind, by both lists of addresses.
+/// The nodes of one kind, `server` or `client`, by both lists of addresses.
 fn members(kind: &str, addresses: &[String], data: &[String]) -> Result<Vec<Member>> {
     if addresses.len() != data.len() {
         let (nodes, given) = (addresses.len(), data.len());
-        bail!("--{kind} has {nodes} addresses, --{kind}-data {given}: the same number is expected");
+        bail!("--{kind}s: {nodes} addresses, --{kind}-data has {given}: the same number is expected");
     }
-    for (option, addresses) in [(kind.to_owned(), addresses), (format!("{kind}-data"), data)] {
+    for (option, addresses) in [(format!("{kind}s"), addresses), (format!("{kind}-data"), data)] {
         check_distinct(&option, addresses)?;
     }
     let pairs = addresses.iter().cloned().zip(data.iter().cloned());
@@ -58,8 +58,8 @@ fn check_distinct(option: &str, addresses: &[String]) -> Result<()> {
 
 /// Has each client test each server, and adds up what they report.
 pub(crate) fn run(place: &PlaceOptions, options: &ConsoleOptions, test: &Test) -> Result<Report> {
-    let servers = members("servers", &options.servers, &options.server_data)?;
-    let clients = members("clients", &options.clients, &options.client_data)?;
+    let servers = members("server", &options.servers, &options.server_data)?;
+    let clients = members("client", &options.clients, &options.client_data)?;
     let (limit, depth) = (options.limit.map(Duration::from_secs), options.depth);
     let room = DEPTH + 2 * (servers.len() + clients.len());
     let console = Console::new(&Place::new(place, room as u32)?, room, PATIENCE)?;
@@ -342,12 +342,12 @@ pub(crate) mod tests {
         for count in [0, 1, 2, 64] {
             let mut names: Vec<_> =
                 some(41, SERVERS, count).into_iter().map(|member| member.address).collect();
-            assert_eq!(members("servers", &names, &names).unwrap().len(), count);
+            assert_eq!(members("server", &names, &names).unwrap().len(), count);
             if let Some(last) = names.last().cloned() {
-                let refused = members("servers", &names, &names[1..]).unwrap_err().to_string();
+                let refused = members("server", &names, &names[1..]).unwrap_err().to_string();
                 assert!(refused.contains("the same number"), "{refused}");
                 names.insert(0, last.clone());
-                let refused = members("clients", &names, &names).unwrap_err().to_string();
+                let refused = members("client", &names, &names).unwrap_err().to_string();
                 assert!(refused.contains(&last) && refused.contains("twice"), "{refused}");
             }
         }

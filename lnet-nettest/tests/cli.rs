@@ -196,7 +196,7 @@ fn wrong_input_is_named() {
         ),
         (
             "console --transport mem --address 127.0.0.1:1 --clients x --client-data y,z --servers a --server-data b",
-            "the same number",
+            "--client-data has 2: the same number",
         ),
         ("client --transport lnet --interface a --address x --server y --mode fast", "native, generic"),
         ("client --transport lnet --address x --server y", "--interface"),
