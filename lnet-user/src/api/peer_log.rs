@@ -93,9 +93,13 @@ impl PeerLog {
         self.looked.is_none_or(|looked| now >= looked + INTERVAL)
     }
 
-    /// Tells of peers with which there is traffic for the first time.
-    pub(super) fn note_traffic(&mut self, traffic: impl Iterator<Item = Nid>) {
-        for nid in traffic {
+    /// Tells of peers with which there is traffic for the first time; with each, whether some came from it:
+    /// a silence that was not told is over then.
+    pub(super) fn note_traffic(&mut self, traffic: impl Iterator<Item = (Nid, bool)>) {
+        for (nid, is_incoming) in traffic {
+            if is_incoming && self.silent.get(&nid).is_some_and(|silence| !silence.is_told) {
+                self.silent.remove(&nid);
+            }
             if self.known.len() < PEERS_MAX && self.known.insert(nid) {
                 info!(%nid, "first traffic with a peer");
             }
@@ -264,6 +268,23 @@ mod tests {
             count(&[(now, 1, Restarted), (INTERVAL / 2, 1, Restarted), (2 * INTERVAL, 1, Restarted)]),
             2
         );
+    }
+
+    #[test]
+    fn a_peer_that_speaks_is_not_silent() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let nid = Nid::new_ip(lnet_wire::Net::XDP, [10, 0, 0, 1].into()).unwrap();
+        for (is_incoming, told) in [(false, 1), (true, 0)] {
+            let (mut log, begun) = (PeerLog::default(), Instant::now());
+            log.known.insert(nid);
+            lines.lock().unwrap().clear();
+            tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+                log.note(begun, nid, PeerChange::Silent);
+                log.note_traffic([(nid, is_incoming)].into_iter());
+                log.note(begun + 2 * SILENCE, nid, PeerChange::Silent);
+            });
+            assert_eq!(lines.lock().unwrap().len(), told, "{is_incoming}");
+        }
     }
 
     #[test]
