@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use lnet_messaging::{
     Added, Addition, Buffer, BufferEvent, BufferId, EndPoint, Errno, Event, Operation, QueueType, TmEvent,
 };
@@ -91,7 +91,7 @@ struct Underway {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
-    Failed,
+    Failed(Errno),
     Bad,
     Lost,
 }
@@ -175,10 +175,10 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    fn add(&self, buffer: Buffer, operation: Operation) -> Result<Added, Buffer> {
+    fn add(&self, buffer: Buffer, operation: Operation) -> Result<Added, (Buffer, Errno)> {
         let deadline = Instant::now() + self.test.timeout();
         let addition = Addition::from(operation).deadline(deadline);
-        self.station.tm.add(buffer, addition).map_err(|refused| refused.buffer)
+        self.station.tm.add(buffer, addition).map_err(|refused| (refused.buffer, refused.error.errno()))
     }
 
     /// Sends the message of an exchange. One that is refused has failed.
@@ -187,9 +187,9 @@ impl<'a> Client<'a> {
         message.user_data = sequence;
         match self.add(message, Operation::Send { to: self.to.clone(), length_bytes }) {
             Ok(added) => underway.queued.push(added.id),
-            Err(message) => {
+            Err((message, errno)) => {
                 self.messages.push(message);
-                underway.failure = Some(Failure::Failed);
+                underway.failure = Some(Failure::Failed(errno));
                 self.cancel(&underway);
             }
         }
@@ -210,11 +210,11 @@ impl<'a> Client<'a> {
         wire::fill(source.memory_mut(), sequence);
         (source.user_data, target.user_data) = (sequence, sequence);
         let begun = Instant::now();
-        let refused = "a passive buffer is refused";
+        let refused = |(_, errno): (Buffer, Errno)| anyhow!("a passive buffer is refused: {errno}");
         let send = Operation::PassiveSend { initiator: None, length_bytes };
-        let source = self.add(source, send).ok().context(refused)?;
+        let source = self.add(source, send).map_err(refused)?;
         let room = Operation::PassiveReceive { initiator: None };
-        let target = self.add(target, room).ok().context(refused)?;
+        let target = self.add(target, room).map_err(refused)?;
         let queued = vec![source.id, target.id];
         let from = source.descriptor.context("a passive buffer has a descriptor")?;
         let to = target.descriptor.context("a passive buffer has a descriptor")?;
@@ -257,7 +257,7 @@ impl<'a> Client<'a> {
         let failure = match status {
             Ok(()) => is_bad.then_some(Failure::Bad),
             Err(Errno::TimedOut) => Some(Failure::Lost),
-            Err(_) => Some(Failure::Failed),
+            Err(errno) => Some(Failure::Failed(errno)),
         };
         if let Some(failure) = failure {
             underway.failure.get_or_insert(failure);
@@ -297,7 +297,7 @@ impl<'a> Client<'a> {
         }
         match underway.failure {
             None => self.counts.succeed(underway.begun.elapsed()),
-            Some(Failure::Failed) => self.counts.failed += 1,
+            Some(Failure::Failed(errno)) => self.counts.fail(errno),
             Some(Failure::Bad) => self.counts.bad += 1,
             Some(Failure::Lost) => self.counts.lost += 1,
         }

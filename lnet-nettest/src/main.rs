@@ -80,10 +80,11 @@ fn measure(place: &Place, server: &str, test: &Test) -> Result<Report> {
 /// Prints a report. What was not right is a failure.
 fn conclude(report: &Report) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(report)?);
-    let Report { test, done, failed, bad, lost, silent, .. } = report;
+    let Report { test, done, failed, first_error, bad, lost, silent, .. } = report;
     if failed + bad + lost > 0 || *done == 0 && test.kind != Kind::Stub {
+        let why = first_error.as_ref().map(|error| format!(" (the first with {error})")).unwrap_or_default();
         bail!(
-            "{done} exchanges went well, {failed} failed, {bad} came back changed, {lost} did not come back"
+            "{done} exchanges went well, {failed} failed{why}, {bad} came back changed, {lost} did not come back"
         );
     }
     if !silent.is_empty() {

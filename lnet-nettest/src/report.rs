@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use lnet_messaging::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Test;
@@ -53,6 +54,9 @@ pub(crate) struct Report {
     pub(crate) done: u64,
     /// With an operation that ended with an error, or was refused.
     pub(crate) failed: u64,
+    /// The name of the errno of the first of these.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) first_error: Option<String>,
     /// That came back with other bytes.
     pub(crate) bad: u64,
     /// That did not come back in time.
@@ -181,7 +185,8 @@ pub(crate) struct Counts {
     second: Instant,
     done_before: u64,
     pub(crate) done: u64,
-    pub(crate) failed: u64,
+    failed: u64,
+    first_error: Option<String>,
     pub(crate) bad: u64,
     pub(crate) lost: u64,
     round_trips: Histogram<u64>,
@@ -197,6 +202,7 @@ impl Counts {
             done_before: 0,
             done: 0,
             failed: 0,
+            first_error: None,
             bad: 0,
             lost: 0,
             round_trips: Histogram::new_with_bounds(1, LONGEST_NS, 3)?,
@@ -207,6 +213,11 @@ impl Counts {
     pub(crate) fn succeed(&mut self, round_trip: Duration) {
         self.done += 1;
         self.round_trips.saturating_record(round_trip.as_nanos() as u64);
+    }
+
+    pub(crate) fn fail(&mut self, errno: Errno) {
+        self.failed += 1;
+        self.first_error.get_or_insert_with(|| errno.to_string());
     }
 
     /// Exchanges that have come to an end.
@@ -247,6 +258,7 @@ impl Counts {
             elapsed_s,
             done: self.done,
             failed: self.failed,
+            first_error: self.first_error.clone(),
             bad: self.bad,
             lost: self.lost,
             bytes_per_s: exchanges_per_s * test.size as f64,
@@ -270,6 +282,7 @@ impl Counts {
     pub(crate) fn merge(&mut self, other: &Self) -> anyhow::Result<()> {
         self.done += other.done;
         self.failed += other.failed;
+        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
         self.bad += other.bad;
         self.lost += other.lost;
         self.round_trips.add(&other.round_trips)?;
@@ -281,6 +294,7 @@ impl Counts {
     pub(crate) fn add(&mut self, report: &Report, round_trips: &RoundTrips) -> anyhow::Result<()> {
         self.done += report.done;
         self.failed += report.failed;
+        self.first_error = self.first_error.take().or_else(|| report.first_error.clone());
         self.bad += report.bad;
         self.lost += report.lost;
         round_trips.add_to(&mut self.round_trips);

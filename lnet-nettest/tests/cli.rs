@@ -211,6 +211,10 @@ fn wrong_input_is_named() {
     let (good, report, said) =
         run("client --transport mem --address 127.0.0.1:1 --server 127.0.0.1:2 --count 3");
     assert!(!good && report["failed"] == 3, "{report} {said}");
+    assert!(
+        report["first_error"] == "ENETUNREACH" && said.contains("3 failed (the first with ENETUNREACH)"),
+        "{said}"
+    );
     let help = tool("--help").output().unwrap();
     assert!(String::from_utf8(help.stdout).unwrap().contains("Examples:"));
 }
