@@ -12,7 +12,8 @@ const DISCOVERED: u32 = 273;
 /// The keys of a document but our own.
 fn keys(document: &str) -> Vec<String> {
     let keys = paths(document).into_iter().map(|(path, _)| path);
-    keys.filter(|path| !path.ends_with("fsm state") && !path.contains("/pushes_")).collect()
+    let ours = ["fsm state", "/answers_refused"];
+    keys.filter(|path| !path.contains("/pushes_") && !ours.iter().any(|key| path.ends_with(key))).collect()
 }
 
 /// The output of the command must have the keys of the captured one.
