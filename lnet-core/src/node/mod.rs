@@ -279,7 +279,9 @@ impl<O: Clone> Node<O> {
             }
             Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
             Report::Traffic { nid, is_incoming, first_ni } => {
-                if self.may_be_peer(&nid) {
+                // A net may have gone since; peers have lost what they had there.
+                let is_known = self.peers.get(&nid).is_some() || self.is_on(nid.net());
+                if is_known && self.may_be_peer(&nid) {
                     self.peers.note_traffic(&nid);
                     self.note_first_ni(&nid, first_ni);
                     if is_incoming {
@@ -307,6 +309,12 @@ impl<O: Clone> Node<O> {
             Report::Path(note) => self.note_path(now, &note),
         }
         self.go_on(now);
+    }
+
+    /// Whether this node has an NI on a net, or is about to.
+    fn is_on(&self, net: Net) -> bool {
+        self.nis.0.iter().any(|config| config.spec.nid.net() == net)
+            || self.coming().any(|nid| nid.net() == net)
     }
 
     fn may_be_peer(&self, nid: &Nid) -> bool {

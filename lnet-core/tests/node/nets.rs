@@ -59,6 +59,22 @@ fn peers_lose_what_goes_with_a_net_and_those_go_that_have_no_more() {
     }
 }
 
+/// Shards count messages, of which the node hears later: those of a net that has gone make no peer there. A
+/// peer that is known stays known, also by a NID on a net of others.
+#[test]
+fn what_is_heard_late_of_a_net_that_has_gone_makes_no_peer() {
+    let mut runner = runner();
+    runner.batch(&[peer(&[nid(2, 9), nid(40, 9)], false)]).unwrap();
+    delete(&mut runner, 1);
+    for (heard, peers) in [(nid(1, 9), 1), (nid(40, 9), 1), (nid(40, 8), 1), (nid(2, 8), 2)] {
+        let report = Report::Traffic { nid: heard, is_incoming: true, first_ni: None };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        assert_eq!(runner.node.peers().count(), peers, "{heard}: {:?}", runner.node.peer(&heard));
+    }
+    assert_eq!(nids(&runner, &nid(40, 9)), Some(vec![nid(2, 9), nid(40, 9)]));
+}
+
 /// One of two NIs of a net goes: the net stays, and so do its peers.
 #[test]
 fn a_net_that_keeps_an_ni_keeps_its_peers() {

@@ -141,13 +141,13 @@ fn pings_need_a_path() {
 #[test]
 fn peers_are_found_by_traffic() {
     let mut runner = runner();
-    for heard in [nid(1, 7), nid(1, 1), Nid::LO, Nid::ANY, nid(1, 7), nid(2, 7)] {
+    for heard in [nid(1, 7), nid(1, 1), Nid::LO, Nid::ANY, nid(1, 7), nid(1, 8), nid(2, 7)] {
         runner
             .node
             .handle_report(runner.now, Report::Traffic { nid: heard, is_incoming: true, first_ni: None });
     }
     let peers: Vec<_> = runner.node.peers().map(|peer| peer.primary).collect();
-    assert_eq!(peers, [nid(1, 7), nid(2, 7)], "this node is none");
+    assert_eq!(peers, [nid(1, 7), nid(1, 8)], "this node is none, nor what is on a net that it is not on");
 }
 
 proptest! {
