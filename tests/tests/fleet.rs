@@ -80,6 +80,23 @@ workload: {peers_per_node: 1, puts_per_second: 1, seconds: 20}
     assert!(known_at(&far) > known_at(text) + 2.0, "{} {}", known_at(&far), known_at(text));
 }
 
+/// Nodes that share a net with too few others talk to these; what is rare comes once.
+#[test]
+fn nodes_talk_to_as_many_as_they_reach() {
+    let text = "rails: [{name: one}]
+groups:
+- {name: few, nodes: 3, nis: [{net: xdp, rail: one}]}
+- {name: many, nodes: 5, nis: [{net: xdp1, rail: one}]}
+- {name: alone, nodes: 1, nis: [{net: xdp2, rail: one}]}
+workload: {peers_per_node: 4, puts_per_second: 4, seconds: 20}
+";
+    let report = good(&Fleet::parse(text).unwrap(), 1);
+    assert_eq!((report.pairs, report.failed), (3 * 2 + 5 * 4, 0), "{report}");
+    let rare = text.replace("puts_per_second: 4", "puts_per_second: 1e-300");
+    let report = run(&Fleet::parse(&rare).unwrap(), 1, measure, |_| {});
+    assert_eq!((report.puts, report.acked), (8, 8), "{report}");
+}
+
 /// Peers of two NIDs each, and more of them: the measure is of a peer, and not of the run.
 #[test]
 fn what_a_peer_takes_is_measured() {

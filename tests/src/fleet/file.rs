@@ -129,7 +129,7 @@ pub struct Links {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Peers that a node talks to.
+    /// Peers that a node talks to; all that it shares a net with, if these are fewer.
     pub peers_per_node: u32,
     /// Puts of a node in a second.
     pub puts_per_second: f64,
@@ -188,6 +188,15 @@ impl Fleet {
         let nodes = self.groups.iter().find(|its| its.name == group).map_or(0, |group| group.nodes);
         let first = first.min(nodes);
         base + first..base + first + count.unwrap_or(u32::MAX).min(nodes - first)
+    }
+
+    /// How many other nodes one of a group shares a net with.
+    pub(super) fn reachable(&self, group: usize) -> u32 {
+        let nets = |group: &Group| group.nis.iter().filter_map(|ni| ni.net().ok()).collect::<Vec<_>>();
+        let own = self.groups.get(group).map(nets).unwrap_or_default();
+        let shares = |group: &&Group| nets(group).iter().any(|net| own.contains(net));
+        let sharing = self.groups.iter().filter(shares).map(|group| group.nodes);
+        sharing.fold(0, u32::saturating_add).saturating_sub(1)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -344,6 +353,20 @@ workload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}
         wrong("nodes: {group: few}, from_s: 1, to_s: 2", "group few: no group");
         wrong("nodes: {group: all, first: 2, count: 2}, from_s: 1, to_s: 2", "group all has 3 nodes");
         wrong("links: {group: all, ni: 2}, from_s: 1, to_s: 2", "ni 2: below 2");
+    }
+
+    /// Of three groups the first and the last have no net in common.
+    #[test]
+    fn nodes_reach_those_that_they_share_a_net_with() {
+        let text = GOOD.replace(
+            "groups:\n",
+            "groups:
+- {name: few, nodes: 2, nis: [{net: tcp1, rail: left}]}
+- {name: between, nodes: 4, nis: [{net: tcp1, rail: left}, {net: xdp, rail: left}]}
+",
+        );
+        let fleet = Fleet::parse(&text).unwrap();
+        assert_eq!([0, 1, 2].map(|group| fleet.reachable(group)), [5, 8, 6]);
     }
 
     #[test]

@@ -177,14 +177,12 @@ impl<'a> World<'a> {
         let nodes = self.members.len() as u64;
         for number in 0..self.members.len() as u32 {
             let mut partners = HashSet::new();
-            while partners.len() < self.fleet.workload.peers_per_node as usize {
+            let reachable = self.fleet.reachable(self.places[number as usize].group);
+            let wanted = self.fleet.workload.peers_per_node.min(reachable);
+            while partners.len() < wanted as usize {
                 let partner = self.below(nodes) as u32;
                 if partner != number && self.has_common_net(number, partner) {
                     partners.insert(partner);
-                } else if !(0..nodes as u32)
-                    .any(|other| other != number && self.has_common_net(number, other))
-                {
-                    break;
                 }
             }
             let mut partners: Vec<_> = partners.into_iter().collect();

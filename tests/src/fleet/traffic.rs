@@ -35,7 +35,9 @@ impl World<'_> {
             }
             self.start_put(number, partner, nid);
         }
+        // At the lowest rates the next one is due after the end of all time.
         let interval = (SECOND_NS as f64 / self.fleet.workload.puts_per_second) as u64;
+        let interval = interval.min(u64::MAX / 4);
         let next = self.now + interval / 2 + self.below(interval + 1);
         if next < self.end {
             self.at(next, Event::Put(number));
