@@ -219,6 +219,52 @@ fn if_15_synchronous_delivery_reaches_the_transport() {
     made.end();
 }
 
+/// Two threads bring an event each and deliver, at about the same time: what one leaves the other delivers.
+#[test]
+fn an_event_is_delivered_by_whichever_thread_goes_on() {
+    const ROUNDS: u32 = 20_000;
+    let fake = Fake::default();
+    fake.plan(|plan| plan.supports_synchronous = true);
+    let mut made = Made::of(fake.clone());
+    made.tm.deliver_synchronously().unwrap();
+    made.tm.start("own").unwrap();
+    made.tm_event();
+    made.await_state(TmState::Started);
+    let bring = || {
+        let buffer = made.domain.allocate(1, 8).unwrap();
+        let added = made.tm.add(buffer, Operation::PassiveReceive { initiator: None }).unwrap();
+        fake.plan(|plan| plan.pending.push(Completion::new(added.id, Ok(()), 8)));
+        made.tm.deliver_all().unwrap();
+    };
+    let [begun, done] = [(); 2].map(|()| AtomicU32::new(0));
+    let await_round = |counter: &AtomicU32, round| {
+        while counter.load(Ordering::Acquire) < round {
+            std::thread::yield_now();
+        }
+    };
+    let mut left = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                await_round(&begun, round);
+                bring();
+                done.store(round, Ordering::Release);
+            }
+        });
+        for round in 1..=ROUNDS {
+            begun.store(round, Ordering::Release);
+            (0..round % 200).for_each(|_| std::hint::spin_loop());
+            bring();
+            await_round(&done, round);
+            left += u32::from(made.tm.is_pending().unwrap());
+            made.tm.deliver_all().unwrap();
+            fake.calls();
+        }
+    });
+    assert_eq!(left, 0, "rounds after which an event was left by both");
+    made.end();
+}
+
 #[test]
 fn if_19_a_stop_overtakes_the_start_comes_before_it_and_may_fail() {
     let fake = Fake::default();

@@ -236,10 +236,9 @@ impl TransferMachine {
             return Ok(());
         }
         drop(locked);
-        let _delivering = Delivering(&self.shared);
-        let link = TmLink::new(Arc::clone(&self.shared));
-        while let Some(completion) = link.next_pending() {
-            link.post(completion);
+        let mut delivering = Delivering { tm: &self.shared, has_ended: false };
+        while let Some(completion) = delivering.next() {
+            self.shared.post(completion);
         }
         Ok(())
     }
@@ -257,12 +256,31 @@ impl TransferMachine {
     }
 }
 
-/// A delivery that goes on, until it is dropped.
-struct Delivering<'a>(&'a TmShared);
+/// A delivery that goes on, until there is nothing more, or a callback panics.
+struct Delivering<'a> {
+    tm: &'a TmShared,
+    has_ended: bool,
+}
+
+impl Delivering<'_> {
+    /// What is pending. Where nothing is, the delivery ends under the same lock: another thread that brings
+    /// an event has it delivered here, or delivers it itself.
+    fn next(&mut self) -> Option<Completion> {
+        let mut locked = self.tm.lock();
+        let next = locked.parts().ok().and_then(|(front, transport)| transport.next_pending(front));
+        if next.is_none() {
+            locked.front.is_delivering = false;
+            self.has_ended = true;
+        }
+        next
+    }
+}
 
 impl Drop for Delivering<'_> {
     fn drop(&mut self) {
-        self.0.lock().front.is_delivering = false;
+        if !self.has_ended {
+            self.tm.lock().front.is_delivering = false;
+        }
     }
 }
 
