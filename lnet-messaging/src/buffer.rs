@@ -126,17 +126,30 @@ impl Memory {
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), Error> {
         let segments: Vec<u64> = self.segments().map(|segment| segment.len() as u64).collect();
         let longest = segments.iter().copied().max().unwrap_or(0);
-        let found = [
-            ("segments", segments.len() as u64, limits.segments as u64),
-            ("bytes in a segment", longest, limits.segment_bytes),
-            ("bytes in a buffer", segments.iter().sum(), limits.buffer_bytes),
-        ];
-        match found.iter().find(|(_, found, most)| found > most) {
-            Some((what, found, most)) => {
-                Err(Error::new(Errno::TooBig, format!("{found} {what}: at most {most} are expected")))
-            }
-            None => Ok(()),
+        check_shape(segments.len(), longest, segments.iter().sum(), limits)
+    }
+}
+
+/// Whether a transport with these limits takes so many segments, the longest and all of so many bytes.
+///
+/// # Errors
+/// `EFBIG` names what is too much.
+pub(crate) fn check_shape(
+    segments: usize,
+    longest_bytes: u64,
+    size_bytes: u64,
+    limits: &Limits,
+) -> Result<(), Error> {
+    let found = [
+        ("bytes in a buffer", size_bytes, limits.buffer_bytes),
+        ("bytes in a segment", longest_bytes, limits.segment_bytes),
+        ("segments", segments as u64, limits.segments as u64),
+    ];
+    match found.iter().find(|(_, found, most)| found > most) {
+        Some((what, found, most)) => {
+            Err(Error::new(Errno::TooBig, format!("{found} {what}: at most {most} are expected")))
         }
+        None => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::buffer::{Buffer, Memory};
+use crate::buffer::{Buffer, Memory, check_shape};
 use crate::errno::{Errno, Error};
 use crate::tm::{TmLink, TmShared};
 use crate::transport::{Limits, Transport, TransportDomain};
@@ -104,16 +104,8 @@ impl Domain {
     /// # Errors
     /// As [`Domain::register`].
     pub fn allocate(&self, segments: usize, segment_bytes: usize) -> Result<Buffer, Error> {
-        let limits = &self.shared.limits;
         let size_bytes = (segments as u64).saturating_mul(segment_bytes as u64);
-        if segments > limits.segments
-            || segment_bytes as u64 > limits.segment_bytes
-            || size_bytes > limits.buffer_bytes
-        {
-            let found =
-                format!("{segments} segments of {segment_bytes} bytes: at most {limits:?} are expected");
-            return Err(Error::new(Errno::TooBig, found));
-        }
+        check_shape(segments, segment_bytes as u64, size_bytes, &self.shared.limits)?;
         if size_bytes == 0 {
             return Err(Error::invalid(format!(
                 "{segments} segments of {segment_bytes} bytes: one of each at least is expected"

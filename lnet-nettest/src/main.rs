@@ -61,7 +61,7 @@ fn run(command: Command) -> Result<()> {
             server.stop()?;
             conclude(&report)
         }
-        Command::Node { place } => node::node(&place),
+        Command::Node { place, depth } => node::node(&place, depth),
         Command::Console { place, console, test } => {
             test.check()?;
             conclude(&console::run(&place, &console, &test)?)

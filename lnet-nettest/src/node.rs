@@ -163,9 +163,9 @@ fn outcome(counts: &Counts, plan: &Plan) -> Result<Outcome> {
 }
 
 /// Does what consoles say until it is killed.
-pub(crate) fn node(place: &PlaceOptions) -> Result<()> {
-    let mut node = Node::start(Place::new(place, DEPTH as u32)?)?;
-    eprintln!("waiting for consoles at {}", place.address);
+pub(crate) fn node(place: &PlaceOptions, depth: u32) -> Result<()> {
+    let mut node = Node::start(Place::new(place, depth)?)?;
+    eprintln!("waiting for consoles at {}", node.desk.0.address);
     node.serve(|| true)
 }
 

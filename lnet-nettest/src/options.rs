@@ -61,13 +61,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         test: Test,
         /// Threads of each transfer machine (mem, rpc)
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
         workers: u16,
     },
     /// Be a server or a client of tests, as consoles say, until it is killed
     Node {
         #[command(flatten)]
         place: PlaceOptions,
+        /// Messages, and bulk exchanges, that it has room for at once (lnet)
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+        depth: u32,
     },
     /// Have nodes be servers and clients, and print what all of them report
     Console {
@@ -125,10 +128,10 @@ pub(crate) struct ConsoleOptions {
     #[arg(long, value_delimiter = ',', required = true)]
     pub(crate) client_data: Vec<String>,
     /// Messages, and bulk exchanges, that a server takes at once [default: what all clients may send]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: Option<u32>,
     /// Seconds after which the run ends, be all clients over or not
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
 }
 
@@ -144,7 +147,7 @@ pub(crate) struct PlaceOptions {
     #[arg(long, required_if_eq("transport", "lnet"))]
     pub(crate) interface: Option<String>,
     /// Threads of each transfer machine (mem, rpc)
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) workers: u16,
     /// How frames reach the node (lnet): auto, native, generic or socket
     #[arg(long, default_value = "auto")]
@@ -186,7 +189,7 @@ pub(crate) struct Service {
     #[arg(long, value_parser = size, default_value = "1m")]
     pub(crate) bulk_max: u64,
     /// Messages, and bulk exchanges, that it takes at once
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: u32,
 }
 

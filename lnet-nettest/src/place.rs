@@ -65,6 +65,9 @@ const EVENTS_EACH: u32 = 8;
 /// Transfer machines that a node has at once: one for orders, one for tests, and one that is just ending.
 const TMS: u32 = 3;
 
+/// Largest depth: each of the node's tables has 2^24 places at most.
+const DEPTH_MAX: u32 = (1 << 24) / (EVENTS_EACH * TMS);
+
 /// A node with one NI, whose NID stands in the address.
 fn lnet(options: &PlaceOptions, depth: u32) -> Result<Arc<dyn Transport>> {
     let PlaceOptions { address, interface, mode, port, shards, registered, .. } = options;
@@ -74,10 +77,13 @@ fn lnet(options: &PlaceOptions, depth: u32) -> Result<Arc<dyn Transport>> {
     let (_, portal, _, nid) = (parts.next(), parts.next(), parts.next(), parts.next().ok_or_else(wrong)?);
     let portal: u8 = portal.and_then(|portal| portal.parse().ok()).ok_or_else(wrong)?;
     let nid = nid.parse().map_err(|_| wrong())?;
-    let slots = depth.saturating_mul(EVENTS_EACH).max(1 << 11);
-    let tables = depth.saturating_mul(EVENTS_EACH);
+    if depth > DEPTH_MAX {
+        bail!("room for {depth} exchanges at once: at most {DEPTH_MAX} are expected over lnet");
+    }
+    let slots = (depth * EVENTS_EACH).max(1 << 11);
+    let tables = depth * EVENTS_EACH;
     let limits = Limits {
-        events: Limits::DEFAULT.events.max(slots.saturating_mul(TMS).next_power_of_two()),
+        events: Limits::DEFAULT.events.max((slots * TMS).next_power_of_two()),
         match_entries: Limits::DEFAULT.match_entries.max(tables.next_power_of_two()),
         memory_descs: Limits::DEFAULT.memory_descs.max(tables.next_power_of_two()),
         ..Limits::DEFAULT
@@ -99,6 +105,8 @@ pub(crate) struct Station {
     pub(crate) domain: Domain,
     pub(crate) tm: TransferMachine,
     pub(crate) events: Events,
+    /// Where it is: with an identifier that was chosen, where it was to be.
+    pub(crate) address: String,
 }
 
 impl Station {
@@ -107,14 +115,17 @@ impl Station {
         let (handler, mut events) = Events::channel();
         let tm = TransferMachine::new(&domain, handler)?;
         tm.start(&place.address)?;
-        match events.next_blocking() {
-            Some(Event::Tm(TmEvent::StateChange { state: TmState::Started, .. })) => {}
+        let address = match events.next_blocking() {
+            Some(Event::Tm(TmEvent::StateChange { state: TmState::Started, end_point, .. })) => end_point
+                .context("a transfer machine that has started has an end point")?
+                .address()
+                .to_owned(),
             Some(Event::Tm(TmEvent::StateChange { status: Err(errno), .. })) => {
                 bail!("{} does not start: {errno}", place.address)
             }
             event => bail!("{} does not start: {event:?}", place.address),
-        }
-        Ok(Self { domain, tm, events })
+        };
+        Ok(Self { domain, tm, events, address })
     }
 
     /// A buffer of so many bytes.

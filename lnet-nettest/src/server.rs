@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use lnet_messaging::{
     Addition, Buffer, BufferEvent, BulkDescriptor, Event, Operation, QueueType, TmEvent, TmState,
 };
@@ -80,16 +80,20 @@ impl Server {
 
 pub(crate) fn start(place: &Place, service: &Service) -> Result<Server> {
     let station = Station::start(place)?;
+    let address = station.address.clone();
     let watch = Arc::new(Watch::default());
     let (exchanges, counts) = (HashMap::new(), Arc::clone(&watch));
     let mut serving = Serving { station, spare: Vec::new(), exchanges, next: 0, watch: counts };
     for _ in 0..service.depth {
-        serving.station.receive(serving.station.allocate(service.message_max)?)?;
-        serving.spare.push(serving.station.allocate(service.bulk_max)?);
+        let Service { message_max, bulk_max, .. } = *service;
+        let message = serving.station.allocate(message_max);
+        let bulk = serving.station.allocate(bulk_max);
+        serving.station.receive(message.with_context(|| format!("no message of {message_max} bytes"))?)?;
+        serving.spare.push(bulk.with_context(|| format!("no bulk buffer of {bulk_max} bytes"))?);
     }
     let thread = std::thread::Builder::new().name("nettest-server".to_owned());
     let thread = thread.spawn(move || serving.run())?;
-    Ok(Server { address: place.address.clone(), watch, thread })
+    Ok(Server { address, watch, thread })
 }
 
 struct Serving {

@@ -92,12 +92,14 @@ impl Serving {
     fn start(arguments: &str, begin: &str) -> Self {
         let mut child = tool(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
+        // It ends as well where it says something else.
+        let serving = Self(child);
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert!(line.starts_with(begin), "{line}");
         // What it says later goes somewhere.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        Self(child)
+        serving
     }
 }
 
@@ -126,6 +128,15 @@ fn two_processes_over_rpc() {
     let (good, report, said) =
         run(&format!("client --transport rpc --address {own} --server {server} {options}"));
     assert!(!good && report["lost"] == 1 && report["done"] == 0, "{report} {said}");
+}
+
+/// Who tests the server must know it.
+#[test]
+fn an_identifier_that_was_chosen_is_told() {
+    for (role, begin) in [("server", "serving at"), ("node", "waiting for consoles at")] {
+        let options = "--transport lnet --interface in-process:chosen --address 10.0.0.1@xdp:12345:34";
+        Serving::start(&format!("{role} {options}:*"), &format!("{begin} 10.0.0.1@xdp:12345:34:4095"));
+    }
 }
 
 #[test]
@@ -188,7 +199,26 @@ fn wrong_input_is_named() {
         ("local --count 0", "1 at least is expected"),
         ("local --concurrency 0", "--concurrency 0"),
         ("local --size 15", "16 bytes at least"),
-        ("local --test bulk --size 64m", "EFBIG"),
+        (
+            "local --test bulk --size 64m",
+            "no bulk buffer of 67108864 bytes: 67108864 bytes in a buffer: at most 4194304",
+        ),
+        (
+            "local --transport lnet --size 2m",
+            "no message of 2097152 bytes: 2097152 bytes in a buffer: at most 1048576",
+        ),
+        ("local --transport lnet --concurrency 500000000", "at most 699050 are expected over lnet"),
+        ("local --workers 0", "'--workers"),
+        ("server --transport rpc --address 127.0.0.1:1:1 --depth 0", "'--depth"),
+        ("node --transport rpc --address 127.0.0.1:1:1 --depth 0", "'--depth"),
+        (
+            "console --transport mem --address 127.0.0.1:1 --clients x --client-data y --servers a --server-data b --depth 0",
+            "'--depth",
+        ),
+        (
+            "console --transport mem --address 127.0.0.1:1 --clients x --client-data y --servers a --server-data b --limit 0",
+            "'--limit",
+        ),
         ("local --count 1 --duration 1", "cannot be used with"),
         (
             "console --transport mem --address 127.0.0.1:1 --clients x,x --client-data y,z --servers a --server-data b",
