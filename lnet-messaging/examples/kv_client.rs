@@ -10,12 +10,14 @@
 pub(crate) mod kv;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, Buffer, BulkDescriptor, Domain, EndPoint, Event, Events, Operation, QueueType, TransferMachine,
+    Addition, Buffer, BufferId, BulkDescriptor, Domain, EndPoint, Event, Events, Operation, QueueType,
+    TransferMachine,
 };
 
 use kv::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request};
@@ -46,6 +48,9 @@ impl Client {
 
     /// Stores a value.
     pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        if value.is_empty() {
+            return Err("a value of 0 bytes: one at least is expected".into());
+        }
         // A passive buffer that the server reads. Its segments are as the transport takes them.
         let mut buffer = self.allocate(value.len() as u64)?;
         buffer.fill(value);
@@ -97,11 +102,9 @@ impl Client {
         let added = self.tm.add(buffer, Addition::from(passive).deadline(deadline))?;
         let descriptor: BulkDescriptor = added.descriptor.ok_or("a passive buffer has a descriptor")?;
         let request = Request { number: self.number, action, key: key.to_owned(), length_bytes, descriptor };
-        let sent = self.send(&request, deadline);
-        if let Err(error) = sent {
+        let sent = self.send(&request, deadline).inspect_err(|_| {
             self.tm.del(added.id);
-            return Err(error);
-        }
+        })?;
         let (mut reply, mut value) = (None, None);
         while reply.is_none() || value.is_none() {
             let event = match self.events.next_blocking().ok_or("the transfer machine is gone")? {
@@ -123,7 +126,7 @@ impl Client {
                         self.receive(buffer)?;
                     }
                 }
-                QueueType::Send => event.status.map_err(|errno| {
+                QueueType::Send if event.id == sent => event.status.map_err(|errno| {
                     self.tm.del(added.id);
                     format!("{} is not reached: {errno}", self.server.address())
                 })?,
@@ -133,20 +136,19 @@ impl Client {
                     }
                     value = Some(event.payload_bytes());
                 }
-                // A buffer of an earlier request.
+                // Of an earlier request.
                 _ => {}
             }
         }
         Ok((reply.ok_or("no reply")?, value.unwrap_or_default()))
     }
 
-    fn send(&self, request: &Request, deadline: Instant) -> Result<()> {
+    fn send(&self, request: &Request, deadline: Instant) -> Result<BufferId> {
         let bytes = request.encode().ok_or("a key of more than 255 bytes")?;
         let mut message = self.domain.allocate(1, bytes.len())?;
         message.fill(&bytes);
         let send = Operation::Send { to: self.server.clone(), length_bytes: bytes.len() as u64 };
-        self.tm.add(message, Addition::from(send).deadline(deadline))?;
-        Ok(())
+        Ok(self.tm.add(message, Addition::from(send).deadline(deadline))?.id)
     }
 }
 
@@ -174,11 +176,9 @@ pub(crate) fn run(words: &[&str]) -> Result<Option<Vec<u8>>> {
 }
 
 #[allow(dead_code, reason = "tests have this file as a module")]
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if let Some(value) = run(&words)? {
-        println!("{}", String::from_utf8_lossy(&value));
-    }
-    Ok(())
+    let print = |value: Vec<u8>| println!("{}", String::from_utf8_lossy(&value));
+    kv::conclude("kv_client", run(&words).map(|value| value.into_iter().for_each(print)))
 }

@@ -12,6 +12,7 @@ mod kv;
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -196,12 +197,16 @@ impl Store {
 const USAGE: &str = "usage: kv_server TRANSPORT ADDRESS
        a TRANSPORT is rpc or lnet INTERFACE";
 
-#[allow(dead_code, reason = "tests have this file as a module")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (transport, rest) = transports::of(&words).ok_or(USAGE)?;
+fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
+    let (transport, rest) = transports::of(words).ok_or(USAGE)?;
     let [address] = rest else { return Err(USAGE.into()) };
     Server::start(&transport.open(address)?, address)?.join();
     Ok(())
+}
+
+#[allow(dead_code, reason = "tests have this file as a module")]
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    kv::conclude("kv_server", run(&words))
 }

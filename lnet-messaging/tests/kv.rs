@@ -91,6 +91,8 @@ fn commands_say_what_is_wrong_with_them() {
     assert_eq!(client::command(&mut client, &["get", "colour"]).unwrap().unwrap(), b"green");
     let absent = client::command(&mut client, &["get", "shape"]).unwrap_err();
     assert_eq!(absent.to_string(), "there is no value of `shape`");
+    let empty = client::command(&mut client, &["put", "shape", ""]).unwrap_err();
+    assert_eq!(empty.to_string(), "a value of 0 bytes: one at least is expected");
     assert!(client::command(&mut client, &["del", "colour"]).unwrap_err().to_string().starts_with("usage:"));
     let run = |text: &str| client::run(&text.split(' ').collect::<Vec<_>>());
     for wrong in ["", "udp 1 2 get x", "rpc 127.0.0.1:8011:1", "lnet eth0 10.0.0.1@tcp:12345:34:1"] {

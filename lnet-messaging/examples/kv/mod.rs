@@ -5,6 +5,7 @@ pub(crate) mod protocol;
 pub(crate) mod transports;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use lnet_messaging::transport::Transport;
@@ -22,5 +23,16 @@ pub(crate) fn start(
     match events.next_blocking() {
         Some(Event::Tm(TmEvent::StateChange { state: TmState::Started, .. })) => Ok((domain, tm, events)),
         event => Err(format!("{address} does not start: {event:?}").into()),
+    }
+}
+
+/// What a program ends with. An error is for people to read.
+pub(crate) fn conclude(program: &str, result: Result<(), Box<dyn Error>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
