@@ -1,6 +1,7 @@
 //! What the messaging layer costs by itself: many transfer machines with many buffers, pools, and the event
 //! ring.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use lnet_core::limits::Limits;
 use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Attachment, Buffer, BufferEvent, Domain, Handler, LnetTransport, MemTransport, Operation, Pool, PoolSpec,
-    QueueType, Reprovision, TmState, TransferMachine,
+    Attachment, Buffer, BufferEvent, Domain, Handler, LnetTransport, MemTransport, NotAdded, Operation, Pool,
+    PoolSpec, QueueType, Reprovision, TmState, TransferMachine,
 };
 use lnet_user::api::Lnet;
 use lnet_user::node::NodeConfig;
@@ -175,6 +176,94 @@ pub fn message_ns(tms: u32, buffers_each: u32, visited: u32, rounds: u32) -> any
     Ok(begun.elapsed().as_nanos() as f64 / f64::from(rounds))
 }
 
+/// Messages that a transfer machine has under way, and its receive buffers with the messages of each.
+const UNDERWAY: u64 = 16;
+const RECEIVE_BUFFERS: usize = 2;
+const MESSAGES_EACH: u32 = 64;
+
+/// Sends messages to its own transfer machine, until so many have come.
+struct Talks {
+    /// Messages that have not left.
+    unsent: AtomicU64,
+    missing: AtomicU64,
+    over: mpsc::SyncSender<()>,
+}
+
+impl Talks {
+    fn send(&self, tm: &TransferMachine, message: Buffer) -> Result<(), NotAdded> {
+        let Some(to) = tm.end_point() else { return Ok(()) };
+        let takes = |unsent: u64| unsent.checked_sub(1);
+        if self.unsent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, takes).is_err() {
+            return Ok(());
+        }
+        tm.add(message, Operation::Send { to, length_bytes: BUFFER_BYTES as u64 }).map(drop)
+    }
+
+    fn receive(tm: &TransferMachine, buffer: Buffer) -> Result<(), NotAdded> {
+        let min_receive_bytes = BUFFER_BYTES as u64;
+        tm.add(buffer, Operation::Receive { min_receive_bytes, max_messages: MESSAGES_EACH }).map(drop)
+    }
+}
+
+impl Handler for Talks {
+    fn buffer_event(&self, tm: &TransferMachine, event: BufferEvent) {
+        if tm.state() != TmState::Started {
+            return;
+        }
+        let (queue, status) = (event.queue(), event.status);
+        let Some(buffer) = event.into_buffer() else { return self.count(queue) };
+        let added = match (queue, status) {
+            (_, Err(errno)) => return eprintln!("{errno} of a message"),
+            (QueueType::Receive, Ok(())) => Self::receive(tm, buffer),
+            (_, Ok(())) => self.send(tm, buffer),
+        };
+        if let Err(refused) = added {
+            eprintln!("{refused}");
+        }
+        self.count(queue);
+    }
+}
+
+impl Talks {
+    fn count(&self, queue: QueueType) {
+        if queue == QueueType::Receive && self.missing.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // Without a listener the measurement is over.
+            let _ = self.over.send(());
+        }
+    }
+}
+
+/// Messages a second of so many transfer machines, spread over so many shards. Each sends so many to itself,
+/// some at a time.
+///
+/// # Errors
+/// What the layer refused.
+pub fn messages_per_second(shards: u32, tms: u32, messages_each: u64) -> anyhow::Result<f64> {
+    let (_lnet, transport) = loopback(shards, tms, tms * 64)?;
+    let domain = Domain::new(&transport)?;
+    let (over, all) = mpsc::sync_channel(tms as usize);
+    let mut machines = Vec::new();
+    for tmid in 1..=tms {
+        let [unsent, missing] = [(); 2].map(|()| AtomicU64::new(messages_each));
+        let talks = Arc::new(Talks { unsent, missing, over: over.clone() });
+        let tm = start(&domain, Arc::clone(&talks) as Arc<dyn Handler>, &address(tmid))?;
+        for _ in 0..RECEIVE_BUFFERS {
+            Talks::receive(&tm, domain.allocate(1, BUFFER_BYTES * MESSAGES_EACH as usize)?)?;
+        }
+        machines.push((tm, talks));
+    }
+    let begun = Instant::now();
+    for (tm, talks) in &machines {
+        for _ in 0..UNDERWAY {
+            talks.send(tm, domain.allocate(1, BUFFER_BYTES)?)?;
+        }
+    }
+    for _ in 0..tms {
+        all.recv_timeout(6 * PATIENCE).context("a message has not come")?;
+    }
+    Ok(messages_each as f64 * f64::from(tms) / begun.elapsed().as_secs_f64())
+}
+
 /// Which transport pools are measured over.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
@@ -303,6 +392,7 @@ mod tests {
         for shards in [1, 2] {
             let [add, end] = add_and_end_ns(shards, 3, 5, 20).unwrap();
             assert!(add > 0.0 && end > 0.0, "{shards}");
+            assert!(messages_per_second(shards, 3, 1000).unwrap() > 0.0, "{shards}");
         }
         for over in [Over::Mem, Over::Loopback] {
             assert!(provisions_per_second(over, 100).unwrap() > 0.0, "{over:?}");

@@ -37,6 +37,9 @@ const BUFFERS_EACH: u32 = 100;
 /// Cases of additions and ends: shards, and transfer machines beside the few.
 const SPREAD: [(u32, u32); 4] = [(1, 100), (1, 1000), (2, 100), (2, 1000)];
 
+/// Transfer machines whose messages are counted, on one shard and on two.
+const TALKERS: u32 = 16;
+
 /// A figure beside what it is compared with: that of bare LNet, or of a smaller case. Medians over the turns.
 #[derive(Serialize)]
 struct Row {
@@ -88,6 +91,8 @@ struct Figures {
     message_to_each_ns: [Vec<f64>; 2],
     /// Additions and ends, by the cases of [`SPREAD`].
     spread: [[[Vec<f64>; 2]; 2]; SPREAD.len()],
+    /// On two shards, and on one.
+    message_rate: [Vec<f64>; 2],
     local: [Vec<f64>; 2],
     ring: Vec<f64>,
     pool: [Vec<f64>; 2],
@@ -129,6 +134,9 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     for (of, machines) in figures.message_to_each_ns.iter_mut().zip([many, few]) {
         of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
     }
+    for (of, shards) in figures.message_rate.iter_mut().zip([2, 1]) {
+        of.push(queues::messages_per_second(shards, TALKERS, part(50_000).into())? / 1e3);
+    }
     measure_spread(part(1000), &mut figures.spread)?;
     for (of, is_coloured) in figures.local.iter_mut().zip([true, false]) {
         of.push(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
@@ -160,6 +168,7 @@ fn rows(figures: &Figures) -> Vec<Row> {
         message_ns,
         message_to_each_ns,
         spread,
+        message_rate,
         local,
         ring,
         pool,
@@ -192,6 +201,7 @@ fn rows(figures: &Figures) -> Vec<Row> {
         beside("the same, registered / not", "Gbit/s", [registered_fetches, &fetches[0]], None),
         beside("message among 100,000 / 1,000 buffers", "ns", both(message_ns), at_most(1.25)),
         beside("the same, to 1,000 / 10 in turn", "ns", both(message_to_each_ns), None),
+        beside("messages of 16 TMs, 2 shards / 1", "thousand/s", both(message_rate), None),
         beside("256 KiB to a pool, by colour / age", "thousand/s", both(local), None),
         alone("events through the ring", ring, 50.0),
         alone("buffers provisioned, mem", &pool[0], 1.0),
