@@ -3,6 +3,7 @@
 
 mod any;
 mod common;
+mod deliveries;
 mod scenarios;
 
 use std::cmp::Ordering;
@@ -301,7 +302,7 @@ fn ln_12_to_ln_14_descriptors_that_are_none_are_refused() {
 fn ln_19_the_application_delivers() {
     let net = loopback();
     scenarios::alone::the_application_delivers([&net, &net], [&lo("1"), &lo("2")]);
-    scenarios::alone::threads_deliver_in_order(&net, [&lo("1"), &lo("2")]);
+    deliveries::threads_deliver_in_order(&net, [&lo("1"), &lo("2")]);
 }
 
 /// Each transport knows what the others over its node have in use.

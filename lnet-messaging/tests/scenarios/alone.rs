@@ -1,16 +1,15 @@
 //! What a transfer machine of the lnet transport does by itself, or with its own node, whatever net that is
 //! on. A node is named by the part of its addresses before the identifiers.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Addition, BufferEvent, BulkDescriptor, Callback, Domain, Errno, Events, Operation, QueueType, StopMode,
-    TmEvent, TmState, TransferMachine,
+    Addition, BulkDescriptor, Callback, Domain, Errno, Events, Operation, QueueType, StopMode, TmEvent,
+    TmState, TransferMachine,
 };
 
 use super::{passive_send, send_each};
@@ -120,7 +119,7 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 /// A started transfer machine whose buffer events the test delivers.
-fn synchronous(net: &Arc<dyn Transport>, address: &str) -> (Domain, TransferMachine) {
+pub(crate) fn synchronous(net: &Arc<dyn Transport>, address: &str) -> (Domain, TransferMachine) {
     let (handler, _) = Events::channel();
     let domain = Domain::new(net).unwrap();
     let tm = TransferMachine::new(&domain, handler).unwrap();
@@ -131,7 +130,7 @@ fn synchronous(net: &Arc<dyn Transport>, address: &str) -> (Domain, TransferMach
 }
 
 /// Stops one of which nothing is queued.
-fn end(tm: &TransferMachine) {
+pub(crate) fn end(tm: &TransferMachine) {
     tm.stop(StopMode::Abort).unwrap();
     wait_until(|| tm.state() == TmState::Stopped);
     tm.finish().unwrap();
@@ -159,69 +158,6 @@ pub(crate) fn the_application_delivers(nets: [&Arc<dyn Transport>; 2], addresses
     wait_until_all(&far, || seen.try_iter().collect(), &mut lengths);
     assert_eq!(lengths, [1, 2, 3, 4]);
     assert_eq!(count.0.load(Ordering::SeqCst), 1, "once");
-    near.end();
-    end(&far);
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Messages, each with a buffer of its own, and how often so many are sent.
-const MESSAGES: u32 = 64;
-const ROUNDS: u32 = 30;
-
-/// LN-19, by other threads: two of them have the callbacks run, as they are told. Those run one at a time, in
-/// the order of the messages.
-pub(crate) fn threads_deliver_in_order(net: &Arc<dyn Transport>, addresses: [&str; 2]) {
-    let mut near = Party::started(net, addresses[0]);
-    let (domain, far) = synchronous(net, addresses[1]);
-    let (told, seen) = mpsc::channel();
-    let runs = AtomicBool::new(false);
-    let callback = Callback::new(move |_, event: BufferEvent| {
-        let is_alone = !runs.swap(true, Ordering::SeqCst);
-        let number = event.payload_bytes().try_into().map(u32::from_le_bytes);
-        // The other thread has its turn meanwhile.
-        std::thread::yield_now();
-        runs.store(false, Ordering::SeqCst);
-        told.send((is_alone, number)).unwrap();
-    });
-    let is_over = AtomicBool::new(false);
-    let deliver = || {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        while !is_over.load(Ordering::SeqCst) {
-            far.deliver_all().unwrap();
-            far.notify(waker.clone()).unwrap();
-            // One of both is told, and the test tells none of the end.
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
-    };
-    let mut order = Vec::new();
-    std::thread::scope(|scope| {
-        let threads = [scope.spawn(deliver), scope.spawn(deliver)];
-        for _ in 0..ROUNDS {
-            for _ in 0..MESSAGES {
-                let receive = Operation::Receive { min_receive_bytes: 4, max_messages: 1 };
-                let buffer = domain.allocate(1, 4).unwrap();
-                far.add(buffer, Addition::from(receive).callback(&callback)).unwrap();
-            }
-            for number in 0..MESSAGES {
-                near.send(addresses[1], &number.to_le_bytes());
-            }
-            order.extend((0..MESSAGES).map_while(|_| seen.recv_timeout(PATIENCE).ok()));
-            (0..MESSAGES).for_each(|_| assert_eq!(near.buffer_event().status, Ok(())));
-        }
-        is_over.store(true, Ordering::SeqCst);
-        for thread in threads {
-            thread.join().unwrap();
-        }
-    });
-    let expected: Vec<_> = (0..ROUNDS).flat_map(|_| 0..MESSAGES).map(|number| (true, Ok(number))).collect();
-    assert!(order == expected, "{order:?}");
     near.end();
     end(&far);
 }
