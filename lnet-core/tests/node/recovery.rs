@@ -413,14 +413,20 @@ fn a_poor_path_costs_the_peer_ni_a_step_a_second_and_never_a_sole_one() {
     assert_eq!(peer_ni(&runner, path.1).health, 900, "it stays as it is");
 }
 
-/// Two NIs on one net: what is poor by one of them only is that one's matter.
-#[test]
-fn a_local_ni_that_alone_does_badly_to_a_peer_ni_is_to_blame() {
+/// Two NIs on a net, and a peer that has two there.
+fn two_by_two_on_one_net() -> Runner {
     let mut runner = Runner::new(1);
     runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
     let nids = vec![nid(1, 8)];
     let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
     runner.batch(&[Change::Peer(add)]).unwrap();
+    runner
+}
+
+/// Two NIs on one net: what is poor by one of them only is that one's matter.
+#[test]
+fn a_local_ni_that_alone_does_badly_to_a_peer_ni_is_to_blame() {
+    let mut runner = two_by_two_on_one_net();
     let (bad, good) = (nid(1, 1), nid(1, 2));
     for peer in [nid(1, PEER), nid(1, 8)] {
         note_path(&mut runner, (good, peer), PathState::Answers);
@@ -464,11 +470,7 @@ fn a_path_costs_a_step_a_second_whether_it_is_silent_or_poor() {
 /// peer that does well by it ends that.
 #[test]
 fn the_word_of_one_peer_counts_against_a_local_ni_until_another_peer_does_well() {
-    let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
-    let nids = vec![nid(1, 8)];
-    let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let mut runner = two_by_two_on_one_net();
     hear(&mut runner, nid(1, 40));
     let (blamed, good) = (nid(1, 1), nid(1, 2));
     note_path(&mut runner, (good, nid(1, PEER)), PathState::Answers);
