@@ -137,7 +137,7 @@ impl PeerLog {
     fn note_silence(&mut self, now: Instant, nid: Nid) {
         // One silence is no news where none has followed.
         self.silent.retain(|_, silence| silence.is_told || now < silence.last + INTERVAL);
-        if self.silent.len() == PEERS_MAX {
+        if self.silent.len() == PEERS_MAX && !self.silent.contains_key(&nid) {
             return;
         }
         let first = Silence { since: now, last: now, is_told: false };
@@ -285,6 +285,23 @@ mod tests {
             });
             assert_eq!(lines.lock().unwrap().len(), told, "{is_incoming}");
         }
+    }
+
+    /// More peers than are remembered are silent at once: those that are remembered are told of.
+    #[test]
+    fn a_silent_peer_is_told_where_no_more_are_remembered() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let nid = |number: usize| {
+            let [.., high, low] = number.to_be_bytes();
+            Nid::new_ip(lnet_wire::Net::XDP, [10, 0, high, low].into()).unwrap()
+        };
+        let (mut log, begun) = (PeerLog::default(), Instant::now());
+        (0..=PEERS_MAX).for_each(|number| log.note(begun, nid(number), PeerChange::Silent));
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            log.note(begun + 2 * SILENCE, nid(0), PeerChange::Silent);
+            log.note(begun + 2 * SILENCE, nid(PEERS_MAX), PeerChange::Silent);
+        });
+        assert_eq!((lines.lock().unwrap().len(), log.silent.len()), (1, PEERS_MAX));
     }
 
     #[test]
