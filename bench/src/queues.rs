@@ -1,6 +1,7 @@
 //! What the messaging layer costs by itself: many transfer machines with many buffers, pools, and the event
 //! ring.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
     Attachment, Buffer, BufferEvent, Domain, Handler, LnetTransport, MemTransport, NotAdded, Operation, Pool,
-    PoolSpec, QueueType, Reprovision, TmState, TransferMachine,
+    PoolSpec, QueueType, Reprovision, StopMode, TmState, TransferMachine,
 };
 use lnet_user::api::Lnet;
 use lnet_user::node::NodeConfig;
@@ -37,18 +38,42 @@ impl Handler for Ends {
     }
 }
 
-fn start(domain: &Domain, handler: Arc<dyn Handler>, address: &str) -> anyhow::Result<TransferMachine> {
-    let tm = TransferMachine::new(domain, handler)?;
-    tm.start(address)?;
-    await_start(&tm)?;
-    Ok(tm)
+/// A transfer machine that has started. Its drop waits until it has stopped: the next measurement finds its
+/// address and the CPUs free.
+struct Started(TransferMachine);
+
+impl Started {
+    fn new(tm: TransferMachine, address: &str) -> anyhow::Result<Self> {
+        tm.start(address)?;
+        tm.wait(Some(Instant::now() + PATIENCE), |front| {
+            front.state() != TmState::Starting && front.callback_count() == 0
+        });
+        ensure!(tm.state() == TmState::Started, "the transfer machine has not started: {:?}", tm.state());
+        Ok(Self(tm))
+    }
 }
 
-fn await_start(tm: &TransferMachine) -> anyhow::Result<()> {
-    let deadline = Some(Instant::now() + PATIENCE);
-    tm.wait(deadline, |front| front.state() != TmState::Starting && front.callback_count() == 0);
-    ensure!(tm.state() == TmState::Started, "the transfer machine has not started: {:?}", tm.state());
-    Ok(())
+impl Deref for Started {
+    type Target = TransferMachine;
+
+    fn deref(&self) -> &TransferMachine {
+        &self.0
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // One that cannot be stopped has failed.
+        if self.stop(StopMode::Abort).is_ok() {
+            self.wait(Some(Instant::now() + PATIENCE), |front| {
+                front.state() != TmState::Stopping && front.callback_count() == 0
+            });
+        }
+    }
+}
+
+fn start(domain: &Domain, handler: Arc<dyn Handler>, address: &str) -> anyhow::Result<Started> {
+    Started::new(TransferMachine::new(domain, handler)?, address)
 }
 
 /// The lnet transport over a node of so many shards that reaches itself alone, each with room for so many
@@ -80,7 +105,7 @@ fn loaded(
     handler: &Arc<dyn Handler>,
     tms: u32,
     buffers_each: u32,
-) -> anyhow::Result<Vec<TransferMachine>> {
+) -> anyhow::Result<Vec<Started>> {
     let machines = (1..=tms).map(|tmid| start(domain, Arc::clone(handler), &address(tmid)));
     let machines: Vec<_> = machines.collect::<Result<_, _>>()?;
     for tm in &machines {
@@ -304,8 +329,7 @@ pub fn provisions_per_second(over: Over, buffers: u32) -> anyhow::Result<f64> {
     let tm = TransferMachine::new(&domain, Arc::new(Ends(told)))?;
     let attachment = Attachment { pool, min_receive_bytes: 1, max_messages: 1, callback: None };
     tm.attach_pool(attachment, 2)?;
-    tm.start(&address)?;
-    await_start(&tm)?;
+    let tm = Started::new(tm, &address)?;
     let begun = Instant::now();
     tm.set_receive_queue_length(buffers as usize)?;
     let elapsed = begun.elapsed();
@@ -367,8 +391,7 @@ pub fn pooled_messages_per_second(is_coloured: bool, messages: u32) -> anyhow::R
     let tm = TransferMachine::new(&domain, Arc::new(Returns { ends: Ends(told), colour }))?;
     tm.attach_pool(Attachment { pool, min_receive_bytes: 1, max_messages: 1, callback: None }, 2)?;
     tm.set_colour(colour)?;
-    tm.start("127.0.0.1:1")?;
-    await_start(&tm)?;
+    let _tm = Started::new(tm, "127.0.0.1:1")?;
     let (back, sent) = mpsc::sync_channel(1);
     let from = start(&from_domain, Arc::new(Sent(back)), "127.0.0.1:2")?;
     let to = from.create_end_point("127.0.0.1:1")?;

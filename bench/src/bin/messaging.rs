@@ -135,7 +135,7 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
         of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
     }
     for (of, shards) in figures.message_rate.iter_mut().zip([2, 1]) {
-        of.push(queues::messages_per_second(shards, TALKERS, part(50_000).into())? / 1e3);
+        of.push(queues::messages_per_second(shards, TALKERS, part(20_000).into())? / 1e3);
     }
     measure_spread(part(1000), &mut figures.spread)?;
     for (of, is_coloured) in figures.local.iter_mut().zip([true, false]) {
