@@ -37,6 +37,7 @@ use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
 use super::{Core, Lnet, LnetError};
 use crate::locks::{Mutex, MutexGuard};
+use crate::netlink::device_of;
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 
@@ -296,7 +297,7 @@ impl Runner {
 
 /// Tells how far the device of an NI is from the memory of each shard.
 fn report_distances(machine: &mut Machine, now: lnet_core::time::Instant, numa: &Numa, state: &NiState) {
-    let distances = numa.distances(&state.config.interface);
+    let distances = numa.distances(device_of(&state.config.interface));
     machine.handle_report(now, Report::Distance { ni: state.ni, distances: &distances });
 }
 

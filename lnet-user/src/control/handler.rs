@@ -57,7 +57,10 @@ impl Control {
         // The reply names the NID already.
         let bare = refusal.message.strip_prefix("failed to ping ").and_then(|rest| rest.split_once(": "));
         let mut message = bare.map(|(_, why)| why.to_owned()).unwrap_or(refusal.message);
+        // tcp nodes of one host reach each other.
+        let is_tcp = self.lnet.nis().iter().any(|ni| ni.tcp.is_some() && ni.config.nid.net() == nid.net());
         if let Some(address) = nid.ip()
+            && !is_tcp
             && tokio::task::spawn_blocking(move || is_local(address))
                 .await
                 .is_ok_and(|it| it.unwrap_or(false))

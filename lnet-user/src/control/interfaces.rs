@@ -41,7 +41,9 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
         (None, None) => return Err(down(format!(": interface {} has no address", interface.name))),
     };
     let is_chosen_by_nid = nid.ip() != address;
-    Ok(NiLocation { nid, interface: interface.name, is_chosen_by_nid })
+    // The label of an alias stays the NI's.
+    let interface = spec.interface.clone().unwrap_or(interface.name);
+    Ok(NiLocation { nid, interface, is_chosen_by_nid })
 }
 
 /// The interface that has a NID's address.

@@ -43,14 +43,22 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Asks the kernel about the interface called `name`. Blocks for a few netlink round trips, on a thread
-    /// of its own, so that it may also be called from within an async runtime.
+    /// Asks the kernel about the interface called `name`. The label of an alias (`eth0:1`) is a name too: it
+    /// stands for the interface with the addresses of that label alone. Blocks for a few netlink round trips,
+    /// on a thread of its own, so that it may also be called from within an async runtime.
     ///
     /// # Errors
     /// [`NetlinkError::NoSuchInterface`], [`NetlinkError::NotEthernet`], or what the kernel refused.
     pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
         on_a_thread(|| runtime()?.block_on(query(name)))
     }
+}
+
+/// The device of an interface that may be named by the label of an alias: no device has a colon in its name
+/// (net/core/dev.c: dev_valid_name).
+#[must_use]
+pub fn device_of(interface: &str) -> &str {
+    interface.split(':').next().unwrap_or(interface)
 }
 
 /// The speed of an interface's link in Mbit/s, as `ethtool` shows it; `None` where its driver does not know.
@@ -114,8 +122,13 @@ pub(super) fn name(link: &LinkMessage) -> Option<&String> {
 
 async fn query(name: &str) -> Result<Interface, NetlinkError> {
     let handle = connect()?;
-    let link = find(&handle, name).await?;
+    let device = device_of(name);
+    let link = find(&handle, device).await?;
     let index = link.header.index;
+    let addresses = match device == name {
+        true => addresses(&handle, index).await?,
+        false => aliased(&handle, index, name).await?,
+    };
     let (mut mtu_bytes, mut queues, mut mac, mut xdp_program_id) = (0, (1, 1), None, None);
     for attribute in &link.attributes {
         match attribute {
@@ -129,19 +142,19 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
     }
     let kind = link.header.link_layer_type;
     let mac = mac.filter(|_| kind == LinkLayerType::Ether).ok_or_else(|| NetlinkError::NotEthernet {
-        name: name.to_owned(),
+        name: device.to_owned(),
         kind: format!("{kind:?}").to_lowercase(),
     })?;
     // The counts in the link message are those allocated; a driver with channels knows which are in use.
-    let (rx_queues, tx_queues) = channels(name).await.unwrap_or(queues);
+    let (rx_queues, tx_queues) = channels(device).await.unwrap_or(queues);
     Ok(Interface {
-        name: name.to_owned(),
+        name: device.to_owned(),
         index,
         mac,
         mtu_bytes,
         enabled: link.header.flags.contains(LinkFlags::Up),
         up: is_up(link.header.flags),
-        addresses: addresses(&handle, index).await?,
+        addresses,
         rx_queues,
         tx_queues,
         xdp_program_id,
@@ -176,7 +189,35 @@ async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError
     }
 }
 
+/// An address of an interface.
+struct Address {
+    ip: IpAddr,
+    prefix_bits: u8,
+    /// The name of the interface, or of an alias; IPv6 has none.
+    label: Option<String>,
+}
+
+/// The addresses of an interface. Those of its aliases come behind its own.
 pub(super) async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+    let mut found = labelled(handle, index).await?;
+    found.sort_by_key(|address| address.label.as_deref().is_some_and(|label| label.contains(':')));
+    Ok(found.into_iter().map(|address| (address.ip, address.prefix_bits)).collect())
+}
+
+/// The addresses of an alias.
+async fn aliased(handle: &Handle, index: u32, label: &str) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+    let found = labelled(handle, index).await?;
+    let (of, others): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|address| address.label.as_deref() == Some(label));
+    if of.is_empty() {
+        let mut present: Vec<String> = others.into_iter().filter_map(|address| address.label).collect();
+        present.dedup();
+        return Err(NetlinkError::NoSuchLabel { label: label.to_owned(), present: present.join(", ") });
+    }
+    Ok(of.into_iter().map(|address| (address.ip, address.prefix_bits)).collect())
+}
+
+async fn labelled(handle: &Handle, index: u32) -> Result<Vec<Address>, NetlinkError> {
     let messages: Vec<_> = handle
         .address()
         .get()
@@ -186,16 +227,17 @@ pub(super) async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr
         .await
         .map_err(|error| NetlinkError::from_request("list the addresses of an interface", error))?;
     let address = |message: &rtnetlink::packet_route::address::AddressMessage| {
-        let mut found = None;
+        let (mut ip, mut label) = (None, None);
         for attribute in &message.attributes {
             match attribute {
                 // On a point-to-point link `Address` is the other end's (rtnetlink(7): IFA_LOCAL).
-                AddressAttribute::Local(address) => found = Some(*address),
-                AddressAttribute::Address(address) => found = found.or(Some(*address)),
+                AddressAttribute::Local(address) => ip = Some(*address),
+                AddressAttribute::Address(address) => ip = ip.or(Some(*address)),
+                AddressAttribute::Label(text) => label = Some(text.clone()),
                 _ => {}
             }
         }
-        found.map(|address| (address, message.header.prefix_len))
+        ip.map(|ip| Address { ip, prefix_bits: message.header.prefix_len, label })
     };
     Ok(messages.iter().filter_map(address).collect())
 }

@@ -17,7 +17,7 @@ use rtnetlink::Handle;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
-pub use interface::{Interface, interface_names, is_local, link_speed_mbits};
+pub use interface::{Interface, device_of, interface_names, is_local, link_speed_mbits};
 pub use neighbours::{ENTRIES_MAX, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 
 /// An Ethernet address, in the order of its bytes on the wire.
@@ -49,6 +49,16 @@ pub enum NetlinkError {
         /// The name that was asked for.
         name: String,
         /// The names that there are, separated by commas.
+        present: String,
+    },
+    /// No address of the interface has this label.
+    #[error(
+        "no address has the label {label:?}, expected one of: {present} (`ip address add ... label {label}`)"
+    )]
+    NoSuchLabel {
+        /// The label that was asked for.
+        label: String,
+        /// The labels that there are, separated by commas.
         present: String,
     },
     /// No interface of this index in this network namespace.

@@ -16,6 +16,7 @@ use super::{DownReason, NiConfig, NiState, NodeError, OpenNi, SlotCount, XdpFram
 use crate::bpf::{BpfError, XdpProgram};
 use crate::locks::{Mutex, MutexGuard};
 use crate::memory::Buffer;
+use crate::netlink::device_of;
 use crate::uring::Waker;
 use crate::xsk::Umem;
 
@@ -133,14 +134,14 @@ impl View {
 
     /// As [`NodeDriver::nis`](super::NodeDriver::nis).
     pub(crate) fn nis(&self) -> Vec<NiState> {
+        // A device that is renamed is shown so; the label of an alias stays.
+        let named = |open: &OpenNi| match open.followed() {
+            Some((found, _)) if device_of(&open.config.interface) == open.config.interface => found.name(),
+            _ => open.config.interface.clone(),
+        };
         let state = |(number, open): (&u16, &OpenNi)| NiState {
             ni: NiId(*number),
-            config: NiConfig {
-                interface: open
-                    .followed()
-                    .map_or_else(|| open.config.interface.clone(), |(found, _)| found.name()),
-                ..open.config.clone()
-            },
+            config: NiConfig { interface: named(open), ..open.config.clone() },
             xdp: open.xdp().map(XdpNi::state),
             tcp: open.tcp().map(TcpNi::state),
             down: open.followed().and_then(|(found, address)| DownReason::of(found, address)),

@@ -188,6 +188,46 @@ fn daemons_ping_each_other_over_tcp_by_large_nids() {
 }
 
 /// Both NIs are reached at one address and port, and either goes without the other.
+/// The label of an alias names the interface with that address; the interface's own name goes on to name its
+/// own.
+#[test]
+fn aliases_of_an_interface_are_nis_of_their_own() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    let side = two.netns.a();
+    let (name, own) = (&side.interface().name, side.interface().ipv4);
+    let label = format!("{name}:7");
+    ip(side, &format!("address add 10.77.0.7/24 dev {name} label {label}"));
+    two.a.good("lnet configure");
+    for order in [[name, &label], [&label, name]] {
+        for interface in order {
+            two.a.good(&format!("net add --net tcp --if {interface}"));
+        }
+        let nis = |shown: &str| -> Vec<(String, String)> {
+            let values = |key: &'static str| {
+                let of = shown.lines().filter_map(move |line| line.trim().strip_prefix(key));
+                of.filter(|value| *value != "0@lo").map(str::to_owned)
+            };
+            values("-     nid: ").zip(values("0: ")).collect()
+        };
+        let mut expected =
+            [(format!("{own}@tcp"), name.clone()), ("10.77.0.7@tcp".to_owned(), label.clone())];
+        if order[0] == &label {
+            expected.reverse();
+        }
+        assert_eq!(nis(&two.a.good("net show")), expected);
+        let backup = two.a.good("export --backup");
+        assert!(backup.contains(&format!("0: {label}\n")), "{backup}");
+        two.a.good(&format!("net del --net tcp --if {label}"));
+        assert_eq!(nis(&two.a.good("net show")), [(format!("{own}@tcp"), name.clone())]);
+        two.a.good(&format!("net del --net tcp --if {name}"));
+    }
+    let expected = format!("expected one of: {name}, {label}");
+    two.a.bad(&format!("net add --net tcp --if {name}:8"), &["errno: -100", &expected]);
+}
+
 #[test]
 fn an_interface_is_on_two_tcp_nets() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
