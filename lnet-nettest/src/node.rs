@@ -92,18 +92,21 @@ impl Node {
         if !matches!(self.state, State::Free) {
             bail!("EBUSY: INIT of a node that is free is expected");
         }
-        self.state = match &plan.role {
+        let said = match &plan.role {
             Role::Server(service) => {
                 let server = server::start(&self.place.at(&plan.data), service)?;
-                State::Server { server, is_started: false }
+                let said = Said::Serves(server.address().to_owned());
+                self.state = State::Server { server, is_started: false };
+                said
             }
             Role::Client { test, .. } => {
                 test.check()?;
-                State::Ready { plan }
+                self.state = State::Ready { plan };
+                Said::Done
             }
         };
         self.console = Some((sender.to_owned(), Instant::now()));
-        Ok(Said::Done)
+        Ok(said)
     }
 
     fn begin(&mut self) -> Result<Said> {
@@ -198,7 +201,9 @@ mod tests {
         assert!(
             said(&mut node, init("nonsense", Role::Server(SERVICE))).unwrap_err().contains("a.b.c.d:port")
         );
-        assert!(matches!(said(&mut node, init(data, Role::Server(SERVICE))), Ok(Said::Done)));
+        assert!(
+            matches!(said(&mut node, init(data, Role::Server(SERVICE))), Ok(Said::Serves(at)) if at == data)
+        );
         assert!(said(&mut node, init(data, Role::Server(SERVICE))).unwrap_err().starts_with("EBUSY"));
         assert!(node.obey("another", Command::Stop).unwrap_err().to_string().contains("works for console"));
         assert!(matches!(said(&mut node, Command::Start), Ok(Said::Done)));
@@ -226,7 +231,7 @@ mod tests {
         let runtime = console::runtime().unwrap();
         let init = || init("127.42.2.3:1", Role::Server(SERVICE));
         let pairs = [
-            [(Command::Start, "EPERM"), (init(), "Done")],
+            [(Command::Start, "EPERM"), (init(), "Serves")],
             [(init(), "EBUSY"), (Command::Start, "Done")],
             [(Command::Status, "Status"), (Command::Stop, "Stopped")],
             [(Command::Stop, "EPERM"), (Command::Status, "EPERM")],

@@ -58,8 +58,10 @@ pub(crate) struct Answer {
 
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Said {
-    /// Of INIT and START.
+    /// Of START, and of INIT by a client.
     Done,
+    /// Of INIT by a server: its address for test messages, with the identifier that was chosen.
+    Serves(String),
     Status(Status),
     Stopped(Outcome),
 }
@@ -189,6 +191,7 @@ mod tests {
         let served = Served { received: u64::MAX, ..Served::default() };
         for said in [
             Ok(Said::Done),
+            Ok(Said::Serves("a:1".to_owned())),
             Ok(Said::Status(status)),
             Ok(Said::Stopped(Outcome::Server(served))),
             Err("no".to_owned()),
