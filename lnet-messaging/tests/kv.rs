@@ -63,6 +63,21 @@ fn over_lnet() {
     check([&here, &there], "10.9.7.1@xdp:12345:34:1", "10.9.7.2@xdp:12345:34:1");
 }
 
+/// One that has as many values as may be takes no other one, and other bytes for each.
+#[test]
+fn a_full_server_takes_another_value_of_a_key() {
+    let transport = MemTransport::default().shared();
+    let _server = Server::start(&transport, "127.0.0.1:8020").unwrap();
+    let mut client = Client::connect(&transport, "127.0.0.1:8021", "127.0.0.1:8020").unwrap();
+    for number in 0..1024 {
+        client.put(&number.to_string(), b"old").unwrap();
+    }
+    let refused = client.put("one more", b"new").unwrap_err();
+    assert!(refused.to_string().contains("NoRoom"), "{refused}");
+    client.put("7", b"new").unwrap();
+    assert_eq!(client.get("7").unwrap(), Some(b"new".to_vec()));
+}
+
 #[test]
 fn requests_and_replies_are_what_they_were_made_from() {
     let descriptor = BulkDescriptor::from_bytes(&[7; 48]);
