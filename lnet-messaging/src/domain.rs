@@ -4,7 +4,9 @@
 //! order all domains, domain, transfer machine; a pool's lock before a domain's.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use crate::buffer::{Buffer, Memory, check_shape};
 use crate::errno::{Errno, Error};

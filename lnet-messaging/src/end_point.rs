@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 /// The end points of a transfer machine, by address. Its lock is taken under any other, and no other under
 /// it.

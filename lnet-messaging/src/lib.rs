@@ -51,7 +51,8 @@
 //!
 //! # Inside
 //! [`transport`] is the contract between the front and transports, and says who calls what under which lock.
-//! The crate uses the public API of `lnet-user` alone, and has no unsafe code.
+//! The crate uses the public API of `lnet-user` alone, and its mutexes, whose order is checked in tests. It
+//! has no unsafe code.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,8 @@
 //! The transports of the process, by name.
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use crate::errno::{Errno, Error};
 use crate::mem::MemTransport;

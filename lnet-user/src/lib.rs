@@ -62,7 +62,8 @@ pub mod control;
 pub mod internals;
 mod lnd;
 pub mod load;
-mod locks;
+#[doc(hidden)]
+pub mod locks;
 mod memory;
 mod netlink;
 pub mod node;

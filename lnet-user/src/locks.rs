@@ -1,4 +1,5 @@
-//! Mutexes whose order is checked wherever debug assertions are on, so in all tests.
+//! Mutexes whose order is checked wherever debug assertions are on, so in all tests. `lnet-messaging` uses
+//! them as well: they are public, and no part of the API.
 //!
 //! The class of a mutex is the line of the source that makes it. A class that a thread locks while it has
 //! locked another one stands behind that one from then on, for all threads. A lock that would close a circle
@@ -11,7 +12,8 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, WaitTimeoutResult};
+use std::time::Duration;
 
 /// As [`std::sync::Mutex`].
 pub struct Mutex<T> {
@@ -23,12 +25,13 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     // First: the lock goes before the note of it.
     inner: std::sync::MutexGuard<'a, T>,
-    _taken: order::Taken,
+    taken: order::Taken,
 }
 
 impl<T> Mutex<T> {
+    /// A free one.
     #[track_caller]
-    pub(crate) const fn new(value: T) -> Self {
+    pub const fn new(value: T) -> Self {
         Self { class: order::Class::here(), inner: std::sync::Mutex::new(value) }
     }
 
@@ -41,25 +44,36 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         self.class.check();
         match self.inner.lock() {
-            Ok(guard) => Ok(self.guard(guard)),
-            Err(poisoned) => Err(PoisonError::new(self.guard(poisoned.into_inner()))),
+            Ok(inner) => Ok(MutexGuard::new(inner, &self.class)),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard::new(poisoned.into_inner(), &self.class))),
         }
     }
 
     /// # Errors
     /// As the standard library's.
-    pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         match self.inner.try_lock() {
-            Ok(guard) => Ok(self.guard(guard)),
+            Ok(inner) => Ok(MutexGuard::new(inner, &self.class)),
             Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
             Err(TryLockError::Poisoned(poisoned)) => {
-                Err(TryLockError::Poisoned(PoisonError::new(self.guard(poisoned.into_inner()))))
+                let guard = MutexGuard::new(poisoned.into_inner(), &self.class);
+                Err(TryLockError::Poisoned(PoisonError::new(guard)))
             }
         }
     }
+}
 
-    fn guard<'a>(&self, inner: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard { inner, _taken: self.class.hold() }
+impl<'a, T> MutexGuard<'a, T> {
+    fn new(inner: std::sync::MutexGuard<'a, T>, class: &order::Class) -> Self {
+        Self { inner, taken: class.hold() }
+    }
+
+    /// What a condition variable takes, and the class that it gives back as a guard.
+    #[track_caller]
+    fn lend(self) -> (order::Class, std::sync::MutexGuard<'a, T>) {
+        let class = self.taken.into_class();
+        class.check();
+        (class, self.inner)
     }
 }
 
@@ -96,6 +110,61 @@ impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
+/// As [`std::sync::Condvar`]. A mutex that is waited with comes back behind all that the thread has locked
+/// since, and is checked as such.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    inner: std::sync::Condvar,
+}
+
+impl Condvar {
+    /// One that no thread waits for.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { inner: std::sync::Condvar::new() }
+    }
+
+    /// Wakes all threads that wait.
+    pub fn notify_all(&self) {
+        self.inner.notify_all();
+    }
+
+    /// # Errors
+    /// As the standard library's.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    #[track_caller]
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        let (class, inner) = guard.lend();
+        match self.inner.wait(inner) {
+            Ok(inner) => Ok(MutexGuard::new(inner, &class)),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard::new(poisoned.into_inner(), &class))),
+        }
+    }
+
+    /// # Errors
+    /// As the standard library's.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    #[track_caller]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+        let (class, inner) = guard.lend();
+        match self.inner.wait_timeout(inner, timeout) {
+            Ok((inner, result)) => Ok((MutexGuard::new(inner, &class), result)),
+            Err(poisoned) => {
+                let (inner, result) = poisoned.into_inner();
+                Err(PoisonError::new((MutexGuard::new(inner, &class), result)))
+            }
+        }
+    }
+}
+
 /// Nothing is known of an order.
 #[cfg(not(debug_assertions))]
 mod order {
@@ -111,6 +180,12 @@ mod order {
 
         pub(super) fn hold(&self) -> Taken {
             Taken
+        }
+    }
+
+    impl Taken {
+        pub(super) fn into_class(self) -> Class {
+            Class
         }
     }
 }
@@ -184,6 +259,13 @@ mod order {
         }
     }
 
+    impl Taken {
+        /// The thread has it no more.
+        pub(super) fn into_class(self) -> Class {
+            Class(self.0)
+        }
+    }
+
     impl Drop for Taken {
         fn drop(&mut self) {
             let _ = TAKEN.try_with(|taken| {
@@ -213,17 +295,15 @@ mod order {
     }
 
     /// The files of the classes of which one was locked behind the other, by any thread so far.
-    #[cfg(test)]
-    pub(crate) fn files() -> BTreeSet<(&'static str, &'static str)> {
+    pub fn files() -> BTreeSet<(&'static str, &'static str)> {
         let orders = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
         let pairs = orders.iter().flat_map(|(first, behind)| behind.keys().map(|second| (*first, *second)));
         pairs.map(|(first, second)| (first.file(), second.file())).collect()
     }
 }
 
-#[cfg(test)]
 #[cfg(debug_assertions)]
-pub(crate) use order::files;
+pub use order::files;
 
 #[cfg(test)]
 #[cfg(debug_assertions)]
@@ -303,6 +383,37 @@ mod tests {
         let tried = second.try_lock().unwrap();
         refusal(&first);
         drop(tried);
+    }
+
+    /// A thread that waits has let its mutex go, and takes it again behind the other one that it has.
+    #[test]
+    fn what_is_waited_with_comes_back_behind_what_the_thread_has() {
+        let first = Mutex::new(());
+        let second = Mutex::new(());
+        let woken = Condvar::new();
+        let taken = first.lock().unwrap();
+        let next = second.lock().unwrap();
+        // The second one was behind the first one, and is so again.
+        let (next, result) = woken.wait_timeout(next, Duration::ZERO).unwrap();
+        assert!(result.timed_out());
+        let wait = AssertUnwindSafe(|| drop(woken.wait_timeout(taken, Duration::ZERO)));
+        let refused = *catch_unwind(wait).unwrap_err().downcast::<String>().unwrap();
+        assert!(refused.contains("is locked behind that of"), "{refused}");
+        drop(next);
+        // A waiting thread is woken, and what it has locked is noted.
+        let both = std::sync::Arc::new((Mutex::new(false), Condvar::new()));
+        let theirs = std::sync::Arc::clone(&both);
+        let thread = std::thread::spawn(move || {
+            let mut is_set = theirs.0.lock().unwrap();
+            while !*is_set {
+                is_set = theirs.1.wait(is_set).unwrap();
+            }
+            // Once more is a deadlock.
+            refusal(&theirs.0);
+        });
+        *both.0.lock().unwrap() = true;
+        both.1.notify_all();
+        thread.join().unwrap();
     }
 
     #[test]

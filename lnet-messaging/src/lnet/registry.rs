@@ -3,8 +3,9 @@
 //! Invariant: all transports over a node share one list of them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
+use lnet_user::locks::Mutex;
 use lnet_user::{Lnet, ProcessId};
 
 use super::address::{LnetAddress, TMID_MAX};

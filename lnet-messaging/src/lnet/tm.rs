@@ -2,9 +2,11 @@
 //! from the ring.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
 use super::core::{Operations, RingEvent, Sender};

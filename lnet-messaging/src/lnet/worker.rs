@@ -1,12 +1,13 @@
 //! The thread of a transfer machine of lnet: its start, events, deadlines and end.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lnet_user::ProcessId;
+use lnet_user::locks::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::address::{LnetAddress, join};

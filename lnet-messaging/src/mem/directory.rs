@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::hash::Hash;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use super::work::Work;
 use crate::errno::{Errno, Error};
@@ -22,7 +24,7 @@ pub(crate) struct Directory<A>(LazyLock<Mutex<HashMap<A, Listed>>>);
 
 impl<A: Copy + Eq + Hash + Display> Directory<A> {
     pub(crate) const fn new() -> Self {
-        Self(LazyLock::new(Mutex::default))
+        Self(LazyLock::new(|| Mutex::new(HashMap::new())))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<A, Listed>> {

@@ -2,9 +2,11 @@
 //! deadlines.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+use lnet_user::locks::{Condvar, Mutex, MutexGuard};
 
 use super::directory::Listed;
 use crate::buffer::{BulkDescriptor, Memory, Operation};

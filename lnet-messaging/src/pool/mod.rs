@@ -10,7 +10,9 @@ mod lists;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use crate::buffer::Buffer;
 use crate::domain::{Domain, DomainShared};

@@ -6,9 +6,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddrV4, TcpStream};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use super::message::{self, Procedure};
 use super::program::RECORD_MAX_BYTES;

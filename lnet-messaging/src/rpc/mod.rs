@@ -28,9 +28,11 @@ mod xdr;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use lnet_user::locks::{Mutex, MutexGuard};
 
 use crate::buffer::BulkDescriptor;
 use crate::errno::{Errno, Error};

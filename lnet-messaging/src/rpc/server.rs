@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use lnet_user::locks::{Condvar, Mutex, MutexGuard};
 
 use super::connection::errno_of;
 use super::handlers;

@@ -4,5 +4,7 @@
 mod buffers;
 mod fake;
 mod lifecycle;
+#[cfg(debug_assertions)]
+mod locks;
 mod pools;
 mod provisioning;

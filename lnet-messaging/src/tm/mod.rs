@@ -13,8 +13,10 @@ mod pooled;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
+
+use lnet_user::locks::{Condvar, Mutex, MutexGuard};
 
 use crate::domain::{Domain, DomainShared};
 use crate::end_point::{EndPoint, EndPoints};
