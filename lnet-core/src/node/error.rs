@@ -104,7 +104,7 @@ pub enum ChangeError {
     #[error("{0}")]
     Rule(RuleError),
     /// A tunable has no such value, or not together with the others.
-    #[error("{setting} {value}: {range} is expected")]
+    #[error("{setting} {value}: {range}")]
     Setting {
         /// The tunable.
         setting: Global,
@@ -115,20 +115,24 @@ pub enum ChangeError {
     },
 }
 
-/// What a tunable may be, beside the others as they are.
+/// What is expected of a tunable, beside the others as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SettingRange {
     /// It depends on no other: from and to.
-    #[error("{0} to {1}")]
+    #[error("{0} to {1} is expected")]
     Fixed(u32, u32),
     /// Retries take a second each at least.
-    #[error("0 to {0}, which is transaction_timeout,")]
+    #[error("0 to {0} is expected, since transaction_timeout is {0}")]
     Timeout(u32),
     /// The timeout has room for all retries.
-    #[error("{} to {}, which is more than retry_count,", .0.saturating_add(1), u32::MAX)]
+    #[error(
+        "{least} to {most} is expected, since retry_count is {0}",
+        least = .0.saturating_add(1),
+        most = u32::MAX
+    )]
     Retries(u32),
     /// No NI is ever better than another one, so none is tried again.
-    #[error("0, while health_sensitivity is 0,")]
+    #[error("0 is expected, while health_sensitivity is 0")]
     NoHealth,
 }
 

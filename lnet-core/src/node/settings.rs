@@ -120,14 +120,17 @@ mod tests {
         let refused = |settings: &Settings, setting, value, expected: &str| {
             assert_eq!(settings.with(setting, value), None);
             let text = alloc::format!("{}", settings.refusal(setting, value));
-            assert_eq!(text, alloc::format!("{setting} {value}: {expected} is expected"));
+            assert_eq!(text, alloc::format!("{setting} {value}: {expected}"));
         };
         let all = &Settings::default();
-        refused(all, Global::RetryCount, 151, "0 to 150, which is transaction_timeout,");
-        refused(all, Global::TransactionTimeout, 2, "3 to 4294967295, which is more than retry_count,");
-        refused(all, Global::HealthSensitivity, 1001, "0 to 1000");
+        refused(all, Global::RetryCount, 151, "0 to 150 is expected, since transaction_timeout is 150");
+        for few in [0, 2] {
+            let expected = "3 to 4294967295 is expected, since retry_count is 2";
+            refused(all, Global::TransactionTimeout, few, expected);
+        }
+        refused(all, Global::HealthSensitivity, 1001, "0 to 1000 is expected");
         let ill = &all.with(Global::HealthSensitivity, 0).unwrap();
-        refused(ill, Global::RetryCount, 1, "0, while health_sensitivity is 0,");
+        refused(ill, Global::RetryCount, 1, "0 is expected, while health_sensitivity is 0");
     }
 
     #[test]

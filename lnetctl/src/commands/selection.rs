@@ -15,65 +15,82 @@ use crate::session::Daemon;
 pub(crate) enum SelectionCommand {
     /// Priorities of local nets
     #[command(subcommand, arg_required_else_help = true)]
-    Net(KindCommand),
+    Net(KindCommand<OfNets>),
     /// Priorities of NIDs, local ones and those of peers
     #[command(subcommand, arg_required_else_help = true)]
-    Nid(KindCommand),
+    Nid(KindCommand<OfNids>),
     /// Local NIDs that NIDs of peers prefer
     #[command(subcommand, arg_required_else_help = true)]
-    Peer(KindCommand),
+    Peer(KindCommand<OfPeers>),
 }
 
+/// What is done with policies of a kind, which has these patterns.
 #[derive(Debug, Subcommand)]
-pub(crate) enum KindCommand {
+pub(crate) enum KindCommand<P: Args> {
     /// Add a policy
-    Add(Patterns),
+    Add {
+        #[command(flatten)]
+        patterns: P,
+        /// Priority, 0 is the best
+        #[arg(long, short, allow_hyphen_values = true)]
+        priority: Option<String>,
+    },
     /// Delete the policy with the same patterns, or that of a number, or check that both are one
-    Del(Patterns),
+    Del(Named<P>),
     /// Show the policies, all or those with the same patterns
-    Show(Patterns),
+    Show(Named<P>),
 }
 
+/// Which policies are meant.
 #[derive(Debug, Args)]
-pub(crate) struct Patterns {
-    /// Nets, such as tcp, tcp* or tcp[1-3]; of `selection net`
-    #[arg(long, short)]
-    net: Option<String>,
-    /// NIDs, such as 10.0.[1-9].*@tcp; of `selection nid`
-    #[arg(long)]
-    nid: Option<String>,
-    /// Local NIDs; of `selection peer`
-    #[arg(long, short, value_name = "PATTERN")]
-    local: Option<String>,
-    /// NIDs of peers; of `selection peer`
-    #[arg(long, short, value_name = "PATTERN")]
-    remote: Option<String>,
-    /// Priority, 0 is the best
-    #[arg(long, short, allow_hyphen_values = true)]
-    priority: Option<String>,
-    /// Number of a policy, as `show` tells it; of `del` and `show`
+pub(crate) struct Named<P: Args> {
+    #[command(flatten)]
+    patterns: P,
+    /// Number of a policy, as `show` tells it
     #[arg(long, short, value_name = "NUMBER")]
     id: Option<String>,
 }
 
-impl Patterns {
-    /// The patterns of a kind in their order; none where none is given.
-    fn of(&self, task: Task, kind: SelectionKind) -> Result<Vec<UdspPattern>> {
-        let all = [("net", &self.net), ("nid", &self.nid), ("local", &self.local), ("remote", &self.remote)];
-        let expected: &[&str] = match kind {
-            SelectionKind::Net => &["net"],
-            SelectionKind::Nid => &["nid"],
-            SelectionKind::Peer => &["local", "remote"],
-        };
-        let given: Vec<_> = all.into_iter().filter(|(_, text)| text.is_some()).collect();
-        if let Some((name, _)) = given.iter().find(|(name, _)| !expected.contains(name)) {
-            return Err(task.invalid(format!("--{name} is not of selection {kind}")));
-        }
-        if !given.is_empty() && given.len() < expected.len() {
+#[derive(Debug, Args)]
+pub(crate) struct OfNets {
+    /// Nets, such as tcp, tcp* or tcp[1-3]
+    #[arg(long, short, value_name = "PATTERN")]
+    net: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OfNids {
+    /// NIDs, such as 10.0.[1-9].*@tcp
+    #[arg(long, value_name = "PATTERN")]
+    nid: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OfPeers {
+    /// Local NIDs
+    #[arg(long, short, value_name = "PATTERN")]
+    local: Option<String>,
+    /// NIDs of peers
+    #[arg(long, short, value_name = "PATTERN")]
+    remote: Option<String>,
+}
+
+/// The options that are the patterns of a kind.
+pub(crate) trait Patterns: Args {
+    const KIND: SelectionKind;
+
+    /// Each with its name, in the order of a policy's.
+    fn options(&self) -> Vec<(&'static str, Option<&str>)>;
+
+    /// What the patterns mean; none where none is given.
+    fn parsed(&self, task: Task) -> Result<Vec<UdspPattern>> {
+        let options = self.options();
+        let given: Vec<_> = options.iter().filter_map(|(name, text)| Some((*name, (*text)?))).collect();
+        if !given.is_empty() && given.len() < options.len() {
             return Err(task.invalid("missing mandatory parameter: --local and --remote go together"));
         }
-        let parse = |(name, text): (&str, &Option<String>)| {
-            let parsed = text.as_deref().unwrap_or_default().parse::<UdspPattern>();
+        let parse = |(name, text): (&str, &str)| {
+            let parsed = text.parse::<UdspPattern>();
             parsed.map_err(|error| {
                 task.error(error.errno, format!("failed to parse {name} parameter: {error}"))
             })
@@ -82,54 +99,96 @@ impl Patterns {
     }
 }
 
+impl Patterns for OfNets {
+    const KIND: SelectionKind = SelectionKind::Net;
+
+    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
+        vec![("net", self.net.as_deref())]
+    }
+}
+
+impl Patterns for OfNids {
+    const KIND: SelectionKind = SelectionKind::Nid;
+
+    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
+        vec![("nid", self.nid.as_deref())]
+    }
+}
+
+impl Patterns for OfPeers {
+    const KIND: SelectionKind = SelectionKind::Peer;
+
+    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
+        vec![("local", self.local.as_deref()), ("remote", self.remote.as_deref())]
+    }
+}
+
+impl<P: Patterns> Named<P> {
+    fn parsed(&self, task: Task) -> Result<(Vec<UdspPattern>, Option<u32>)> {
+        let id = task.optional("id", self.id.as_ref(), 1..=u32::MAX.into())?;
+        Ok((self.patterns.parsed(task)?, id))
+    }
+}
+
 pub(super) fn run(daemon: &mut Daemon<'_>, command: SelectionCommand) -> Result<()> {
-    let (kind, command) = match command {
-        SelectionCommand::Net(command) => (SelectionKind::Net, command),
-        SelectionCommand::Nid(command) => (SelectionKind::Nid, command),
-        SelectionCommand::Peer(command) => (SelectionKind::Peer, command),
-    };
-    let (operation, patterns) = match &command {
-        KindCommand::Add(patterns) => ("add", patterns),
-        KindCommand::Del(patterns) => ("del", patterns),
-        KindCommand::Show(patterns) => ("show", patterns),
-    };
-    let task = Task::new(operation, "selection");
-    let id: Option<u32> = task.optional("id", patterns.id.as_ref(), 1..=u32::MAX.into())?;
-    let priority = task.optional("priority", patterns.priority.as_ref(), 0..=u32::MAX.into())?;
-    let named = patterns.of(task, kind)?;
-    if let KindCommand::Show(_) = command {
-        let rules = daemon.ask(task, Client::udsp)?;
-        let is_meant = |selection: &Selection| {
-            let has = selection.patterns().map(|(_, pattern)| pattern);
-            let is_named = named.is_empty() || has.eq(&named);
-            selection.kind() == kind && is_named && (id.is_none() || id == selection.id())
+    match command {
+        SelectionCommand::Net(command) => run_of(daemon, &command),
+        SelectionCommand::Nid(command) => run_of(daemon, &command),
+        SelectionCommand::Peer(command) => run_of(daemon, &command),
+    }
+}
+
+fn run_of<P: Patterns>(daemon: &mut Daemon<'_>, command: &KindCommand<P>) -> Result<()> {
+    match command {
+        KindCommand::Add { patterns, priority } => add(daemon, patterns, priority.as_ref()),
+        KindCommand::Del(named) => delete(daemon, named),
+        KindCommand::Show(named) => show(daemon, named),
+    }
+}
+
+fn add<P: Patterns>(daemon: &mut Daemon<'_>, patterns: &P, priority: Option<&String>) -> Result<()> {
+    let task = Task::new("add", "selection");
+    let priority = task.optional("priority", priority, 0..=u32::MAX.into())?;
+    let patterns = patterns.parsed(task)?;
+    if patterns.is_empty() || priority.is_none() && P::KIND != SelectionKind::Peer {
+        let expected = "the patterns and --priority are expected";
+        return Err(task.invalid(format!("missing mandatory parameters: {expected}")));
+    }
+    let selection = Selection::new(P::KIND, patterns, priority).map_err(task.pattern())?;
+    daemon.apply(task, vec![Change::AddSelection(selection)])
+}
+
+fn delete<P: Patterns>(daemon: &mut Daemon<'_>, named: &Named<P>) -> Result<()> {
+    let task = Task::new("del", "selection");
+    let (patterns, id) = named.parsed(task)?;
+    if patterns.is_empty() {
+        let Some(id) = id else {
+            return Err(task.invalid("missing mandatory parameters: the patterns or --id are expected"));
         };
-        let shown: Vec<_> = Selection::of(&rules).into_iter().filter(is_meant).collect();
-        daemon.print(&document::selections(&shown));
-        return Ok(());
-    }
-    let adds = matches!(command, KindCommand::Add(_));
-    if adds && id.is_some() {
-        return Err(task.invalid("--id: a policy gets its number from the node"));
-    }
-    let is_missing = named.is_empty() && (adds || id.is_none());
-    if is_missing || adds && priority.is_none() && kind != SelectionKind::Peer {
-        let expected = if adds { "the patterns and --priority are" } else { "the patterns or --id are" };
-        return Err(task.invalid(format!("missing mandatory parameters: {expected} expected")));
-    }
-    if let (false, true, Some(id)) = (adds, named.is_empty(), id) {
         let known = Selection::of(&daemon.ask(task, Client::udsp)?);
-        let other = known.iter().find(|known| known.id() == Some(id) && known.kind() != kind);
+        let other = known.iter().find(|known| known.id() == Some(id) && known.kind() != P::KIND);
         if let Some(other) = other {
             return Err(task.invalid(format!("--id: the policy {id} is one of selection {}", other.kind())));
         }
     }
-    let selection = || Selection::new(kind, named.clone(), priority).map_err(task.pattern());
-    let change = if adds {
-        Change::AddSelection(selection()?)
+    let like = if patterns.is_empty() {
+        None
     } else {
-        let like = if named.is_empty() { None } else { Some(selection()?) };
-        Change::DeleteSelection { id, like }
+        Some(Selection::new(P::KIND, patterns, None).map_err(task.pattern())?)
     };
-    daemon.apply(task, vec![change])
+    daemon.apply(task, vec![Change::DeleteSelection { id, like }])
+}
+
+fn show<P: Patterns>(daemon: &mut Daemon<'_>, named: &Named<P>) -> Result<()> {
+    let task = Task::new("show", "selection");
+    let (patterns, id) = named.parsed(task)?;
+    let rules = daemon.ask(task, Client::udsp)?;
+    let is_meant = |selection: &Selection| {
+        let has = selection.patterns().map(|(_, pattern)| pattern);
+        let is_named = patterns.is_empty() || has.eq(&patterns);
+        selection.kind() == P::KIND && is_named && (id.is_none() || id == selection.id())
+    };
+    let shown: Vec<_> = Selection::of(&rules).into_iter().filter(is_meant).collect();
+    daemon.print(&document::selections(&shown));
+    Ok(())
 }

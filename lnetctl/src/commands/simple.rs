@@ -179,10 +179,12 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
         (Global::MaxInterfaces, Ok(value)) if value < low => Some(global.default_value()),
         // Obsolete, and taken for the sake of scripts.
         (Global::RecoveryInterval, _) => return daemon.client(task).map(drop),
+        // The least one is above `retry_count`, which the node knows and says.
+        (Global::TransactionTimeout, value) => value.ok(),
         (_, value) => value.ok().filter(|value| (low..=high).contains(value)),
     };
     let Some(value) = value else {
-        return Err(task.invalid(format!("cannot set {global} to {text}: {low} to {high} is expected")));
+        return Err(task.invalid(format!("{global} {text}: {low} to {high} is expected")));
     };
     daemon.apply(task, vec![Change::SetGlobal { global, value }])
 }

@@ -351,10 +351,8 @@ fn what_makes_no_sense_of_older_policies_is_refused() {
         ("selection net add --net tcp --priority 3", -17, "selection"),
         ("selection net add --net tcp1", -22, "--priority"),
         ("selection net add --priority 1", -22, "missing mandatory"),
-        ("selection net add --net tcp1 --priority 1 --id 7", -22, "gets its number"),
         ("selection net add --net 10.0.0.1@tcp --priority 1", -22, "nets such as"),
         ("selection nid add --nid tcp --priority 1", -22, "nids such as"),
-        ("selection nid add --net tcp --priority 1", -22, "--net is not of selection nid"),
         ("selection peer add --local 10.0.0.1@tcp", -22, "--local and --remote"),
         ("selection net del", -22, "--id"),
         ("selection net del --id 0", -34, "--id"),
@@ -363,6 +361,20 @@ fn what_makes_no_sense_of_older_policies_is_refused() {
         ("selection nid del --id 1", -22, "the policy 1 is one of selection net"),
     ] {
         node.bad(words, 234, &[&format!("errno: {errno}\n"), said]);
+    }
+    // Options of other kinds and operations.
+    for words in [
+        "nid add --net tcp --priority 1",
+        "net add --net tcp1 --priority 1 --id 7",
+        "net del --net tcp --priority 2",
+        "net show --local 10.0.0.1@tcp",
+    ] {
+        node.bad(&format!("selection {words}"), 2, &["unexpected argument"]);
+    }
+    let help = node.good("selection net add --help");
+    assert!(help.contains("--net") && help.contains("--priority"), "{help}");
+    for other in ["--nid", "--local", "--remote", "--id"] {
+        assert!(!help.contains(other), "{help}");
     }
     for (item, said) in [
         ("type: net", "without 'net'"),

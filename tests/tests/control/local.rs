@@ -53,7 +53,14 @@ fn what_is_exported_is_imported_again() {
 #[test]
 fn refusals_name_the_way_out() {
     let node = Daemon::start(Directory::new(), None, "--configure");
-    node.bad("set retry_count 151", &["0 to 150, which is transaction_timeout, is expected"]);
+    node.bad(
+        "set retry_count 151",
+        &["retry_count 151: 0 to 150 is expected, since transaction_timeout is 150"],
+    );
+    for few in ["0", "2"] {
+        let said = format!("transaction_timeout {few}: 3 to 4294967295 is expected, since retry_count is 2");
+        node.bad(&format!("set transaction_timeout {few}"), &[&said]);
+    }
     let ran = node.run("ping 10.0.0.1@tcp");
     assert!(ran.stdout.contains("no NI here is on tcp, there are NIs on lo alone"), "{ran:?}");
     node.good("load start target");
