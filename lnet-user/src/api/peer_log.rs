@@ -94,11 +94,13 @@ impl PeerLog {
     }
 
     /// Tells of peers with which there is traffic for the first time; with each, whether some came from it:
-    /// a silence that was not told is over then.
-    pub(super) fn note_traffic(&mut self, traffic: impl Iterator<Item = (Nid, bool)>) {
+    /// a silence that was not told is over then, and one that was told once no shard has found it for a
+    /// while. The shard that found it may have nothing more to send to the peer.
+    pub(super) fn note_traffic(&mut self, now: Instant, traffic: impl Iterator<Item = (Nid, bool)>) {
         for (nid, is_incoming) in traffic {
-            if is_incoming && self.silent.get(&nid).is_some_and(|silence| !silence.is_told) {
-                self.silent.remove(&nid);
+            let is_over = |silence: &Silence| !silence.is_told || now >= silence.last + INTERVAL;
+            if is_incoming && self.silent.get(&nid).is_some_and(is_over) {
+                self.end_silence(nid);
             }
             if self.known.len() < PEERS_MAX && self.known.insert(nid) {
                 info!(%nid, "first traffic with a peer");
@@ -110,11 +112,7 @@ impl PeerLog {
     pub(super) fn note(&mut self, now: Instant, nid: Nid, change: PeerChange) {
         match change {
             PeerChange::Silent => self.note_silence(now, nid),
-            PeerChange::Answers => {
-                if self.silent.remove(&nid).is_some_and(|silence| silence.is_told) {
-                    info!(%nid, "a peer answers again");
-                }
-            }
+            PeerChange::Answers => self.end_silence(nid),
             PeerChange::Restarted => {
                 self.restarted.retain(|_, told| now < *told + INTERVAL);
                 if self.restarted.len() < PEERS_MAX && self.restarted.insert(nid, now).is_none() {
@@ -130,6 +128,13 @@ impl PeerLog {
         let primary = difference.primary;
         if self.differing.len() < PEERS_MAX && self.differing.insert(primary, now).is_none() {
             warn!(%primary, %difference, "what a peer tells of itself is not taken over, or not all of it");
+        }
+    }
+
+    /// Tells of a peer that is not silent any more, if its silence was told.
+    fn end_silence(&mut self, nid: Nid) {
+        if self.silent.remove(&nid).is_some_and(|silence| silence.is_told) {
+            info!(%nid, "a peer answers again");
         }
     }
 
@@ -280,11 +285,33 @@ mod tests {
             lines.lock().unwrap().clear();
             tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
                 log.note(begun, nid, PeerChange::Silent);
-                log.note_traffic([(nid, is_incoming)].into_iter());
+                log.note_traffic(begun, [(nid, is_incoming)].into_iter());
                 log.note(begun + 2 * SILENCE, nid, PeerChange::Silent);
             });
             assert_eq!(lines.lock().unwrap().len(), told, "{is_incoming}");
         }
+    }
+
+    /// The shard that found a peer silent sends it nothing more, and another one receives from it.
+    #[test]
+    fn a_peer_that_speaks_to_another_shard_is_silent_no_more() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let nid = Nid::new_ip(lnet_wire::Net::XDP, [10, 0, 0, 1].into()).unwrap();
+        let (mut log, begun) = (PeerLog::default(), Instant::now());
+        log.known.insert(nid);
+        let told = begun + 2 * SILENCE;
+        let mut last_line = |happens: &dyn Fn(&mut PeerLog)| {
+            tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || happens(&mut log));
+            lines.lock().unwrap().pop().unwrap_or_default()
+        };
+        last_line(&|log| log.note(begun, nid, PeerChange::Silent));
+        assert!(last_line(&|log| log.note(told, nid, PeerChange::Silent)).contains("does not answer"));
+        // It speaks, and may not receive what is sent to it.
+        assert_eq!(last_line(&|log| log.note_traffic(told + INTERVAL / 2, [(nid, true)].into_iter())), "");
+        assert_eq!(last_line(&|log| log.note_traffic(told + INTERVAL, [(nid, false)].into_iter())), "");
+        let line = last_line(&|log| log.note_traffic(told + INTERVAL, [(nid, true)].into_iter()));
+        assert!(line.contains("answers again"), "{line}");
+        assert_eq!(last_line(&|log| log.note_traffic(told + INTERVAL, [(nid, true)].into_iter())), "");
     }
 
     /// More peers than are remembered are silent at once: those that are remembered are told of.

@@ -555,10 +555,9 @@ impl Core {
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
         let traffic = self.runner.books().traffic.note(told);
-        self.runner
-            .books()
-            .log
-            .note_traffic(traffic.iter().map(|(nid, is_incoming, _)| (*nid, *is_incoming)));
+        let now = std::time::Instant::now();
+        let spoke = traffic.iter().map(|(nid, is_incoming, _)| (*nid, *is_incoming));
+        self.runner.books().log.note_traffic(now, spoke);
         let mut machine = self.runner.machine();
         for (nid, is_incoming, first_ni) in traffic {
             machine.handle_report(self.runner.clock.now(), Report::Traffic { nid, is_incoming, first_ni });

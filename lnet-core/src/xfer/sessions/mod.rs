@@ -114,18 +114,20 @@ impl Sessions {
     /// What was sent by a path is not answered: it is avoided for a while where there is another one.
     pub(super) fn note_silence(&mut self, path: u32, up: &mut impl Uplink) {
         let now = self.local.now;
-        self.paths[path].silent_until = now + SILENCE;
+        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (now + SILENCE, true);
         self.silent_until = now + SILENCE;
         up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
     }
 
     /// What was sent by a path is answered.
     pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
-        self.paths[path].silent_until = Instant(0);
+        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (Instant(0), false);
         up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
     }
 
     /// Frames that went by a path to a peer have arrived, or were lost. The path is judged from time to time.
+    /// One that was told as silent is told to answer again, also where the stream itself had been answered by
+    /// another path.
     #[inline]
     pub(super) fn note_frames(
         &mut self,
@@ -135,9 +137,13 @@ impl Sessions {
     ) {
         let now = self.local.now;
         // It may have made room for another one meanwhile.
-        if let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer)
-            && known.quality.count(now, arrived, lost)
-        {
+        let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer) else { return };
+        // What arrives while the path is avoided had left before.
+        if arrived != 0 && known.is_told_silent && now >= known.silent_until {
+            known.is_told_silent = false;
+            up.path_health(now, &known.as_path(), PathReport::Answers { round_trip: None });
+        }
+        if known.quality.count(now, arrived, lost) {
             self.judge(path, up);
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct Path {
     pub(crate) session: Option<Session>,
     /// Until when it is avoided, since it did not answer.
     pub(crate) silent_until: Instant,
+    /// It was told as silent, and not as answering since.
+    pub(crate) is_told_silent: bool,
     pub(crate) quality: Quality,
     /// Messages that go there.
     pub(crate) references: u32,
@@ -131,6 +133,7 @@ impl Paths {
             asking: None,
             session: None,
             silent_until: Instant(0),
+            is_told_silent: false,
             quality: Quality::NEW,
             references: 1,
             chain: Link::UNLINKED,

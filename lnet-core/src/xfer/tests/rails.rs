@@ -4,7 +4,7 @@ use alloc::vec;
 use core::time::Duration;
 
 use super::wire::{Faults, Network, Node};
-use crate::lnd::{NiId, PathReport};
+use crate::lnd::{NiId, Path, PathReport};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -136,4 +136,45 @@ fn rails_to_a_receiver_that_stalls_are_not_reported() {
     let is_ill = |report| matches!(report, PathReport::Lossy | PathReport::Slow);
     let reports = &network.nodes[0].shards[0].up.reports;
     assert!(!reports.iter().any(|(_, report)| is_ill(*report)), "{reports:?}");
+}
+
+/// A rail was silent, and the stream went on by the other one, which ended its silence. What goes by the
+/// first one later is acknowledged: it answers again, and is told once.
+#[test]
+fn a_rail_that_was_silent_answers_again() {
+    let mut network = pair(1);
+    let nids = network.nodes[1].nids.clone();
+    let silent = Path { ni: NiId(0), peer: nids[0] };
+    let reports = |network: &mut Network| {
+        let reports = core::mem::take(&mut network.nodes[0].shards[0].up.reports);
+        let of_it = reports.into_iter().filter(|(path, _)| *path == silent).map(|(_, report)| report);
+        of_it.collect::<alloc::vec::Vec<_>>()
+    };
+    let mut number = 0;
+    let mut put = |network: &mut Network, rails: &[u16]| {
+        for rail in rails {
+            let now = network.now;
+            network.nodes[0].put(now, &nids[usize::from(*rail)], *rail, 4, number, 10);
+            number += 1;
+            network.run(SECOND / 10);
+        }
+    };
+    put(&mut network, &[0, 1]);
+    reports(&mut network);
+    for round in 0..3 {
+        network.dead = vec![0];
+        put(&mut network, &[0]);
+        let told = reports(&mut network);
+        assert!(told.contains(&PathReport::Silent), "round {round}: {told:?}");
+        network.dead = vec![];
+        network.run(SECOND * 2);
+        put(&mut network, &[1]);
+        let told = reports(&mut network);
+        assert_eq!(told, [], "round {round}: nothing went by it");
+        put(&mut network, &[0, 0]);
+        let told = reports(&mut network);
+        let is_answer = |report: &PathReport| matches!(report, PathReport::Answers { .. });
+        assert!(told.len() == 1 && told.iter().all(is_answer), "round {round}: {told:?}");
+    }
+    network.assert_all_arrived(0, 1, number);
 }
