@@ -25,6 +25,9 @@ use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConf
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
+/// The same where an XDP program is attached: the process that has it also has the queues, and lives, unless
+/// it is just ending.
+const OCCUPIED_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
@@ -323,11 +326,12 @@ fn open_queues(
     let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
     let only_send = (0..config.shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
     let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
+    let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
     for (queue, &owner) in (0..).zip(owners) {
         let mut queue_config = QueueConfig::new(interface.index, queue);
         (queue_config.socket_count, queue_config.transmit_only) = (config.shards, transmit_only);
         queue_config.rings = config.rings;
-        queue_config.patience = RECLAIM_PATIENCE;
+        queue_config.patience = patience;
         let opened = xsk::open_queue(umem, &queue_config)?;
         let device = opened.sockets[owner].device.clone();
         let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
