@@ -68,6 +68,25 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
     paths
 }
 
+/// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
+const OURS_ALONE: [&str; 9] = [
+    "Preferred source NIDs",
+    "numa distance",
+    "fsm state",
+    "max_intf",
+    "pushes_taken",
+    "pushes_pinged",
+    "pushes_contradicted",
+    "pushes_refused",
+    "answers_refused",
+];
+
+/// Whether LNet's own tool prints no such key, or no key at the end of such a path.
+#[must_use]
+pub fn is_ours_alone(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|key| OURS_ALONE.contains(&key))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! What LNet's own `lnetctl` prints is what this one prints: the same keys, in the same order, at the same
 //! depth.
 
-use xtask::testing::paths;
+use xtask::testing::{is_ours_alone, paths};
 
 use crate::model::{Model, peer};
 use crate::run::{Node, data};
@@ -12,8 +12,7 @@ const DISCOVERED: u32 = 273;
 /// The keys of a document but our own.
 fn keys(document: &str) -> Vec<String> {
     let keys = paths(document).into_iter().map(|(path, _)| path);
-    let ours = ["fsm state", "/answers_refused"];
-    keys.filter(|path| !path.contains("/pushes_") && !ours.iter().any(|key| path.ends_with(key))).collect()
+    keys.filter(|path| !is_ours_alone(path)).collect()
 }
 
 /// The output of the command must have the keys of the captured one.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{Interface, NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
 use rustix::process::Signal;
-use xtask::testing::paths;
+use xtask::testing::{is_ours_alone, paths};
 
 use crate::run::{Daemon, Directory, PATIENCE, PORT, Two, program, until_shown};
 
@@ -18,11 +18,7 @@ fn captured(name: &str) -> Vec<String> {
 
 fn common(document: &str) -> Vec<String> {
     let mut keys: Vec<String> = paths(document).into_iter().map(|(path, _)| path).collect();
-    let is_ours = |path: &str| {
-        ["numa distance", "fsm state", "/answers_refused"].iter().any(|key| path.ends_with(key))
-            || path.contains("/pushes_")
-    };
-    keys.retain(|path| !path.contains("lnd tunables/") && !is_ours(path));
+    keys.retain(|path| !path.contains("lnd tunables/") && !is_ours_alone(path));
     keys
 }
 

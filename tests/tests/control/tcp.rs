@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lnet_tests::netns::{NETNS_NODES, ip, require_privilege, wait_until};
-use xtask::testing::paths;
+use xtask::testing::{is_ours_alone, paths};
 
 use crate::hostile_tcp::count;
 use crate::run::{PATIENCE, Two, until_shown};
@@ -35,12 +35,7 @@ const DIFFERING: [&str; 20] = [
 /// What is the same on all nodes in one state.
 fn common(document: &str) -> Vec<(String, String)> {
     let mut entries = paths(document);
-    // Ours.
-    let is_ours = |path: &str| {
-        ["numa distance", "fsm state", "/answers_refused"].iter().any(|key| path.ends_with(key))
-            || path.contains("/pushes_")
-    };
-    entries.retain(|(path, _)| !is_ours(path));
+    entries.retain(|(path, _)| !is_ours_alone(path));
     for (path, value) in &mut entries {
         let key = path.rsplit('/').next().unwrap_or_default();
         if DIFFERING.iter().any(|differing| key == *differing || key.ends_with(&format!("_{differing}"))) {

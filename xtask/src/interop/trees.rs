@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_yaml::Value;
+use xtask::testing::is_ours_alone;
 
 use super::lab::{Lab, OURS};
 use super::matrix::{KERNEL, both_ping};
@@ -157,18 +158,6 @@ const DIFFERING: [(&[&str], &str); 6] = [
     (&["ping_count", "next_ping"], "they are on the way while an NI recovers"),
 ];
 
-/// Keys that our side has besides; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 9] = [
-    "Preferred source NIDs",
-    "numa distance",
-    "fsm state",
-    "max_intf",
-    "pushes_taken",
-    "pushes_pinged",
-    "pushes_contradicted",
-    "pushes_refused",
-    "answers_refused",
-];
 /// Keys of a kernel node's backup that ours lacks, as `docs/control.md` says: that of all CPTs, since another
 /// node may have others, and peers that were found, since they are found again.
 const BACKUP: &str = "export --backup";
@@ -198,7 +187,7 @@ impl Tally {
                     }
                 }
                 let further = ours.keys().filter(|key| !theirs.contains_key(*key)).map(key_text);
-                let further = further.filter(|key| !OURS_ALONE.contains(&key.as_str()));
+                let further = further.filter(|key| !is_ours_alone(key));
                 self.wrong.extend(further.map(|key| format!("{place}/{key}: only we have it")));
             }
             (Value::Sequence(theirs), Value::Sequence(ours)) => {
