@@ -96,11 +96,11 @@ pub(crate) fn global_word(words: &[OsString], tool: &Command) -> Option<GlobalWo
         match word.to_str()? {
             "--json" => {}
             "--socket" | "--node" => drop(words.next()),
+            word if ["--socket=", "--node="].iter().any(|option| word.starts_with(option)) => {}
             word => command = command.find_subcommand(word)?,
         }
     }
-    let is_container = command.has_subcommands();
-    is_container.then(|| of(last)).flatten()
+    command.has_subcommands().then(|| of(last)).flatten()
 }
 
 #[cfg(test)]
@@ -170,6 +170,8 @@ mod tests {
         check("fault drop --list-commands", Some(GlobalWord::ListCommands));
         check("load start list-commands", Some(GlobalWord::ListCommands));
         check("--json --socket a net --list-commands", Some(GlobalWord::ListCommands));
+        check("--socket=a version", Some(GlobalWord::Version));
+        check("--node=a net --list-commands", Some(GlobalWord::ListCommands));
         check("exit", Some(GlobalWord::Quit));
         check("ignore_errors", Some(GlobalWord::IgnoreErrors));
         check("import version", None);
