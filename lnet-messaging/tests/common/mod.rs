@@ -16,7 +16,8 @@ use lnet_messaging::{
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Unpark(Thread);
+/// Wakes a thread.
+pub(crate) struct Unpark(pub(crate) Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {

@@ -2,23 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::{Wake, Waker};
-use std::thread::Thread;
+use std::task::Waker;
 use std::time::Duration;
 
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{Addition, BufferEvent, Callback, Operation};
 
-use crate::common::{PATIENCE, Party};
+use crate::common::{PATIENCE, Party, Unpark};
 use crate::scenarios::alone::{end, synchronous};
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
 
 /// Messages, each with a buffer of its own, and how often so many are sent.
 const MESSAGES: u32 = 64;
