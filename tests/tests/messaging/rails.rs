@@ -30,7 +30,7 @@ const BULK_STEP: u64 = 10;
 /// After which an answer over tcp is not waited for, and a message that has not arrived is given up.
 const ANSWER_TIMEOUT_S: u32 = 4;
 /// The rails, each of which is cut once.
-const CUTS: usize = 2;
+const RAILS: usize = 2;
 /// How long the receiver waits for messages that are missing over tcp, in all.
 const MISSING: Duration = Duration::from_secs(3 * ANSWER_TIMEOUT_S as u64);
 /// How long the receiver waits for messages that came twice.
@@ -210,7 +210,7 @@ fn await_use(nodes: &Nodes, rail: usize) {
 /// Cuts each rail while messages go by it, and mends it.
 fn cut_each_rail(nodes: &Nodes, cut: Cut, progress: &Progress) {
     go_on(progress, "a step by both rails");
-    for rail in 0..CUTS {
+    for rail in 0..RAILS {
         await_use(nodes, rail);
         cut.set(nodes, rail, true);
         let before = nodes.sent_by_near()[rail];
@@ -279,9 +279,9 @@ fn a_rail_is_cut(carrier: Carrier, discovery: Discovery, cut: Cut) {
     assert!(doubled.is_empty(), "{doubled:?}");
     if may_miss {
         // No more than was under way at a cut.
-        let most = (CUTS * WINDOW) as u64;
+        let most = (RAILS * WINDOW) as u64;
         assert!(sent - count <= most && failed.len() as u64 <= most, "{count} of {sent}; {failed:?}");
-        assert!(not_fetched.len() <= CUTS && failed.iter().chain(&not_fetched).all(may_have_arrived));
+        assert!(not_fetched.len() <= RAILS && failed.iter().chain(&not_fetched).all(may_have_arrived));
     } else {
         assert!(failed.is_empty() && not_fetched.is_empty(), "{failed:?} {not_fetched:?}");
         assert_eq!(count, sent, "{dropped:?}");
