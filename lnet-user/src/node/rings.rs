@@ -27,7 +27,7 @@ use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConf
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 /// The same where an XDP program is attached: the process that has it also has the queues, and lives, unless
 /// it is just ending.
-const OCCUPIED_PATIENCE: Duration = Duration::from_millis(500);
+const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
