@@ -1,8 +1,9 @@
 //! The table of requests: a row for each, with its argument and its answer. [`Request`], [`Reply`], the calls
 //! of [`Client`], [`Handler`] and the server's dispatch all come from it.
 //!
-//! A row is `read` or `change`; a change is for root and the node's owner alone. Pings stand beside the
-//! table: they are answered part by part.
+//! A row is `read`, `change` or `order`; changes and orders are for root and the node's owner alone. An order
+//! waits for other nodes, so changes go on beside it. Pings stand beside the table: they are answered part by
+//! part.
 
 #[cfg(feature = "server")]
 use std::time::Duration;
@@ -25,13 +26,24 @@ use crate::request::PingRecord;
 use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest};
 use crate::text::NidText;
 
-macro_rules! is_change {
+macro_rules! kind {
     (read) => {
-        false
+        Kind::Read
     };
     (change) => {
-        true
+        Kind::Change
     };
+    (order) => {
+        Kind::Order
+    };
+}
+
+/// What a request is to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Change,
+    Order,
 }
 
 macro_rules! requests {
@@ -50,9 +62,13 @@ macro_rules! requests {
             /// Whether only root and the node's owner may ask for it.
             #[must_use]
             pub const fn is_privileged(&self) -> bool {
+                !matches!(self.kind(), Kind::Read)
+            }
+
+            pub(crate) const fn kind(&self) -> Kind {
                 match self {
-                    $(Self::$variant { .. } => is_change!($kind),)+
-                    Self::Ping(_) => false,
+                    $(Self::$variant { .. } => kind!($kind),)+
+                    Self::Ping(_) => Kind::Read,
                 }
             }
         }
@@ -87,7 +103,7 @@ macro_rules! requests {
         ///
         /// The calls of several clients run at the same time on one thread, except changes: of these one runs
         /// at a time, and always to its end. The futures of the others are dropped when their client goes,
-        /// and must leave nothing behind.
+        /// and must leave nothing behind; that of an order leaves the order to the one who obeys it.
         ///
         /// A node that is not configured refuses everything but
         /// [`Change::Configure`](crate::request::Change::Configure) and
@@ -179,7 +195,7 @@ requests! {
     /// To end a load, at once if it runs, and forget it; what it became.
     change StopLoad: stop_load(id: u32) -> LoadRecord;
     /// To do something as console of LNet selftest.
-    change Selftest: selftest(request: SelftestRequest) -> SelftestAnswer;
+    order Selftest: selftest(request: SelftestRequest) -> SelftestAnswer;
 }
 
 #[cfg(feature = "server")]

@@ -86,7 +86,7 @@ pub(crate) struct Options {
     /// A tunable of the tcp LND, as often as there are some to be set; they are listed below
     #[arg(long, value_name = "NAME=VALUE", value_parser = sock::SettingParser, hide_possible_values = true)]
     sock: Vec<sock::Setting>,
-    /// Take part in tests of LNet selftest, as server and as client, whose console is `lst` of a kernel node
+    /// Take part in tests of LNet selftest as server and client, and be a console of `lst`
     #[arg(long)]
     pub(crate) selftest: bool,
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops

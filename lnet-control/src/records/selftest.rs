@@ -147,6 +147,15 @@ pub enum SelftestCommand {
     },
 }
 
+impl SelftestCommand {
+    /// Whether it changes nothing, here or at nodes.
+    #[must_use]
+    pub const fn is_question(&self) -> bool {
+        use SelftestCommand::{ListBatches, ListGroups, Ping, Query, ShowSession, Stat};
+        matches!(self, ShowSession | ListGroups | ListBatches | Query { .. } | Stat { .. } | Ping { .. })
+    }
+}
+
 /// A command of the session with this key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SelftestRequest {

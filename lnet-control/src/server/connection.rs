@@ -17,7 +17,7 @@ use super::{Handler, Shared};
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::request::{PingPurpose, PingReply, PingRequest, Reply, Request};
-use crate::table::answer;
+use crate::table::{Kind, answer};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;
@@ -104,9 +104,12 @@ impl<'a, H: Handler> Connection<'a, H> {
             return self.client.write(&Reply::Refused(refusal)).await;
         }
         match request {
-            request if request.is_privileged() => self.change(request).await,
+            request if request.kind() == Kind::Change => self.change(request).await,
             Request::Ping(request) => self.ping(request).await,
             other => {
+                if other.kind() == Kind::Order {
+                    self.log_order(&other);
+                }
                 // An answer that is ready goes even to a client that has closed its own side.
                 let answered = tokio::select! {
                     biased;
@@ -140,6 +143,16 @@ impl<'a, H: Handler> Connection<'a, H> {
         let answered = answer(self.shared.handler, request).await;
         drop(changing);
         self.client.write(&answered).await
+    }
+
+    /// Orders that only ask are given each second, and say nothing of what the node does.
+    fn log_order(&self, order: &Request) {
+        let Caller { uid, pid, .. } = self.caller;
+        if matches!(order, Request::Selftest(asked) if asked.command.is_question()) {
+            debug!(uid, pid, request = %text(order), "control socket");
+        } else {
+            info!(uid, pid, request = %text(order), "control socket");
+        }
     }
 
     async fn ping(&mut self, request: PingRequest) -> Result<(), Ended> {

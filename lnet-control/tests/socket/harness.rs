@@ -10,7 +10,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lnet_control::client::Client;
-use lnet_control::records::{CaptureRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord};
+use lnet_control::records::{
+    CaptureRecord, Globals, NetRecord, PeerRecord, SelftestAnswer, SelftestRequest, Statistics,
+    SteeringRecord,
+};
 use lnet_control::request::{Batch, Change, Outcome, PingRecord};
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
 use lnet_control::{Errno, Refusal};
@@ -23,6 +26,8 @@ pub(crate) struct Model {
     globals: Mutex<Globals>,
     /// Pings that have begun and neither ended nor been dropped.
     pub(crate) pings: AtomicUsize,
+    /// Orders under way.
+    pub(crate) orders: AtomicUsize,
     /// Changes under way.
     changing: AtomicUsize,
     /// Changes carried out.
@@ -98,6 +103,13 @@ impl Handler for Model {
         }
         tokio::time::sleep(Duration::from_millis(10 * (10 - last))).await;
         Ok(PingRecord { primary_nid: nid, multi_rail: false, nids: vec![nid] })
+    }
+
+    /// Takes longer than a test waits.
+    async fn selftest(&self, _: SelftestRequest) -> Result<SelftestAnswer, Refusal> {
+        let _order = Counted::new(&self.orders);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok(SelftestAnswer::Nodes(Vec::new()))
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {

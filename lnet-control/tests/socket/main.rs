@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use lnet_control::client::ClientError;
 use lnet_control::protocol::{self, HEADER_BYTES, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use lnet_control::records::{Global, Globals};
+use lnet_control::records::{Global, Globals, SelftestCommand, SelftestRequest};
 use lnet_control::request::{Batch, Change, Outcome, PingPurpose, PingRequest, Reply, Request};
 use lnet_control::server::{Access, BindError, Listener, ServerLimits};
 use lnet_control::{Errno, Refusal};
@@ -137,6 +137,24 @@ fn stopping_waits_for_the_change_under_way_alone() {
     assert_eq!(server.model.changed.load(Ordering::SeqCst), 3);
     assert_eq!(last_words(&mut stream), Reply::Apply(vec![Outcome::Changed; 3]));
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn orders_that_wait_for_other_nodes_hold_up_neither_changes_nor_the_end() {
+    let mut server = Server::start();
+    let command = SelftestCommand::AddGroup { name: "dead".to_owned(), nids: vec![nid(4)] };
+    let order = Request::Selftest(SelftestRequest { key: 1, command, timeout_s: None });
+    let mut streams = [server.stream(), server.stream()];
+    for stream in &mut streams {
+        stream.write_all(&protocol::encode(&order, REQUEST_BYTES_MAX).unwrap()).unwrap();
+    }
+    wait_until("both are under way", || server.model.orders.load(Ordering::SeqCst) == 2);
+    assert_eq!(server.client().apply(set(Global::RetryCount, 7)).unwrap(), [Outcome::Changed]);
+    let [gone, mut waiting] = streams;
+    drop(gone);
+    wait_until("one has gone with its client", || server.model.orders.load(Ordering::SeqCst) == 1);
+    server.stop();
+    assert_eq!(waiting.read(&mut [0; 1]).unwrap(), 0);
 }
 
 #[test]
