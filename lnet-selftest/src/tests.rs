@@ -200,6 +200,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         agreed(&console, add_group("c", &[1])).await;
         agreed(&console, add_group("s", &[2])).await;
         run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        for nameless in [Command::AddBatch { name: String::new() }, add_group("", &[1])] {
+            assert_eq!(run(&console, nameless).await.unwrap_err().errno, Errno::INVAL);
+        }
         // A kernel node would panic at such lengths.
         for length in [0, 4, 12, 4097, (1 << 20) + 8] {
             let refused = run(&console, add_test(1, brw(true, length))).await.unwrap_err();

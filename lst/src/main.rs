@@ -122,7 +122,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             if !refresh && clean.is_empty() && remove.is_none() {
                 bail!(Failure::usage("--refresh, --clean or --remove is expected"));
             }
-            let remove = remove.as_deref().map(pattern::nids).transpose()?.unwrap_or_default();
+            let remove = remove.as_deref().map(pattern::nodes).transpose()?.unwrap_or_default();
             let clean = clean.iter().flat_map(|word| word.states()).copied().collect();
             let (name, refresh) = (name.clone(), *refresh);
             let asked = SelftestCommand::UpdateGroup { name, remove, clean, refresh };
@@ -206,7 +206,7 @@ fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> 
     let mut resolved = Vec::new();
     for text in lists {
         let whole = if text.contains('@') { text.clone() } else { format!("{text}@tcp") };
-        resolved.push((text, pattern::nids_resolved(&whole)?));
+        resolved.push((text, pattern::nodes_resolved(&whole)?));
     }
     let nids = resolved.iter().flat_map(|(_, nids)| nids.clone()).collect();
     let nodes = console.nodes(SelftestCommand::AddGroup { name: name.to_owned(), nids })?;

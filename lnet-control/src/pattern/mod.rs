@@ -18,7 +18,9 @@ use crate::errno::{Errno, Refusal};
 pub use cpt::{cpts, cpts_text, shards};
 pub use expression::NumberRange;
 pub use interface::{InterfaceName, interfaces};
-pub use nid::{NIDS_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved};
+pub use nid::{
+    NIDS_MAX, NODES_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes, nodes_resolved,
+};
 pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
 
 /// The refusal of a text that is not what was expected.

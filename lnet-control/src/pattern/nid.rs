@@ -11,6 +11,8 @@ use crate::errno::{Errno, Refusal};
 
 /// Most NIDs of one list.
 pub const NIDS_MAX: usize = 128;
+/// Most nodes of a session of selftest, and so of one list of them.
+pub const NODES_MAX: usize = 4096;
 
 /// What turns a host's name into an address of the kind wanted.
 pub(super) type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
@@ -34,7 +36,7 @@ pub fn nid(text: &str) -> Result<Nid, Refusal> {
 /// # Errors
 /// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
 pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, &|_, _| None)
+    parse(text, NIDS_MAX, &|_, _| None)
 }
 
 /// The same; names of hosts are looked up, IPv4 first.
@@ -42,25 +44,43 @@ pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
 /// # Errors
 /// As [`nids`].
 pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, &|host, _| {
-        let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
-        addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
-    })
+    parse(text, NIDS_MAX, &look_up)
 }
 
-pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
+/// The NIDs of nodes of selftest: such a list, but of up to [`NODES_MAX`].
+///
+/// # Errors
+/// As [`nids`].
+pub fn nodes(text: &str) -> Result<Vec<Nid>, Refusal> {
+    parse(text, NODES_MAX, &|_, _| None)
+}
+
+/// The same; names of hosts are looked up, IPv4 first.
+///
+/// # Errors
+/// As [`nids`].
+pub fn nodes_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
+    parse(text, NODES_MAX, &look_up)
+}
+
+fn look_up(host: &str, _: Net) -> Option<IpAddr> {
+    let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
+    addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
+}
+
+pub(super) fn parse(text: &str, most: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let expected = "nids such as 10.0.0.1@tcp or 10.0.[1-2].[5,7]@tcp, separated by commas";
     let parts = split_list(text).ok_or_else(|| invalid(text, expected))?;
     let mut nids = Vec::new();
     for part in parts {
-        let found = spec(part, NIDS_MAX - nids.len(), resolve)?;
+        let found = spec(part, nids.len(), most, resolve)?;
         nids.extend(found);
     }
     Ok(nids)
 }
 
-/// The NIDs of one member of a list, if they are at most `room`.
-fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
+/// The NIDs of one member of a list, if with those before it they are at most `most`.
+fn spec(text: &str, before: usize, most: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let Some((address, net)) = text.rsplit_once('@') else {
         return Err(invalid(text, "an address, @ and a net"));
     };
@@ -74,8 +94,8 @@ fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refus
     let (parts, tail) = parts(address, is_ipv6)
         .ok_or_else(|| invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part"))?;
     let count = parts.iter().fold(1_u64, |count, (_, numbers)| count.saturating_mul(numbers.count()));
-    if count > room as u64 {
-        let message = format!("{}: expected at most {NIDS_MAX} nids in all", quoted(text));
+    if count > (most - before) as u64 {
+        let message = format!("{}: expected at most {most} nids in all", quoted(text));
         return Err(Refusal::new(Errno::TOOBIG, message));
     }
     let with = |address: &str, before: &str, number: u32| match is_ipv6 {

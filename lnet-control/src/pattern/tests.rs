@@ -89,6 +89,9 @@ fn bad_lists_of_nids_are_refused_whole() {
     refused(nids("[0-255].[0-255].[0-255].[0-255]@tcp"), Errno::TOOBIG);
     refused(nids(&["[0-4294967295]@gni"; 9].join(",")), Errno::TOOBIG);
     assert_eq!(nids("10.0.[0-1].[1-64]@tcp").unwrap().len(), NIDS_MAX);
+    assert_eq!(nodes("10.0.[0-15].[0-255]@tcp").unwrap().len(), NODES_MAX);
+    let error = nodes("10.0.[0-15].[0-255]@tcp,10.1.0.1@tcp").unwrap_err();
+    assert_eq!((error.errno, error.message.contains("at most 4096 nids")), (Errno::TOOBIG, true));
 }
 
 #[test]
@@ -97,10 +100,10 @@ fn hosts_are_looked_up_and_addresses_are_not() {
         "node-1.example" => Some(IpAddr::from([10, 0, 0, 7])),
         other => panic!("{other} is looked up"),
     };
-    let found = super::nid::parse("node-1.example@xdp2,10.0.0.8@tcp", &resolve).unwrap();
+    let found = super::nid::parse("node-1.example@xdp2,10.0.0.8@tcp", NIDS_MAX, &resolve).unwrap();
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.7@xdp2", "10.0.0.8@tcp"]);
-    refused(super::nid::parse("10.0.0.1-5@tcp", &resolve), Errno::INVAL);
-    refused(super::nid::parse("10.0.0@tcp", &resolve), Errno::INVAL);
+    refused(super::nid::parse("10.0.0.1-5@tcp", NIDS_MAX, &resolve), Errno::INVAL);
+    refused(super::nid::parse("10.0.0@tcp", NIDS_MAX, &resolve), Errno::INVAL);
 }
 
 #[test]

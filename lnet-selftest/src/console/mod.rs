@@ -13,6 +13,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
+use lnet_control::pattern::NODES_MAX;
 use lnet_control::records::{
     SelftestAnswer, SelftestCommand, SelftestCounters, SelftestJoined, SelftestNode, SelftestRequest,
     SelftestSession, SelftestState, SelftestStats, SelftestTest,
@@ -36,8 +37,7 @@ use state::{BatchTest, Session, refused};
 const PATIENCE_S: RangeInclusive<u32> = 3..=30;
 /// Nodes that do nothing else are asked so often whether they are there (LNet `LST_PING_INTERVAL`).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(8);
-/// Nodes of a session, groups, batches and tests at most.
-const NODES_MAX: usize = 4096;
+/// Groups, batches and tests of a batch at most.
 const OBJECTS_MAX: usize = 256;
 
 /// A command and where its answer goes.
@@ -245,8 +245,8 @@ impl Console {
             if !fits {
                 return refused(Errno::NOMEM, format!("more than {NODES_MAX} nodes or {OBJECTS_MAX} groups"));
             }
-            if Name::new(&name).is_none() {
-                return refused(Errno::INVAL, format!("group {name:?}: up to 31 bytes are expected"));
+            if Name::new(&name).is_none() || name.is_empty() {
+                return refused(Errno::INVAL, format!("group {name:?}: 1 to 31 bytes are expected"));
             }
             if session.groups.iter().any(|(known, _)| *known == name) {
                 return refused(Errno::EXIST, format!("there is a group {name}"));

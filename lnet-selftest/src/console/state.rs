@@ -125,8 +125,12 @@ impl Session {
     pub(super) fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
         match self.groups.iter().find(|(name, _)| name == target) {
             Some((_, nodes)) => Ok(nodes.clone()),
-            None => lnet_control::pattern::nids(target).map_err(|_| {
-                Refusal::new(Errno::NOENT, format!("{target:?}: a group of the session or NIDs are expected"))
+            None => lnet_control::pattern::nodes(target).map_err(|refusal| match refusal.errno {
+                Errno::TOOBIG => refusal,
+                _ => {
+                    let message = format!("{target:?}: a group of the session or NIDs are expected");
+                    Refusal::new(Errno::NOENT, message)
+                }
             }),
         }
     }
@@ -135,10 +139,10 @@ impl Session {
         if self.batches.contains_key(&name) {
             return refused(Errno::EXIST, format!("there is a batch {name}"));
         }
-        if Name::new(&name).is_none() || self.batches.len() >= OBJECTS_MAX {
+        if Name::new(&name).is_none() || name.is_empty() || self.batches.len() >= OBJECTS_MAX {
             return refused(
                 Errno::INVAL,
-                format!("batch {name:?}: up to 31 bytes, and {OBJECTS_MAX} batches, are expected"),
+                format!("batch {name:?}: 1 to 31 bytes, and {OBJECTS_MAX} batches, are expected"),
             );
         }
         let id = self.next_batch;

@@ -161,6 +161,9 @@ fn lst_has_the_options_of_the_reference() {
     assert_eq!(good(one, "list_group other"), "");
     // Messages have no room for these: they would go to each node.
     bad(one, "add_group large fd00::1@tcp", "NIDs of 8 bytes");
+    // A group may have more nodes than other lists of NIDs.
+    bad(one, "add_group many 10.0.0.[1-200]@tcp", "200 of 200 nodes have failed");
+    bad(one, "ping --nodes 10.0.[0-16].[0-255]@tcp", "at most 4096 nids");
     assert_eq!(good(one, "list_group"), "1) g\nTotal 1 groups\n");
     // At these a kernel client panics.
     bad(one, "add_test --from g --to g brw read size=4K off=8", "pages");
