@@ -132,9 +132,9 @@ impl Socklnd {
         let connection = &self.connections[slot];
         let (ends, local) = (connection.ends, connection.ni.map(|ni| self.known_ni(ni)));
         let (Some(parsed), Some(local)) = (parsed, local) else { return used };
-        match parsed {
-            Ok(hello) if hello.connection.is_some() => {
-                let hello = Hello { source: identity(&hello, &ends, &local), ..hello };
+        match parsed.map(|hello| Hello { source: identity(&hello, &ends, &local), ..hello }) {
+            // A peer of the NI is on its net; in the name of `0@lo` it would be taken for this node.
+            Ok(hello) if hello.connection.is_some() && hello.source.nid.net() == local.nid.net() => {
                 self.handshakes.retain(|other| *other != slot);
                 let to = home_of(&hello.source.nid, local.serving);
                 if to == self.config.shard {
@@ -169,11 +169,13 @@ impl Socklnd {
             return self.close(now, slot, up);
         };
         let is_at_home = self.is_at_home(peer, slot);
-        if !is_at_home && self.connection_from(peer, true).is_some() {
-            // Kernel nodes take a peer's name from any address; so any node could end another one's
-            // connections.
+        let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
+        if !is_at_home && (is_own || self.connection_from(peer, true).is_some()) {
+            // Kernel nodes take a name from any address; so any node could end another one's connections,
+            // or speak as this one.
             self.counters.add(SocklndEvent::Impostor);
-            return self.refuse(now, slot, local, version, source, up);
+            self.refuse(now, slot, local, version, source, up);
+            return self.settle(now, peer);
         }
         while is_at_home && let Some(stranger) = self.connection_from(peer, false) {
             self.counters.add(SocklndEvent::Impostor);

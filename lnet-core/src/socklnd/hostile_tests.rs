@@ -80,8 +80,13 @@ impl Node {
         }
     }
 
-    /// A dialler at this address says HELLO in this name.
+    /// A dialler at this address says HELLO in the name of a host.
     fn dial(&mut self, address: u8, name: u8, incarnation: u64, kind: ConnectionType) -> Answer {
+        self.dial_as(address, nid(0, name), incarnation, kind)
+    }
+
+    /// The same in a name of any net.
+    fn dial_as(&mut self, address: u8, name: Nid, incarnation: u64, kind: ConnectionType) -> Answer {
         let ends =
             Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
         let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
@@ -91,7 +96,7 @@ impl Node {
         let hello = Hello {
             version: Version::V3,
             order: ByteOrder::Little,
-            source: ProcessId::lustre(nid(0, name)),
+            source: ProcessId::lustre(name),
             destination: ProcessId::lustre(nid(0, OWN)),
             source_incarnation: incarnation,
             destination_incarnation: 0,
@@ -151,6 +156,22 @@ fn a_connected_peer_loses_neither_name_nor_connections_to_a_dialler_elsewhere() 
     assert_eq!(node.dial(1, 1, 6, ConnectionType::Control), Answer::Refused);
     assert_eq!(node.closed.len(), 3);
     node.take(1, 1, 6, ConnectionType::Control);
+}
+
+#[test]
+fn who_claims_a_name_of_this_node_or_of_another_net_is_turned_away() {
+    let mut node = Node::new();
+    for name in [Nid::LO, nid(7, 1), "10.0.0.1@o2ib".parse().unwrap(), "9@gni".parse().unwrap()] {
+        assert_eq!(node.dial_as(1, name, 1, ConnectionType::Control), Answer::Closed, "{name}");
+    }
+    assert_eq!(node.count(SocklndEvent::BadHello), 4);
+    // Its own connections come from its own address.
+    assert_eq!(node.dial(1, OWN, 1, ConnectionType::Control), Answer::Refused);
+    assert_eq!(node.count(SocklndEvent::Impostor), 1);
+    node.take(OWN, OWN, 2, ConnectionType::Control);
+    node.take(1, 1, 1, ConnectionType::Control);
+    // None of the others is remembered.
+    assert_eq!(node.sock.usage().peers, 2);
 }
 
 #[test]
