@@ -14,9 +14,12 @@ use thiserror::Error;
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::request::{PingReply, PingRequest, Reply, Request};
+use crate::table::Kind;
 
 /// How long a node may take for anything but a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long an order may take: other nodes are waited for, one behind the other where they are many.
+const ORDER_TIMEOUT: Duration = Duration::from_hours(1);
 /// How long a ping takes that no timeout is given for, at most.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(180);
 /// What a node may take longer than a ping's timeout.
@@ -107,7 +110,8 @@ impl Client {
     /// The reply to a request that has one, unless it is a refusal.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.send(request)?;
-        match (self.receive(REPLY_TIMEOUT)?, request) {
+        let timeout = if request.kind() == Kind::Order { ORDER_TIMEOUT } else { REPLY_TIMEOUT };
+        match (self.receive(timeout)?, request) {
             (Reply::Refused(refusal), _) => Err(refusal.into()),
             (Reply::Apply(outcomes), Request::Apply(batch)) if outcomes.len() != batch.changes.len() => {
                 Err(ClientError::Unexpected)

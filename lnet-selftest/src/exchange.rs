@@ -27,7 +27,7 @@ use crate::source::Source;
 /// Requests of this node that are under way at once; more wait.
 const CALLS_MAX: usize = 256;
 /// Those of the console, which do not wait behind those of tests.
-const ORDERS_MAX: usize = 64;
+pub(crate) const ORDERS_MAX: usize = 64;
 /// Replies and bulk data for requests of others that are under way at once, at most.
 pub(crate) const ANSWERS_MAX: usize = 192;
 /// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::exchange::ORDERS_MAX;
 use crate::{Console, Selftest};
 use lnet_control::records::{
     SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestNode, SelftestRequest,
@@ -268,6 +269,40 @@ fn a_console_is_answered_while_many_requests_wait() {
         assert_eq!(counters(&console, "c").await.len(), 2);
         agreed(&console, Command::Stop { batch: "b".into(), force: true }).await;
         assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn nodes_that_do_not_answer_leave_others_their_time() {
+    // Nodes that take part in no tests: more than are asked at once.
+    let silent_nids: Vec<u8> = (100..=100 + ORDERS_MAX as u8).collect();
+    let silent = silent_nids.iter().map(|address| {
+        let ni = NiConfig::new(nid(*address), "in-process:silent");
+        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+        lnet.open().unwrap();
+        lnet
+    });
+    let _silent: Vec<_> = silent.collect();
+    let nodes = [1, 2].map(|address| node("silent", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        let session = Command::NewSession { name: "silent".into(), timeout_s: 3, force: false, features: 1 };
+        run(&console, session).await.unwrap();
+        let all = [silent_nids.as_slice(), &[2]].concat();
+        let Ok(SelftestAnswer::Nodes(joined)) = run(&console, add_group("all", &all)).await else { panic!() };
+        let (alive, silent) = joined.split_last().unwrap();
+        assert_eq!((alive.failed, alive.state), (None, SelftestState::Active));
+        assert!(silent.iter().all(|node| node.failed == Some(Errno::TIMEDOUT)), "{silent:?}");
+        // Of several targets all are asked at the same time.
+        let begun = Instant::now();
+        let targets = silent_nids.iter().take(5).map(|address| nid(*address).to_string());
+        let targets = targets.chain(["all".to_owned()]).collect();
+        let Ok(SelftestAnswer::Stats(stats)) = run(&console, Command::Stat { targets }).await else {
+            panic!()
+        };
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let told: Vec<_> = stats.iter().map(|nodes| nodes.last().unwrap().failed).collect();
+        assert_eq!(told, [[Some(Errno::TIMEDOUT); 5].as_slice(), &[None]].concat());
     });
 }
 

@@ -5,6 +5,7 @@
 //! node that does not answer counts as down until it is asked anew; a test is at all its nodes, or not in the
 //! batch.
 
+mod asker;
 mod state;
 
 use std::cell::RefCell;
@@ -19,17 +20,16 @@ use lnet_control::records::{
     SelftestSession, SelftestState, SelftestStats, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
-use lnet_user::api::LnetError;
 use lnet_user::{Buffer, Nid, ProcessId};
 use lnet_wire::selftest::{
     AddTest, BatchControl, BatchOperation, Body, Check, Debug, Destination, Direction,
-    FEATURE_VARIABLE_LENGTH, FEATURES, MakeSession, Message, Name, PAGE_BYTES, RemoveSession, SessionId,
-    Stats, Test,
+    FEATURE_VARIABLE_LENGTH, FEATURES, MakeSession, Name, PAGE_BYTES, RemoveSession, SessionId, Stats, Test,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::exchange::{Bulk, Call, CallError, Caller, Exchange};
+use crate::exchange::{Bulk, Exchange};
+use asker::Asker;
 use state::{BatchTest, Session, refused};
 
 /// How long a node may take to answer: the session's timeout within these (LNet `LST_TRANS_MIN_TIMEOUT`,
@@ -67,14 +67,18 @@ impl Scope {
 
 /// The console of a node.
 pub(crate) struct Console {
-    exchange: Rc<Exchange>,
+    asker: Rc<Asker>,
     session: RefCell<Option<Session>>,
     begun: Instant,
 }
 
 /// Carries out commands, one after the other.
 pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedReceiver<Order>) {
-    let console = Rc::new(Console { exchange, session: RefCell::default(), begun: Instant::now() });
+    let console = Rc::new(Console {
+        asker: Rc::new(Asker::new(exchange)),
+        session: RefCell::default(),
+        begun: Instant::now(),
+    });
     let keeper = Rc::clone(&console);
     tokio::task::spawn_local(async move {
         loop {
@@ -184,7 +188,7 @@ impl Console {
             }
             self.end_session().await?;
         }
-        let topology = self.exchange.lnet.topology();
+        let topology = self.asker.exchange.lnet.topology();
         let mut own =
             topology.local_nis().filter_map(|(_, ni)| ni.nid.to_small().map(|small| (ni.nid, small)));
         // The loopback NI comes first, and means another node elsewhere.
@@ -485,36 +489,28 @@ impl Console {
             let found: Result<Vec<_>, _> = targets.iter().map(|target| session.target(target)).collect();
             Ok((found?, session.id))
         })?;
-        let mut stats = Vec::new();
-        for nodes in groups {
-            let told = Rc::new(RefCell::new(HashMap::new()));
-            let body = move |_: usize, reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });
-            let asked = nodes.iter().map(|nid| {
-                let (exchange, nid, told) = (Rc::clone(&self.exchange), *nid, Rc::clone(&told));
-                tokio::task::spawn_local(async move {
-                    let call = call(&exchange, nid, terms, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
-                    let answer = match call.await {
-                        Ok(Body::StatReply(reply)) => Ok(counters(&reply)),
-                        Ok(_) => Err(Errno::IO),
-                        Err(errno) => Err(errno),
-                    };
-                    told.borrow_mut().insert(nid, answer);
-                })
+        let ask = |nid: Nid| {
+            let asker = Rc::clone(&self.asker);
+            let body = move |reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });
+            let asked = tokio::task::spawn_local(async move {
+                match asker.call(nid, terms, Bulk::Nothing, body).await {
+                    Ok(Body::StatReply(reply)) => Ok(counters(&reply)),
+                    Ok(_) => Err(Errno::IO),
+                    Err(errno) => Err(errno),
+                }
             });
-            for asked in asked.collect::<Vec<_>>() {
-                // Without an answer there are no counters.
-                let _ = asked.await;
+            (nid, asked)
+        };
+        let asked: Vec<Vec<_>> =
+            groups.into_iter().map(|nodes| nodes.into_iter().map(ask).collect()).collect();
+        let mut stats = Vec::new();
+        for asked in asked {
+            let mut of_group = Vec::new();
+            for (nid, asked) in asked {
+                let answer = asked.await.unwrap_or(Err(Errno::IO));
+                of_group.push(SelftestStats { nid, counters: answer.ok(), failed: answer.err() });
             }
-            let told = told.borrow();
-            stats.push(
-                nodes
-                    .iter()
-                    .map(|nid| {
-                        let answer = told.get(nid).copied().unwrap_or(Err(Errno::IO));
-                        SelftestStats { nid: *nid, counters: answer.ok(), failed: answer.err() }
-                    })
-                    .collect(),
-            );
+            stats.push(of_group);
         }
         Ok(SelftestAnswer::Stats(stats))
     }
@@ -540,9 +536,9 @@ impl Console {
         active: impl Fn(&Body) -> u32,
     ) -> Vec<SelftestNode> {
         let asked = nodes.into_iter().enumerate().map(|(number, nid)| {
-            let (exchange, body, bulk) = (Rc::clone(&self.exchange), Rc::clone(&body), bulk(number));
+            let (asker, body, bulk) = (Rc::clone(&self.asker), Rc::clone(&body), bulk(number));
             let called = tokio::task::spawn_local(async move {
-                call(&exchange, nid, terms, bulk, |reply, bulk| body(number, reply, bulk)).await
+                asker.call(nid, terms, bulk, |reply, bulk| body(number, reply, bulk)).await
             });
             (nid, called)
         });
@@ -587,32 +583,6 @@ fn joined(body: &Body) -> Option<(SessionId, SelftestJoined)> {
     let Body::DebugReply(reply) = body else { return None };
     let console = Nid::from_small(reply.session.nid).ok()?;
     Some((reply.session, SelftestJoined { name: reply.name.to_string(), console }))
-}
-
-/// A request to the framework of a node, and the reply that says that it went well.
-async fn call(
-    exchange: &Exchange,
-    nid: Nid,
-    Terms { features, patience }: Terms,
-    bulk: Bulk,
-    body: impl FnOnce(u64, u64) -> Body,
-) -> Result<Body, Errno> {
-    let request = Call { by: Caller::Console, to: ProcessId::lustre(nid), features, bulk };
-    let called = timeout(patience, exchange.call(request, body)).await;
-    let (Message { body, .. }, _) = match called {
-        Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
-        Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),
-        Ok(Err(error)) => {
-            tracing::debug!(%nid, %error, "a selftest node has not answered");
-            return Err(Errno::IO);
-        }
-        Ok(Ok(replied)) => replied,
-    };
-    match body.status() {
-        Some(status) if status.0 == 0 => Ok(body),
-        Some(status) => Err(Errno(u8::try_from(status.0).unwrap_or(Errno::IO.0))),
-        None => Err(Errno::IO),
-    }
 }
 
 fn counters(reply: &lnet_wire::selftest::StatReply) -> SelftestCounters {
