@@ -6,14 +6,24 @@ use std::time::{Duration, SystemTime};
 
 use lnet_user::{Buffer, ProcessId};
 use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping};
+use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 
 use crate::bulk;
 use crate::exchange::{Bulk, Call, Caller, Exchange};
 use crate::session::ClientTest;
+use crate::source::Offer;
 
 /// After a request that failed at once, so that nothing spins.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bulk data of a unit.
+struct Data {
+    /// What it writes, once it does.
+    offer: Rc<OnceCell<Offer>>,
+    /// Room for what it reads, between two reads.
+    sink: Option<Buffer>,
+}
 
 /// Counts a unit as active until it ends, however that happens.
 struct Active(Rc<ClientTest>);
@@ -44,13 +54,13 @@ pub(crate) fn run(exchange: &Rc<Exchange>, test: &Rc<ClientTest>) -> Vec<AbortHa
 async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
     let test = &active.0;
     let stop = test.stop.subscribe();
-    let mut buffer = None;
+    let mut data = Data { offer: exchange.offer(), sink: None };
     for sequence in 0..test.loop_count {
         if *stop.borrow() {
             return;
         }
         let (errors, result) = match test.test.bulk() {
-            Some(bulk) => (&test.errors.brw, transfer(&exchange, test, to, bulk, &mut buffer).await),
+            Some(bulk) => (&test.errors.brw, transfer(&exchange, test, to, bulk, &mut data).await),
             None => (&test.errors.ping, ping(&exchange, test, to, sequence).await),
         };
         if let Err(error) = result {
@@ -88,35 +98,34 @@ async fn transfer(
     test: &ClientTest,
     to: ProcessId,
     (direction, check, length_bytes): (Direction, Check, u32),
-    buffer: &mut Option<Buffer>,
+    data: &mut Data,
 ) -> Result<(), String> {
-    let length = length_bytes as usize;
-    let data = match (direction, buffer.take()) {
-        // It is full of the pattern already.
-        (Direction::Write, Some(data)) => Bulk::Source(data),
-        (Direction::Write, None) => {
-            let mut data = Buffer::zeroed(length);
-            bulk::fill_source(&mut data);
-            Bulk::Source(data)
+    let bulk = match direction {
+        Direction::Write => {
+            let offered = exchange.offered(&data.offer).await;
+            Bulk::Offered(offered.map_err(|error| error.to_string())?)
         }
-        (Direction::Read, data) => {
-            let mut data = data.unwrap_or_else(|| Buffer::zeroed(length));
-            bulk::fill_sink(&mut data, check);
-            Bulk::Sink(data)
+        Direction::Read => {
+            let mut sink = data.sink.take().unwrap_or_else(|| Buffer::zeroed(length_bytes as usize));
+            bulk::fill_sink(&mut sink, check);
+            Bulk::Sink(sink)
         }
     };
     let (direction_word, flags) = (direction as u32, check as u32);
     let body = |reply_id, bulk_id| {
         Body::Brw(Brw { reply_id, bulk_id, direction: direction_word, length_bytes, flags })
     };
-    let called = exchange.call(request(test, to, data), body).await;
-    let (reply, data) = called.map_err(|error| error.to_string())?;
+    let called = exchange.call(request(test, to, bulk), body).await;
+    let (reply, sink) = called.map_err(|error| error.to_string())?;
     match reply.body {
         Body::BrwReply(status) if status.status.0 == 0 => {}
         reply => return Err(format!("{reply:?}; status 0 was expected")),
     }
-    let data = data.ok_or("the buffer of the bulk data is missing")?;
-    let is_right = direction == Direction::Write || bulk::is_right(&data, check, reply.is_swapped);
-    *buffer = Some(data);
+    if direction == Direction::Write {
+        return Ok(());
+    }
+    let sink = sink.ok_or("the buffer of the bulk data is missing")?;
+    let is_right = bulk::is_right(&sink, check, reply.is_swapped);
+    data.sink = Some(sink);
     if is_right { Ok(()) } else { Err("bulk data is not what its source is to send".to_owned()) }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use lnet_user::api::{
@@ -19,10 +19,10 @@ use lnet_user::{
     Buffer, EntrySpec, EqHandle, Event, Limits, Lnet, MdOptions, MdSpec, Nid, ProcessId, Status, Threshold,
 };
 use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, MessageError, REPLY_PORTAL, RpcCounters};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::source::Source;
+use crate::source::{Offer, Source};
 
 /// Requests of this node that are under way at once; more wait.
 const CALLS_MAX: usize = 256;
@@ -63,6 +63,8 @@ pub(crate) enum Bulk {
     Nothing,
     /// Bytes to be got.
     Source(Buffer),
+    /// The bytes of an [`Offer`], by its match bits.
+    Offered(u64),
     /// Room to be put into.
     Sink(Buffer),
 }
@@ -99,6 +101,8 @@ pub(crate) struct Exchange {
     /// Where messages start.
     shard: ShardHandle,
     pub(crate) source: Source,
+    /// That of the tests which run.
+    offer: RefCell<Weak<OnceCell<Offer>>>,
     events: EqHandle,
     /// By user pointer: who waits for the event of an entry.
     routes: RefCell<HashMap<u64, oneshot::Sender<QueuedEvent>>>,
@@ -188,6 +192,7 @@ impl Exchange {
             lnet: lnet.clone(),
             shard: events.shard().clone(),
             source: Source::new(events.shard(), events.handle()),
+            offer: RefCell::default(),
             events: events.handle(),
             routes: RefCell::default(),
             next: Cell::new(1),
@@ -201,6 +206,28 @@ impl Exchange {
 
     fn next(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
+    }
+
+    /// Match bits that cannot be guessed.
+    fn draw(&self) -> u64 {
+        self.secret.hash_one(self.next())
+    }
+
+    /// The place of the data that tests write, which they share. It is posted for the first of them, and goes
+    /// with the last.
+    pub(crate) fn offer(&self) -> Rc<OnceCell<Offer>> {
+        let mut known = self.offer.borrow_mut();
+        known.upgrade().unwrap_or_else(|| {
+            let new = Rc::default();
+            *known = Rc::downgrade(&new);
+            new
+        })
+    }
+
+    /// The match bits of a write's data.
+    pub(crate) async fn offered(&self, offer: &OnceCell<Offer>) -> Result<u64, LnetError> {
+        let posted = offer.get_or_try_init(|| Offer::post(&self.lnet, || self.draw())).await?;
+        Ok(posted.match_bits())
     }
 
     /// Posts an entry, which is on its way to its shard when this returns.
@@ -251,12 +278,16 @@ impl Exchange {
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
         let deadline = Instant::now() + CALL_PATIENCE;
-        let [reply_id, bulk_id] = [(); 2].map(|()| self.secret.hash_one(self.next()));
+        let [reply_id, mut bulk_id] = [(); 2].map(|()| self.draw());
         let room = Buffer::zeroed(MESSAGE_BYTES);
         let mut reply = self.post(reply_id, MdOptions::PUT | MdOptions::TRUNCATE, room);
         let lent = match bulk {
             Bulk::Nothing => None,
             Bulk::Source(buffer) => Some((MdOptions::GET, buffer)),
+            Bulk::Offered(match_bits) => {
+                bulk_id = match_bits;
+                None
+            }
             Bulk::Sink(buffer) => Some((MdOptions::PUT | MdOptions::TRUNCATE, buffer)),
         };
         let mut data = None;

@@ -1,12 +1,15 @@
 //! What sources of bulk data send: each word of it is the same (`bulk`), so one buffer has the data of all of
 //! them. It stays in the CPU's caches, where a buffer for each transfer would not.
+//!
+//! Invariant: what peers reach of an [`Offer`] is this pattern alone, and no message changes it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
-use lnet_user::api::{Ack, Descriptor, LnetError, ShardHandle, Target};
-use lnet_user::{Buffer, EqHandle, Event, MdOptions, MdSpec, ProcessId, Status, Threshold};
-use lnet_wire::selftest::BULK_MAX_BYTES;
+use lnet_user::api::{Ack, Descriptor, Entry, LnetError, ShardHandle, Target};
+use lnet_user::runtime::{LendError, entry_home};
+use lnet_user::{Buffer, EntrySpec, EqHandle, Event, Lnet, MdOptions, MdSpec, ProcessId, Status, Threshold};
+use lnet_wire::selftest::{BULK_MAX_BYTES, REPLY_PORTAL};
 use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -42,8 +45,7 @@ impl Source {
     }
 
     async fn bind(&self) -> Result<Descriptor, LnetError> {
-        let mut buffer = Buffer::zeroed(BULK_MAX_BYTES as usize);
-        bulk::fill_source(&mut buffer);
+        let buffer = pattern();
         let md =
             MdSpec { auto_unlink: false, ..buffer.spec(Threshold::Infinite, MdOptions::NONE, self.events) };
         self.shard.bind_async(&md, buffer).await.map_err(|refused| refused.error)
@@ -76,5 +78,59 @@ impl Source {
         if waiting.is_empty() {
             sending.remove(&place);
         }
+    }
+}
+
+fn pattern() -> Buffer {
+    let mut buffer = Buffer::zeroed(BULK_MAX_BYTES as usize);
+    bulk::fill_source(&mut buffer);
+    buffer
+}
+
+/// Match bits that are drawn for each shard, so that one is missed once in ten million times.
+const DRAWS: usize = 16;
+
+/// Data for servers to get: an entry on each shard that has any of its portal, under match bits that cannot
+/// be guessed. Any number of servers reads it at once, and no event tells of that: a write has been made when
+/// its reply says so. Dropping it unlinks the entries.
+pub(crate) struct Offer {
+    entries: Vec<(u64, Entry)>,
+    next: Cell<usize>,
+}
+
+impl Offer {
+    /// Posts the entries, under match bits that are drawn.
+    pub(crate) async fn post(lnet: &Lnet, mut draw: impl FnMut() -> u64) -> Result<Self, LnetError> {
+        let (steering, mut homes, mut entries) = (lnet.steering(), Vec::new(), Vec::new());
+        for match_bits in (0..DRAWS * lnet.shard_count()).map(|_| draw()) {
+            let home = entry_home(&steering, REPLY_PORTAL, &ProcessId::ANY, match_bits, 0);
+            let home = home.map_err(LendError::from)?;
+            if homes.contains(&home) {
+                continue;
+            }
+            homes.push(home);
+            let buffer = pattern();
+            // Servers choose where they begin to read: without that, each read would begin behind the last.
+            let options = MdOptions::GET | MdOptions::MANAGE_REMOTE;
+            let md = MdSpec {
+                length_bytes: buffer.len() as u64,
+                max_size_bytes: None,
+                threshold: Threshold::Infinite,
+                options,
+                auto_unlink: false,
+                event_queue: None,
+                user_ptr: 0,
+            };
+            let entry = lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer).await;
+            entries.push((match_bits, entry.map_err(|refused| refused.error)?));
+        }
+        Ok(Self { entries, next: Cell::new(0) })
+    }
+
+    /// The match bits for a write: those of the shards in turn.
+    pub(crate) fn match_bits(&self) -> u64 {
+        let next = self.next.get();
+        self.next.set((next + 1) % self.entries.len());
+        self.entries[next].0
     }
 }

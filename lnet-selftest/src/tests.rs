@@ -2,14 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use crate::bulk;
 use crate::exchange::ORDERS_MAX;
+use crate::source::Offer;
 use crate::{Console, Selftest};
 use lnet_control::records::{
     SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestNode, SelftestRequest,
     SelftestState, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
-use lnet_user::{Lnet, NiConfig, Nid, NodeConfig};
+use lnet_user::api::{Ack, QueuedEvent, Target};
+use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Threshold};
+use lnet_wire::selftest::{Check, REPLY_PORTAL};
+use lnet_wire::steer::{Policy, Spread};
 
 const KEY: u32 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -323,5 +328,91 @@ fn a_node_whose_group_is_deleted_leaves_the_session() {
             Command::UpdateGroup { name: "c".into(), remove: vec![nid(1)], clean: vec![], refresh: false };
         run(&other, remove).await.unwrap();
         agreed(&console, add_group("c", &[1])).await;
+    });
+}
+
+/// What a peer that knows the match bits of an offer gets from there with a buffer of this length.
+async fn get(peer: &Lnet, match_bits: u64, offset: u32, length: usize) -> QueuedEvent {
+    let shard = peer.shard(0).unwrap();
+    let events = shard.create_event_queue(8).unwrap();
+    let room = Buffer::zeroed(length);
+    let md = room.spec(Threshold::Count(2), MdOptions::NONE, events.handle());
+    let from = Target { offset, ..Target::new(nid(1), REPLY_PORTAL, match_bits) };
+    let descriptor = shard.bind(&md, room).unwrap();
+    descriptor.get(&from).await.unwrap()
+}
+
+#[test]
+fn peers_read_the_pattern_of_an_offer_as_often_as_they_like_and_nothing_else() {
+    const LENGTH: usize = 1 << 20;
+    let [(own, _selftest), (peer, _other)] = [1, 2].map(|address| node("offer", address));
+    runtime().block_on(async {
+        let policy = Policy::MatchBits { shift: 0, bits: 64, spread: Spread::Hash };
+        own.set_policy(REPLY_PORTAL as u8, policy).unwrap();
+        let mut draws = 0..;
+        let offer = Offer::post(&own, || 0xF00D_0000_0000 + draws.next().unwrap()).await.unwrap();
+        // An entry of each shard has its turn.
+        let bits = [(); 4].map(|()| offer.match_bits());
+        assert!(bits[0] != bits[1] && bits[..2] == bits[2..], "{bits:x?}");
+        let dropped = || own.shards().map(|shard| shard.counters().unwrap().dropped().messages).sum::<u64>();
+        let before = dropped();
+        for match_bits in bits {
+            let target = Target::new(nid(1), REPLY_PORTAL, match_bits);
+            let shard = peer.shard(0).unwrap();
+            let events = shard.create_event_queue(8).unwrap();
+            let md = Buffer::zeroed(8).spec(Threshold::Count(1), MdOptions::NONE, events.handle());
+            let put = shard.bind(&md, Buffer::zeroed(8)).unwrap();
+            assert_eq!(put.put(&target, Ack::NotWanted, 0).await.unwrap().event.status(), Status::Ok);
+            for (offset, length) in [(0, LENGTH), (4096, 8), (0, LENGTH), (8, LENGTH - 8)] {
+                let got = get(&peer, match_bits, offset, length).await;
+                assert_eq!((got.event.status(), got.event.manipulated_bytes()), (Status::Ok, length as u32));
+                assert!(bulk::is_right(&got.into_buffer().unwrap(), Check::Full, false));
+            }
+            // What would leave it is dropped: no byte of it comes.
+            let beyond = tokio::time::timeout(Duration::from_millis(50), get(&peer, match_bits, 8, LENGTH));
+            assert!(beyond.await.is_err());
+        }
+        assert_eq!(dropped() - before, 2 * bits.len() as u64);
+        // With the offer its entries go.
+        drop(offer);
+        let gone = tokio::time::timeout(Duration::from_millis(50), get(&peer, bits[0], 0, 8));
+        assert!(gone.await.is_err());
+        assert_eq!(dropped() - before, 2 * bits.len() as u64 + 1);
+    });
+}
+
+/// What one server does not answer holds up no write to another.
+#[test]
+fn a_write_that_is_not_answered_harms_no_other() {
+    let nodes = [1, 2].map(|address| node("unanswered", address));
+    let gone = node("unanswered", 3);
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("c", &[1])).await;
+        agreed(&console, add_group("s", &[2, 3])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        agreed(&console, add_test_for(2, u32::MAX, brw(true, 1 << 20))).await;
+        drop(gone.1);
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        let mut sent_bytes = 0;
+        while sent_bytes < 100 << 20 {
+            assert!(begun.elapsed() < PATIENCE, "{sent_bytes} bytes were sent");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let counted = counters(&console, "c").await[0];
+            let SelftestCounters { brw_errors, rpc_errors, rpc_expired, .. } = counted;
+            assert_eq!([brw_errors, rpc_errors, rpc_expired], [0; 3], "{counted:?}");
+            sent_bytes = counted.sent_bytes;
+        }
+        // Writes that run anew have another offer.
+        agreed(&console, Command::Stop { batch: "b".into(), force: true }).await;
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        let before = counters(&console, "c").await[0].sent_bytes;
+        while counters(&console, "c").await[0].sent_bytes < before + (100 << 20) {
+            assert!(begun.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     });
 }
