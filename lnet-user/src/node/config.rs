@@ -29,7 +29,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     match_entries: 1 << 12,
     memory_descs: 1 << 13,
     event_queues: 64,
-    events: 1 << 13,
+    events: 3 << 12,
     unlimited_events: 1 << 7,
     requests: 1 << 10,
     responses: 1 << 10,

@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 
+use crate::hostile_tcp::load_number;
 use crate::run::{Daemon, PATIENCE, Two, program};
 
 /// Runs `lst` with these words as the console of a daemon: its status and what it prints.
@@ -195,6 +196,23 @@ fn batches_run_over_the_loopback_net() {
     assert!(value("recv_count:") >= 3 * 2 * 100, "{counted}");
     assert!(value("recv_length:") >= 100 * (1 << 20) + 100 * 4096, "{counted}");
     good(&one, "end_session");
+}
+
+/// The event slots of a daemon are enough for all of them at once.
+#[test]
+fn a_node_takes_part_in_tests_and_has_loads_beside() {
+    for shards in [1, 2] {
+        let one = Daemon::alone_with(&format!("--shards {shards} --configure --selftest"));
+        good(&one, "new_session beside");
+        good(&one, "add_group g 0@lo");
+        good(&one, "add_test --from g --to g --concurrency 8 brw write check=full size=64K");
+        good(&one, "run");
+        one.good("load start target");
+        let load = load_number(&one.good("load start initiator --to 0@lo --messages 1000 --window 256"));
+        one.good(&format!("load wait {load}"));
+        assert_eq!(good(&one, "show_error g"), "g:\nTotal 0 error nodes in g\n");
+        good(&one, "end_session");
+    }
 }
 
 #[test]
