@@ -33,6 +33,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
   cargo xtask bench --compare --net tcp
+  cargo xtask bench --compare --net tcp --size 1048576 --only lst,iperf3
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
   cargo xtask bench --rails
@@ -83,6 +84,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=64),
           default_value_t = 64, requires = "compare")]
     at_once: u16,
+    /// With --compare: the rows alone whose names have one of these words in them
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', requires = "compare")]
+    only: Vec<String>,
     /// Print one JSON object instead of the tables
     #[arg(long)]
     json: bool,
@@ -141,6 +145,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     if options.compare {
         command.args(["--at-once", &options.at_once.to_string()]);
         command.args(options.size.map(|size| format!("--sizes={size}")));
+        command.args((!options.only.is_empty()).then(|| format!("--only={}", options.only.join(","))));
     }
     match options.posted {
         // The tables of so many entries lie in huge pages.

@@ -34,6 +34,15 @@ struct Cli {
     /// Messages that are under way at once.
     #[arg(long, default_value_t = 64)]
     at_once: usize,
+    /// Rows whose names have one of these words in them, and no pauses.
+    #[arg(long, value_delimiter = ',', value_name = "WORDS")]
+    only: Vec<String>,
+}
+
+impl Cli {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|words| name.contains(words))
+    }
 }
 
 /// Transfers of LNet selftest that are under way at once.
@@ -126,6 +135,7 @@ fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Resu
 
 /// Half round trips with pauses, of all kinds of nodes.
 fn pauses(link: &Link, quick: bool) -> anyhow::Result<Vec<PauseRow>> {
+    eprintln!("pauses");
     const WINDOW: usize = 4;
     let operation = Operation::Put { ack: false };
     let mut rows = Vec::new();
@@ -155,47 +165,57 @@ fn pauses(link: &Link, quick: bool) -> anyhow::Result<Vec<PauseRow>> {
     Ok(rows)
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options, sizes, at_once } = Cli::parse();
-    let (link, time) = (&options.link, options.time(Duration::from_secs(1)));
+/// The rows of one size.
+fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> anyhow::Result<Vec<Row>> {
+    let Cli { options, at_once, .. } = cli;
+    let (link, time, at_once) = (&options.link, options.time(Duration::from_secs(1)), *at_once);
     let pings = if options.quick { 2_000 } else { 20_000 };
     let mut rows = Vec::new();
-    let mut not_installed = BTreeSet::new();
-    for bytes in sizes {
-        let mut add = |name: String, found: Found| {
-            let Found { round_trip_us: alone_us, per_second } = found;
-            rows.push(Row { name, size_bytes: bytes, alone_us, per_second });
-        };
-        eprintln!("{bytes} bytes");
-        add("raw AF_XDP".to_owned(), frames(link, bytes, time, pings)?);
-        for (name, operation) in KINDS {
-            if operation == UNACKNOWLEDGED_PUT && bytes != UNACKNOWLEDGED_BYTES {
-                continue;
-            }
-            let config = EndConfig { operation, ..EndConfig::puts(bytes) };
-            let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
-            add(format!("{name}, application-driven"), messages(link, time, at_once, open)?);
-            let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
-            add(format!("{name}, threaded"), messages(link, time, at_once, open)?);
+    let mut add = |name: &str, measure: &dyn Fn() -> anyhow::Result<Found>| {
+        if cli.wants(name) {
+            let Found { round_trip_us: alone_us, per_second } = measure()?;
+            rows.push(Row { name: name.to_owned(), size_bytes: bytes, alone_us, per_second });
         }
-        for (name, is_write) in [("read", false), ("write", true)] {
-            if selftest::has_length(bytes) {
-                add(format!("lst brw {name}, 8 at once"), transfers(link, time, is_write, bytes)?);
-            }
+        anyhow::Ok(())
+    };
+    add("raw AF_XDP", &|| frames(link, bytes, time, pings))?;
+    for (name, operation) in KINDS {
+        if operation == UNACKNOWLEDGED_PUT && bytes != UNACKNOWLEDGED_BYTES {
+            continue;
         }
-        for other in Other::ALL {
-            if !other.is_installed() {
-                not_installed.insert(other.package());
-                continue;
-            }
-            match other.measure(link, bytes, time) {
-                Ok(found) => add(other.name().to_owned(), found),
-                Err(error) => eprintln!("{}: {error:#}", other.name()),
-            }
+        let config = EndConfig { operation, ..EndConfig::puts(bytes) };
+        let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
+        add(&format!("{name}, application-driven"), &|| messages(link, time, at_once, open))?;
+        let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
+        add(&format!("{name}, threaded"), &|| messages(link, time, at_once, open))?;
+    }
+    for (name, is_write) in [("read", false), ("write", true)] {
+        if selftest::has_length(bytes) {
+            let measure = || transfers(link, time, is_write, bytes);
+            add(&format!("lst brw {name}, 8 at once"), &measure)?;
         }
     }
-    eprintln!("pauses");
-    let pauses = pauses(link, options.quick)?;
+    for other in Other::ALL {
+        if !other.is_installed() {
+            not_installed.insert(other.package());
+        } else if let Err(error) = add(other.name(), &|| other.measure(link, bytes, time)) {
+            eprintln!("{}: {error:#}", other.name());
+        }
+    }
+    Ok(rows)
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let Cli { options, at_once, .. } = &cli;
+    let link = &options.link;
+    let mut found = Vec::new();
+    let mut not_installed = BTreeSet::new();
+    for bytes in &cli.sizes {
+        eprintln!("{bytes} bytes");
+        found.extend(rows(&cli, *bytes, &mut not_installed)?);
+    }
+    let pauses = if cli.only.is_empty() { pauses(link, options.quick)? } else { Vec::new() };
     let here = || Ok(std::fs::read_to_string(CONGESTION_CONTROL)?.trim().to_owned());
     let ready = |is_ready: &dyn Fn(), _: &_| {
         is_ready();
@@ -203,7 +223,8 @@ fn main() -> anyhow::Result<()> {
     };
     let congestion_control = link.pair(ready, here)?;
     let setup = options.setup();
-    let document = Document { setup, congestion_control, at_once, rows, pauses, not_installed };
+    let document =
+        Document { setup, congestion_control, at_once: *at_once, rows: found, pauses, not_installed };
     options.tell("compare.json", &document, &table(&document))?;
     Ok(())
 }
@@ -242,11 +263,13 @@ fn table(document: &Document) -> String {
             cell(row.per_second.map(|rate| rate * row.size_bytes as f64 * 8.0 / 1e9), 2),
         );
     }
-    let _ = writeln!(
-        text,
-        "\n{:<NAME_WIDTH$}{:>12}{:>8}{:>8}",
-        "Put of 64 bytes", "pause us", "p50 us", "p99 us"
-    );
+    if !document.pauses.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n{:<NAME_WIDTH$}{:>12}{:>8}{:>8}",
+            "Put of 64 bytes", "pause us", "p50 us", "p99 us"
+        );
+    }
     for PauseRow { name, pause_us, p50_us, p99_us } in &document.pauses {
         let _ = writeln!(text, "{name:<NAME_WIDTH$}{pause_us:>12}{p50_us:>8.1}{p99_us:>8.1}");
     }
