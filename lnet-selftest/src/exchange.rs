@@ -9,10 +9,11 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_user::api::{
-    Ack, Entry, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, ShardHandle, Target,
+    Ack, Entry, EventQueue, Guest, LnetError, NotLent, Outgoing, QueuedEvent, ShardHandle, Target,
 };
 use lnet_user::runtime::{Home, entry_home};
 use lnet_user::{
@@ -98,6 +99,8 @@ pub(crate) const NO_RPCS: RpcCounters = RpcCounters {
 /// A node's messages of selftest.
 pub(crate) struct Exchange {
     pub(crate) lnet: Lnet,
+    /// The thread of all this, if it drives the shard.
+    guest: Option<Arc<Guest>>,
     /// Where messages start.
     shard: ShardHandle,
     pub(crate) source: Source,
@@ -181,15 +184,23 @@ pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
     }
 }
 
+fn create_event_queue(lnet: &Lnet, guest: Option<&Guest>, slots: u32) -> Result<EventQueue, LnetError> {
+    let mut events = lnet.create_event_queue(slots)?;
+    if let Some(guest) = guest {
+        events.set_guest(guest);
+    }
+    Ok(events)
+}
+
 impl Exchange {
     /// The exchange, and the events for [`dispatch`].
-    pub(crate) fn new(lnet: &Lnet) -> Result<(Rc<Self>, EventQueue), LnetError> {
-        let events = lnet.create_event_queue(
-            ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32
-                + Limits::DEFAULT.unlimited_events,
-        )?;
+    pub(crate) fn new(lnet: &Lnet, guest: Option<Arc<Guest>>) -> Result<(Rc<Self>, EventQueue), LnetError> {
+        let slots = ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32
+            + Limits::DEFAULT.unlimited_events;
+        let events = create_event_queue(lnet, guest.as_deref(), slots)?;
         let exchange = Self {
             lnet: lnet.clone(),
+            guest,
             shard: events.shard().clone(),
             source: Source::new(events.shard(), events.handle()),
             offer: RefCell::default(),
@@ -202,6 +213,11 @@ impl Exchange {
             counters: RefCell::new(NO_RPCS),
         };
         Ok((Rc::new(exchange), events))
+    }
+
+    /// An event queue for a task.
+    pub(crate) fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
+        create_event_queue(&self.lnet, self.guest.as_deref(), slots)
     }
 
     fn next(&self) -> u64 {

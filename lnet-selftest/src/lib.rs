@@ -23,12 +23,14 @@ mod source;
 mod tests;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use lnet_control::records::{SelftestAnswer, SelftestRequest};
 use lnet_control::{Errno, Refusal};
 use lnet_user::Lnet;
-use lnet_user::api::LnetError;
+use lnet_user::api::{Guest, LnetError};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -87,12 +89,13 @@ impl Selftest {
         let (tell, told) = std::sync::mpsc::sync_channel::<Result<(), SelftestError>>(1);
         let (orders, ordered) = mpsc::unbounded_channel();
         let run = move || {
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(tell.send(Err(error.into()))),
+            let (runtime, guest) = match runtime(&lnet) {
+                Ok(made) => made,
+                Err(error) => return drop(tell.send(Err(error))),
             };
-            LocalSet::new().block_on(&runtime, async {
-                let exchange = match Exchange::new(&lnet) {
+            let tasks = LocalSet::new();
+            let all = tasks.run_until(async {
+                let exchange = match Exchange::new(&lnet, guest.clone()) {
                     Ok((exchange, events)) => {
                         tokio::task::spawn_local(exchange::dispatch(Rc::clone(&exchange), events));
                         exchange
@@ -110,6 +113,10 @@ impl Selftest {
                     Err(error) => drop(tell.send(Err(error.into()))),
                 }
             });
+            match &guest {
+                Some(guest) => runtime.block_on(guest.run(all)),
+                None => runtime.block_on(all),
+            }
         };
         let thread = std::thread::Builder::new().name("lnet-selftest".into()).spawn(run)?;
         let gone = || std::io::Error::other("it has ended before it began");
@@ -122,6 +129,19 @@ impl Selftest {
     pub fn console(&self) -> Console {
         self.console.clone()
     }
+}
+
+/// What runs the tasks of a node: its thread drives the shard of a node that has no other.
+fn runtime(lnet: &Lnet) -> Result<(Runtime, Option<Arc<Guest>>), SelftestError> {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time();
+    let mut guest = None;
+    if lnet.shard_count() == 1 {
+        let made = Arc::new(Guest::new(&lnet.shard(0)?));
+        builder.on_thread_park(made.parks());
+        guest = Some(made);
+    }
+    Ok((builder.build()?, guest))
 }
 
 impl Drop for Selftest {

@@ -93,7 +93,7 @@ impl Server {
 impl Requests {
     fn post_all(exchange: &Exchange, portal: u32, answers: usize) -> Result<Self, LnetError> {
         let lnet = &exchange.lnet;
-        let events = lnet.create_event_queue(ROOMS as u32 * (ROOM_REQUESTS + 1))?;
+        let events = exchange.create_event_queue(ROOMS as u32 * (ROOM_REQUESTS + 1))?;
         lnet.set_lazy(portal, true)?;
         let home = entry_home(&lnet.steering(), portal, &ProcessId::ANY, 0, u64::MAX);
         let homes = match home.map_err(LendError::from)? {

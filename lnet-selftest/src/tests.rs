@@ -21,7 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node of two shards with this address.
 fn node(name: &str, address: u8) -> (Lnet, Selftest) {
-    let config = NodeConfig::new(vec![NiConfig::new(nid(address), &format!("in-process:{name}"))]).shards(2);
+    node_of(2, name, address)
+}
+
+fn node_of(shards: u32, name: &str, address: u8) -> (Lnet, Selftest) {
+    let ni = NiConfig::new(nid(address), &format!("in-process:{name}"));
+    let config = NodeConfig::new(vec![ni]).shards(shards);
     let lnet = Lnet::start(&config).unwrap();
     let selftest = Selftest::start(&lnet).unwrap();
     lnet.open().unwrap();
@@ -94,7 +99,13 @@ fn brw(is_write: bool, length_bytes: u32) -> SelftestTest {
 
 #[test]
 fn pings_and_bulk_data_of_each_size_in_each_direction() {
-    let nodes = [1, 2, 3].map(|address| node("tests", address));
+    for shards in [1, 2] {
+        all_tests(shards);
+    }
+}
+
+fn all_tests(shards: u32) {
+    let nodes = [1, 2, 3].map(|address| node_of(shards, "tests", address));
     let console = nodes[0].1.console();
     runtime().block_on(async {
         run(&console, new_session()).await.unwrap();

@@ -47,6 +47,7 @@ mod captures;
 mod descriptor;
 mod errno;
 mod error;
+mod guest;
 mod lend;
 mod marks;
 mod news;
@@ -95,6 +96,7 @@ pub(crate) use errno::netlink_errno;
 
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use error::{LnetError, NotLent};
+pub use guest::Guest;
 pub use lend::Outgoing;
 pub use queue::{EventQueue, QueuedEvent};
 pub use request::{Outcome, Request};

@@ -25,6 +25,7 @@ use lnet_core::lnd::Span;
 use super::ShardHandle;
 use super::calls::Signals;
 use super::error::LnetError;
+use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
 use crate::memory::Buffer;
@@ -226,6 +227,8 @@ pub struct EventQueue {
     waiting: Arc<AtomicWaker>,
     /// Whether the shards know that a thread or task waits here, and does not drive.
     is_waiting: bool,
+    /// Whether its consumer is a guest, which tells itself whether it waits.
+    is_guests: bool,
     waits: Waits,
 }
 
@@ -322,7 +325,15 @@ impl EventQueue {
             ends.push(End { ring, wants_room, wakes: Wakes { shard, slot: handle.0.slot() } });
         }
         let handle = name.ok_or(EqError::Unknown)?;
-        Ok(Self { handle, ends, next: 0, waiting, is_waiting: false, waits: Waits::default() })
+        Ok(Self {
+            handle,
+            ends,
+            next: 0,
+            waiting,
+            is_waiting: false,
+            is_guests: false,
+            waits: Waits::default(),
+        })
     }
 
     /// What descriptors name it by, on each of its shards:
@@ -393,8 +404,16 @@ impl EventQueue {
         }
     }
 
+    /// Only tasks of this guest wait here from now on. Without effect if the queue is on other shards than
+    /// the guest's.
+    pub fn set_guest(&mut self, guest: &Guest) {
+        self.set_waiting(false);
+        self.is_guests = self.ends.iter().all(|end| guest.is_of(&end.wakes.shard));
+    }
+
     /// Tells the shards whether a thread or task waits here.
     fn set_waiting(&mut self, waits: bool) {
+        let waits = waits && !self.is_guests;
         if std::mem::replace(&mut self.is_waiting, waits) != waits {
             for End { wakes, .. } in &self.ends {
                 wakes.shard.end().thread.set_waiting(waits);

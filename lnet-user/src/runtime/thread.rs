@@ -246,6 +246,11 @@ impl<S: Send + 'static> ShardThread<S> {
         self.shard.has_waiting()
     }
 
+    /// What wakes its driver.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
     /// The kernel's number of the thread.
     #[must_use]
     pub fn thread_id(&self) -> Pid {
