@@ -227,6 +227,13 @@ impl Topology {
         self.peers.as_ref()?.get(nid).map(|peer| &**peer)
     }
 
+    /// The NID by which the peer is known that goes by this one, or did so until of late: messages may be on
+    /// their way to it.
+    #[must_use]
+    pub fn known_as(&self, nid: &Nid) -> Nid {
+        self.peers.as_ref().map_or(*nid, |peers| peers.known_as(nid))
+    }
+
     /// Whether something finds out about peers.
     #[must_use]
     pub const fn finds_peers(&self) -> bool {

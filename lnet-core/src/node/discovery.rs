@@ -110,6 +110,7 @@ impl<O: Clone> Node<O> {
     /// Does what calls have left to be done: pushes that are due, peers that wait, requests whose peers are
     /// gone.
     pub(super) fn go_on(&mut self, now: Instant) {
+        self.remember_lost(now);
         if let Some(is_forced) = self.push_due.take() {
             self.push_to_all(now, is_forced);
         }
@@ -122,6 +123,17 @@ impl<O: Clone> Node<O> {
                 Some(nid) => self.discover(now, &nid, Some(request)),
                 None => self.lose_discovery(request),
             }
+        }
+    }
+
+    /// Remembers the NIDs that peers have lost for as long as what was sent to them, or by them, may be under
+    /// way.
+    fn remember_lost(&mut self, now: Instant) {
+        let lost = self.peers.take_lost();
+        if !lost.is_empty() {
+            let time = Duration::from_secs(self.settings.get(Global::TransactionTimeout).into());
+            self.former.remember(now, time, lost);
+            self.peer_map.set_former(self.former.others());
         }
     }
 
@@ -324,8 +336,17 @@ impl<O: Clone> Node<O> {
             self.push_room_bytes = self.push_room_bytes.max(room_bytes);
         }
         // An older one than what is known has been overtaken, or its sender has begun a new life.
-        let is_old = self.peers.get(&from).is_some_and(|peer| info.sequence() < peer.sequence);
-        if is_cut || is_old || !info.features().contains(Features::MULTI_RAIL) {
+        let is_older = |peer: &Peer| info.sequence() < peer.sequence;
+        let lost = self.former.get(now, &from).filter(|_| self.peers.get(&from).is_none());
+        if let Some(lost) = lost.copied()
+            && self.peers.get(&lost.other).is_some_and(is_older)
+        {
+            self.pushes.pinged += 1;
+            self.ask_again(now, &lost.other);
+        } else if is_cut
+            || self.peers.get(&from).is_some_and(is_older)
+            || !info.features().contains(Features::MULTI_RAIL)
+        {
             self.pushes.pinged += 1;
             self.ask_again(now, &from);
         } else if self.learn(now, &from, &info) {

@@ -62,7 +62,7 @@ use crate::udsp::RuleList;
 
 use nets::Nis;
 use paths::PathTable;
-use peers::PeerTable;
+use peers::{FormerNids, PeerTable};
 use pings::{Answer, Ping, Purpose};
 use task::{Batch, Step, Task};
 
@@ -82,6 +82,7 @@ pub struct Node<O> {
     /// Interfaces that there have been.
     added: u64,
     peers: PeerTable,
+    former: FormerNids,
     /// The selection policies.
     rules: RuleList,
     /// The peers as the shards know them.
@@ -137,6 +138,7 @@ impl<O: Clone> Node<O> {
             nis: Nis(Vec::new()),
             added: 0,
             peers: PeerTable::new(config.peers_max),
+            former: FormerNids::default(),
             rules: RuleList::default(),
             peer_map: PeerMap::default(),
             to_discover: VecDeque::new(),
@@ -279,8 +281,10 @@ impl<O: Clone> Node<O> {
             }
             Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
             Report::Traffic { nid, is_incoming, first_ni } => {
-                // A net may have gone since; peers have lost what they had there.
-                let is_known = self.peers.get(&nid).is_some() || self.is_on(nid.net());
+                // A net may have gone since; peers have lost what they had there. What a peer has told to be
+                // its own no more was used before that.
+                let is_told_lost = || self.former.get(now, &nid).is_some_and(|lost| lost.is_told);
+                let is_known = self.peers.get(&nid).is_some() || self.is_on(nid.net()) && !is_told_lost();
                 if is_known && self.may_be_peer(&nid) {
                     self.peers.note_traffic(&nid);
                     self.note_first_ni(&nid, first_ni);

@@ -9,6 +9,7 @@
 
 mod announce;
 mod edit;
+mod former;
 mod nets;
 mod own;
 
@@ -18,6 +19,8 @@ use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 use thiserror::Error;
+
+pub(super) use former::{FormerNids, LostNid};
 
 use super::RequestId;
 use super::error::RequestError;
@@ -355,6 +358,8 @@ pub(super) struct PeerTable {
     changed: BTreeSet<Nid>,
     /// NIDs that were taken away from a peer since shards heard last.
     removed: BTreeSet<Nid>,
+    /// NIDs that peers have lost since this was asked last.
+    lost: Vec<LostNid>,
     /// Requests that waited for peers that are gone.
     orphans: Vec<RequestId>,
 }
@@ -370,6 +375,7 @@ impl PeerTable {
             max,
             changed: BTreeSet::new(),
             removed: BTreeSet::new(),
+            lost: Vec::new(),
             orphans: Vec::new(),
         }
     }
@@ -377,6 +383,22 @@ impl PeerTable {
     /// Requests that waited for peers that are gone.
     pub(super) fn take_orphans(&mut self) -> Vec<RequestId> {
         core::mem::take(&mut self.orphans)
+    }
+
+    /// NIDs that peers have lost since this was asked last, and have others.
+    pub(super) fn take_lost(&mut self) -> Vec<LostNid> {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Leaves a peer those of its NIs that `stays` says, its primary one among them; that it loses the others
+    /// is its own word, or the administrator's.
+    fn retain_nis(&mut self, nid: &Nid, is_told: bool, stays: impl Fn(&Nid) -> bool) {
+        let lost = self.change(nid, |peer| {
+            let other = peer.primary;
+            let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid));
+            gone.map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
+        });
+        self.lost.extend(lost.into_iter().flatten());
     }
 
     /// Forgets all.
@@ -560,11 +582,11 @@ impl PeerTable {
             }
             taken.push(*nid);
         }
+        self.retain_nis(&owner, true, |nid| taken.contains(nid));
         self.change(&owner, |peer| {
             if contradicting.is_empty() {
                 peer.state &= !BAD_CONFIG;
             }
-            peer.nis.retain(|ni| taken.contains(&ni.nid));
             for nid in taken {
                 if peer.nis.len() < TOLD_MAX && peer.nis.iter().all(|ni| ni.nid != nid) {
                     peer.nis.push(PeerNi::new(nid));

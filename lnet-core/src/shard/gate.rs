@@ -116,6 +116,9 @@ impl Shard {
             let record = self.messages.record(&message);
             let (release, peer) = (record.release, record.peer);
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
+            // Its peer may have lost the NID that it was given.
+            let target = self.topology.known_as(&target);
+            self.messages.record_mut(&message).transmit.header.destination.nid = target;
             let (is_wanted, is_gated) = self.outlook(&target);
             let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
             if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {

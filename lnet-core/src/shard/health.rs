@@ -177,13 +177,18 @@ impl Shard {
 
     /// Whether a message that has failed for this reason may go by another path: where this node is to blame
     /// if it has another interface, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`).
-    /// One to a NID that nothing leads to from here may go to another NID as well.
+    /// One to a NID that nothing leads to from here, or that its peer has lost meanwhile, may go to another
+    /// NID as well.
     pub(super) fn has_another_path(&self, status: Status, next_hop: &Nid) -> bool {
         let has_other_locals =
             || self.topology.local_nis().filter(|(_, ni)| !ni.nid.is_loopback()).count() > 1;
-        let has_other_nids = || self.topology.peer(next_hop).is_some_and(|peer| peer.nis.len() > 1);
+        let known_as = self.topology.known_as(next_hop);
+        let is_lost = known_as != *next_hop;
+        let has_other_nids =
+            || self.topology.peer(&known_as).is_some_and(|peer| is_lost || peer.nis.len() > 1);
         match (status, HealthStatus::of(status)) {
             (Status::NeverSent(Cause::Unreachable), _) => has_other_locals() || has_other_nids(),
+            _ if is_lost => has_other_nids(),
             (_, Some(status)) if status.blames_peer() => has_other_nids(),
             _ => has_other_locals(),
         }

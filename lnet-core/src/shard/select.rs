@@ -262,30 +262,30 @@ impl Shard {
         ]
     }
 
-    /// The path of a request that cannot leave by the one that it had; `None` where there is no other.
+    /// The path of a message that cannot leave by the one that it had; `None` where there is no other. Its
+    /// peer may have lost the NID that it was to go to.
     pub(super) fn select_again(&self, now: Instant, than: &Choice, is_ping: bool) -> Option<Choice> {
         if self.topology.loopback_to(&than.peer).is_some() {
             return None;
         }
+        let known_as = self.topology.known_as(&than.peer);
+        let view = self.topology.peer(&known_as);
         // Pings go from any.
-        if !is_ping
-            && self.topology.finds_peers()
-            && !self.topology.peer(&than.peer).is_some_and(|peer| peer.is_multi_rail)
-        {
+        if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {
             // It sees one source, whatever becomes of that.
             return None;
         }
-        let best = self.choose(now, &than.peer, is_ping, &mut Deaf).filter(|choice| choice != than);
+        let best = self.choose(now, &known_as, is_ping, &mut Deaf).filter(|choice| choice != than);
         // One that was silent and is tried once more is for a message that has all its tries left.
         let was_silent = |choice: &Choice| self.paths.was_silent(&Path { ni: choice.ni, peer: choice.peer });
         let best = best.filter(|choice| !was_silent(choice));
-        best.or_else(|| self.select_other(than))
+        best.or_else(|| self.select_other(than, view))
     }
 
     /// Any other path to the same peer, where the best one is the one that is out of the question: one that
     /// was not silent since it answered last before one that was.
-    fn select_other(&self, than: &Choice) -> Option<Choice> {
-        let view = self.topology.peer(&than.peer).filter(|view| view.is_multi_rail);
+    fn select_other(&self, than: &Choice, view: Option<&PeerView>) -> Option<Choice> {
+        let view = view.filter(|view| view.is_multi_rail);
         let of_peer = view.into_iter().flat_map(|view| view.nis.iter().map(|ni| ni.nid));
         let nids = of_peer.chain(view.is_none().then_some(than.peer));
         let paths =

@@ -227,7 +227,9 @@ impl Shard {
         let Transmit { ni, next_hop, header, .. } = record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
-        let may_go_on = !record.is_bound
+        // A response goes back where its request came from, unless the peer has lost that NI meanwhile.
+        let is_lost = || record.is_response() && self.topology.known_as(&next_hop) != next_hop;
+        let may_go_on = (!record.is_bound || is_lost())
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.has_another_path(record.status, &next_hop)
@@ -272,10 +274,13 @@ impl Shard {
         let peer = self.peers.acquire(&to.peer, share)?;
         let record = self.messages.record_mut(message);
         let bytes = queued_bytes(record.transmit.header.payload_length);
+        let responses = u32::from(record.is_response());
         let former = core::mem::replace(&mut record.peer, peer);
         (record.transmit.next_hop, record.transmit.header.destination.nid) = (to.peer, to.peer);
-        self.peers.get_mut(former).queued_bytes -= bytes;
-        self.peers.get_mut(peer).queued_bytes += bytes;
+        let left = self.peers.get_mut(former);
+        (left.queued_bytes, left.responses) = (left.queued_bytes - bytes, left.responses - responses);
+        let taken = self.peers.get_mut(peer);
+        (taken.queued_bytes, taken.responses) = (taken.queued_bytes + bytes, taken.responses + responses);
         Some(former)
     }
 

@@ -142,18 +142,21 @@ pub struct PeerMap {
     choice_count: usize,
     /// Peers with more than one NID.
     alias_count: usize,
+    /// NIDs that peers had until of late, in order, each with one that its peer still has.
+    former: Arc<[(Nid, Nid)]>,
 }
 
 impl Default for PeerMap {
     fn default() -> Self {
         let lists = Arc::new(alloc::vec![List::default()]);
-        Self { lists, nid_count: 0, ill_count: 0, choice_count: 0, alias_count: 0 }
+        Self { lists, nid_count: 0, ill_count: 0, choice_count: 0, alias_count: 0, former: Arc::default() }
     }
 }
 
 impl PartialEq for PeerMap {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.lists, &other.lists) || self.lists == other.lists
+        let has_same_peers = Arc::ptr_eq(&self.lists, &other.lists) || self.lists == other.lists;
+        has_same_peers && self.former == other.former
     }
 }
 
@@ -171,6 +174,24 @@ impl PeerMap {
         let list = &self.lists[Self::position(&self.lists, nid)];
         let at = list.binary_search_by_key(&nid, |(its, _)| its).ok()?;
         Some(&list[at].1)
+    }
+
+    /// The NID by which a peer is known that goes by this one, or did so until of late.
+    #[must_use]
+    pub fn known_as(&self, nid: &Nid) -> Nid {
+        let former = || {
+            let at = self.former.binary_search_by_key(nid, |(former, _)| *former).ok()?;
+            Some(self.former[at].1)
+        };
+        match self.get(nid) {
+            Some(_) => *nid,
+            None => former().unwrap_or(*nid),
+        }
+    }
+
+    /// Peers had these NIDs until of late: in order, each with one that its peer still has.
+    pub fn set_former(&mut self, former: Arc<[(Nid, Nid)]>) {
+        self.former = former;
     }
 
     /// A peer has these NIs from now on. What it had and has not any more is to be [removed](Self::remove)

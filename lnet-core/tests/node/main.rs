@@ -7,6 +7,7 @@ mod batches;
 mod common;
 mod health;
 mod lies;
+mod lost_nids;
 mod nets;
 mod own;
 mod pings;

@@ -360,3 +360,19 @@ fn a_descriptor_that_is_unlinked_meanwhile_is_not_sent_from() {
     assert!(ended.iter().all(|status| *status == Status::NeverSent(Cause::Cancelled)), "{ended:?}");
     check_rest(&mut node);
 }
+
+/// The peer has told meanwhile that the NID is not its own any more.
+#[test]
+fn a_request_that_waits_goes_to_another_nid_than_the_one_that_its_peer_has_lost() {
+    let mut node = node();
+    put(&mut node, nid(1, 11), 0);
+    let mut map = PeerMap::default();
+    map.insert(PeerView::new(true, vec![PeerNid::new(nid(2, 11), HEALTH_MAX)]).unwrap());
+    map.set_former([(nid(1, 11), nid(2, 11))].into());
+    let known = Topology::new(locals()).with_peers(map).with_gated_requests(true).with_generation(2);
+    update(&mut node, known);
+    let [transmit] = sent(&mut node)[..] else { panic!("one message") };
+    assert_eq!((transmit.header.source.nid, transmit.next_hop), (nid(2, 1), nid(2, 11)));
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    check_rest(&mut node);
+}

@@ -18,6 +18,7 @@ mod initiator;
 mod kernel;
 mod lookahead;
 mod loopback;
+mod lost_nids;
 mod matching;
 mod mesh;
 mod model;

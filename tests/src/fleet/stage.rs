@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::lnd::{RxId, Status, Uplink as _, Verdict};
+use lnet_core::lnd::{Cause, RxId, Status, TxId, Uplink as _, Verdict};
 use lnet_core::node::{
     Action, Change, Difference, Outcome, Peer, PeerEdit, PingId, Report, Request, RequestError, RequestId,
 };
@@ -48,7 +48,11 @@ enum What {
         ping: PingId,
         bytes: Vec<u8>,
     },
-    Lnet(Box<Header>),
+    Lnet {
+        header: Box<Header>,
+        /// The node whose driver is to learn whether it arrives.
+        sender: Option<(usize, TxId)>,
+    },
 }
 
 /// A few nodes, and what is under way between them.
@@ -56,6 +60,8 @@ pub struct Stage {
     members: Vec<Member>,
     /// Whether requests wait until a peer is discovered.
     holds: bool,
+    /// Whether drivers learn what arrives, and what does not since the NI is gone that it is for.
+    knows_ends: bool,
     /// Nodes that know nothing of Multi-Rail.
     old: BTreeSet<usize>,
     now: Instant,
@@ -100,6 +106,7 @@ impl Stage {
         let mut stage = Self {
             members: (0..).zip(rails).map(member).collect(),
             holds,
+            knows_ends: false,
             old: BTreeSet::new(),
             now: Instant(0),
             under_way: Vec::new(),
@@ -111,6 +118,12 @@ impl Stage {
         };
         stage.settle();
         stage
+    }
+
+    /// From now on drivers learn what arrives, and what does not since the NI is gone that it is for, as
+    /// those of xdp nets do.
+    pub const fn know_ends(&mut self) {
+        self.knows_ends = true;
     }
 
     /// A node is shut down and comes up again in another version: one that knows of Multi-Rail or one that
@@ -349,8 +362,14 @@ impl Stage {
 
     fn arrive(&mut self, message: Message) {
         let Message { from, to, what, .. } = message;
-        let Some(node) = self.node_of(&to) else { return };
-        let (now, is_old) = (self.now, self.old.contains(&node));
+        let now = self.now;
+        let reached = self.node_of(&to);
+        if let What::Lnet { sender: Some((sender, tx)), .. } = what {
+            let status = reached.map_or(Status::NeverSent(Cause::Unreachable), |_| Status::Ok);
+            self.members[sender].shard.sent(now, tx, status);
+        }
+        let Some(node) = reached else { return self.settle() };
+        let is_old = self.old.contains(&node);
         let member = &mut self.members[node];
         match what {
             What::Ping { ping, length_bytes } => {
@@ -373,7 +392,7 @@ impl Stage {
                 member.node.handle_report(now, Report::Health(note));
                 member.node.handle_report(now, Report::Answered { ping, bytes: &bytes });
             }
-            What::Lnet(header) => {
+            What::Lnet { header, .. } => {
                 let ni = member.slot_of(&to);
                 member
                     .node
@@ -448,9 +467,12 @@ impl Stage {
         }
         for (tx, to, header) in &taken {
             let kind = if matches!(header.body, Body::Ack { .. }) { "done" } else { "put" };
-            self.send(kind, header.source.nid, *to, What::Lnet(Box::new(*header)));
-            // The driver is done with it; what becomes of it on the way, nothing tells.
-            self.members[node].shard.sent(self.now, *tx, Status::Ok);
+            let sender = self.knows_ends.then_some((node, *tx));
+            self.send(kind, header.source.nid, *to, What::Lnet { header: Box::new(*header), sender });
+            if !self.knows_ends {
+                // The driver is done with it; what becomes of it on the way, nothing tells.
+                self.members[node].shard.sent(self.now, *tx, Status::Ok);
+            }
         }
         !taken.is_empty()
     }

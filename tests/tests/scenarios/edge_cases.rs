@@ -124,6 +124,27 @@ fn edge_case_an_ni_is_deleted_in_use() {
     }
 }
 
+/// A NID goes that messages are under way to and from, the primary one or the other, and the peer tells of it
+/// first. Each message arrives once, and is acknowledged; what still comes from the NID makes no peer of it.
+#[test]
+fn edge_case_a_push_takes_a_nid_away_in_use() {
+    for (rail, left, seed) in (0..100).flat_map(|seed| [(0, 1, seed), (1, 0, seed)]) {
+        let mut stage = acquainted();
+        stage.know_ends();
+        let puts = [0; 4].map(|_| [stage.put(A, at(B, rail)), stage.put(B, at(A, rail))]).concat();
+        stage.run_some(seed, seed as usize % 6);
+        let deletion = stage.delete_ni(B, rail);
+        stage.deliver(&["push b"]);
+        check_knows(&stage, A, B, &[left], MULTI_RAIL);
+        stage.run_in_any_order(seed);
+        stage.pass(Duration::from_secs(3));
+        assert!(puts.iter().all(|put| stage.ended(*put) == Some(true)), "rail {rail}, seed {seed}");
+        assert_eq!(stage.result(B, deletion), Some(&Ok(Outcome::Changed)));
+        check_knows(&stage, A, B, &[left], MULTI_RAIL);
+        check_quiet(&mut stage, 2);
+    }
+}
+
 /// The NI by which a peer is pushed to goes while the push is under way, and the peer tells of that first.
 #[test]
 fn edge_case_the_ni_goes_that_a_push_is_under_way_to() {

@@ -2,11 +2,12 @@
 //! 8.6).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use lnet_wire::Nid;
 
 use super::peer_state::{BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, MULTI_RAIL, NIDS_UP_TO_DATE};
-use super::{Peer, PeerEdit, PeerError, PeerNi, PeerTable, TOLD_MAX};
+use super::{LostNid, Peer, PeerEdit, PeerError, PeerNi, PeerTable, TOLD_MAX};
 use crate::topology::HEALTH_MAX;
 
 impl PeerTable {
@@ -71,6 +72,9 @@ impl PeerTable {
             }
             state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
             let former = peer.primary;
+            let lost = peer.nids().into_iter().filter(|nid| *nid != primary);
+            let lost: Vec<_> = lost.map(|nid| LostNid { nid, other: primary, is_told: false }).collect();
+            self.lost.extend(lost);
             self.remove(&former);
         }
         self.insert(Box::new(Peer::new(primary, state)));
@@ -127,12 +131,10 @@ impl PeerTable {
             }
         }
         if !nids.is_empty() && !nids.contains(primary) {
-            self.change(primary, |peer| peer.nis.retain(|ni| !nids.contains(&ni.nid)));
+            self.retain_nis(primary, false, |nid| !nids.contains(nid));
         } else if peer.is(LOCK_PRIMARY) && !is_forced {
-            self.change(primary, |peer| {
-                peer.nis.retain(|ni| ni.nid == *primary);
-                peer.state &= !NIDS_UP_TO_DATE;
-            });
+            self.retain_nis(primary, false, |nid| nid == primary);
+            self.change(primary, |peer| peer.state &= !NIDS_UP_TO_DATE);
         } else {
             self.remove(primary);
         }

@@ -1,0 +1,109 @@
+//! NIDs that peers had until of late.
+//!
+//! What is on its way to such a NID may go to another NI of the peer, and what comes from it may be older
+//! than the word of the peer that took it away. Invariants: a NID is remembered for as long as a message of
+//! before may be under way; how many there are is bounded.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use lnet_wire::Nid;
+
+use crate::time::Instant;
+
+/// NIDs that are remembered: of more the oldest are forgotten.
+const FORMER_MAX: usize = 1024;
+
+/// A NID that was taken away from a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::node) struct LostNid {
+    pub(in crate::node) nid: Nid,
+    /// A NID that the peer still has.
+    pub(in crate::node) other: Nid,
+    /// Whether the peer itself has told so.
+    pub(in crate::node) is_told: bool,
+}
+
+/// NIDs that peers had until of late.
+#[derive(Default, Debug)]
+pub(in crate::node) struct FormerNids {
+    /// With when each is forgotten, in that order as long as the timeout stays.
+    nids: VecDeque<(LostNid, Instant)>,
+}
+
+impl FormerNids {
+    /// Remembers these for so long.
+    pub(in crate::node) fn remember(
+        &mut self,
+        now: Instant,
+        time: Duration,
+        lost: impl IntoIterator<Item = LostNid>,
+    ) {
+        self.nids.retain(|(_, until)| *until > now);
+        for lost in lost {
+            self.nids.retain(|(former, _)| former.nid != lost.nid);
+            for (former, _) in &mut self.nids {
+                if former.other == lost.nid {
+                    former.other = lost.other;
+                }
+            }
+            if self.nids.len() >= FORMER_MAX {
+                self.nids.pop_front();
+            }
+            self.nids.push_back((lost, now + time));
+        }
+    }
+
+    /// A NID that was taken away, while what was sent before may still be under way.
+    pub(in crate::node) fn get(&self, now: Instant, nid: &Nid) -> Option<&LostNid> {
+        let found = self.nids.iter().find(|(former, until)| former.nid == *nid && *until > now);
+        found.map(|(former, _)| former)
+    }
+
+    /// Each with a NID that its peer still has, in the order of the NIDs.
+    pub(in crate::node) fn others(&self) -> Arc<[(Nid, Nid)]> {
+        let mut others: alloc::vec::Vec<_> =
+            self.nids.iter().map(|(former, _)| (former.nid, former.other)).collect();
+        others.sort_unstable();
+        others.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::nid;
+
+    const TIME: Duration = Duration::from_secs(50);
+
+    fn lost(nid: Nid, other: Nid) -> LostNid {
+        LostNid { nid, other, is_told: true }
+    }
+
+    #[test]
+    fn a_nid_leads_to_what_its_peer_has_now_and_is_forgotten_in_time() {
+        let [first, second, third] = [1, 2, 3].map(|host| nid(1, host));
+        let mut former = FormerNids::default();
+        let start = Instant(0);
+        former.remember(start, TIME, [lost(first, second)]);
+        former.remember(start + TIME / 2, TIME, [lost(second, third)]);
+        assert_eq!(*former.others(), [(first, third), (second, third)]);
+        let known = |former: &FormerNids, at| [first, second].map(|nid| former.get(at, &nid).is_some());
+        assert_eq!(known(&former, start + TIME / 2), [true, true]);
+        assert_eq!(known(&former, start + TIME), [false, true]);
+        former.remember(start + TIME, TIME, [lost(third, second)]);
+        assert_eq!(*former.others(), [(second, second), (third, second)]);
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let numbered = |number: u32| Nid::from_small(2 << 48 | u64::from(number) << 8 | 1).unwrap();
+        let mut former = FormerNids::default();
+        for number in 0..FORMER_MAX as u32 + 1 {
+            former.remember(Instant(0), TIME, [lost(numbered(number), nid(1, 1))]);
+        }
+        let is_known = |number| former.get(Instant(0), &numbered(number)).is_some();
+        assert_eq!([0, 1, FORMER_MAX as u32].map(is_known), [false, true, true]);
+    }
+}

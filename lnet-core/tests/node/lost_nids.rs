@@ -1,0 +1,143 @@
+//! NIDs that peers lose: what is still on its way to them, and comes from them.
+
+use std::time::Duration;
+
+use lnet_core::node::{Action, Change, PeerEdit, Report};
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
+use lnet_wire::{Global, Nid};
+
+use crate::common::{Runner, nid, spec};
+
+const MULTI_RAIL: Features = Features(0x1E);
+/// How long a NID is remembered, by the default tunables.
+const TIME: Duration = lnet_core::tunables::Tunables::DEFAULT.transaction_timeout;
+
+/// A node on two nets, that knows a peer with a NID on each.
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 2))]).unwrap();
+    push(&mut runner, 5, nid(1, 9), &[nid(1, 9), nid(2, 9)]);
+    assert_eq!(peers(&runner), [vec![nid(1, 9), nid(2, 9)]]);
+    runner
+}
+
+fn push(runner: &mut Runner, sequence: u32, from: Nid, nids: &[Nid]) {
+    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+    let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
+    runner.node.handle_report(runner.now, report);
+    runner.run();
+}
+
+fn traffic(runner: &mut Runner, nid: Nid, is_incoming: bool) {
+    runner.node.handle_report(runner.now, Report::Traffic { nid, is_incoming, first_ni: None });
+    runner.run();
+}
+
+fn peers(runner: &Runner) -> Vec<Vec<Nid>> {
+    runner.node.peers().map(|peer| peer.nids()).collect()
+}
+
+/// The shards hear of a NID that its peer has lost, by which NID the peer is known now.
+#[track_caller]
+fn check_known(runner: &Runner, lost: Nid, other: Nid) {
+    assert_eq!(runner.topology.known_as(&lost), other);
+    assert!(runner.topology.peer(&lost).is_none(), "it is no peer's");
+}
+
+#[test]
+fn shards_hear_by_which_nid_a_peer_is_known_that_has_lost_one() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    for (lost, left) in [(second, first), (first, second)] {
+        let mut runner = runner();
+        push(&mut runner, 6, left, &[left]);
+        check_known(&runner, lost, left);
+        // Its others go and come as well.
+        push(&mut runner, 7, left, &[left, nid(1, 10)]);
+        push(&mut runner, 8, nid(1, 10), &[nid(1, 10)]);
+        check_known(&runner, lost, nid(1, 10));
+        check_known(&runner, left, nid(1, 10));
+        push(&mut runner, 9, nid(1, 10), &[nid(1, 10), lost]);
+        assert_eq!(runner.topology.known_as(&lost), lost, "it is the peer's again");
+    }
+    let edits = [
+        PeerEdit::Delete { primary: first, nids: vec![second], is_forced: false },
+        PeerEdit::Add { primary: first, nids: vec![nid(2, 10)], is_multi_rail: true, locks_primary: false },
+    ];
+    for edit in edits {
+        let mut runner = runner();
+        runner.batch(&[Change::Peer(edit)]).unwrap();
+        check_known(&runner, second, first);
+    }
+}
+
+/// What comes late was sent before the peer has told that the NID is its own no more.
+#[test]
+fn late_traffic_makes_no_peer_of_a_nid_that_its_peer_has_taken_away() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    for (lost, left) in [(second, first), (first, second)] {
+        let mut runner = runner();
+        push(&mut runner, 6, left, &[left]);
+        for is_incoming in [true, false] {
+            traffic(&mut runner, lost, is_incoming);
+            runner.advance(TIME / 3);
+        }
+        assert_eq!(peers(&runner), [vec![left]]);
+        // What comes after that time is another node's.
+        runner.advance(TIME / 3 + Duration::from_secs(1));
+        traffic(&mut runner, lost, true);
+        assert_eq!(peers(&runner).len(), 2);
+    }
+}
+
+/// The time is that in which a message may be under way.
+#[test]
+fn a_nid_is_remembered_for_the_transaction_timeout() {
+    let mut runner = runner();
+    runner.batch(&[Change::Set { setting: Global::TransactionTimeout, value: 10 }]).unwrap();
+    push(&mut runner, 6, nid(1, 9), &[nid(1, 9)]);
+    runner.advance(Duration::from_secs(11));
+    traffic(&mut runner, nid(2, 9), true);
+    assert_eq!(peers(&runner).len(), 2);
+}
+
+/// Nothing but the word of the peer says that the NID is out of use: an administrator's does not.
+#[test]
+fn traffic_makes_a_peer_of_a_nid_that_was_deleted() {
+    let mut runner = runner();
+    let edit = PeerEdit::Delete { primary: nid(1, 9), nids: vec![nid(2, 9)], is_forced: false };
+    runner.batch(&[Change::Peer(edit)]).unwrap();
+    traffic(&mut runner, nid(2, 9), true);
+    assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![nid(2, 9)]]);
+}
+
+/// A request of this node's goes there all the same, and a node that says that the NID is its own is a peer.
+#[test]
+fn a_nid_that_was_taken_away_may_be_asked_and_may_speak() {
+    let mut runner = runner();
+    push(&mut runner, 6, nid(1, 9), &[nid(1, 9)]);
+    runner.node.handle_report(runner.now, Report::Wanted { nid: nid(2, 9) });
+    runner.run();
+    assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![nid(2, 9)]]);
+    let mut runner = self::runner();
+    push(&mut runner, 6, nid(1, 9), &[nid(1, 9)]);
+    push(&mut runner, 7, nid(2, 9), &[nid(2, 9)]);
+    assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![nid(2, 9)]]);
+}
+
+/// A push from the NID was overtaken by the one that has taken it away.
+#[test]
+fn an_overtaken_push_from_a_nid_that_was_taken_away_makes_no_peer_of_it() {
+    let mut runner = runner();
+    push(&mut runner, 7, nid(1, 9), &[nid(1, 9)]);
+    push(&mut runner, 6, nid(2, 9), &[nid(1, 9), nid(2, 9)]);
+    assert_eq!(peers(&runner), [vec![nid(1, 9)]]);
+    // The peer is asked: it may have begun a new life.
+    let asked = runner.done.iter().filter_map(|action| match action {
+        Action::Ping { nid, .. } => Some(*nid),
+        _ => None,
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), [nid(1, 9)]);
+    assert_eq!(runner.node.push_counters().pinged, 1);
+}

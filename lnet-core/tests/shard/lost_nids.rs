@@ -1,0 +1,156 @@
+//! Messages to a NID that their peer loses while they are on their way.
+
+use std::sync::Arc;
+
+use lnet_core::ShardConfig;
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Cause, NiId, RxId, Status, Transmit, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec};
+use lnet_core::shard::PutRequest;
+use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
+use lnet_wire::{Nid, ProcessId};
+
+use crate::common::{NOW, Node, config, entry, get_header, interface, nid, put_request};
+
+const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
+
+fn locals() -> Vec<LocalNi> {
+    vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]
+}
+
+/// A Multi-Rail peer with these NIDs, the primary one first, that had others until of late.
+fn topology(generation: u64, locals: Vec<LocalNi>, nids: &[Nid], former: &[Nid]) -> Topology {
+    let nis = nids.iter().map(|nid| PeerNid::new(*nid, HEALTH_MAX)).collect();
+    let mut map = PeerMap::default();
+    map.insert(PeerView::new(true, nis).unwrap());
+    map.set_former(former.iter().map(|nid| (*nid, nids[0])).collect());
+    Topology::new(locals).with_peers(map).with_generation(generation)
+}
+
+fn node(nids: &[Nid]) -> Node {
+    let limits = Limits { interfaces: 4, ..config().limits };
+    let topology = Arc::new(topology(1, locals(), nids, &[]));
+    Node::new(ShardConfig { limits, topology, ..config() })
+}
+
+/// The peer loses a NID.
+fn lose(node: &mut Node, nids: &[Nid], lost: Nid) {
+    node.shard.update(NOW, Arc::new(topology(2, locals(), nids, &[lost])));
+}
+
+fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    let target = ProcessId::lustre(to);
+    node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
+}
+
+/// What leaves, by all interfaces.
+fn sent(node: &mut Node) -> Vec<Transmit> {
+    let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    (0..2).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
+}
+
+/// What leaves next leaves from here to there, and then all that a message holds is home.
+#[track_caller]
+fn check_leaves(node: &mut Node, from: Nid, to: Nid) {
+    let [message] = sent(node)[..] else { panic!("one message") };
+    let header = &message.header;
+    assert_eq!((header.source.nid, message.next_hop, header.destination.nid), (from, to, to));
+    node.shard.sent(NOW, message.tx, Status::Ok);
+    assert_eq!(node.shard.usage().messages, 0);
+    for peer in node.shard.peers() {
+        let held = (peer.credits, peer.queued_bytes, peer.reference_count);
+        assert_eq!(held, (i64::from(peer.credits_max), 0, 0), "{}", peer.nid);
+    }
+}
+
+/// One of two NIDs goes, be it the primary one or the other, on a net of its own or not, for whatever reason
+/// the message did not leave.
+#[test]
+fn a_message_to_a_nid_that_its_peer_has_lost_goes_to_another_one_of_the_peer() {
+    let (first, same_net, other_net) = (nid(1, 11), nid(1, 12), nid(2, 11));
+    for second in [same_net, other_net] {
+        for (lost, left) in [(first, second), (second, first)] {
+            for cause in [Cause::Unreachable, Cause::Device, Cause::Timeout] {
+                let mut node = node(&[first, second]);
+                // The NIs have their turns.
+                [0; 4].iter().for_each(|_| put(&mut node, first, None));
+                let (to_lost, others): (Vec<_>, Vec<_>) =
+                    sent(&mut node).into_iter().partition(|message| message.next_hop == lost);
+                others.iter().for_each(|message| node.shard.sent(NOW, message.tx, Status::Ok));
+                assert_eq!(to_lost.len(), 2);
+                node.shard.sent(NOW, to_lost[1].tx, Status::Ok);
+                node.events();
+                lose(&mut node, &[left], lost);
+                node.shard.sent(NOW, to_lost[0].tx, Status::NeverSent(cause));
+                check_leaves(&mut node, if left == other_net { nid(2, 1) } else { nid(1, 1) }, left);
+                assert_eq!(node.event().status(), Status::Ok);
+                assert_eq!(node.shard.counters().successful_resends, 1);
+            }
+        }
+    }
+}
+
+/// The NI goes by which it was to leave, at the same time.
+#[test]
+fn a_message_that_waits_for_an_ni_that_goes_takes_another_nid_than_the_one_that_went() {
+    let mut node = node(&[nid(1, 11), nid(2, 11)]);
+    put(&mut node, nid(1, 11), None);
+    let [first] = sent(&mut node)[..] else { panic!("one message") };
+    node.shard.sent(NOW, first.tx, Status::Ok);
+    // The other net's turn has come.
+    put(&mut node, nid(1, 11), None);
+    let (lost, left) = if first.next_hop == nid(1, 11) { (2, 1) } else { (1, 2) };
+    let mut locals = locals();
+    locals[lost - 1].status = NiStatus::Down;
+    let (lost, left) = (nid(lost as u16, 11), nid(left, 11));
+    node.shard.update(NOW, Arc::new(topology(2, locals, &[left], &[lost])));
+    check_leaves(&mut node, first.header.source.nid, left);
+}
+
+/// Its sender has lost the NI meanwhile that has asked: the REPLY goes to another one.
+#[test]
+fn a_response_to_a_nid_that_its_peer_has_lost_goes_to_another_one_of_the_peer() {
+    let mut node = node(&[nid(1, 11), nid(2, 11)]);
+    let spec = MdSpec { options: MdOptions::GET, ..node.md(8) };
+    let entry = node.shard.attach_entry(&entry(5)).unwrap();
+    node.shard.attach(entry, &spec).unwrap();
+    let mut header = get_header(5, 8);
+    (header.source.nid, header.destination.nid) = (nid(2, 11), nid(2, 1));
+    let verdict = node.shard.header(NOW, NiId(1), &nid(2, 11), RxId(0), &header);
+    assert!(matches!(verdict, Verdict::Deliver(_)), "{verdict:?}");
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    let [reply] = sent(&mut node)[..] else { panic!("one REPLY") };
+    assert_eq!(reply.next_hop, nid(2, 11));
+    lose(&mut node, &[nid(1, 11)], nid(2, 11));
+    node.shard.sent(NOW, reply.tx, UNREACHABLE);
+    check_leaves(&mut node, nid(1, 1), nid(1, 11));
+    assert_eq!(node.event().status(), Status::Ok);
+}
+
+/// Nothing is done for what leaves by one path and no other: a response to a NID that its peer has, and what
+/// names its source.
+#[test]
+fn what_is_bound_to_its_path_stays_so() {
+    let mut node = node(&[nid(1, 11), nid(2, 11)]);
+    put(&mut node, nid(2, 11), Some(nid(2, 1)));
+    let [message] = sent(&mut node)[..] else { panic!("one message") };
+    lose(&mut node, &[nid(1, 11)], nid(2, 11));
+    node.shard.sent(NOW, message.tx, UNREACHABLE);
+    assert_eq!(sent(&mut node), []);
+    assert_eq!(node.event().status(), UNREACHABLE);
+}
+
+/// A peer that is gone as a whole has no other NID.
+#[test]
+fn a_message_to_a_peer_that_is_gone_ends() {
+    let mut node = node(&[nid(1, 11), nid(2, 11)]);
+    put(&mut node, nid(1, 11), None);
+    let [message] = sent(&mut node)[..] else { panic!("one message") };
+    let mut map = PeerMap::default();
+    map.set_former([(nid(1, 11), nid(2, 11)), (nid(2, 11), nid(1, 11))].into());
+    node.shard.update(NOW, Arc::new(Topology::new(locals()).with_peers(map).with_generation(2)));
+    node.shard.sent(NOW, message.tx, UNREACHABLE);
+    assert_eq!(sent(&mut node), []);
+    assert_eq!(node.event().status(), UNREACHABLE);
+}
