@@ -138,8 +138,8 @@ impl<O: Clone> Node<O> {
     }
 
     /// Queues peers that are being discovered, and that nothing is under way for: they were made of others,
-    /// or have lost the NID by which they were to be visited. They are looked for while requests wait and no
-    /// peer is queued.
+    /// have lost the NID by which they were to be visited, or wait for the word of another one. They are
+    /// looked for while requests wait and no peer is queued.
     fn queue_stranded(&mut self) {
         if self.discoveries.is_empty() || !self.to_discover.is_empty() {
             return;
@@ -186,9 +186,20 @@ impl<O: Clone> Node<O> {
             let push = self.own_ping(now, to, Purpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
             self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.published.clone() });
-        } else {
+        } else if peer.waiting.is_empty() || !self.is_settling(peer) {
             self.discovered(&primary, Ok(()));
         }
+    }
+
+    /// Whether another peer is being asked whose a NID is that this one claims: until it has answered what
+    /// is known of this one is not all that it has told. It is visited again then.
+    fn is_settling(&self, peer: &Peer) -> bool {
+        let is_asked = |other: &Peer| {
+            let is_due = other.is(peer_state::FORCE_PING) || other.is(peer_state::PING_SENT);
+            other.primary != peer.primary && other.is(peer_state::DISCOVERING) && is_due
+        };
+        peer.is(peer_state::BAD_CONFIG)
+            && peer.told.iter().filter_map(|nid| self.peers.get(nid)).any(is_asked)
     }
 
     /// A ping or push of the node's own that is under way from now on.

@@ -232,6 +232,8 @@ impl<O: Clone> Node<O> {
             if let Some(peer) = self.peers.get_mut(&nid) {
                 peer.waiting.retain(|waiting| *waiting != request);
             }
+            // It may be visited for nothing but the request.
+            self.requeue(&nid);
         } else if let Some(ping) = self.pings.remove(&request) {
             self.actions.push_back(Action::Forget { ping: ping.id });
         } else {

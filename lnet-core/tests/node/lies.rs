@@ -210,3 +210,45 @@ fn a_primary_nid_that_changes_is_followed_and_a_locked_one_stays() {
         }
     }
 }
+
+/// A peer tells a NID of another one, which is known as that alone: until the other one is asked nothing is
+/// told.
+fn claimed(requests: usize) -> (Runner, Vec<RequestId>) {
+    let (known, new) = (nid(1, 9), nid(2, 9));
+    let mut runner = runner();
+    discover(&mut runner, known);
+    answer(&mut runner, known, &info(1, &[known]));
+    let requests: Vec<_> = (0..requests).map(|_| discover(&mut runner, new)).collect();
+    answer(&mut runner, new, &info(2, &[known, new]));
+    assert!(requests.iter().all(|request| runner.result(*request).is_none()), "the other one is asked");
+    (runner, requests)
+}
+
+#[test]
+fn a_discovery_ends_when_the_peer_has_answered_whose_nid_is_claimed() {
+    let (known, new) = (nid(1, 9), nid(2, 9));
+    let answers =
+        [(Some(vec![known, new]), vec![known, new]), (Some(vec![known]), vec![new]), (None, vec![new])];
+    for (nids, told) in answers {
+        let (mut runner, requests) = claimed(2);
+        match nids {
+            Some(nids) => drop(answer(&mut runner, known, &info(2, &nids))),
+            None => runner.advance(std::time::Duration::from_secs(200)),
+        }
+        for request in requests {
+            let Some(Ok(Outcome::Pinged(pinged))) = runner.result(request) else { panic!("it has no end") };
+            assert_eq!(pinged.nids, told);
+        }
+        assert_eq!(runner.node.request_count(), 0);
+    }
+}
+
+#[test]
+fn a_discovery_that_is_given_up_waits_for_no_other_peer() {
+    let (mut runner, requests) = claimed(1);
+    runner.node.cancel(requests[0]).unwrap();
+    runner.node.handle_timeout(runner.now);
+    runner.run();
+    let peer = runner.node.peer(&nid(2, 9)).unwrap();
+    assert!(peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::DISCOVERING), "{}", peer.state);
+}

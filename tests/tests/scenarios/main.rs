@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;
+mod discoveries;
 mod edge_cases;
 mod one_to_six;
 mod seven_to_twelve;
