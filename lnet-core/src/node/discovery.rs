@@ -31,7 +31,7 @@ pub(super) const UNDER_WAY_MAX: usize = 64;
 
 /// What became of pushes that came, and of answers to pings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct PushCounters {
+pub struct DiscoveryCounters {
     /// The peer is known by what it said.
     pub taken: u64,
     /// Malformed, or not of its sender: ignored.
@@ -45,15 +45,16 @@ pub struct PushCounters {
 }
 
 impl<O: Clone> Node<O> {
-    /// What became of pushes so far.
+    /// What became of pushes and of answers to pings so far.
     #[must_use]
-    pub const fn push_counters(&self) -> &PushCounters {
-        &self.pushes
+    pub const fn discovery_counters(&self) -> &DiscoveryCounters {
+        &self.counters
     }
 
-    /// Counts pushes from 0 on again.
-    pub const fn reset_push_counters(&mut self) {
-        self.pushes = PushCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0, answers_refused: 0 };
+    /// Counts them from 0 on again.
+    pub const fn reset_discovery_counters(&mut self) {
+        self.counters =
+            DiscoveryCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0, answers_refused: 0 };
     }
 
     /// Bytes that are to be there for the next push: those of the longest one yet.
@@ -283,7 +284,7 @@ impl<O: Clone> Node<O> {
         let Some(primary) = self.end_wait(ping) else { return self.go_on_discovering(now) };
         let parsed = answer.and_then(|bytes| {
             PingInfo::parse(bytes).map_err(|error| {
-                self.pushes.answers_refused += 1;
+                self.counters.answers_refused += 1;
                 RequestError::PingAnswer { nid: ping.nid, error }
             })
         });
@@ -298,7 +299,7 @@ impl<O: Clone> Node<O> {
             }
             Ok(info) if self.learn(now, &ping.nid, &info) => self.visit_again(&ping.nid),
             Ok(_) => {
-                self.pushes.answers_refused += 1;
+                self.counters.answers_refused += 1;
                 self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
             }
             Err(error) => self.discovered(&primary, Err(error)),
@@ -334,11 +335,11 @@ impl<O: Clone> Node<O> {
     /// A push of so many bytes has come, of which these had room.
     pub(super) fn pushed(&mut self, now: Instant, from: Nid, bytes: &[u8], length_bytes: usize) {
         if from.is_any() || self.is_local(&from) {
-            self.pushes.refused += 1;
+            self.counters.refused += 1;
             return;
         }
         let Ok(info) = PingInfo::parse(bytes) else {
-            self.pushes.refused += 1;
+            self.counters.refused += 1;
             return;
         };
         let is_cut = length_bytes > bytes.len() || info.is_truncated();
@@ -352,20 +353,20 @@ impl<O: Clone> Node<O> {
         if let Some(lost) = lost.copied()
             && self.peers.get(&lost.other).is_some_and(is_older)
         {
-            self.pushes.pinged += 1;
+            self.counters.pinged += 1;
             self.ask_again(now, &lost.other);
         } else if is_cut
             || self.peers.get(&from).is_some_and(is_older)
             || !info.features().contains(Features::MULTI_RAIL)
         {
-            self.pushes.pinged += 1;
+            self.counters.pinged += 1;
             self.ask_again(now, &from);
         } else if self.learn(now, &from, &info) {
-            self.pushes.taken += 1;
+            self.counters.taken += 1;
             self.requeue(&from);
             self.discover(now, &from, None);
         } else {
-            self.pushes.refused += 1;
+            self.counters.refused += 1;
         }
     }
 
@@ -430,7 +431,7 @@ impl<O: Clone> Node<O> {
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
             let contradicting = self.peers.merge(from, &primary, &told);
-            self.pushes.contradicted += contradicting.len() as u64;
+            self.counters.contradicted += contradicting.len() as u64;
             for other in contradicting {
                 // It says which NIDs are its own.
                 if !self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED)) {

@@ -43,7 +43,7 @@ use lnet_wire::{Global, Net, Nid};
 
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
 pub use change::{Change, policy_word};
-pub use discovery::PushCounters;
+pub use discovery::DiscoveryCounters;
 pub use error::{ChangeError, DriverError, RequestError, SettingRange};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
 pub use peers::{Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
@@ -116,7 +116,8 @@ pub struct Node<O> {
     published: Arc<[u8]>,
     /// Whether peers are to be pushed to: those that are behind, or all.
     push_due: Option<bool>,
-    pushes: PushCounters,
+    /// What became of pushes that came, and of answers to pings.
+    counters: DiscoveryCounters,
     /// What is to be warned of.
     differences: VecDeque<Difference>,
     push_room_bytes: usize,
@@ -160,7 +161,7 @@ impl<O: Clone> Node<O> {
             sequence: 0,
             published: Arc::default(),
             push_due: None,
-            pushes: PushCounters::default(),
+            counters: DiscoveryCounters::default(),
             differences: VecDeque::new(),
             push_room_bytes: BUFFER_MIN_BYTES,
             config,
@@ -402,6 +403,7 @@ impl<O: Clone> Node<O> {
     /// Forgets all peers.
     pub fn forget_peers(&mut self) {
         self.peers.clear();
+        self.former = FormerNids::default();
         self.ill.clear();
     }
 
@@ -644,7 +646,7 @@ impl<O: Clone> Node<O> {
                 self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
             }
             Answer::Done(Err(error)) => {
-                self.pushes.answers_refused += 1;
+                self.counters.answers_refused += 1;
                 self.end_ping(now, &ping, Err(error));
             }
         }

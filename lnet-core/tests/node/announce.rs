@@ -114,7 +114,7 @@ fn a_locked_peer_that_tells_another_primary_nid_keeps_the_locked_one() {
         runner.node.handle_report(runner.now, report);
         runner.run();
         check(&runner, told, &[locked, told, third], true);
-        assert_eq!(runner.node.push_counters().taken, u64::from(sequence) - 1);
+        assert_eq!(runner.node.discovery_counters().taken, u64::from(sequence) - 1);
     }
     assert_eq!((runner.node.peers().count(), primary(&mut runner, third)), (1, Some(locked)));
     let add = |primary| {

@@ -77,7 +77,7 @@ fn an_answer_with_a_wrong_magic_or_size_is_no_peers_word() {
         let peer = runner.node.peer(&nid(1, 9)).unwrap();
         assert_eq!(peer.nids(), [nid(1, 9)]);
         assert!(peer.is(peer_state::REDISCOVER) && !peer.is(peer_state::DISCOVERED), "{}", peer.state);
-        let counters = runner.node.push_counters();
+        let counters = runner.node.discovery_counters();
         assert_eq!((counters.answers_refused, counters.refused), (1, 0), "{bytes:?}");
         // An honest answer to the next ping mends it.
         let request = discover(&mut runner, nid(1, 9));
@@ -171,7 +171,7 @@ fn of_two_peers_that_claim_one_nid_the_first_keeps_it_until_it_tells_otherwise()
         assert_eq!(nids(&runner, other), [other]);
         let marked = [honest, other].map(|nid| runner.node.peer(&nid).unwrap().is(peer_state::BAD_CONFIG));
         assert_eq!(marked, [true; 2], "both are marked");
-        assert_eq!(runner.node.push_counters().contradicted, sequence.into());
+        assert_eq!(runner.node.discovery_counters().contradicted, sequence.into());
         // The first one is asked, and says so again.
         assert_eq!(answer(&mut runner, honest, &info(1, &[honest, shared])).len(), 1);
     }

@@ -139,5 +139,5 @@ fn an_overtaken_push_from_a_nid_that_was_taken_away_makes_no_peer_of_it() {
         _ => None,
     });
     assert_eq!(asked.collect::<Vec<_>>(), [nid(1, 9)]);
-    assert_eq!(runner.node.push_counters().pinged, 1);
+    assert_eq!(runner.node.discovery_counters().pinged, 1);
 }

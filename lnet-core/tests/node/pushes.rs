@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, Change, DriverError, PingId, PushCounters, Report, Request, TOLD_MAX};
+use lnet_core::node::{Action, Change, DiscoveryCounters, DriverError, PingId, Report, Request, TOLD_MAX};
 use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingInfo, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn push(runner: &mut Runner, from: Nid, bytes: &[u8]) {
 }
 
 fn counters(runner: &Runner) -> (u64, u64, u64) {
-    let PushCounters { taken, refused, pinged, .. } = *runner.node.push_counters();
+    let DiscoveryCounters { taken, refused, pinged, .. } = *runner.node.discovery_counters();
     (taken, refused, pinged)
 }
 
@@ -163,7 +163,7 @@ fn a_new_ni_of_a_known_peer_may_speak_first() {
     push(&mut runner, claimed[0], &info(MULTI_RAIL, &claimed));
     assert_eq!(runner.node.peer(&nids[1]).unwrap().nids(), nids);
     assert_eq!(runner.node.peer(&claimed[0]).unwrap().nids(), claimed[..1]);
-    assert_eq!(runner.node.push_counters().contradicted, 3);
+    assert_eq!(runner.node.discovery_counters().contradicted, 3);
 }
 
 /// A peer waits for its turn while others are pinged, and loses the NID that it waits by.
@@ -349,7 +349,7 @@ fn bad_pushes_are_counted_and_no_more() {
     push(&mut runner, nid(1, 1), &good);
     push(&mut runner, Nid::ANY, &good);
     assert_eq!((counters(&runner), runner.node.peers().count()), ((0, 6, 0), 0));
-    runner.node.reset_push_counters();
+    runner.node.reset_discovery_counters();
     assert_eq!(counters(&runner), (0, 0, 0));
     // Many that want to be pinged.
     for host in 2..200 {

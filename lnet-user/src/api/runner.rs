@@ -85,7 +85,7 @@ struct Books {
     traffic: Traffic,
     log: PeerLog,
     /// Pushes and answers to pings that were refused, as far as the log tells.
-    refused_pushes: u64,
+    refused_discovery: u64,
 }
 
 impl Books {
@@ -593,20 +593,20 @@ impl Core {
             (changes, is_due.then(|| refused(worker)))
         });
         let told = told.await?;
-        let (refused_pushes, differences) = {
+        let (refused_discovery, differences) = {
             let mut machine = self.runner.machine();
             let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
-            let counters = machine.push_counters();
+            let counters = machine.discovery_counters();
             (counters.refused + counters.answers_refused, differences)
         };
         let mut books = self.runner.books();
-        if is_due && refused_pushes != books.refused_pushes {
+        if is_due && refused_discovery != books.refused_discovery {
             // They may count from 0 on again since.
-            let count = refused_pushes.checked_sub(books.refused_pushes).unwrap_or(refused_pushes);
+            let count = refused_discovery.checked_sub(books.refused_discovery).unwrap_or(refused_discovery);
             if count > 0 {
                 warn!(count, "pushes and answers to pings refused: malformed, or not about their senders");
             }
-            books.refused_pushes = refused_pushes;
+            books.refused_discovery = refused_discovery;
         }
         let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));

@@ -94,7 +94,7 @@ impl Control {
     }
 
     async fn reset_counters(&self) -> Result<(), Refusal> {
-        self.lnet.machine().reset_push_counters();
+        self.lnet.machine().reset_discovery_counters();
         self.on_shards(Worker::reset_counters).await.map(drop)
     }
 

@@ -96,8 +96,8 @@ impl Handler for Control {
             sum.add(&counters, &usage);
             errors += counters.receive_failures;
         }
-        let pushes = *self.lnet.machine().push_counters();
-        Ok(statistics(&sum, errors, &pushes))
+        let discovery = *self.lnet.machine().discovery_counters();
+        Ok(statistics(&sum, errors, &discovery))
     }
 
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {

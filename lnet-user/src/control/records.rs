@@ -11,7 +11,7 @@ use lnet_control::records::{
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{LocalNetState, LocalNiState, NiConfig, PeerTraffic, PushCounters, Recovery};
+use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_wire::steer::PolicyWord;
@@ -296,7 +296,7 @@ fn messages(counts: &TypeCounts) -> MessageCounts {
     }
 }
 
-pub(super) fn statistics(sum: &stats::Statistics, errors: u64, pushes: &PushCounters) -> Statistics {
+pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &DiscoveryCounters) -> Statistics {
     let failed = |status| sum.failed.of(status);
     Statistics {
         msgs_alloc: sum.messages,
@@ -325,11 +325,11 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, pushes: &PushCoun
         drop_length: sum.dropped.bytes,
         route_count: sum.routed.messages,
         route_length: sum.routed.bytes,
-        pushes_taken: pushes.taken,
-        pushes_pinged: pushes.pinged,
-        pushes_contradicted: pushes.contradicted,
-        pushes_refused: pushes.refused,
-        answers_refused: pushes.answers_refused,
+        pushes_taken: discovery.taken,
+        pushes_pinged: discovery.pinged,
+        pushes_contradicted: discovery.contradicted,
+        pushes_refused: discovery.refused,
+        answers_refused: discovery.answers_refused,
     }
 }
 
