@@ -19,12 +19,14 @@ mod api;
 mod change;
 mod discovery;
 mod error;
+mod learn;
 mod nets;
 mod paths;
 mod peers;
 mod pings;
 mod recovery;
 mod settings;
+mod snapshot;
 mod source;
 mod states;
 mod task;
@@ -35,11 +37,10 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, PingNi};
+use lnet_wire::ping::{BUFFER_MIN_BYTES, Features, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_wire::{Global, Net, Nid};
+use lnet_wire::{Net, Nid};
 
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
 pub use change::{Change, policy_word};
@@ -55,19 +56,14 @@ pub use verify::Difference;
 
 use crate::shard::Confirmation;
 use crate::time::Instant;
-use crate::topology::{
-    FailedDiscovery, NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology,
-};
+use crate::topology::{NiStatus, PeerMap, Topology};
 use crate::udsp::RuleList;
 
 use nets::Nis;
 use paths::PathTable;
 use peers::{FormerNids, PeerTable};
-use pings::{Answer, Ping, Purpose};
+use pings::{Ping, Purpose};
 use task::{Batch, Step, Task};
-
-/// The errno of what has none of Linux.
-const EIO: u8 = 5;
 
 /// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does
 /// not understand.
@@ -352,15 +348,6 @@ impl<O: Clone> Node<O> {
         self.go_on(now);
     }
 
-    /// The newest snapshot, once.
-    pub fn poll_snapshot(&mut self) -> Option<Arc<Topology>> {
-        let has_news = self.tell_of_peers();
-        if has_news || core::mem::take(&mut self.is_changed) {
-            self.publish();
-        }
-        self.snapshot.take()
-    }
-
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action<O>> {
         self.actions.pop_front()
@@ -452,102 +439,6 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Makes a snapshot of what there is now.
-    fn publish(&mut self) {
-        self.generation += 1;
-        let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
-        let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
-            .with_numa_distances(self.nis.numa_distances(&self.settings))
-            .with_tunables(self.settings.tunables())
-            .with_steering(steering)
-            .with_frozen(self.frozen)
-            .with_peers(self.peer_map.clone())
-            .with_gated_requests(self.gates_requests && self.config.peers_max > 0)
-            .with_generation(self.generation);
-        self.snapshot = Some(Arc::new(topology));
-    }
-
-    /// Brings the peers as the shards know them up to date; whether that changed something.
-    fn tell_of_peers(&mut self) -> bool {
-        let Some((removed, changed)) = self.peers.take_changes() else { return false };
-        for nid in &removed {
-            self.peer_map.remove(nid);
-        }
-        for primary in &changed {
-            self.record_sources(primary);
-        }
-        let peers = changed.iter().filter_map(|primary| self.peers.get(primary));
-        for peer in peers.filter(|peer| !peer.is_own()) {
-            if let Some(view) = self.view(peer) {
-                self.peer_map.insert(view);
-            }
-        }
-        true
-    }
-
-    /// A peer as the shards know it.
-    fn view(&self, peer: &Peer) -> Option<PeerView> {
-        let nis = peer.nis.iter().map(|ni| PeerNid {
-            priority: self.rules.peer_priority(&ni.nid),
-            preferred: self.preferred(peer, ni),
-            ..PeerNid::new(ni.nid, ni.health)
-        });
-        let view = PeerView::new(peer.is_multi_rail(), nis.collect())?;
-        let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
-        let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
-        let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
-        let failed = |error: &RequestError| FailedDiscovery {
-            generation: peer.failed_at,
-            errno: u8::try_from(error.errno()).unwrap_or(EIO),
-        };
-        Some(PeerView {
-            is_wanted: self.is_wanted(peer),
-            is_gated: Self::is_gated(peer),
-            failed: peer.error.as_deref().map(failed),
-            net_priorities,
-            ..view
-        })
-    }
-
-    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The
-    /// interfaces stand there by net, in the order in which they were made; the sequence number counts what
-    /// is new of them.
-    fn tell(&mut self) {
-        let mut told = Vec::new();
-        for net in self.nis.nets() {
-            let stays =
-                self.nis.0.iter().filter(|config| config.spec.nid.net() == net && config.going.is_none());
-            told.extend(stays.map(|config| {
-                let status = if config.is_told_up() { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
-                PingNi { nid: config.spec.nid, status }
-            }));
-        }
-        let mut features = Features::NI_STATUS.with(Features::ROUTING_DISABLED).with(Features::MULTI_RAIL);
-        if self.is_discovery_on() {
-            features = features.with(Features::DISCOVERY);
-        }
-        let are_same = self.sequence != 0 && told == self.told;
-        if are_same && features == self.features {
-            return;
-        }
-        if !are_same {
-            self.sequence = self.sequence.wrapping_add(1).max(1);
-            let nids: Vec<_> = told.iter().map(|ni| ni.nid).collect();
-            self.peers.follow_own(&nids, self.sequence);
-        }
-        // What is new is pushed; that discovery is off now, to all.
-        let ends_discovery =
-            !features.contains(Features::DISCOVERY) && self.features.contains(Features::DISCOVERY);
-        self.push_due = Some(self.push_due.unwrap_or(false) || ends_discovery);
-        (self.told, self.features) = (told, features);
-        let interfaces = self.told.iter().copied();
-        let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
-        let written = ping::write(&mut bytes, features, self.config.pid, self.sequence, interfaces);
-        assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
-        self.published = bytes.into();
-        self.actions.push_back(Action::Publish(Arc::clone(&self.published)));
-    }
-
     /// Whether an interface that is up is on the net of a NID; with a source, the one with that NID.
     fn leads_to(&self, nid: &Nid, source: Option<Nid>) -> bool {
         let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
@@ -555,121 +446,5 @@ impl<O: Clone> Node<O> {
             let own = config.spec.nid;
             own.net() == nid.net() && source.is_none_or(|source| source == own)
         })
-    }
-
-    /// Discovers a peer anew, whatever is known of it (LNet `peer.c: lnet_discover`).
-    fn discover_on_request(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        nid: Nid,
-        is_forced: bool,
-    ) -> Result<(), RequestError> {
-        if nid.is_any() {
-            return Err(RequestError::PingWildcard(nid));
-        }
-        if self.is_local(&nid) {
-            let result = Ok(Outcome::Pinged(self.discover_self(nid)));
-            self.actions.push_back(Action::Done { request, result });
-            return Ok(());
-        }
-        let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::nids);
-        if !known.iter().any(|nid| self.leads_to(nid, None)) {
-            return Err(RequestError::PingUnreachable(nid));
-        }
-        if self.peers.get(&nid).is_none() {
-            self.peers.note_traffic(&nid);
-        }
-        self.peers.change(&nid, |peer| {
-            peer.state &= !peer_state::NIDS_UP_TO_DATE;
-            peer.state |= if is_forced { peer_state::FORCE_PING | peer_state::FORCE_PUSH } else { 0 };
-        });
-        self.discover(now, &nid, Some(request));
-        Ok(())
-    }
-
-    fn ping(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        nid: Nid,
-        source: Option<Nid>,
-        timeout: Option<Duration>,
-    ) -> Result<(), RequestError> {
-        if nid.is_any() {
-            return Err(RequestError::PingWildcard(nid));
-        }
-        let is_up = |nid: &Nid| self.ni(nid).is_some_and(|config| config.status() == NiStatus::Up);
-        if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
-            return Err(RequestError::PingSource(source));
-        }
-        if !self.leads_to(&nid, source) && !nid.is_loopback() {
-            return Err(RequestError::PingUnreachable(nid));
-        }
-        let max = self.config.ping_timeout_max;
-        let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
-        let id = PingId { request, is_second: false };
-        let purpose = Purpose::Request;
-        let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
-        self.pings.insert(request, ping);
-        let length_bytes = pings::room_bytes(self.settings.get(Global::MaxInterfaces));
-        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
-        Ok(())
-    }
-
-    fn answered(&mut self, now: Instant, id: PingId, bytes: &[u8]) {
-        let Some(ping) = self.take_ping(id) else { return };
-        match ping.purpose {
-            Purpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
-            Purpose::Recovery => return self.recovery_answered(now, &ping),
-            Purpose::Request | Purpose::Discovery => {}
-        }
-        match ping.read(bytes) {
-            Answer::Again(length_bytes) => {
-                let id = PingId { is_second: true, ..id };
-                let Ping { nid, source, .. } = ping;
-                self.pings.insert(id.request, Ping { id, ..ping });
-                self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
-            }
-            // What is cut still says enough of its peer.
-            _ if ping.purpose == Purpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
-            Answer::Done(Ok(nids)) => {
-                if !self.is_local(&ping.nid) {
-                    self.peers.note_traffic(&ping.nid);
-                } else if !ping.nid.is_loopback() {
-                    self.peers.note_own(&ping.nid);
-                }
-                let peer = self.peers.get(&ping.nid);
-                let (primary, is_multi_rail) =
-                    peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail()));
-                let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
-                self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
-            }
-            Answer::Done(Err(error)) => {
-                self.counters.answers_refused += 1;
-                self.end_ping(now, &ping, Err(error));
-            }
-        }
-    }
-
-    /// A ping of which something is told; `None` if it has ended.
-    fn take_ping(&mut self, id: PingId) -> Option<Ping> {
-        if self.pings.get(&id.request)?.id != id {
-            return None;
-        }
-        self.pings.remove(&id.request)
-    }
-
-    /// A ping or push has ended, a push badly.
-    fn end_ping(&mut self, now: Instant, ping: &Ping, result: Result<Outcome, RequestError>) {
-        let error = result.as_ref().err().cloned();
-        match (ping.purpose, error) {
-            (Purpose::Request, _) => {
-                self.actions.push_back(Action::Done { request: ping.id.request, result });
-            }
-            (Purpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
-            (Purpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
-            _ => {}
-        }
     }
 }

@@ -10,6 +10,7 @@
 mod announce;
 mod edit;
 mod former;
+mod merge;
 mod nets;
 mod own;
 
@@ -65,8 +66,8 @@ pub mod peer_state {
 }
 
 use peer_state::{
-    BAD_CONFIG, CONFIGURED, DISCOVERED, DISCOVERING, FORCE_PING, FORCE_PUSH, LOCK_PRIMARY, MULTI_RAIL,
-    NIDS_UP_TO_DATE, NO_DISCOVERY, PING_SENT, PUSH_SENT, REDISCOVER,
+    CONFIGURED, DISCOVERED, DISCOVERING, FORCE_PING, FORCE_PUSH, LOCK_PRIMARY, MULTI_RAIL, NIDS_UP_TO_DATE,
+    NO_DISCOVERY, PUSH_SENT, REDISCOVER,
 };
 
 /// An NI of a peer.
@@ -385,22 +386,6 @@ impl PeerTable {
         core::mem::take(&mut self.orphans)
     }
 
-    /// NIDs that peers have lost since this was asked last, and have others.
-    pub(super) fn take_lost(&mut self) -> Vec<LostNid> {
-        core::mem::take(&mut self.lost)
-    }
-
-    /// Leaves a peer those of its NIs that `stays` says, its primary one among them; that it loses the others
-    /// is its own word, or the administrator's.
-    fn retain_nis(&mut self, nid: &Nid, is_told: bool, stays: impl Fn(&Nid) -> bool) {
-        let lost = self.change(nid, |peer| {
-            let other = peer.primary;
-            let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid));
-            gone.map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
-        });
-        self.lost.extend(lost.into_iter().flatten());
-    }
-
     /// Forgets all.
     pub(super) fn clear(&mut self) {
         let primaries: Vec<_> = self.peers.keys().copied().collect();
@@ -518,100 +503,6 @@ impl PeerTable {
             let primary = peer.primary;
             peer.nis.retain(|ni| ni.nid == primary);
             peer.state &= !(MULTI_RAIL | DISCOVERED);
-        });
-    }
-
-    /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since
-    /// a NID is another one's by configuration or by its own account, stays as it is; the primary NIDs of
-    /// such peers are returned, which are to be asked again (LNet `peer.c: lnet_peer_data_present`,
-    /// `lnet_peer_merge_data`).
-    pub(super) fn merge(&mut self, from: &Nid, primary: &Nid, told: &[Nid]) -> Vec<Nid> {
-        let Some(peer) = self.get(from) else { return Vec::new() };
-        if peer.is(CONFIGURED) {
-            return Vec::new();
-        }
-        let mut owner = peer.primary;
-        let knows_primary = peer.nis.iter().any(|ni| ni.nid == *primary);
-        match self.primaries.get(primary).copied().filter(|other| *other != owner) {
-            // The other one is the same node, found under another NID.
-            Some(other) if self.yields(&other, from) => {
-                if let Some(gone) = self.take_out(&owner) {
-                    self.change(&other, |peer| {
-                        peer.state =
-                            peer.state & !NO_DISCOVERY | gone.state & !(LOCK_PRIMARY | PING_SENT | PUSH_SENT);
-                        peer.take_lock(&gone);
-                        peer.waiting.extend(gone.waiting);
-                    });
-                }
-                owner = other;
-            }
-            None if !knows_primary => {
-                self.change(&owner, |peer| peer.nis.push(PeerNi::new(*primary)));
-            }
-            _ => {}
-        }
-        self.set_primary(&owner, primary);
-        let owner = self.get(&owner).map_or(owner, |peer| peer.primary);
-        self.take_nids(owner, from, told)
-    }
-
-    /// Gives a peer these NIDs, and takes all others from it but the primary one.
-    fn take_nids(&mut self, owner: Nid, from: &Nid, told: &[Nid]) -> Vec<Nid> {
-        let mut contradicting = Vec::new();
-        let mut taken = alloc::vec![owner];
-        for nid in told.iter().filter(|nid| **nid != owner) {
-            let other = self.primaries.get(nid).copied().filter(|other| *other != owner);
-            match other {
-                Some(other) if !self.yields(&other, from) => {
-                    self.change(&other, |peer| peer.state |= BAD_CONFIG);
-                    self.change(&owner, |peer| peer.state |= BAD_CONFIG);
-                    contradicting.push(other);
-                    continue;
-                }
-                Some(other) if other == *nid => {
-                    if let Some(gone) = self.take_out(&other) {
-                        self.change(&owner, |peer| peer.take_lock(&gone));
-                        // The owner may be discovered already.
-                        self.orphans.extend(gone.waiting);
-                    }
-                }
-                Some(other) => {
-                    self.change(&other, |peer| peer.nis.retain(|ni| ni.nid != *nid));
-                }
-                None => {}
-            }
-            taken.push(*nid);
-        }
-        self.retain_nis(&owner, true, |nid| taken.contains(nid));
-        self.change(&owner, |peer| {
-            if contradicting.is_empty() {
-                peer.state &= !BAD_CONFIG;
-            }
-            for nid in taken {
-                if peer.nis.len() < TOLD_MAX && peer.nis.iter().all(|ni| ni.nid != nid) {
-                    peer.nis.push(PeerNi::new(nid));
-                }
-            }
-        });
-        contradicting
-    }
-
-    /// Whether a peer loses a NID that another node claims, which speaks from `from`: one that is configured,
-    /// or locked with several NIDs, does not; nor does one that has told which NIDs are its own, without
-    /// `from` among them.
-    fn yields(&self, primary: &Nid, from: &Nid) -> bool {
-        self.get(primary).is_none_or(|peer| {
-            let is_locked = peer.is(LOCK_PRIMARY) && peer.nis.len() > 1;
-            let denies = peer.is(DISCOVERED | NIDS_UP_TO_DATE) && !peer.told.contains(from);
-            !peer.is(CONFIGURED) && !is_locked && !denies
-        })
-    }
-
-    fn set_primary(&mut self, of: &Nid, primary: &Nid) {
-        self.change(of, |peer| {
-            if !peer.is(LOCK_PRIMARY) && peer.nis.iter().any(|ni| ni.nid == *primary) {
-                peer.primary = *primary;
-            }
         });
     }
 }

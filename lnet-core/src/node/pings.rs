@@ -8,12 +8,13 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::Nid;
 use lnet_wire::ping::{BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo};
+use lnet_wire::{Global, Nid};
 
-use super::RequestId;
 use super::error::RequestError;
+use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
+use crate::topology::NiStatus;
 
 /// Portal of pings.
 pub const PORTAL: u32 = 0;
@@ -98,6 +99,93 @@ impl Ping {
             return Answer::Again(info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES));
         }
         Answer::Done(Ok(nids_of(&info)))
+    }
+}
+
+impl<O: Clone> Node<O> {
+    pub(super) fn ping(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nid: Nid,
+        source: Option<Nid>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RequestError> {
+        if nid.is_any() {
+            return Err(RequestError::PingWildcard(nid));
+        }
+        let is_up = |nid: &Nid| self.ni(nid).is_some_and(|config| config.status() == NiStatus::Up);
+        if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
+            return Err(RequestError::PingSource(source));
+        }
+        if !self.leads_to(&nid, source) && !nid.is_loopback() {
+            return Err(RequestError::PingUnreachable(nid));
+        }
+        let max = self.config.ping_timeout_max;
+        let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
+        let id = PingId { request, is_second: false };
+        let purpose = Purpose::Request;
+        let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
+        self.pings.insert(request, ping);
+        let length_bytes = room_bytes(self.settings.get(Global::MaxInterfaces));
+        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
+        Ok(())
+    }
+
+    pub(super) fn answered(&mut self, now: Instant, id: PingId, bytes: &[u8]) {
+        let Some(ping) = self.take_ping(id) else { return };
+        match ping.purpose {
+            Purpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
+            Purpose::Recovery => return self.recovery_answered(now, &ping),
+            Purpose::Request | Purpose::Discovery => {}
+        }
+        match ping.read(bytes) {
+            Answer::Again(length_bytes) => {
+                let id = PingId { is_second: true, ..id };
+                let Ping { nid, source, .. } = ping;
+                self.pings.insert(id.request, Ping { id, ..ping });
+                self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
+            }
+            // What is cut still says enough of its peer.
+            _ if ping.purpose == Purpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
+            Answer::Done(Ok(nids)) => {
+                if !self.is_local(&ping.nid) {
+                    self.peers.note_traffic(&ping.nid);
+                } else if !ping.nid.is_loopback() {
+                    self.peers.note_own(&ping.nid);
+                }
+                let peer = self.peers.get(&ping.nid);
+                let (primary, is_multi_rail) =
+                    peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail()));
+                let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
+                self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
+            }
+            Answer::Done(Err(error)) => {
+                self.counters.answers_refused += 1;
+                self.end_ping(now, &ping, Err(error));
+            }
+        }
+    }
+
+    /// A ping of which something is told; `None` if it has ended.
+    pub(super) fn take_ping(&mut self, id: PingId) -> Option<Ping> {
+        if self.pings.get(&id.request)?.id != id {
+            return None;
+        }
+        self.pings.remove(&id.request)
+    }
+
+    /// A ping or push has ended, a push badly.
+    pub(super) fn end_ping(&mut self, now: Instant, ping: &Ping, result: Result<Outcome, RequestError>) {
+        let error = result.as_ref().err().cloned();
+        match (ping.purpose, error) {
+            (Purpose::Request, _) => {
+                self.actions.push_back(Action::Done { request: ping.id.request, result });
+            }
+            (Purpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
+            (Purpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
+            _ => {}
+        }
     }
 }
 

@@ -83,6 +83,37 @@ impl<O: Clone> Node<O> {
         Ok(())
     }
 
+    /// Discovers a peer anew, whatever is known of it (LNet `peer.c: lnet_discover`).
+    pub(super) fn discover_on_request(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nid: Nid,
+        is_forced: bool,
+    ) -> Result<(), RequestError> {
+        if nid.is_any() {
+            return Err(RequestError::PingWildcard(nid));
+        }
+        if self.is_local(&nid) {
+            let result = Ok(Outcome::Pinged(self.discover_self(nid)));
+            self.actions.push_back(Action::Done { request, result });
+            return Ok(());
+        }
+        let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::nids);
+        if !known.iter().any(|nid| self.leads_to(nid, None)) {
+            return Err(RequestError::PingUnreachable(nid));
+        }
+        if self.peers.get(&nid).is_none() {
+            self.peers.note_traffic(&nid);
+        }
+        self.peers.change(&nid, |peer| {
+            peer.state &= !peer_state::NIDS_UP_TO_DATE;
+            peer.state |= if is_forced { peer_state::FORCE_PING | peer_state::FORCE_PUSH } else { 0 };
+        });
+        self.discover(now, &nid, Some(request));
+        Ok(())
+    }
+
     /// This node is discovered by one of its NIDs: it is a peer of itself from then on.
     pub(super) fn discover_self(&mut self, nid: Nid) -> Pinged {
         let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();

@@ -6,10 +6,12 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::Nid;
 
+use super::PeerTable;
 use crate::time::Instant;
 
 /// NIDs that are remembered: of more the oldest are forgotten.
@@ -63,10 +65,27 @@ impl FormerNids {
 
     /// Each with a NID that its peer still has, in the order of the NIDs.
     pub(in crate::node) fn others(&self) -> Arc<[(Nid, Nid)]> {
-        let mut others: alloc::vec::Vec<_> =
-            self.nids.iter().map(|(former, _)| (former.nid, former.other)).collect();
+        let mut others: Vec<_> = self.nids.iter().map(|(former, _)| (former.nid, former.other)).collect();
         others.sort_unstable();
         others.into()
+    }
+}
+
+impl PeerTable {
+    /// NIDs that peers have lost since this was asked last, and have others.
+    pub(in crate::node) fn take_lost(&mut self) -> Vec<LostNid> {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Leaves a peer those of its NIs that `stays` says, its primary one among them; that it loses the others
+    /// is its own word, or the administrator's.
+    pub(super) fn retain_nis(&mut self, nid: &Nid, is_told: bool, stays: impl Fn(&Nid) -> bool) {
+        let lost = self.change(nid, |peer| {
+            let other = peer.primary;
+            let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid));
+            gone.map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
+        });
+        self.lost.extend(lost.into_iter().flatten());
     }
 }
 

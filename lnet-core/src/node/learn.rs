@@ -1,0 +1,117 @@
+//! What a peer says of itself, in answers to pings and in pushes, and what becomes of that (LNet `peer.c:
+//! lnet_peer_merge_data`; spec: core 8.5, 9.5).
+//!
+//! Invariants: what is said is about the one who says it, or nothing is known by it; it is bounded; a
+//! configured peer stays as it is.
+
+use alloc::vec::Vec;
+
+use lnet_wire::ping::{Features, NiStatus, PingInfo};
+use lnet_wire::{Discovery, Global, Nid};
+
+use super::Node;
+use super::peers::{TOLD_MAX, peer_state};
+use super::pings::nids_of;
+use crate::time::Instant;
+use crate::topology::HEALTH_MAX;
+
+impl<O: Clone> Node<O> {
+    /// Takes note of what a peer has said of itself; whether it is about the peer at all.
+    pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) -> bool {
+        let mut nids = nids_of(info);
+        nids.retain(|nid| !self.is_local(nid));
+        let Some(primary) = info.primary().filter(|_| nids.contains(from)) else { return false };
+        let has = |feature| info.features().contains(feature);
+        let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
+        if self.peers.get(from).is_none() {
+            self.peers.note_traffic(from);
+        }
+        let Some(before) = self.peers.get(from).map(|peer| peer.state) else { return true };
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let is_configured = before & peer_state::CONFIGURED != 0;
+        let is_fixed = is_configured || self.settings.discovery() == Discovery::Verify;
+        let is_multi_rail = if is_fixed {
+            before & peer_state::MULTI_RAIL != 0
+        } else {
+            is_discoverable && has(Features::MULTI_RAIL) && nids.contains(&primary)
+        };
+        if is_multi_rail && !is_fixed {
+            self.peers.join(from);
+        }
+        let told_count = nids.len();
+        let told = within_bounds(&primary, from, nids);
+        self.note_cut(&primary, told_count.saturating_sub(told.len()));
+        if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
+            self.peers.reset(from);
+        }
+        self.peers.change(from, |peer| {
+            let by_account = peer_state::MULTI_RAIL | peer_state::NO_DISCOVERY | peer_state::ROUTER_ENABLED;
+            peer.state = peer.state & !by_account
+                | peer_state::NIDS_UP_TO_DATE
+                | bit(is_multi_rail, peer_state::MULTI_RAIL)
+                | bit(!is_discoverable, peer_state::NO_DISCOVERY)
+                | bit(!has(Features::ROUTING_DISABLED), peer_state::ROUTER_ENABLED);
+            if info.sequence() != 0 {
+                peer.sequence = info.sequence();
+            }
+            peer.told.clone_from(&told);
+        });
+        self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
+        if is_multi_rail && is_discoverable && !is_fixed {
+            let contradicting = self.peers.merge(from, &primary, &told);
+            self.counters.contradicted += contradicting.len() as u64;
+            for other in contradicting {
+                // It says which NIDs are its own.
+                if !self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED)) {
+                    self.ask_again(now, &other);
+                }
+            }
+        }
+        self.note_statuses(now, from, info);
+        true
+    }
+
+    /// Takes note of which of its NIs are up, as the peer says that has spoken from `from` (spec 9.5): one
+    /// that goes down loses health, one that is up and never sent anything is in full health. Of other peers'
+    /// NIs it has no say.
+    fn note_statuses(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) {
+        self.received_from(now, from);
+        let step = self.settings.get(Global::HealthSensitivity);
+        let Some(speaker) = self.peers.get(from) else { return };
+        let mut own = speaker.nids();
+        for told in info.interfaces().take(TOLD_MAX) {
+            // A NID counts as it is told first.
+            let Some(at) = own.iter().position(|nid| *nid == told.nid) else { continue };
+            own.swap_remove(at);
+            let is_up = told.status == NiStatus::UP;
+            let Some(ni) = self.peers.get(&told.nid).and_then(|peer| peer.ni(&told.nid)) else { continue };
+            let former = ni.is_up;
+            let health = match (former, is_up) {
+                (Some(true), false) => ni.health.saturating_sub(step),
+                (None, true) if ni.received_at.is_none() => HEALTH_MAX,
+                _ => ni.health,
+            };
+            if (former, ni.health) == (Some(is_up), health) {
+                continue;
+            }
+            if let Some(ni) = self.peers.ni_mut(&told.nid) {
+                (ni.is_up, ni.health) = (Some(is_up), health);
+            }
+            self.look_after(now, &told.nid);
+        }
+    }
+}
+
+/// What a peer has told, as much of it as is kept: the primary NID and the one that it spoke by among them
+/// though there be too many.
+fn within_bounds(primary: &Nid, from: &Nid, told: Vec<Nid>) -> Vec<Nid> {
+    let mut nids = alloc::vec![*primary];
+    if from != primary {
+        nids.push(*from);
+    }
+    let others = told.iter().filter(|nid| *nid != primary && *nid != from);
+    nids.extend(others.take(TOLD_MAX - nids.len()));
+    // In the order in which they were told.
+    nids.sort_by_key(|nid| told.iter().position(|its| its == nid));
+    nids
+}

@@ -1,0 +1,109 @@
+//! What the runner looks at itself: with which peers shards have traffic, what they have learned of peers and
+//! interfaces, and how links are. The state machine hears of it, and the log.
+
+use lnet_core::node::Report;
+use tracing::{info, warn};
+
+use crate::api::peer_log::refused;
+use crate::api::traffic::moved;
+use crate::api::{Core, LnetError};
+use crate::node::NiConfig;
+use crate::runtime::Worker;
+
+impl Core {
+    /// Finds out with which peers there was traffic.
+    pub(in crate::api) async fn follow_traffic(&self) -> Result<(), LnetError> {
+        let totals = self.runner.books().traffic.totals();
+        let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
+        let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
+        let traffic = self.runner.books().traffic.note(told);
+        let now = std::time::Instant::now();
+        let spoke = traffic.iter().map(|(nid, is_incoming, _)| (*nid, *is_incoming));
+        self.runner.books().log.note_traffic(now, spoke);
+        let mut machine = self.runner.machine();
+        for (nid, is_incoming, first_ni) in traffic {
+            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid, is_incoming, first_ni });
+        }
+        Ok(())
+    }
+
+    /// Has the state machine hear which peers are to be found out about, and how interfaces fare.
+    pub(super) async fn follow_peers(&self) -> Result<(), LnetError> {
+        let told = self.ask(|worker| {
+            let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
+            let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
+            let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
+            (wanted, paths, health)
+        });
+        let told = told.await?;
+        let mut machine = self.runner.machine();
+        let now = self.runner.clock.now();
+        for (wanted, paths, health) in told {
+            wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
+            paths.into_iter().for_each(|note| machine.handle_report(now, Report::Path(note)));
+            health.into_iter().for_each(|note| machine.handle_report(now, Report::Health(note)));
+        }
+        Ok(())
+    }
+
+    /// Logs what shards have learned of peers.
+    pub(super) async fn log_peers(&self) -> Result<(), LnetError> {
+        let now = std::time::Instant::now();
+        let is_due = self.runner.books().log.is_due(now);
+        let told = self.ask(move |worker| {
+            let changes: Vec<_> = std::iter::from_fn(|| worker.poll_peer_change()).collect();
+            (changes, is_due.then(|| refused(worker)))
+        });
+        let told = told.await?;
+        let (refused_discovery, differences) = {
+            let mut machine = self.runner.machine();
+            let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
+            let counters = machine.discovery_counters();
+            (counters.refused + counters.answers_refused, differences)
+        };
+        let mut books = self.runner.books();
+        if is_due && refused_discovery != books.refused_discovery {
+            // They may count from 0 on again since.
+            let count = refused_discovery.checked_sub(books.refused_discovery).unwrap_or(refused_discovery);
+            if count > 0 {
+                warn!(count, "pushes and answers to pings refused: malformed, or not about their senders");
+            }
+            books.refused_discovery = refused_discovery;
+        }
+        let log = &mut books.log;
+        told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
+        differences.iter().for_each(|difference| log.note_difference(now, difference));
+        if is_due {
+            log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());
+        }
+        Ok(())
+    }
+
+    pub(in crate::api) fn look_at_links(&self) {
+        let states = self.view.nis();
+        let mut machine = self.runner.machine();
+        let mut books = self.runner.books();
+        for state in states {
+            // One that is being opened is told by the thread that opens it.
+            if !books.nis.contains_key(&state.ni.0) {
+                continue;
+            }
+            let (ni, is_up, now) = (state.ni, state.down.is_none(), self.runner.clock.now());
+            machine.handle_report(now, Report::Link { ni, is_up });
+            let former = books.nis.insert(ni.0, state.clone());
+            let Some(former) = former.filter(|former| former.config.nid == state.config.nid) else {
+                continue;
+            };
+            let NiConfig { nid, interface, .. } = state.config;
+            if former.config.interface != interface {
+                info!(%nid, former = former.config.interface, interface, "the interface of an NI is renamed");
+                machine.handle_report(now, Report::Renamed { ni, interface: interface.clone() });
+            }
+            match state.down {
+                reason if reason == former.down => {}
+                Some(reason) => warn!(%nid, interface, %reason, "NI down"),
+                None => info!(%nid, interface, "NI up"),
+            }
+        }
+    }
+}
