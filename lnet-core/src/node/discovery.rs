@@ -130,10 +130,11 @@ impl<O: Clone> Node<O> {
     /// way.
     fn remember_lost(&mut self, now: Instant) {
         let lost = self.peers.take_lost();
-        if !lost.is_empty() {
+        if self.former.forget(now) || !lost.is_empty() {
             let time = Duration::from_secs(self.settings.get(Global::TransactionTimeout).into());
             self.former.remember(now, time, lost);
             self.peer_map.set_former(self.former.others());
+            self.is_changed = true;
         }
     }
 

@@ -331,7 +331,8 @@ impl<O: Clone> Node<O> {
             Step::Draining(deadline) => Some(deadline),
             _ => None,
         });
-        self.pings.values().map(|ping| ping.deadline).chain(drained).chain(self.next_recovery()).min()
+        let pings = self.pings.values().map(|ping| ping.deadline);
+        pings.chain(drained).chain(self.next_recovery()).chain(self.former.next_end()).min()
     }
 
     /// Ends the pings whose time is over, and goes on with what has waited for long enough.

@@ -21,7 +21,7 @@ use super::{Choice, Shard};
 use crate::lnd::{Cause, Status, Transmit};
 use crate::message::{Gated, Message, MessageState, Purpose, Queued};
 use crate::time::Instant;
-use crate::topology::NiStatus;
+use crate::topology::{NiStatus, Topology};
 
 /// NIDs that wait at most to be told by [`Shard::poll_wanted`].
 pub(super) const WANTED_MAX: usize = 256;
@@ -110,14 +110,16 @@ impl Shard {
 
     /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or
     /// whose NI has gone, and those end whose peers could not be discovered.
-    pub(super) fn look_at_gated(&mut self, now: Instant) {
+    pub(super) fn look_at_gated(&mut self, now: Instant, former: &Topology) {
         let mut gated = self.gated.take();
         while let Some(message) = gated.pop(&mut self.messages) {
             let record = self.messages.record(&message);
             let (release, peer) = (record.release, record.peer);
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
-            // Its peer may have lost the NID that it was given.
-            let target = self.topology.known_as(&target);
+            // Its peer may have lost the NID just now. What was given a NID that was lost before means another
+            // node.
+            let is_lost_since = former.known_as(&target) == target;
+            let target = if is_lost_since { self.topology.known_as(&target) } else { target };
             self.messages.record_mut(&message).transmit.header.destination.nid = target;
             let (is_wanted, is_gated) = self.outlook(&target);
             let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;

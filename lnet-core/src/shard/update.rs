@@ -88,7 +88,7 @@ impl Shard {
             self.install_interfaces(now, &former);
             self.install_peers(now, &former);
         }
-        self.look_at_gated(now);
+        self.look_at_gated(now, &former);
         self.settle(now);
         self.wake();
     }

@@ -91,6 +91,17 @@ fn late_traffic_makes_no_peer_of_a_nid_that_its_peer_has_taken_away() {
     }
 }
 
+/// Shards hear of that by themselves: nothing else happens.
+#[test]
+fn shards_forget_a_lost_nid_in_time() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    let mut runner = runner();
+    push(&mut runner, 6, first, &[first]);
+    check_known(&runner, second, first);
+    runner.advance(TIME + Duration::from_secs(1));
+    assert_eq!(runner.topology.known_as(&second), second);
+}
+
 /// The time is that in which a message may be under way.
 #[test]
 fn a_nid_is_remembered_for_the_transaction_timeout() {

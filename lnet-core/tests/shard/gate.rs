@@ -366,13 +366,32 @@ fn a_descriptor_that_is_unlinked_meanwhile_is_not_sent_from() {
 fn a_request_that_waits_goes_to_another_nid_than_the_one_that_its_peer_has_lost() {
     let mut node = node();
     put(&mut node, nid(1, 11), 0);
-    let mut map = PeerMap::default();
-    map.insert(PeerView::new(true, vec![PeerNid::new(nid(2, 11), HEALTH_MAX)]).unwrap());
-    map.set_former([(nid(1, 11), nid(2, 11))].into());
-    let known = Topology::new(locals()).with_peers(map).with_gated_requests(true).with_generation(2);
-    update(&mut node, known);
+    let map = |net, host| {
+        let mut map = PeerMap::default();
+        for nid in [nid(2, 11), nid(net, host)] {
+            map.insert(PeerView::new(true, vec![PeerNid::new(nid, HEALTH_MAX)]).unwrap());
+        }
+        map
+    };
+    let snapshot = |map, generation| {
+        Topology::new(locals()).with_peers(map).with_gated_requests(true).with_generation(generation)
+    };
+    let mut known = map(2, 11);
+    known.set_former([(nid(1, 11), nid(2, 11))].into());
+    update(&mut node, snapshot(known, 2));
     let [transmit] = sent(&mut node)[..] else { panic!("one message") };
     assert_eq!((transmit.header.source.nid, transmit.next_hop), (nid(2, 1), nid(2, 11)));
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    check_rest(&mut node);
+    // Who gives that NID from now on means the node that has it now, which is yet to be discovered.
+    put(&mut node, nid(1, 11), 0);
+    let mut other = map(1, 12);
+    other.set_former([(nid(1, 11), nid(2, 11))].into());
+    update(&mut node, snapshot(other, 3));
+    assert_eq!(sent(&mut node), []);
+    update(&mut node, snapshot(map(1, 11), 4));
+    let [transmit] = sent(&mut node)[..] else { panic!("one message") };
+    assert_eq!(transmit.next_hop, nid(1, 11));
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     check_rest(&mut node);
 }

@@ -42,7 +42,6 @@ impl FormerNids {
         time: Duration,
         lost: impl IntoIterator<Item = LostNid>,
     ) {
-        self.nids.retain(|(_, until)| *until > now);
         for lost in lost {
             self.nids.retain(|(former, _)| former.nid != lost.nid);
             for (former, _) in &mut self.nids {
@@ -55,6 +54,18 @@ impl FormerNids {
             }
             self.nids.push_back((lost, now + time));
         }
+    }
+
+    /// Forgets those whose time is over; whether there were any.
+    pub(in crate::node) fn forget(&mut self, now: Instant) -> bool {
+        let before = self.nids.len();
+        self.nids.retain(|(_, until)| *until > now);
+        self.nids.len() != before
+    }
+
+    /// When the next one is to be forgotten.
+    pub(in crate::node) fn next_end(&self) -> Option<Instant> {
+        self.nids.iter().map(|(_, until)| *until).min()
     }
 
     /// A NID that was taken away, while what was sent before may still be under way.
@@ -111,6 +122,9 @@ mod tests {
         let known = |former: &FormerNids, at| [first, second].map(|nid| former.get(at, &nid).is_some());
         assert_eq!(known(&former, start + TIME / 2), [true, true]);
         assert_eq!(known(&former, start + TIME), [false, true]);
+        assert_eq!(former.next_end(), Some(start + TIME));
+        assert!(former.forget(start + TIME) && !former.forget(start + TIME));
+        assert_eq!(*former.others(), [(second, third)]);
         former.remember(start + TIME, TIME, [lost(third, second)]);
         assert_eq!(*former.others(), [(second, second), (third, second)]);
     }
