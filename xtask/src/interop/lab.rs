@@ -1,6 +1,7 @@
 //! The lab: virtual machines with kernel LNet, and our daemon in a network namespace beside them.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub(super) struct Lab {
     tool: PathBuf,
     console: PathBuf,
     socket: PathBuf,
+    /// What our daemon says.
+    log: PathBuf,
     child: Option<Child>,
     has: Option<Needs>,
 }
@@ -57,7 +60,8 @@ impl Lab {
         let program = directory.join("lab");
         let program = program.canonicalize().with_context(|| format!("no lab at {}", program.display()))?;
         let socket = std::env::temp_dir().join(format!("lnet-interop-{}.sock", std::process::id()));
-        let lab = Self { program, daemon, tool, console, socket, child: None, has: None };
+        let log = socket.with_extension("log");
+        let lab = Self { program, daemon, tool, console, socket, log, child: None, has: None };
         lab.lab(["down"])?;
         Ok(lab)
     }
@@ -190,7 +194,8 @@ impl Lab {
         self.stop_daemon();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", NAMESPACE]).arg(&self.daemon).arg("--socket").arg(&self.socket);
-        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().context("lnetd does not start")?);
         let has = self.has()?;
         let configure: &[&str] = if has.large { &["--large"] } else { &[] };
@@ -264,16 +269,16 @@ impl Lab {
         self.lab(["log", &node.to_string()])
     }
 
-    /// What the kernel nodes have said last.
+    /// What all nodes have said last, and how our daemon's connections stand.
     pub(super) fn last_words(&self) -> String {
         let mut words = String::new();
         for node in 1..=self.has.map_or(0, |has| has.nodes) {
-            let log = self.log(node).unwrap_or_default();
-            let lines: Vec<_> = log.lines().collect();
-            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
-                let _ = writeln!(words, "  kernel node {node}: {line}");
-            }
+            add_last_lines(&mut words, &format!("kernel node {node}"), &self.log(node).unwrap_or_default());
         }
+        add_last_lines(&mut words, "our daemon", &std::fs::read_to_string(&self.log).unwrap_or_default());
+        // A daemon that has ended tells nothing.
+        add_last_lines(&mut words, "sockets", &self.here(&["ss", "-tinm"]).unwrap_or_default());
+        words += &self.tool(&["frames", "show"]).unwrap_or_default();
         words
     }
 }
@@ -283,12 +288,21 @@ impl Drop for Lab {
         self.stop_daemon();
         // What is left is told by the next run.
         let _ = self.lab(["down"]);
-        let _ = std::fs::remove_file(&self.socket);
+        for file in [&self.socket, &self.log] {
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 
-/// Lines of a kernel node's console that are shown of a failed case.
+/// Lines of each log that are shown of a failed case.
 const LAST_LINES: usize = 20;
+
+fn add_last_lines(words: &mut String, of: &str, log: &str) {
+    let lines: Vec<_> = log.lines().collect();
+    for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+        let _ = writeln!(words, "  {of}: {line}");
+    }
+}
 
 /// Whether a line of a kernel node's console is a complaint.
 fn is_complaint(line: &str) -> bool {
