@@ -110,6 +110,14 @@ impl Ledger {
         lab.until(settled)
     }
 
+    /// Fails until more messages have gone each way than may be under way.
+    pub(super) fn has_begun(&self, lab: &Lab) -> Result<()> {
+        let Counted { sent, received, .. } = of_ours(lab)?.since(self.ours);
+        let has_begun = sent.sum() > UNDER_WAY && received.sum() > UNDER_WAY;
+        ensure!(has_begun, "few messages have gone: {sent:?} from our daemon, {received:?} to it");
+        Ok(())
+    }
+
     /// Waits until each side has received what the other has sent since the ledger was opened, and none was
     /// dropped: how many messages there were in both directions.
     pub(super) fn balanced(&self, lab: &Lab) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
 use super::{checksums, rails, selftest, trees};
@@ -175,14 +175,15 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "rails, cut",
-        what: "eth1 of either side is down for 5 s under bulk data, in each direction; the other rail carries on, and \
-               both do afterwards, in full health",
+        what: "eth1 of either side is down for 5 s under bulk data, in each direction; bulk data that begins meanwhile \
+               goes by the other rail, and all by both afterwards, in full health",
         needs: RAILS,
         run: rails::cut,
     },
     Case {
         name: "rails, silent cut",
-        what: "the same, but frames of one side, of the other, of both vanish on the rail, and no interface tells of it",
+        what: "frames of one side, of the other, of both vanish on eth1 for 5 s under bulk data, in each direction, and \
+               no interface tells of it; both rails carry it afterwards, in full health",
         needs: RAILS,
         run: rails::silent_cut,
     },
@@ -207,10 +208,17 @@ fn ping(lab: &mut Lab) -> Result<String> {
     both_ping(lab)
 }
 
+/// How long pings may take: connections are made first, and a kernel node waits for 180 s by itself.
+const PING_TIMEOUT_S: &str = "10";
+
+fn kernel_ping(nid: &str) -> String {
+    format!("lnetctl ping --timeout {PING_TIMEOUT_S} {nid}")
+}
+
 pub(super) fn both_ping(lab: &Lab) -> Result<String> {
-    let found = lab.tool(&["ping", "--timeout", "5", KERNEL])?;
+    let found = lab.tool(&["ping", "--timeout", PING_TIMEOUT_S, KERNEL])?;
     ensure!(found.contains(KERNEL), "our ping tells {found}");
-    let found = lab.on(1, &format!("lnetctl ping {OURS}"))?;
+    let found = lab.on(1, &kernel_ping(OURS))?;
     ensure!(found.contains(OURS), "the kernel's ping tells {found}");
     Ok(String::new())
 }
@@ -224,8 +232,12 @@ fn discovery(lab: &mut Lab) -> Result<String> {
 fn discover(lab: &Lab, ours: &str, kernel: &str) -> Result<String> {
     let found = lab.on(1, &format!("lnetctl discover --force {ours}"))?;
     ensure!(found.contains("Multi-Rail: true"), "{found}");
-    let shown = lab.on(1, "lnetctl peer show -v 3")?;
-    ensure!(shown.contains("peer state: 273"), "{shown}");
+    // What our daemon asks of it in turn may be under way for a moment.
+    lab.until(|| {
+        let shown = lab.on(1, "lnetctl peer show -v 3")?;
+        ensure!(shown.contains("peer state: 273"), "{shown}");
+        Ok(())
+    })?;
     let known = lab.until(|| {
         let known = lab.tool(&["peer", "show", "--nid", kernel, "-v"])?;
         ensure!(known.contains("Multi-Rail: true"), "its push tells {known}");
@@ -250,7 +262,15 @@ fn connections(lab: &mut Lab) -> Result<String> {
     };
     lab.start_daemon(&[], &["--conns-per-peer", "3"])?;
     lab.until(|| both_ping(lab))?;
-    std::thread::sleep(Duration::from_secs(4));
+    // The third refusal in a row is the last.
+    lab.until(|| {
+        let shown = lab.tool(&["frames", "show"])?;
+        let refused = shown.lines().filter_map(|line| line.trim().strip_prefix("refused: "));
+        let refused =
+            refused.map(str::parse::<u32>).sum::<Result<u32, _>>().context("`frames show` tells none")?;
+        ensure!(refused >= 3, "a kernel node has refused {refused} connections");
+        Ok(())
+    })?;
     let surplus = count(lab)?;
     ensure!(surplus == 3, "{surplus} connections with a kernel node that takes one of each type");
     lab.on(1, "lnetctl net del --net tcp; lnetctl net add --net tcp --if eth0 --conns-per-peer 3")?;
@@ -268,7 +288,7 @@ fn connections(lab: &mut Lab) -> Result<String> {
 fn killed_here(lab: &mut Lab) -> Result<String> {
     for _life in 0..LIVES {
         lab.start_daemon(&["--shards", "2"], &[])?;
-        lab.until_on(1, &format!("lnetctl ping {OURS}"))?;
+        lab.until_on(1, &kernel_ping(OURS))?;
         lab.until(|| both_ping(lab))?;
         lab.kill_daemon()?;
     }
@@ -297,8 +317,8 @@ fn cut(lab: &mut Lab) -> Result<String> {
 
 fn large(lab: &mut Lab) -> Result<String> {
     lab.start_daemon(&["--shards", "2"], &[])?;
-    let found = lab.tool(&["ping", "--timeout", "5", KERNEL_LARGE])?;
+    let found = lab.tool(&["ping", "--timeout", PING_TIMEOUT_S, KERNEL_LARGE])?;
     ensure!(found.contains(KERNEL_LARGE), "our ping tells {found}");
-    lab.on(1, &format!("lnetctl ping {OURS_LARGE}"))?;
+    lab.on(1, &kernel_ping(OURS_LARGE))?;
     discover(lab, OURS_LARGE, KERNEL_LARGE)
 }

@@ -28,7 +28,7 @@ pub(super) const CUT: Duration = Duration::from_secs(5);
 pub(super) fn script(lst: &str, from: &str, to: &str, test: &str, during: &str) -> String {
     format!(
         "export LST_SESSION=1
-        {lst} new_session --force --timeout 60 interop >&2 &&
+        {lst} new_session --force --timeout 600 interop >&2 &&
         {lst} add_group c {from} >&2 && {lst} add_group s {to} >&2 && {lst} add_batch b >&2 &&
         {lst} add_test --batch b --concurrency 4 --loop 1000000000 --from c --to s {test} >&2 &&
         {lst} run b >&2 && {during} {lst} stat --delay {SECONDS} --count 1 c && {lst} show_error c s 2>&1 &&
@@ -75,14 +75,27 @@ fn by_ours(lab: &Lab, script: &str) -> Result<String> {
     lab.shell(script)
 }
 
-/// Has the kernel node take part in tests. Requests to a node that was killed expire sooner than they would.
-pub(super) fn load(lab: &Lab) -> Result<()> {
-    lab.on(1, "modprobe lnet_selftest rpc_timeout=10").map(drop)
+/// How long a kernel node's requests may take. One that expires ends its unit of a test, and what comes for
+/// it later is dropped, and not counted as received. TCP rests after a cut for as long as the cut has lasted,
+/// and longer where round trips are long.
+pub(super) const PATIENT: Duration = Duration::from_secs(120);
+/// The same where a node is killed, and what it had been asked expires in any case.
+const HASTY: Duration = Duration::from_secs(10);
+
+/// Has a kernel node take part in tests.
+pub(super) fn load(lab: &Lab, node: u8, patience: Duration) -> Result<()> {
+    // The module may be there already.
+    let set = format!("echo {} > /sys/module/lnet_selftest/parameters/rpc_timeout", patience.as_secs());
+    lab.on(node, &format!("modprobe lnet_selftest && {set}")).map(drop)
 }
 
 pub(super) fn start(lab: &mut Lab, options: &[&str], ni: &[&str]) -> Result<()> {
+    start_with(lab, options, ni, PATIENT)
+}
+
+fn start_with(lab: &mut Lab, options: &[&str], ni: &[&str], patience: Duration) -> Result<()> {
     lab.start_daemon(&[&["--selftest"], options].concat(), ni)?;
-    load(lab)?;
+    load(lab, 1, patience)?;
     lab.until(|| both_ping(lab)).map(drop)
 }
 
@@ -123,10 +136,11 @@ pub(super) fn plain(lab: &mut Lab) -> Result<String> {
 pub(super) fn killed_here(lab: &mut Lab) -> Result<String> {
     let mut counted = 0;
     for _life in 0..LIVES {
-        start(lab, &["--shards", "2"], &[])?;
+        start_with(lab, &["--shards", "2"], &[], HASTY)?;
         let ledger = Ledger::open(lab)?;
         lab.on(1, &script("lst", KERNEL, OURS, WRITE, "exit 0;"))?;
         std::thread::sleep(Duration::from_secs(1));
+        lab.until(|| ledger.has_begun(lab))?;
         counted += ledger.killed_here(lab)?;
         lab.start_daemon(&["--shards", "2", "--selftest"], &[])?;
         lab.until(|| both_ping(lab))?;
@@ -139,16 +153,17 @@ pub(super) fn killed_here(lab: &mut Lab) -> Result<String> {
 
 /// The kernel node is killed while our daemon writes bulk data to it.
 pub(super) fn killed_there(lab: &mut Lab) -> Result<String> {
-    start(lab, &["--shards", "2"], &[])?;
+    start_with(lab, &["--shards", "2"], &[], HASTY)?;
     let lst = lab.console();
     let mut counted = 0;
     for _life in 0..LIVES {
         let ledger = Ledger::open(lab)?;
         lab.shell(&script(&lst, OURS, KERNEL, WRITE, "exit 0;"))?;
         std::thread::sleep(Duration::from_secs(1));
+        lab.until(|| ledger.has_begun(lab))?;
         counted += ledger.killed_there(lab)?;
         lab.boot(1)?;
-        load(lab)?;
+        load(lab, 1, HASTY)?;
         lab.until(|| both_ping(lab))?;
         judge(&lab.shell(&script(&lst, OURS, KERNEL, WRITE, ""))?)?;
     }
@@ -158,6 +173,17 @@ pub(super) fn killed_there(lab: &mut Lab) -> Result<String> {
 /// What is said to a kernel console at the end of a test that began before.
 const REST: &str = "export LST_SESSION=1; lst stat --delay 2 --count 1 c && lst show_error c s 2>&1 && lst stop b >&2 && \
                     lst end_session >&2";
+
+/// What is said to a kernel console for a second batch of the same nodes; [`NO_MORE`] ends that.
+pub(super) fn more(test: &str) -> String {
+    format!(
+        "export LST_SESSION=1; lst add_batch more >&2 && \
+         lst add_test --batch more --concurrency 4 --loop 1000000000 --from c --to s {test} >&2 && lst run more >&2"
+    )
+}
+
+/// It succeeds once all of the second batch has ended.
+pub(super) const NO_MORE: &str = "export LST_SESSION=1; lst stop more >&2";
 
 /// Bulk data of a kernel client, of which something takes place in the middle: how many messages there were.
 /// None may be lost, on either side.
@@ -339,8 +365,8 @@ const SECOND: &str = "10.77.0.12@tcp";
 /// Groups of a kernel node and ours, by the console of either.
 pub(super) fn mixed(lab: &mut Lab) -> Result<String> {
     start(lab, &["--shards", "2"], &[])?;
-    lab.on(2, "modprobe lnet_selftest rpc_timeout=10")?;
-    lab.until(|| lab.tool(&["ping", "--timeout", "5", SECOND]))?;
+    load(lab, 2, PATIENT)?;
+    lab.until(|| lab.tool(&["ping", "--timeout", "10", SECOND]))?;
     let group = format!("{KERNEL} {OURS}");
     let ours = lab.console();
     for (run, lst) in [(by_kernel as fn(&Lab, &str) -> Result<String>, "lst"), (by_ours, ours.as_str())] {

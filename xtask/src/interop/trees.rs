@@ -254,7 +254,7 @@ pub(super) fn multi_rail(lab: &mut Lab) -> Result<String> {
     let mut tally = Tally::default();
     for (net, configuration) in &MULTI_RAIL {
         begin(lab, configuration, &["--selftest"])?;
-        selftest::load(lab)?;
+        selftest::load(lab, 1, selftest::PATIENT)?;
         for (from, to) in [(KERNEL, OURS), (OURS, KERNEL)] {
             let shown = selftest::by_kernel(lab, &selftest::script("lst", from, to, selftest::READ, ""))?;
             selftest::judge(&shown)?;
