@@ -75,10 +75,15 @@ impl Trackers {
         slot
     }
 
-    /// A request that had no next hop when it started goes to this one.
-    pub(crate) fn name_peer(&mut self, tracker: u32, peer: &Nid) {
-        if tracker != NONE && self.trackers[tracker].peer.is_any() {
-            self.trackers[tracker].peer = *peer;
+    /// A request that had no next hop when it started, or went to `former`, goes to this peer NI. A later
+    /// request of the descriptor may have gone elsewhere.
+    pub(crate) fn move_peer(&mut self, tracker: u32, former: &Nid, peer: &Nid) {
+        if tracker == NONE {
+            return;
+        }
+        let known = &mut self.trackers[tracker].peer;
+        if known.is_any() || known == former {
+            *known = *peer;
         }
     }
 

@@ -19,7 +19,7 @@ use lnet_wire::{Body, Nid};
 use super::initiator::finds_out;
 use super::{Choice, Shard};
 use crate::lnd::{Cause, Status, Transmit};
-use crate::message::{Gated, Message, MessageState, Purpose, Queued};
+use crate::message::{Gated, Message, MessageState, Queued};
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
 
@@ -171,10 +171,6 @@ impl Shard {
         if to != ni {
             self.readdress(to, &message);
             self.begin_time(now, &message);
-        }
-        if let Purpose::Request { md } = self.messages.record(&message).purpose {
-            let next_hop = self.messages.record(&message).transmit.next_hop;
-            self.trackers.name_peer(self.mds[md].tracker, &next_hop);
         }
         self.peers.release(former);
         self.take_peer_credit(now, message);

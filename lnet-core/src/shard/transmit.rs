@@ -276,11 +276,15 @@ impl Shard {
         let bytes = queued_bytes(record.transmit.header.payload_length);
         let responses = u32::from(record.is_response());
         let former = core::mem::replace(&mut record.peer, peer);
-        (record.transmit.next_hop, record.transmit.header.destination.nid) = (to.peer, to.peer);
+        let next_hop = core::mem::replace(&mut record.transmit.next_hop, to.peer);
+        record.transmit.header.destination.nid = to.peer;
         let left = self.peers.get_mut(former);
         (left.queued_bytes, left.responses) = (left.queued_bytes - bytes, left.responses - responses);
         let taken = self.peers.get_mut(peer);
         (taken.queued_bytes, taken.responses) = (taken.queued_bytes + bytes, taken.responses + responses);
+        if let Purpose::Request { md } = record.purpose {
+            self.trackers.move_peer(self.mds[md].tracker, &next_hop, &to.peer);
+        }
         Some(former)
     }
 

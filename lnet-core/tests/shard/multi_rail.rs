@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
-use lnet_core::md::MdOptions;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{Candidate, Criterion, HealthNote, PathNote, PathState, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{ShardConfig, health::HealthStatus};
@@ -241,6 +241,26 @@ fn what_never_left_goes_by_another_path_and_costs_health_once_a_try() {
     let mut notes: Vec<_> = std::iter::from_fn(|| node.shard.poll_health()).map(|note| note.nid).collect();
     notes.sort();
     assert_eq!(notes, [nid(1, 1), lost.next_hop], "a network timeout blames both");
+}
+
+/// The NI that a request went to at last is the one that gave no answer.
+#[test]
+fn a_missing_answer_costs_the_peer_ni_that_the_request_was_sent_to_again() {
+    let nids = [11, 12].map(|host| PeerNid::new(nid(1, host), HEALTH_MAX)).to_vec();
+    let peers = PeerView::new(true, nids).unwrap();
+    let mut node = node(topology(vec![interface(nid(1, 1), 8, 4)], peers));
+    let spec = MdSpec { threshold: Threshold::Count(2), ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    let target = ProcessId::lustre(nid(1, 11));
+    node.shard.put(NOW, &PutRequest { ack: true, target, ..put_request(md, 0) }).unwrap();
+    let [first] = sent(&mut node)[..] else { panic!("one message") };
+    node.shard.sent(NOW, first.tx, Status::NeverSent(Cause::Simulated(HealthStatus::RemoteDropped)));
+    let [again] = sent(&mut node)[..] else { panic!("the same once more") };
+    node.shard.sent(NOW, again.tx, Status::Ok);
+    while node.shard.poll_health().is_some() {}
+    node.shard.handle_timeout(NOW + lnet_core::tunables::Tunables::DEFAULT.transaction_timeout);
+    let note = HealthNote { nid: again.next_hop, failures: 1, successes: 0 };
+    assert_eq!((node.shard.poll_health(), node.shard.poll_health()), (Some(note), None));
 }
 
 #[test]
