@@ -116,8 +116,8 @@ impl Shard {
             let record = self.messages.record(&message);
             let (release, peer) = (record.release, record.peer);
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
-            // Its peer may have lost the NID just now. What was given a NID that was lost before means another
-            // node.
+            // Its peer may have lost the NID just now. What was given a NID that was lost before means
+            // another node.
             let is_lost_since = former.known_as(&target) == target;
             let target = if is_lost_since { self.topology.known_as(&target) } else { target };
             self.messages.record_mut(&message).transmit.header.destination.nid = target;
