@@ -187,13 +187,25 @@ impl<O: Clone> Node<O> {
             let push = self.own_ping(now, to, Purpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
             self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.published.clone() });
-        } else if peer.waiting.is_empty() || !self.is_settling(peer) {
+        } else if peer.waiting.is_empty() || !self.is_settling(peer) || !self.may_settle(now, &primary) {
             self.discovered(&primary, Ok(()));
         }
     }
 
-    /// Whether another peer is being asked whose a NID is that this one claims: until it has answered what
-    /// is known of this one is not all that it has told. It is visited again then.
+    /// Whether the discovery of a peer may wait for the word of another one: for as long as a ping may take.
+    /// Peers that say something new each time are asked for ever.
+    fn may_settle(&mut self, now: Instant, primary: &Nid) -> bool {
+        let timeout = self.own_timeout();
+        self.peers.get_mut(primary).is_some_and(|peer| {
+            if peer.settles_until == Instant(0) {
+                peer.settles_until = now + timeout;
+            }
+            now < peer.settles_until
+        })
+    }
+
+    /// Whether a peer is being asked that has a NID which this one claims: until it has answered what is
+    /// known of this one is not all that it has told. It is visited again then.
     fn is_settling(&self, peer: &Peer) -> bool {
         let is_asked = |other: &Peer| {
             let is_due = other.is(peer_state::FORCE_PING) || other.is(peer_state::PING_SENT);
@@ -203,10 +215,15 @@ impl<O: Clone> Node<O> {
             && peer.told.iter().filter_map(|nid| self.peers.get(nid)).any(is_asked)
     }
 
+    /// How long a ping or push of the node's own may take.
+    fn own_timeout(&self) -> Duration {
+        let seconds = self.settings.get(Global::TransactionTimeout);
+        Duration::from_secs(seconds.into()).min(self.config.ping_timeout_max)
+    }
+
     /// A ping or push of the node's own that is under way from now on.
     pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: Purpose) -> PingId {
-        let seconds = self.settings.get(Global::TransactionTimeout);
-        let timeout = Duration::from_secs(seconds.into()).min(self.config.ping_timeout_max);
+        let timeout = self.own_timeout();
         self.requests += 1;
         let id = PingId { request: RequestId(self.requests), is_second: false };
         let ping = Ping { id, nid, source: None, timeout, deadline: now + timeout, purpose };
@@ -246,6 +263,7 @@ impl<O: Clone> Node<O> {
         let ended = self.peers.change(nid, |peer| {
             let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
             peer.state &= !(under_way | peer_state::REDISCOVER);
+            peer.settles_until = Instant(0);
             match &result {
                 Ok(()) => {
                     // One that is not Multi-Rail is not pushed to, whatever was asked.

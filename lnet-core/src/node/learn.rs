@@ -26,7 +26,8 @@ impl<O: Clone> Node<O> {
         if self.peers.get(from).is_none() {
             self.peers.note_traffic(from);
         }
-        let Some(before) = self.peers.get(from).map(|peer| peer.state) else { return true };
+        let Some(peer) = self.peers.get(from) else { return true };
+        let (before, former, former_sequence) = (peer.state, peer.told.clone(), peer.sequence);
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let is_configured = before & peer_state::CONFIGURED != 0;
         let is_fixed = is_configured || self.settings.discovery() == Discovery::Verify;
@@ -57,12 +58,16 @@ impl<O: Clone> Node<O> {
             peer.told.clone_from(&told);
         });
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
+        let is_said_again =
+            before & peer_state::BAD_CONFIG != 0 && former == told && former_sequence == info.sequence();
         if is_multi_rail && is_discoverable && !is_fixed {
             let contradicting = self.peers.merge(from, &primary, &told);
             self.counters.contradicted += contradicting.len() as u64;
             for other in contradicting {
-                // It says which NIDs are its own.
-                if !self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED)) {
+                // It says which NIDs are its own, and has said so to the same claim.
+                let is_configured =
+                    self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED));
+                if !is_configured && !is_said_again {
                     self.ask_again(now, &other);
                 }
             }

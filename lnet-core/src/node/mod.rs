@@ -392,6 +392,8 @@ impl<O: Clone> Node<O> {
     pub fn forget_peers(&mut self) {
         self.peers.clear();
         self.former = FormerNids::default();
+        self.peer_map.set_former(self.former.others());
+        self.is_changed = true;
         self.ill.clear();
     }
 

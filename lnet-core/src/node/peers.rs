@@ -117,6 +117,8 @@ pub struct Peer {
     pub(super) failed_at: u64,
     /// The ping or push whose end its discovery waits for.
     pub(super) under_way: Option<RequestId>,
+    /// Until when its discovery waits for the word of other peers; 0 while it does not.
+    pub(super) settles_until: Instant,
     /// Requests that wait until it is discovered.
     pub(super) waiting: Vec<RequestId>,
     /// When its last traffic was, as a number that grows.
@@ -143,6 +145,7 @@ impl Peer {
             error: None,
             failed_at: 0,
             under_way: None,
+            settles_until: Instant(0),
             waiting: Vec::new(),
             last_traffic: 0,
             locked_at: 0,
@@ -392,6 +395,7 @@ impl PeerTable {
         for primary in primaries {
             self.remove(&primary);
         }
+        self.lost.clear();
     }
 
     /// Notes that shards know none of the peers as it is.

@@ -268,7 +268,8 @@ impl Shard {
         if self.topology.loopback_to(&than.peer).is_some() {
             return None;
         }
-        let known_as = self.topology.known_as(&than.peer);
+        // A ping asks the node that has the NID now.
+        let known_as = if is_ping { than.peer } else { self.topology.known_as(&than.peer) };
         let view = self.topology.peer(&known_as);
         // Pings go from any.
         if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {

@@ -252,3 +252,47 @@ fn a_discovery_that_is_given_up_waits_for_no_other_peer() {
     let peer = runner.node.peer(&nid(2, 9)).unwrap();
     assert!(peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::DISCOVERING), "{}", peer.state);
 }
+
+/// A peer that has answered keeps what it has told, though its discovery waits for the word of another one.
+#[test]
+fn a_liar_takes_no_peer_that_has_answered() {
+    let (honest, liar, claimed) = (nid(1, 9), nid(1, 8), nid(2, 9));
+    let mut runner = runner();
+    discover(&mut runner, liar);
+    answer(&mut runner, liar, &info(1, &[liar, claimed]));
+    discover(&mut runner, honest);
+    answer(&mut runner, honest, &info(1, &[honest, claimed]));
+    answer(&mut runner, liar, &info(2, &[liar, claimed, honest]));
+    assert_eq!(nids(&runner, honest), [honest]);
+}
+
+/// Two peers that claim a NID of each other are asked about each other. What they say again has nobody asked
+/// anew; where it is new each time the request ends all the same.
+#[test]
+fn peers_that_claim_each_others_nids_hold_up_no_discovery() {
+    let [first, second] = [9, 8].map(|host| [nid(1, host), nid(2, host)]);
+    let both = [(first, second[1]), (second, first[1])];
+    for grows in [false, true] {
+        let mut runner = runner();
+        for (own, _) in both {
+            discover(&mut runner, own[0]);
+            answer(&mut runner, own[0], &info(1, &own));
+        }
+        let request = discover(&mut runner, first[0]);
+        let (mut asked, mut has_ended) = (0, false);
+        for round in 0..300 {
+            let sequence = if grows { 2 + round } else { 2 };
+            for (own, claimed) in both {
+                let told = info(sequence, &[own[0], own[1], claimed]);
+                asked += answer(&mut runner, own[0], &told).len();
+            }
+            has_ended |= runner.result(request).is_some();
+            runner.advance(std::time::Duration::from_secs(1));
+        }
+        assert!(has_ended, "{grows}: {asked} pings");
+        assert!(grows || asked < 6, "{asked} pings");
+        for (own, _) in both {
+            assert_eq!(nids(&runner, own[0]), own);
+        }
+    }
+}

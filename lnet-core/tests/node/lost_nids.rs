@@ -100,6 +100,13 @@ fn shards_forget_a_lost_nid_in_time() {
     check_known(&runner, second, first);
     runner.advance(TIME + Duration::from_secs(1));
     assert_eq!(runner.topology.known_as(&second), second);
+    // And with all peers.
+    push(&mut runner, 7, first, &[first, second]);
+    push(&mut runner, 8, first, &[first]);
+    check_known(&runner, second, first);
+    runner.node.forget_peers();
+    runner.run();
+    assert_eq!(runner.topology.known_as(&second), second);
 }
 
 /// The time is that in which a message may be under way.

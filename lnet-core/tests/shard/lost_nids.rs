@@ -141,6 +141,20 @@ fn what_is_bound_to_its_path_stays_so() {
     assert_eq!(node.event().status(), UNREACHABLE);
 }
 
+/// A ping asks the node that has the NID now, and no other.
+#[test]
+fn a_ping_of_a_lost_nid_goes_to_no_other_one() {
+    let mut node = node(&[nid(1, 11), nid(2, 11)]);
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    let target = ProcessId::lustre(nid(1, 11));
+    node.shard.put(NOW, &PutRequest { target, portal: 0, ..put_request(md, 0) }).unwrap();
+    let [ping] = sent(&mut node)[..] else { panic!("one message") };
+    assert_eq!(ping.next_hop, nid(1, 11));
+    lose(&mut node, &[nid(2, 11)], nid(1, 11));
+    node.shard.sent(NOW, ping.tx, UNREACHABLE);
+    assert!(sent(&mut node).iter().all(|again| again.next_hop == nid(1, 11)));
+}
+
 /// A peer that is gone as a whole has no other NID.
 #[test]
 fn a_message_to_a_peer_that_is_gone_ends() {

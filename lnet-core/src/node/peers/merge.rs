@@ -8,7 +8,7 @@ use lnet_wire::Nid;
 use super::peer_state::{
     BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, NIDS_UP_TO_DATE, NO_DISCOVERY, PING_SENT, PUSH_SENT,
 };
-use super::{PeerNi, PeerTable, TOLD_MAX};
+use super::{LostNid, PeerNi, PeerTable, TOLD_MAX};
 
 impl PeerTable {
     /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since
@@ -67,6 +67,8 @@ impl PeerTable {
                 }
                 Some(other) => {
                     self.change(&other, |peer| peer.nis.retain(|ni| ni.nid != *nid));
+                    // What led by this NID to the peer leads to it by its primary one.
+                    self.lost.push(LostNid { nid: *nid, other, is_told: false });
                 }
                 None => {}
             }
@@ -92,7 +94,9 @@ impl PeerTable {
     fn yields(&self, primary: &Nid, from: &Nid) -> bool {
         self.get(primary).is_none_or(|peer| {
             let is_locked = peer.is(LOCK_PRIMARY) && peer.nis.len() > 1;
-            let denies = peer.is(DISCOVERED | NIDS_UP_TO_DATE) && !peer.told.contains(from);
+            // One whose NID another one claims has told before its discovery ends.
+            let has_told = peer.is(NIDS_UP_TO_DATE) && (peer.is(DISCOVERED) || peer.is(BAD_CONFIG));
+            let denies = has_told && !peer.told.contains(from);
             !peer.is(CONFIGURED) && !is_locked && !denies
         })
     }
