@@ -266,7 +266,7 @@ fn a_liar_takes_no_peer_that_has_answered() {
     assert_eq!(nids(&runner, honest), [honest]);
 }
 
-/// Two peers that claim a NID of each other are asked about each other. What they say again has nobody asked
+/// Two peers that claim a NID of each other are asked about each other. What they say again has no peer asked
 /// anew; where it is new each time the request ends all the same.
 #[test]
 fn peers_that_claim_each_others_nids_hold_up_no_discovery() {

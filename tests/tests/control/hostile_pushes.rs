@@ -54,7 +54,9 @@ fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
     }
     let stage = Stage::new("", 1);
     let [near, far, liar] = [stage.near, stage.far, stranger(0)].map(nid);
+    // Each has the other's word, so that no push of theirs comes later.
     stage.two.a.good(&format!("discover {far}"));
+    stage.two.b.good(&format!("discover {near}"));
     stage.beside_a_load(|stage| {
         let daemon = &stage.two.a;
         let mut dialler = Dialler::connected(stage.dial(0), Greeting::new(liar, near));
