@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 
 use crate::bulk;
-use crate::exchange::{Bulk, Call, Caller, Exchange};
+use crate::exchange::{Bulk, Call, Exchange};
 use crate::session::ClientTest;
 use crate::source::Offer;
 
@@ -75,7 +75,7 @@ async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
 }
 
 fn request(test: &ClientTest, to: ProcessId, bulk: Bulk) -> Call {
-    Call { by: Caller::Test, to, features: test.features, bulk }
+    Call { to, features: test.features, bulk }
 }
 
 async fn ping(exchange: &Exchange, test: &ClientTest, to: ProcessId, sequence: u32) -> Result<(), String> {

@@ -27,8 +27,8 @@ use crate::source::{Offer, Source};
 
 /// Requests of this node that are under way at once; more wait.
 const CALLS_MAX: usize = 256;
-/// Those of the console, which do not wait behind those of tests.
-pub(crate) const ORDERS_MAX: usize = 64;
+/// Those of the console, which do not wait behind those of tests: it asks for no more at once.
+pub(crate) const ORDERS_MAX: usize = 128;
 /// Replies and bulk data for requests of others that are under way at once, at most.
 pub(crate) const ANSWERS_MAX: usize = 192;
 /// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its
@@ -70,16 +70,8 @@ pub(crate) enum Bulk {
     Sink(Buffer),
 }
 
-/// Whose request it is: neither waits behind the other's.
-#[derive(Clone, Copy)]
-pub(crate) enum Caller {
-    Test,
-    Console,
-}
-
 /// A request but for its body.
 pub(crate) struct Call {
-    pub(crate) by: Caller,
     pub(crate) to: ProcessId,
     pub(crate) features: u32,
     pub(crate) bulk: Bulk,
@@ -112,7 +104,6 @@ pub(crate) struct Exchange {
     next: Cell<u64>,
     secret: RandomState,
     calls: Semaphore,
-    orders: Semaphore,
     pub(crate) counters: RefCell<RpcCounters>,
 }
 
@@ -209,7 +200,6 @@ impl Exchange {
             next: Cell::new(1),
             secret: RandomState::new(),
             calls: Semaphore::new(CALLS_MAX),
-            orders: Semaphore::new(ORDERS_MAX),
             counters: RefCell::new(NO_RPCS),
         };
         Ok((Rc::new(exchange), events))
@@ -266,18 +256,23 @@ impl Exchange {
         }
     }
 
-    /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the
-    /// request of the match bits of reply and bulk data.
+    /// Sends a request of a test in its turn, and waits for its reply and for its bulk data, which comes back.
+    /// `body` makes the request of the match bits of reply and bulk data.
     pub(crate) async fn call(
         &self,
         call: Call,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
-        let permits = match call.by {
-            Caller::Test => &self.calls,
-            Caller::Console => &self.orders,
-        };
-        let _permit = permits.acquire().await.map_err(|_| CallError::Expired)?;
+        let _permit = self.calls.acquire().await.map_err(|_| CallError::Expired)?;
+        self.order(call, body).await
+    }
+
+    /// The same for a request of the console, at once. There is room for [`ORDERS_MAX`].
+    pub(crate) async fn order(
+        &self,
+        call: Call,
+        body: impl FnOnce(u64, u64) -> Body,
+    ) -> Result<(Message, Option<Buffer>), CallError> {
         let done = self.exchange(call, body).await;
         let mut counters = self.counters.borrow_mut();
         match &done {
@@ -290,7 +285,7 @@ impl Exchange {
 
     async fn exchange(
         &self,
-        Call { by: _, to, features, bulk }: Call,
+        Call { to, features, bulk }: Call,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
         let deadline = Instant::now() + CALL_PATIENCE;

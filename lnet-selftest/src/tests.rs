@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::bulk;
-use crate::exchange::ORDERS_MAX;
+use crate::console::COMMANDS_MAX;
 use crate::source::Offer;
 use crate::{Console, Selftest};
 use lnet_control::records::{
@@ -288,17 +288,22 @@ fn a_console_is_answered_while_many_requests_wait() {
     });
 }
 
-#[test]
-fn nodes_that_do_not_answer_leave_others_their_time() {
-    // Nodes that take part in no tests: more than are asked at once.
-    let silent_nids: Vec<u8> = (100..=100 + ORDERS_MAX as u8).collect();
-    let silent = silent_nids.iter().map(|address| {
-        let ni = NiConfig::new(nid(*address), "in-process:silent");
+/// Nodes that take part in no tests: more than are asked at once.
+fn silent(name: &str) -> (Vec<u8>, Vec<Lnet>) {
+    let addresses: Vec<u8> = (100..=100 + COMMANDS_MAX as u8).collect();
+    let nodes = addresses.iter().map(|address| {
+        let ni = NiConfig::new(nid(*address), &format!("in-process:{name}"));
         let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
         lnet.open().unwrap();
         lnet
     });
-    let _silent: Vec<_> = silent.collect();
+    let nodes = nodes.collect();
+    (addresses, nodes)
+}
+
+#[test]
+fn nodes_that_do_not_answer_leave_others_their_time() {
+    let (silent_nids, _silent) = silent("silent");
     let nodes = [1, 2].map(|address| node("silent", address));
     let console = nodes[0].1.console();
     runtime().block_on(async {
@@ -319,6 +324,33 @@ fn nodes_that_do_not_answer_leave_others_their_time() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         let told: Vec<_> = stats.iter().map(|nodes| nodes.last().unwrap().failed).collect();
         assert_eq!(told, [[Some(Errno::TIMEDOUT); 5].as_slice(), &[None]].concat());
+    });
+}
+
+/// A node that hears nothing for long ends the session.
+#[test]
+fn nodes_are_asked_whether_they_are_there_while_a_command_waits_for_silent_ones() {
+    let (silent_nids, _silent) = silent("kept");
+    let nodes = [1, 2].map(|address| node("kept", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("alive", &[2])).await;
+        let received = || nodes[1].0.shards().map(|shard| shard.counters().unwrap().received.messages);
+        let before: u64 = received().sum();
+        let joined = run(&console, add_group("silent", &silent_nids));
+        let kept = async {
+            let begun = Instant::now();
+            while received().sum::<u64>() == before {
+                // The first of the silent ones have 30 seconds.
+                assert!(begun.elapsed() < Duration::from_secs(25), "nothing was asked");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            () = kept => {}
+            joined = joined => panic!("{joined:?}"),
+        }
     });
 }
 

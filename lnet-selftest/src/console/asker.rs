@@ -10,17 +10,26 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::Terms;
-use crate::exchange::{Bulk, Call, CallError, Caller, Exchange, ORDERS_MAX};
+use crate::exchange::{Bulk, Call, CallError, Exchange, ORDERS_MAX};
+
+/// Nodes that a command asks at once; more wait.
+pub(crate) const COMMANDS_MAX: usize = 64;
+/// Those that are asked whether they are there, which do not wait behind the silent ones of a command: nodes
+/// that hear nothing end the session.
+const KEEPALIVES_MAX: usize = 64;
+const _: () = assert!(COMMANDS_MAX + KEEPALIVES_MAX <= ORDERS_MAX);
 
 /// Asks nodes, so many at once as there is room for.
 pub(super) struct Asker {
     pub(super) exchange: Rc<Exchange>,
-    permits: Semaphore,
+    commands: Semaphore,
+    keepalives: Semaphore,
 }
 
 impl Asker {
     pub(super) fn new(exchange: Rc<Exchange>) -> Self {
-        Self { exchange, permits: Semaphore::new(ORDERS_MAX) }
+        let [commands, keepalives] = [COMMANDS_MAX, KEEPALIVES_MAX].map(Semaphore::new);
+        Self { exchange, commands, keepalives }
     }
 
     /// A request to the framework of a node, and the reply that says that it went well. A node has its time
@@ -28,13 +37,14 @@ impl Asker {
     pub(super) async fn call(
         &self,
         nid: Nid,
-        Terms { features, patience }: Terms,
+        Terms { features, patience, is_keepalive }: Terms,
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<Body, Errno> {
-        let _permit = self.permits.acquire().await.map_err(|_| Errno::SHUTDOWN)?;
-        let request = Call { by: Caller::Console, to: ProcessId::lustre(nid), features, bulk };
-        let called = timeout(patience, self.exchange.call(request, body)).await;
+        let permits = if is_keepalive { &self.keepalives } else { &self.commands };
+        let _permit = permits.acquire().await.map_err(|_| Errno::SHUTDOWN)?;
+        let request = Call { to: ProcessId::lustre(nid), features, bulk };
+        let called = timeout(patience, self.exchange.order(request, body)).await;
         let (Message { body, .. }, _) = match called {
             Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
             Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),

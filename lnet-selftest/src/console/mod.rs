@@ -30,6 +30,8 @@ use tokio::time::Instant;
 
 use crate::exchange::{Bulk, Exchange};
 use asker::Asker;
+#[cfg(test)]
+pub(crate) use asker::COMMANDS_MAX;
 use state::{BatchTest, Session, refused};
 
 /// How long a node may take to answer: the session's timeout within these (LNet `LST_TRANS_MIN_TIMEOUT`,
@@ -48,6 +50,8 @@ pub(crate) type Order = (SelftestRequest, oneshot::Sender<Result<SelftestAnswer,
 struct Terms {
     features: u32,
     patience: Duration,
+    /// The console asks by itself, whatever command is under way.
+    is_keepalive: bool,
 }
 
 /// What of a batch is controlled.
@@ -85,7 +89,8 @@ pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedRec
             tokio::time::sleep(KEEPALIVE_INTERVAL).await;
             let active = keeper.nodes_in(SelftestState::Active);
             // Those that do not answer are down from now on.
-            let _ = keeper.query_sessions(keeper.terms(None), active).await;
+            let terms = Terms { is_keepalive: true, ..keeper.terms(None) };
+            let _ = keeper.query_sessions(terms, active).await;
         }
     });
     while let Some((request, answer)) = orders.recv().await {
@@ -522,7 +527,7 @@ impl Console {
             .as_ref()
             .map_or((FEATURES, *PATIENCE_S.end()), |session| (session.features, session.timeout_s));
         let patience_s = asked_s.unwrap_or(timeout_s).clamp(*PATIENCE_S.start(), *PATIENCE_S.end());
-        Terms { features, patience: Duration::from_secs(patience_s.into()) }
+        Terms { features, patience: Duration::from_secs(patience_s.into()), is_keepalive: false }
     }
 
     /// Asks nodes at the same time, and notes which are down. `body` makes the request of the node's number
