@@ -155,8 +155,8 @@ impl Guest {
         poll_fn(|context| {
             self.lock(|state| state.end(&self.shard));
             self.woken.runtime.register(context.waker());
-            // What wakes it from now on is seen by the next drive.
-            self.woken.is_woken.store(false, Ordering::Release);
+            // What wakes it from now on is seen by the next drive. What has woken it before, by the tasks.
+            self.woken.is_woken.swap(false, Ordering::AcqRel);
             future.as_mut().poll(&mut Context::from_waker(&waker))
         })
         .await
