@@ -291,18 +291,20 @@ mod tests {
     /// What comes from elsewhere does not wait for the end of a drive.
     #[test]
     fn what_another_thread_wakes_ends_a_drive() {
-        const ROUNDS: u32 = 50;
+        const ROUNDS: usize = 50;
         let (lnet, guest, runtime) = start();
         let (ask, mut asked) = mpsc::unbounded_channel();
         let (answer, answered) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            let begun = Instant::now();
-            for _ in 0..ROUNDS {
+            let late = (0..ROUNDS).filter(|_| {
+                let begun = Instant::now();
                 ask.send(()).unwrap();
                 answered.recv_timeout(PATIENCE).unwrap();
+                let is_late = begun.elapsed() >= DRIVE * 9 / 10;
                 std::thread::sleep(Duration::from_millis(1));
-            }
-            begun.elapsed()
+                is_late
+            });
+            late.count()
         });
         runtime.block_on(guest.run(async {
             let (mut events, md) = puts(&lnet, &guest);
@@ -317,8 +319,8 @@ mod tests {
             }
             assert!(drives > 0);
         }));
-        let elapsed = other.join().unwrap();
-        assert!(elapsed < DRIVE * ROUNDS / 2, "{ROUNDS} answers took {elapsed:?}");
+        let late = other.join().unwrap();
+        assert!(late < ROUNDS / 2, "{late} of {ROUNDS} answers came late");
     }
 
     #[test]
