@@ -327,6 +327,32 @@ fn nodes_that_do_not_answer_leave_others_their_time() {
     });
 }
 
+/// Commands of clients that have gone meanwhile are carried out, questions are not.
+#[test]
+fn what_no_client_waits_for_any_more_is_not_asked() {
+    let (silent_nids, _silent) = silent("gone");
+    let nodes = [1, 2].map(|address| node("gone", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        let session = Command::NewSession { name: "gone".into(), timeout_s: 3, force: false, features: 1 };
+        run(&console, session).await.unwrap();
+        let begun = Instant::now();
+        let left = async |command| {
+            let left = tokio::time::timeout(Duration::from_millis(1), run(&console, command)).await;
+            assert!(left.is_err(), "{left:?}");
+        };
+        left(add_group("silent", &silent_nids[..1])).await;
+        for _ in 0..10 {
+            left(Command::Ping { targets: vec!["silent".into()] }).await;
+        }
+        left(Command::AddBatch { name: "b".into() }).await;
+        let refused = run(&console, Command::AddBatch { name: "b".into() }).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EXIST);
+        // The first of them takes 3 seconds, and each question that is asked as many.
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    });
+}
+
 /// A node that hears nothing for long ends the session.
 #[test]
 fn nodes_are_asked_whether_they_are_there_while_a_command_waits_for_silent_ones() {

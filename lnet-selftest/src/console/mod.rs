@@ -94,7 +94,10 @@ pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedRec
         }
     });
     while let Some((request, answer)) = orders.recv().await {
-        // Its client may have gone.
+        // Questions of clients that have gone would hold up others; what changes something is carried out.
+        if request.command.is_question() && answer.is_closed() {
+            continue;
+        }
         let _ = answer.send(console.run(request).await);
     }
 }
