@@ -353,6 +353,20 @@ fn what_no_client_waits_for_any_more_is_not_asked() {
     });
 }
 
+#[test]
+fn targets_of_too_many_nodes_in_all_are_refused() {
+    let node = node("many", 1);
+    let console = node.1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        let targets = vec!["10.0.[0-15].[0-255]@xdp".to_owned(), "10.1.0.1@xdp".to_owned()];
+        for command in [Command::Stat { targets: targets.clone() }, Command::Ping { targets }] {
+            let answer = tokio::time::timeout(PATIENCE, run(&console, command)).await.unwrap();
+            assert_eq!(answer.err().map(|refused| refused.errno), Some(Errno::TOOBIG));
+        }
+    });
+}
+
 /// A node that hears nothing for long ends the session.
 #[test]
 fn nodes_are_asked_whether_they_are_there_while_a_command_waits_for_silent_ones() {

@@ -151,10 +151,7 @@ impl Console {
             SelftestCommand::Ping { targets } => {
                 let nodes = self.with(|session| match targets.as_slice() {
                     [] => Ok(session.all_nodes()),
-                    targets => {
-                        let found = targets.iter().map(|target| session.target(target));
-                        Ok(found.collect::<Result<Vec<_>, _>>()?.concat())
-                    }
+                    targets => Ok(session.targets(targets)?.concat()),
                 })?;
                 Ok(SelftestAnswer::Nodes(self.query_sessions(terms, nodes).await))
             }
@@ -493,10 +490,7 @@ impl Console {
     }
 
     async fn stat(&self, targets: Vec<String>, terms: Terms) -> Result<SelftestAnswer, Refusal> {
-        let (groups, id) = self.with(|session| {
-            let found: Result<Vec<_>, _> = targets.iter().map(|target| session.target(target)).collect();
-            Ok((found?, session.id))
-        })?;
+        let (groups, id) = self.with(|session| Ok((session.targets(&targets)?, session.id)))?;
         let ask = |nid: Nid| {
             let asker = Rc::clone(&self.asker);
             let body = move |reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });

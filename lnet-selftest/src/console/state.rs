@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use lnet_control::pattern::NODES_MAX;
 use lnet_control::records::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestState,
 };
@@ -122,7 +123,7 @@ impl Session {
     }
 
     /// A group's nodes, or those of this NID.
-    pub(super) fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
+    fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
         match self.groups.iter().find(|(name, _)| name == target) {
             Some((_, nodes)) => Ok(nodes.clone()),
             None => lnet_control::pattern::nodes(target).map_err(|refusal| match refusal.errno {
@@ -133,6 +134,21 @@ impl Session {
                 }
             }),
         }
+    }
+
+    /// The nodes of each of these targets, which are asked at the same time.
+    pub(super) fn targets(&self, targets: &[String]) -> Result<Vec<Vec<Nid>>, Refusal> {
+        let mut found = Vec::new();
+        let mut count = 0;
+        for target in targets {
+            let nodes = self.target(target)?;
+            count += nodes.len();
+            if count > NODES_MAX {
+                return refused(Errno::TOOBIG, format!("more than {NODES_MAX} nodes in all"));
+            }
+            found.push(nodes);
+        }
+        Ok(found)
     }
 
     pub(super) fn add_batch(&mut self, name: String) -> Result<SelftestAnswer, Refusal> {
