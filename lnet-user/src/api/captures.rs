@@ -9,6 +9,7 @@ use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
 use crate::locks::MutexGuard;
+use crate::netlink::device_of;
 use crate::node::{NiState, XdpMode};
 
 impl Lnet {
@@ -23,6 +24,7 @@ impl Lnet {
         let nis = self.inner.view.nis();
         check_lnds(&nis, spec, self.inner.accept_ports)?;
         let interfaces: Vec<CaptureInterface> = nis.into_iter().filter_map(interface_of).collect();
+        let spec = &of_devices(spec, &interfaces);
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
             let mut shards = self.inner.shards.iter().zip(ends);
@@ -71,11 +73,11 @@ impl Core {
 
 /// Refuses a capture of interfaces where nothing but TCP would be captured.
 fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<(), CaptureError> {
-    let asked = |name: &String| spec.interfaces.is_empty() || spec.interfaces.contains(name);
-    let nis: Vec<_> = nis.iter().filter(|state| asked(&state.config.interface)).collect();
-    let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && ni.config.interface == *name);
-    let mut tcp: Vec<_> =
-        nis.iter().filter(|ni| ni.tcp.is_some()).map(|ni| ni.config.interface.clone()).collect();
+    let device = |ni: &NiState| device_of(&ni.config.interface).to_owned();
+    let is_asked = |ni: &&NiState| spec.interfaces.iter().any(|name| device_of(name) == device(ni));
+    let nis: Vec<_> = nis.iter().filter(|ni| spec.interfaces.is_empty() || is_asked(ni)).collect();
+    let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && device(ni) == *name);
+    let mut tcp: Vec<_> = nis.iter().filter(|ni| ni.tcp.is_some()).map(|ni| device(ni)).collect();
     tcp.retain(|name| !has_frames(name));
     tcp.dedup();
     // Without a list: a net whose frames can be captured does, and others may come later.
@@ -85,9 +87,17 @@ fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<()
     Err(CaptureError::Tcp { interfaces: tcp, ports })
 }
 
-/// What an NI's frames come by; an in-process one has none.
+/// The capture with the devices of the aliases that it names; other names stay, to be refused as they are.
+fn of_devices(spec: &CaptureSpec, devices: &[CaptureInterface]) -> CaptureSpec {
+    let is_known = |name: &str| devices.iter().any(|device| device.name == name);
+    let known = |name: &String| if is_known(device_of(name)) { device_of(name) } else { name }.to_owned();
+    CaptureSpec { interfaces: spec.interfaces.iter().map(known).collect(), ..spec.clone() }
+}
+
+/// What an NI's frames come by; an in-process one has none. NIs on the aliases of a device share its frames.
 fn interface_of(state: NiState) -> Option<CaptureInterface> {
     let xdp = state.xdp?;
     let link = if xdp.mode == XdpMode::Socket { Link::RawIp } else { Link::Ethernet };
-    Some(CaptureInterface { index: xdp.interface_index, name: state.config.interface, link })
+    let name = device_of(&state.config.interface).to_owned();
+    Some(CaptureInterface { index: xdp.interface_index, name, link })
 }

@@ -11,7 +11,7 @@ use lnet_tests::node::{Serving, Steady, nid_v4};
 use lnet_user::api::Lnet;
 use lnet_user::capture::{CaptureRecord, CaptureSpec};
 use lnet_user::internals::{self, WorkerInside as _};
-use lnet_user::node::XdpMode;
+use lnet_user::node::{NiConfig, XdpMode};
 use lnet_wire::frame::{CRC_OFFSET, FrameHeader};
 use lnet_wire::packet;
 
@@ -209,6 +209,40 @@ fn interfaces_come_and_go() {
         eprintln!("{modes:?}: {state:?}");
         drop(rails.end());
     }
+}
+
+/// An NI on an alias shares the rings of the device: captures of either name have the frames of both, as
+/// those of one interface, also where the alias alone has an NI.
+#[test]
+fn aliases_are_captured_as_their_device() {
+    if !privileged() {
+        return;
+    }
+    let rails = Rails::start(MODES);
+    let namespace = rails.netns.a();
+    let name = namespace.interface().name.clone();
+    let label = format!("{name}:7");
+    ip(namespace, &format!("address add 10.77.0.7/24 dev {name} label {label}"));
+    let [of_device, of_label, of_rest] = ["of-device", "of-label", "of-rest"].map(File::new);
+    let start = |file: &File, interface: &String| {
+        let spec = CaptureSpec { interfaces: vec![interface.clone()], ..file.spec(BOUNDLESS) };
+        rails.near.start_capture(&spec).unwrap();
+    };
+    start(&of_device, &name);
+    let alias = NiConfig::new("10.77.0.7@xdp9".parse().unwrap(), &label).mode(Some(MODES[0]));
+    enter(namespace, || rails.near.add_ni(&alias)).unwrap();
+    start(&of_label, &label);
+    for file in [&of_device, &of_label] {
+        let before = file.state(&rails.near).frame_count;
+        wait_until("frames are captured", PATIENCE, || file.state(&rails.near).frame_count > before + 100);
+        let (_, contents) = file.stop(&rails.near);
+        let names: Vec<_> = contents.interfaces.into_iter().map(|interface| interface.name).collect();
+        assert_eq!(names, [name.as_str()]);
+    }
+    enter(namespace, || rails.near.remove_ni(NiId(1), Duration::from_millis(5))).unwrap();
+    start(&of_rest, &name);
+    assert_eq!(of_rest.stop(&rails.near).1.interfaces.len(), 1);
+    drop(rails.end());
 }
 
 /// Under load: one capture ends by its limit, one misses frames, one ends with its node.
