@@ -128,7 +128,7 @@ impl Store {
     fn begin(&mut self, request: Request, client: EndPoint) {
         let Request { number, action, key, length_bytes, descriptor } = request;
         let begun = match action {
-            Action::Put if self.is_full() && !self.values.contains_key(&key) => Err(Outcome::NoRoom),
+            Action::Put if self.is_full_for(&key) => Err(Outcome::NoRoom),
             Action::Put => self.allocate(length_bytes).map(|buffer| {
                 let underway = Underway { client: client.clone(), number, key: Some(key), length_bytes };
                 (buffer, Operation::ActiveReceive { from: descriptor }, underway)
@@ -161,9 +161,11 @@ impl Store {
         self.reply(client, Reply { number, outcome, length_bytes: 0 });
     }
 
-    /// Whether there are as many values as may be, with those that are under way.
-    fn is_full(&self) -> bool {
-        self.values.len() + self.underway.len() >= VALUES_MAX
+    /// Whether there are as many values as may be, with those that are under way. A value that is to be
+    /// replaced makes room for one.
+    fn is_full_for(&self, key: &str) -> bool {
+        let replaced = usize::from(self.values.contains_key(key));
+        self.values.len() - replaced + self.underway.len() >= VALUES_MAX
     }
 
     /// A buffer for a value, in segments that the transport takes.
