@@ -182,7 +182,6 @@ fn daemons_ping_each_other_over_tcp_by_large_nids() {
     assert!(pinged.contains(&format!("primary nid: {}", nids[0])), "{pinged}");
 }
 
-/// Both NIs are reached at one address and port, and either goes without the other.
 /// The label of an alias names the interface with that address; the interface's own name goes on to name its
 /// own.
 #[test]
@@ -223,6 +222,7 @@ fn aliases_of_an_interface_are_nis_of_their_own() {
     two.a.bad(&format!("net add --net tcp --if {name}:8"), &["errno: -100", &expected]);
 }
 
+/// Both NIs are reached at one address and port, and either goes without the other.
 #[test]
 fn an_interface_is_on_two_tcp_nets() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
