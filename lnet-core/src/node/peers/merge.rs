@@ -13,8 +13,7 @@ use super::{LostNid, PeerNi, PeerTable, TOLD_MAX};
 impl PeerTable {
     /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since
     /// a NID is another one's by configuration or by its own account, stays as it is; the primary NIDs of
-    /// such peers are returned, which are to be asked again (LNet `peer.c: lnet_peer_data_present`,
-    /// `lnet_peer_merge_data`).
+    /// such peers are returned, which are to be asked again.
     pub(in crate::node) fn merge(&mut self, from: &Nid, primary: &Nid, told: &[Nid]) -> Vec<Nid> {
         let Some(peer) = self.get(from) else { return Vec::new() };
         if peer.is(CONFIGURED) {
