@@ -256,8 +256,8 @@ impl Exchange {
         }
     }
 
-    /// Sends a request of a test in its turn, and waits for its reply and for its bulk data, which comes back.
-    /// `body` makes the request of the match bits of reply and bulk data.
+    /// Sends a request of a test in its turn, and waits for its reply and for its bulk data, which comes
+    /// back. `body` makes the request of the match bits of reply and bulk data.
     pub(crate) async fn call(
         &self,
         call: Call,
