@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Cause, NiId, RxId, Status, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::PutRequest;
 use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_wire::{Nid, ProcessId};
 
 use crate::common::{NOW, Node, config, entry, get_header, interface, nid, put_request};
+use crate::multi_rail::{put, sent};
 
 const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
 
@@ -36,18 +37,6 @@ fn node(nids: &[Nid]) -> Node {
 /// The peer loses a NID.
 fn lose(node: &mut Node, nids: &[Nid], lost: Nid) {
     node.shard.update(NOW, Arc::new(topology(2, locals(), nids, &[lost])));
-}
-
-fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
-    let md = node.shard.bind(&node.md(10)).unwrap();
-    let target = ProcessId::lustre(to);
-    node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
-}
-
-/// What leaves, by all interfaces.
-fn sent(node: &mut Node) -> Vec<Transmit> {
-    let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
-    (0..2).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
 }
 
 /// What leaves next leaves from here to there, and then all that a message holds is home.

@@ -35,14 +35,14 @@ fn node(topology: Topology) -> Node {
     Node::new(ShardConfig { limits, topology: Arc::new(topology), ..config() })
 }
 
-fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
+pub(crate) fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
     let md = node.shard.bind(&node.md(10)).unwrap();
     let target = ProcessId::lustre(to);
     node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
 }
 
 /// What leaves, by all interfaces.
-fn sent(node: &mut Node) -> Vec<Transmit> {
+pub(crate) fn sent(node: &mut Node) -> Vec<Transmit> {
     let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
     (0..4).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
 }
