@@ -10,7 +10,7 @@ use lnet_wire::ping::{Features, NiStatus, PingInfo};
 use lnet_wire::{Discovery, Global, Nid};
 
 use super::Node;
-use super::peers::{TOLD_MAX, peer_state};
+use super::peers::{Peer, TOLD_MAX, peer_state};
 use super::pings::nids_of;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
@@ -26,8 +26,7 @@ impl<O: Clone> Node<O> {
         if self.peers.get(from).is_none() {
             self.peers.note_traffic(from);
         }
-        let Some(peer) = self.peers.get(from) else { return true };
-        let (before, former, former_sequence) = (peer.state, peer.told.clone(), peer.sequence);
+        let Some(before) = self.peers.get(from).map(|peer| peer.state) else { return true };
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let is_configured = before & peer_state::CONFIGURED != 0;
         let is_fixed = is_configured || self.settings.discovery() == Discovery::Verify;
@@ -45,6 +44,9 @@ impl<O: Clone> Node<O> {
         if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
             self.peers.reset(from);
         }
+        let is_known = |peer: &Peer| peer.told == told && peer.sequence == info.sequence();
+        let is_said_again =
+            before & peer_state::BAD_CONFIG != 0 && self.peers.get(from).is_some_and(is_known);
         self.peers.change(from, |peer| {
             let by_account = peer_state::MULTI_RAIL | peer_state::NO_DISCOVERY | peer_state::ROUTER_ENABLED;
             peer.state = peer.state & !by_account
@@ -58,8 +60,6 @@ impl<O: Clone> Node<O> {
             peer.told.clone_from(&told);
         });
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
-        let is_said_again =
-            before & peer_state::BAD_CONFIG != 0 && former == told && former_sequence == info.sequence();
         if is_multi_rail && is_discoverable && !is_fixed {
             let contradicting = self.peers.merge(from, &primary, &told);
             self.counters.contradicted += contradicting.len() as u64;
