@@ -10,8 +10,10 @@ use crate::uring::tcp::StreamId;
 
 /// The least payload that is not copied.
 pub(super) const LEND_MIN_BYTES: u32 = 8192;
-/// A stream with so many bytes queued gets no more until some have been sent.
-const QUEUED_MAX_BYTES: u64 = 1 << 20;
+/// A stream with so many bytes queued gets no more until some have been sent. The kernel's copy of a long
+/// message empties the caches, so that all code between two sends runs from memory: several such messages are
+/// to leave by one send.
+const QUEUED_MAX_BYTES: u64 = 4 << 20;
 
 /// Payload on its way to the shard that sends it.
 pub(super) enum Payload {
