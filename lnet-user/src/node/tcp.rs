@@ -106,8 +106,8 @@ impl NodeDriver {
         Ok((TcpNi { address, conns_per_peer, tos, interface_index, listeners: own, neighbours }, parts))
     }
 
-    /// What listens at the address of an NI: that of another NI with the same address, or new ones, one for
-    /// each port.
+    /// What listens at the address of an NI: that of another NI with the same address, or new ones, two for
+    /// each port: one is for peers on this host, which other interfaces may have.
     fn listeners(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Vec<OwnedFd>, NodeError> {
         let tunables = &self.config.sock;
         if tunables.accept == Accept::None {
@@ -125,8 +125,19 @@ impl NodeDriver {
         }
         let mut ports = vec![tunables.accept_port, tunables.accept_port_bulk];
         ports.dedup();
-        let listen = |port| port::listen((plan.address, port).into(), tunables.accept_backlog, options);
-        ports.into_iter().map(listen).collect()
+        let listen = |port, options: &SocketOptions| {
+            port::listen((plan.address, port).into(), tunables.accept_backlog, options)
+        };
+        let mut listeners = Vec::new();
+        for port in ports {
+            listeners.push(listen(port, options)?);
+            // Another interface may have the same address, and an NI of another node on it this port.
+            match listen(port, &options.loopback()) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => tracing::warn!(%error, "peers on this host do not reach the NI"),
+            }
+        }
+        Ok(listeners)
     }
 
     /// Connections of a peer by type, as they are asked for, as the node has them, or as an interface's link

@@ -88,7 +88,7 @@ fn tcp_nets_are_shown_as_kernel_nodes_show_theirs() {
     }
 }
 
-/// Of two NIs on one net only the one itself leads to its own NID.
+/// Without `--source` an NI leads to its own NID, with it another one does.
 #[test]
 fn a_node_pings_each_of_its_nis() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -101,6 +101,10 @@ fn a_node_pings_each_of_its_nis() {
     for interface in interfaces {
         let told = two.a.good(&format!("ping --timeout 10 {}@tcp", interface.ipv4));
         assert!(told.contains(&format!(" nid: {}@tcp\n", interface.ipv4)), "{told}");
+    }
+    let [first, second] = [0, 1].map(|rail| interfaces[rail].ipv4);
+    for (source, to) in [(first, second), (second, first)] {
+        two.a.good(&format!("ping --timeout 10 --source {source}@tcp {to}@tcp"));
     }
 }
 

@@ -322,7 +322,7 @@ impl TcpLnd {
     fn dial(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         let Some(dial) = self.link_mut(conn).dial else { return };
         let port = self.ports.iter().find(|port| port.ni() == dial.ni);
-        let made = port.map(|port| port.dialling_socket(dial.below));
+        let made = port.map(|port| port.dialling_socket(dial.to.ip(), dial.below));
         let Some(Ok((socket, source_port))) = made else {
             if let Some(Err(error)) = made {
                 tracing::debug!(%error, to = %dial.to, "a connection cannot be dialled");

@@ -56,10 +56,10 @@ impl TcpPort {
         vec![self.ring.as_fd()]
     }
 
-    /// A socket to dial with: bound to a privileged port below this one, or to any where the process may not
-    /// do that; and its port.
-    pub(super) fn dialling_socket(&self, below: u16) -> Result<(OwnedFd, u16), TcpError> {
-        let make = || reserved_dialler(self.address, below, &self.options);
+    /// A socket to dial this address with: bound to a privileged port below this one, or to any where the
+    /// process may not do that; and its port.
+    pub(super) fn dialling_socket(&self, to: IpAddr, below: u16) -> Result<(OwnedFd, u16), TcpError> {
+        let make = || reserved_dialler(self.address, below, to, &self.options);
         match make() {
             // A thread of the application may drive the shard, and be in another namespace.
             Err(TcpError::Socket { source: Errno::ADDRNOTAVAIL | Errno::NODEV, .. }) => {

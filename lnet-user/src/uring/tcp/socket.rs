@@ -2,7 +2,7 @@
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -65,6 +65,17 @@ impl Default for SocketOptions {
     }
 }
 
+/// Of `lo`, in each network namespace (`LOOPBACK_IFINDEX`, include/net/flow.h).
+const LOOPBACK_INDEX: u32 = 1;
+
+impl SocketOptions {
+    /// The same by `lo`, where Linux has all that a host sends to addresses of its own, whichever interfaces
+    /// have them.
+    pub(crate) const fn loopback(&self) -> Self {
+        Self { interface_index: Some(LOOPBACK_INDEX), ..*self }
+    }
+}
+
 /// What was tried, and the kernel's answer.
 type Refused = (&'static str, Errno);
 
@@ -96,8 +107,8 @@ pub(crate) fn listener(
     open().map_err(at(address))
 }
 
-/// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that
-/// port. Several sockets may have the same port, each to another destination: where connecting ends with
+/// A socket to dial this address with, bound to the last port of [`RESERVED_PORTS`] before `below` that is
+/// free, and that port. Several sockets may have the same port, each to another destination: where connecting ends with
 /// `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may bind to
 /// none of them, it is bound to any port, which counts as 0: the peer does not take its word then, and
 /// perhaps not its connection.
@@ -107,11 +118,13 @@ pub(crate) fn listener(
 pub(crate) fn reserved_dialler(
     source: IpAddr,
     below: u16,
+    to: IpAddr,
     options: &SocketOptions,
 ) -> Result<(OwnedFd, u16), TcpError> {
     let mut refused = ("bind", Errno::ADDRINUSE);
+    let options = if is_of_host(to) { options.loopback() } else { *options };
     let open = |address| {
-        let socket = open(address, options)?;
+        let socket = open(address, &options)?;
         set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
         bind(&socket, &scoped(address, options.interface_index)).map_err(|errno| ("bind", errno))?;
         Ok(socket)
@@ -129,6 +142,18 @@ pub(crate) fn reserved_dialler(
         }
     }
     Err(at(SocketAddr::new(source, 0))(refused))
+}
+
+/// Whether an address is one of this host's: the kernel would send from it what is sent to it.
+fn is_of_host(address: IpAddr) -> bool {
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // A datagram socket sends nothing when it is connected. Any port will do.
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, RESERVED_PORTS.start().to_owned()))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
 }
 
 /// Has a socket's packets have this type of service, or traffic class; `None` for the system's.

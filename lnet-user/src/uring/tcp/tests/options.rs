@@ -40,7 +40,7 @@ fn check(socket: &OwnedFd) {
 fn sockets_that_listen_dial_and_are_accepted_have_all_of_them() {
     for host in [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap()] {
         let listening = listener((host, 0).into(), 8, false, &OPTIONS).unwrap();
-        let (dialling, _) = reserved_dialler(host, 1024, &OPTIONS).unwrap();
+        let (dialling, _) = reserved_dialler(host, 1024, host, &OPTIONS).unwrap();
         let at = socket_address(Some(&listening)).unwrap();
         rustix::net::connect(&dialling, &at).unwrap();
         let accepted = rustix::net::accept(&listening).unwrap();

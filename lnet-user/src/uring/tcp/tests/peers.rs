@@ -171,7 +171,8 @@ fn who_may_have_no_reserved_port_dials_from_another() {
         let mut sets = capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::NET_BIND_SERVICE);
         set_capabilities(None, sets).unwrap();
-        reserved_dialler(Ipv4Addr::LOCALHOST.into(), 1024, &SocketOptions::default()).unwrap()
+        let host = Ipv4Addr::LOCALHOST.into();
+        reserved_dialler(host, 1024, host, &SocketOptions::default()).unwrap()
     });
     let (socket, port) = dialled.join().unwrap();
     let bound = socket_address(Some(&socket)).unwrap();
