@@ -30,7 +30,8 @@ pub struct Limits {
     /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a
     /// node that is no router has none.
     pub forwards: u32,
-    /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
+    /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this. Memory for one is touched
+    /// when it is first used.
     pub incoming: u32,
     /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
     /// shard, for a delay rule. What would be one more is dropped. No peer has more of them than may still

@@ -32,7 +32,6 @@ mod target;
 mod transmit;
 mod update;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -146,8 +145,9 @@ pub struct Shard {
     trackers: Trackers,
     peers: Peers,
     interfaces: Vec<ShardNi>,
-    /// Messages that arrive, by [`RxId`](crate::lnd::RxId).
-    incoming: Box<[Arriving]>,
+    /// Messages that arrive, by [`RxId`](crate::lnd::RxId): as far as any was ever used, of `incoming_max`.
+    incoming: Vec<Arriving>,
+    incoming_max: u32,
     /// Those that wait.
     delayed: DelayedMessages,
     /// Lazy portals, a bit each.
@@ -211,7 +211,8 @@ impl Shard {
             trackers: Trackers::new(limits.memory_descs),
             peers,
             interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
-            incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
+            incoming: Vec::with_capacity(limits.incoming as usize),
+            incoming_max: limits.incoming,
             delayed,
             lazy: 0,
             retry_lists: 0,

@@ -135,8 +135,10 @@ impl PrefetchHints for Shard {
 
 impl Uplink for Shard {
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
-        let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
-        assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
+        match self.incoming.get(rx.0 as usize) {
+            Some(arriving) => assert!(matches!(arriving, Arriving::Idle), "the LND uses {rx:?} twice"),
+            None => self.first_use(rx),
+        }
         self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, from, header) {
             Ok(None) => self.decide(ni, from, header, Scope::Arrived),
@@ -207,6 +209,13 @@ impl Uplink for Shard {
 }
 
 impl Shard {
+    /// Has room for a name that no LND has used yet: in memory that is there, and not touched before.
+    #[cold]
+    fn first_use(&mut self, rx: RxId) {
+        assert!(rx.0 < self.incoming_max, "{rx:?} is beyond the limits: {} names", self.incoming_max);
+        self.incoming.resize_with(rx.0 as usize + 1, || Arriving::Idle);
+    }
+
     /// A message is being put in place by its LND.
     #[inline]
     pub(super) fn deliver(&mut self, (ni, from): (NiId, &Nid), rx: RxId, header: &Header, inbound: Inbound) {

@@ -5,7 +5,7 @@ use lnet_wire::socklnd::ConnectionType;
 use super::connection::{Connection, Phase, Reading};
 use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
 use crate::list::NONE;
-use crate::lnd::{Cause, NiId, RxId, Status, Uplink};
+use crate::lnd::{Cause, NiId, Status, Uplink};
 use crate::time::Instant;
 
 impl Socklnd {
@@ -20,14 +20,12 @@ impl Socklnd {
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
         }
-        self.feed_starved(now, up);
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) than its driver
     /// can store.
     pub fn overrun(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         self.fault(now, conn.0, SocklndEvent::Overrun, up);
-        self.feed_starved(now, up);
     }
 
     /// A peer breaks the protocol: all connections with it end.
@@ -57,9 +55,8 @@ impl Socklnd {
     /// Ends a connection. What was not polled for sending waits for another one; what is under way ends with
     /// [`Socklnd::closed`], since the driver may use its memory until then.
     pub(super) fn close(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
-        if let Reading::Delayed { rx, .. } = self.connections[slot].reading {
-            up.received(now, rx, Status::Unknown(Cause::Reset));
-            self.release(rx);
+        if let Reading::Delayed { .. } = self.connections[slot].reading {
+            up.received(now, self.rx(slot), Status::Unknown(Cause::Reset));
             self.connections[slot].reading = Reading::Head;
         }
         if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
@@ -88,11 +85,9 @@ impl Socklnd {
         }
         let reading = connection.reading;
         self.connections.vacate(conn.0);
-        if let Reading::Payload { rx, .. } = reading {
-            up.received(now, rx, Status::Unknown(Cause::Reset));
-            self.release(rx);
+        if let Reading::Payload { .. } = reading {
+            up.received(now, self.rx(conn.0), Status::Unknown(Cause::Reset));
         }
-        self.feed_starved(now, up);
     }
 
     /// Gives the messages of a connection that wait back to its peer.
@@ -119,7 +114,6 @@ impl Socklnd {
     pub(super) fn part(&mut self, now: Instant, slot: u32) {
         self.ready.discard(&mut self.connections, slot);
         self.resumed.discard(&mut self.connections, slot);
-        self.starved.discard(&mut self.connections, slot);
         self.clear_timer(Timer::Connection(slot));
         let connection = &self.connections[slot];
         let (peer, kind, phase): (_, ConnectionType, _) =
@@ -136,13 +130,6 @@ impl Socklnd {
             peer.dialling.take_if(|dialling| *dialling == slot);
         }
         self.connections[slot].peer = NONE;
-    }
-
-    /// The name of a message that arrived is free.
-    pub(super) fn release(&mut self, rx: RxId) {
-        let name = rx.0 - self.first_name;
-        self.named[name as usize] = NONE;
-        self.names.push(name);
     }
 
     /// Ends what waits for a connection with a peer.
@@ -168,6 +155,5 @@ impl Socklnd {
             self.forget_peer(slot);
         }
         self.nis.retain(|known| known.ni != ni);
-        self.feed_starved(now, up);
     }
 }

@@ -1,6 +1,5 @@
 //! One connection: where its handshake and its stream stand.
 
-use lnet_wire::Header;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::socklnd::{
     ByteOrder, Checksum, ConnectionType, HELLO_MAX_BYTES, PREFIX_BYTES, REQUEST_MAX_BYTES, Version,
@@ -8,7 +7,7 @@ use lnet_wire::socklnd::{
 
 use super::Ends;
 use crate::list::{Link, List, NONE, linked};
-use crate::lnd::{NiId, RxId, Span};
+use crate::lnd::{NiId, Span};
 use crate::time::Instant;
 
 /// Bytes of the longest head of a piece.
@@ -25,8 +24,6 @@ const ACKS_MAX: usize = 8;
 pub(super) struct Ready;
 /// Marks connections whose bytes need wait no longer.
 pub(super) struct Resumed;
-/// Marks connections whose next message waits for a name.
-pub(super) struct Starved;
 /// Marks the connections of a peer.
 pub(super) struct OfPeer;
 /// Marks messages that are queued, or being sent.
@@ -34,7 +31,6 @@ pub(super) struct Queue;
 
 linked!(Connection, Ready, ready);
 linked!(Connection, Resumed, resumed);
-linked!(Connection, Starved, starved);
 linked!(Connection, OfPeer, of_peer);
 
 /// How far a connection has come.
@@ -61,12 +57,10 @@ pub(super) enum Phase {
 pub(super) enum Reading {
     /// Of a handshake or of a message's head.
     Head,
-    /// The head was read, and there is no name for the message.
-    Starved(Header),
     /// The shard has not decided about the message.
-    Delayed { rx: RxId, length_bytes: u32 },
+    Delayed { length_bytes: u32 },
     /// Payload, then some that is passed over.
-    Payload { rx: RxId, span: Span, skip_bytes: u32 },
+    Payload { span: Span, skip_bytes: u32 },
     /// Passed over: of a message that was dropped, or is larger than its place.
     Skip { left_bytes: u32 },
 }
@@ -157,7 +151,6 @@ pub(super) struct Connection {
     pub(super) silence: Option<Silence>,
     ready: Link,
     resumed: Link,
-    starved: Link,
     of_peer: Link,
 }
 
@@ -194,7 +187,6 @@ impl Connection {
             silence: None,
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
-            starved: Link::UNLINKED,
             of_peer: Link::UNLINKED,
         }
     }
@@ -210,6 +202,11 @@ impl Connection {
 
     pub(super) fn collected(&self) -> &[u8] {
         &self.input[..usize::from(self.input_bytes)]
+    }
+
+    /// Whether the shard knows of a message that arrives on it.
+    pub(super) const fn has_arriving(&self) -> bool {
+        matches!(self.reading, Reading::Delayed { .. } | Reading::Payload { .. })
     }
 
     /// Whether it has bytes for the driver.

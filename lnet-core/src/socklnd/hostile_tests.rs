@@ -5,32 +5,54 @@ use alloc::vec::Vec;
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
     ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
-    PrefixKind, REQUEST_MAX_BYTES, Version,
+    REQUEST_MAX_BYTES, Version,
 };
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::*;
+use crate::handle::{BufferHandle, Cookie, Kind};
 use crate::lnd::{PrefetchHints, RxId, Uplink, Verdict};
 use crate::testing::nid;
 
 const NI: NiId = NiId(1);
 const OWN: u8 = 2;
-const PEERS: u32 = 4;
+const PEERS: u32 = 6;
 const NOW: Instant = Instant(1);
 
-/// A shard that gets no messages.
+/// A shard that takes PUTs, and nothing else.
 struct Shard;
 
 impl PrefetchHints for Shard {}
 
 impl Uplink for Shard {
-    fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, _: &Header) -> Verdict {
-        Verdict::Drop
+    fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, header: &Header) -> Verdict {
+        let is_put = matches!(header.body, Body::Put { .. });
+        if is_put { Verdict::Deliver(span(header.payload_length)) } else { Verdict::Drop }
     }
 
     fn received(&mut self, _: Instant, _: RxId, _: Status) {}
 
     fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+}
+
+fn span(length_bytes: u32) -> Span {
+    let buffer = BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+    Span { buffer, offset_bytes: 0, length_bytes }
+}
+
+/// The head of a message from a host.
+fn head(from: u8, payload_length: u32, body: Body) -> [u8; PREFIX_BYTES + SMALL_HEADER_BYTES] {
+    let mut bytes = [0; PREFIX_BYTES + SMALL_HEADER_BYTES];
+    Prefix::message().encode(bytes.first_chunk_mut().unwrap());
+    let (source, destination) = (ProcessId::lustre(nid(0, from)), ProcessId::lustre(nid(0, OWN)));
+    let header = Header { source, destination, payload_length, body };
+    header.encode_small(bytes[PREFIX_BYTES..].first_chunk_mut().unwrap()).unwrap();
+    bytes
+}
+
+fn put(from: u8, payload_length: u32) -> [u8; PREFIX_BYTES + SMALL_HEADER_BYTES] {
+    let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 6, portal: 7, offset: 0 };
+    head(from, payload_length, body)
 }
 
 /// What became of a HELLO.
@@ -54,7 +76,7 @@ impl Node {
             shard: ShardId(0),
             pid: ProcessId::LUSTRE_PID,
             tunables: SockTunables::DEFAULT,
-            limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4, incoming: 4 },
+            limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4 },
             seed: 1,
         });
         sock.add_ni(SocklndNi {
@@ -224,16 +246,7 @@ fn what_is_missing_of_a_head_is_known_from_the_handshake_on() {
     let greeting = node.sock.accept(NOW, ends, &mut Shard).unwrap();
     assert_eq!(node.sock.missing_of_head(greeting), None);
     let conn = node.take(3, 3, 5, ConnectionType::BulkOut);
-    let mut bytes = [0; PREFIX_BYTES + SMALL_HEADER_BYTES];
-    let prefix = Prefix { kind: PrefixKind::Lnet, checksum: 0, cookies: [0; 2] };
-    prefix.encode(bytes.first_chunk_mut().unwrap());
-    let header = Header {
-        source: ProcessId::lustre(nid(0, 3)),
-        destination: ProcessId::lustre(nid(0, OWN)),
-        payload_length: 40,
-        body: Body::Reply { md: WireHandle::NONE },
-    };
-    header.encode_small(bytes[PREFIX_BYTES..].first_chunk_mut().unwrap()).unwrap();
+    let bytes = head(3, 40, Body::Reply { md: WireHandle::NONE });
     for from in 0..bytes.len() {
         assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len() - from));
         assert_eq!(node.sock.take(NOW, conn, &bytes[from..=from], &mut Shard), 1);
@@ -242,4 +255,57 @@ fn what_is_missing_of_a_head_is_known_from_the_handshake_on() {
     assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Skip(40), None));
     node.sock.placed(NOW, conn, 40, &mut Shard);
     assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len()));
+}
+
+/// Payload that comes byte by byte is progress, as with kernel nodes: it may go on for ever, and holds up its
+/// own connection alone.
+#[track_caller]
+fn served_beside_dripping(hosts: core::ops::Range<u8>, kinds: &[ConnectionType]) {
+    let mut node = Node::new();
+    let honest = node.take(1, 1, 5, ConnectionType::Control);
+    let mut dripping = Vec::new();
+    for host in hosts {
+        for kind in kinds {
+            let conn = node.take(host, host, 5, *kind);
+            node.sock.take(NOW, conn, &put(host, 100), &mut Shard);
+            dripping.push(conn);
+        }
+    }
+    let serve = |node: &mut Node, now| {
+        let head = put(1, 8);
+        assert_eq!(node.sock.take(now, honest, &head, &mut Shard), head.len());
+        assert_eq!(node.sock.wants(honest), Wants::Payload(span(8)));
+        node.sock.placed(now, honest, 8, &mut Shard);
+        assert_eq!(node.sock.wants(honest), Wants::Head);
+    };
+    let mut now = NOW;
+    for left in (1..100).rev() {
+        now = now + SockTunables::DEFAULT.timeout * 9 / 10;
+        for conn in &dripping {
+            assert!(matches!(node.sock.wants(*conn), Wants::Payload(span) if span.length_bytes == left + 1));
+            node.sock.placed(now, *conn, 1, &mut Shard);
+        }
+        node.sock.handle_timeout(now, &mut Shard);
+        serve(&mut node, now);
+        assert_eq!(node.sock.usage().incoming as usize, dripping.len());
+    }
+    // They stop.
+    now = now + SockTunables::DEFAULT.timeout;
+    node.closed.clear();
+    node.sock.handle_timeout(now, &mut Shard);
+    node.act();
+    node.closed.sort_unstable();
+    assert_eq!((node.closed.as_slice(), node.sock.usage().incoming), (dripping.as_slice(), 0));
+    serve(&mut node, now);
+}
+
+#[test]
+fn one_peer_that_drips_on_all_its_connections_holds_up_no_other_peer() {
+    use ConnectionType::{Any, BulkIn, BulkOut, Control};
+    served_beside_dripping(10..11, &[Control, BulkIn, BulkIn, BulkOut, BulkOut, Any, Any]);
+}
+
+#[test]
+fn peers_that_drip_on_one_connection_each_hold_up_no_other_peer() {
+    served_beside_dripping(10..9 + PEERS as u8, &[ConnectionType::BulkIn]);
 }

@@ -14,7 +14,8 @@
 //! Invariants: the identity of a peer is what its HELLO said, or its address where the dialler was not
 //! privileged; a connection carries messages only after both HELLOs; a message ends exactly once, and not
 //! before its driver has done with its memory; what an unfinished handshake may take
-//! is bounded, in memory and time; a message whose sending has not begun outlives its connection. Nothing
+//! is bounded, in memory and time; a message whose sending has not begun outlives its connection; one that
+//! arrives has the name of its connection, so that those of others hold it up in nothing. Nothing
 //! allocates after [`Socklnd::new`], but for lists of actions that are as long as there are connections.
 //!
 //! The driver takes all actions ([`Socklnd::poll_action`]) before it brings the next connection.
@@ -34,7 +35,6 @@ mod hostile_tests;
 #[cfg(test)]
 mod tests;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -45,7 +45,7 @@ use lnet_wire::{Nid, steer};
 
 use crate::handle::{ShardId, ShardSet};
 use crate::hash::Seed;
-use crate::list::{List, NONE};
+use crate::list::List;
 use crate::lnd::{NiId, Path, PathReport, Span, Status, TxId};
 use crate::schedule::Schedule;
 use crate::slab::Slab;
@@ -53,7 +53,7 @@ use crate::table::Table;
 use crate::time::{self, Instant};
 use crate::tunables::SockTunables;
 
-use connection::{Connection, Ready, Resumed, Starved};
+use connection::{Connection, Ready, Resumed};
 use peer::{Idle, SockPeer};
 use send::Item;
 
@@ -74,8 +74,6 @@ pub struct SocklndLimits {
     pub peers: u32,
     /// Messages on their way out.
     pub messages: u32,
-    /// Messages on their way in; a connection whose message would be one more is not read from meanwhile.
-    pub incoming: u32,
 }
 
 /// What a [`Socklnd`] is to be.
@@ -275,8 +273,6 @@ pub struct Socklnd {
     ready: List<Ready>,
     /// Connections whose bytes need wait no longer.
     resumed: List<Resumed>,
-    /// Connections whose next message waits for a name.
-    starved: List<Starved>,
     /// Accepted connections whose handshake is under way, the oldest first.
     handshakes: VecDeque<u32>,
     actions: VecDeque<Action>,
@@ -284,10 +280,7 @@ pub struct Socklnd {
     reports: VecDeque<(Path, PathReport)>,
     restarts: VecDeque<Nid>,
     timers: Schedule,
-    /// Names for messages that arrive.
-    names: Vec<u32>,
-    /// By name: the connection.
-    named: Box<[u32]>,
+    /// The name of what arrives on the first connection.
     first_name: u32,
     /// Peers that make room for others.
     idle: List<Idle>,
@@ -304,7 +297,7 @@ impl Socklnd {
     /// One without interfaces.
     #[must_use]
     pub fn new(config: SocklndConfig) -> Self {
-        let SocklndLimits { connections, handshakes, peers, messages, incoming } = config.limits;
+        let SocklndLimits { connections, handshakes, peers, messages } = config.limits;
         let seed = Seed::new(config.seed);
         Self {
             nis: Vec::new(),
@@ -313,15 +306,12 @@ impl Socklnd {
             items: Slab::new(messages),
             ready: List::new(),
             resumed: List::new(),
-            starved: List::new(),
             handshakes: VecDeque::with_capacity(handshakes as usize + 1),
             actions: VecDeque::new(),
             ended: VecDeque::with_capacity(messages as usize),
             reports: VecDeque::new(),
             restarts: VecDeque::new(),
             timers: Schedule::new(connections + peers),
-            names: (0..incoming).rev().collect(),
-            named: (0..incoming).map(|_| NONE).collect(),
             first_name: 0,
             idle: List::new(),
             is_checksum_error_due: config.tunables.injects_checksum_error,
@@ -339,7 +329,8 @@ impl Socklnd {
         self.sabotage = sabotage;
     }
 
-    /// Names messages that arrive from here on. To be called before the first interface comes.
+    /// Names messages that arrive from here on: one for each connection that there may be. To be called
+    /// before the first interface comes.
     pub const fn set_first_name(&mut self, first: u32) {
         self.first_name = first;
     }
@@ -381,7 +372,7 @@ impl Socklnd {
             connections: self.connections.used_count(),
             peers: self.peers.used_count(),
             messages: self.items.used_count(),
-            incoming: self.config.limits.incoming - self.names.len() as u32,
+            incoming: self.connections.used().filter(|(_, known)| known.has_arriving()).count() as u32,
         }
     }
 

@@ -18,9 +18,7 @@ impl Socklnd {
     pub fn wants(&self, conn: ConnId) -> Wants {
         let Some(connection) = self.connections.get(conn.0) else { return Wants::Nothing };
         match (connection.phase, connection.reading) {
-            (Phase::Dialling | Phase::Closed, _) | (_, Reading::Starved(_) | Reading::Delayed { .. }) => {
-                Wants::Nothing
-            }
+            (Phase::Dialling | Phase::Closed, _) | (_, Reading::Delayed { .. }) => Wants::Nothing,
             (_, Reading::Head) if connection.acks.is_full() => Wants::Nothing,
             (_, Reading::Head) => Wants::Head,
             (_, Reading::Payload { span, .. }) => Wants::Payload(span),
@@ -63,7 +61,6 @@ impl Socklnd {
             Phase::Dialling | Phase::Closing | Phase::Closed => bytes.len(),
         };
         self.watch(conn.0);
-        self.feed_starved(now, up);
         used
     }
 
@@ -153,38 +150,27 @@ impl Socklnd {
         }
     }
 
-    /// Asks the shard what becomes of a message, if there is a name for it.
+    /// The name of what arrives on a connection: one message at a time.
+    pub(super) const fn rx(&self, slot: u32) -> RxId {
+        RxId(self.first_name + slot)
+    }
+
+    /// Asks the shard what becomes of a message.
     fn arrive(&mut self, now: Instant, slot: u32, header: &Header, up: &mut impl Uplink) {
+        let rx = self.rx(slot);
         let connection = &mut self.connections[slot];
-        let Some(name) = self.names.pop() else {
-            connection.reading = Reading::Starved(*header);
-            self.starved.add(&mut self.connections, slot);
-            self.counters.add(SocklndEvent::IncomingFull);
-            return;
-        };
-        self.named[name as usize] = slot;
-        let rx = RxId(self.first_name + name);
         let peer = &self.peers[connection.peer];
         let (ni, from): (_, Nid) = (peer.ni, peer.nid);
         // Set before, since the shard may ask for the message to be resumed.
-        connection.reading = Reading::Delayed { rx, length_bytes: header.payload_length };
+        connection.reading = Reading::Delayed { length_bytes: header.payload_length };
         let verdict = up.header(now, ni, &from, rx, header);
-        self.decide(now, slot, rx, header.payload_length, verdict, up);
+        self.decide(now, slot, header.payload_length, verdict, up);
     }
 
-    fn decide(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        rx: RxId,
-        length_bytes: u32,
-        verdict: Verdict,
-        up: &mut impl Uplink,
-    ) {
+    fn decide(&mut self, now: Instant, slot: u32, length_bytes: u32, verdict: Verdict, up: &mut impl Uplink) {
         match verdict {
             Verdict::Delay => {}
             Verdict::Drop => {
-                self.release(rx);
                 self.connections[slot].checksum = None;
                 self.skip(slot, length_bytes);
             }
@@ -194,9 +180,9 @@ impl Socklnd {
                     // As kernel nodes do: a truncated message is not checked.
                     self.connections[slot].checksum = None;
                 }
-                self.connections[slot].reading = Reading::Payload { rx, span, skip_bytes };
+                self.connections[slot].reading = Reading::Payload { span, skip_bytes };
                 if span.length_bytes == 0 {
-                    self.filled(now, slot, rx, skip_bytes, up);
+                    self.filled(now, slot, skip_bytes, up);
                 }
             }
         }
@@ -210,39 +196,35 @@ impl Socklnd {
         let connection = &mut self.connections[conn.0];
         connection.received_at = now;
         match connection.reading {
-            Reading::Payload { rx, span, skip_bytes } => {
+            Reading::Payload { span, skip_bytes } => {
                 assert!(count <= span.length_bytes, "{count} bytes are placed in {span:?}");
                 let offset_bytes = span.offset_bytes + u64::from(count);
                 #[cfg(feature = "sabotage")]
                 let offset_bytes = if self.sabotage.offset_stuck { span.offset_bytes } else { offset_bytes };
                 let rest = Span { offset_bytes, length_bytes: span.length_bytes - count, ..span };
-                connection.reading = Reading::Payload { rx, span: rest, skip_bytes };
+                connection.reading = Reading::Payload { span: rest, skip_bytes };
                 if rest.length_bytes == 0 {
-                    self.filled(now, conn.0, rx, skip_bytes, up);
+                    self.filled(now, conn.0, skip_bytes, up);
                 }
             }
             Reading::Skip { left_bytes } => {
                 assert!(count <= left_bytes, "{count} bytes of {left_bytes} are passed over");
                 self.skip(conn.0, left_bytes - count);
             }
-            Reading::Head | Reading::Starved(_) | Reading::Delayed { .. } => {
-                unreachable!("{conn:?} wants no payload")
-            }
+            Reading::Head | Reading::Delayed { .. } => unreachable!("{conn:?} wants no payload"),
         }
         self.watch(conn.0);
-        self.feed_starved(now, up);
     }
 
     /// The wanted part of a payload is in place.
-    fn filled(&mut self, now: Instant, slot: u32, rx: RxId, skip_bytes: u32, up: &mut impl Uplink) {
+    fn filled(&mut self, now: Instant, slot: u32, skip_bytes: u32, up: &mut impl Uplink) {
         let connection = &mut self.connections[slot];
         if connection.checksum.take().is_some_and(|(expected, sum)| expected != sum.value()) {
             return self.fault(now, slot, SocklndEvent::BadChecksum, up);
         }
         connection.reading = Reading::Head;
-        self.release(rx);
         self.skip(slot, skip_bytes);
-        up.received(now, rx, crate::lnd::Status::Ok);
+        up.received(now, self.rx(slot), crate::lnd::Status::Ok);
     }
 
     /// Passes over the rest of a message; with its last byte it is acknowledged.
@@ -262,14 +244,17 @@ impl Socklnd {
 
     /// Goes on with a message that was delayed.
     pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        let slot = self.named[(rx.0 - self.first_name) as usize];
+        let slot = rx.0 - self.first_name;
         let Reading::Delayed { length_bytes, .. } = self.connections[slot].reading else {
             unreachable!("{rx:?} was not delayed")
         };
         self.connections[slot].received_at = now;
-        self.decide(now, slot, rx, length_bytes, verdict, up);
-        self.let_go_on(slot);
-        self.feed_starved(now, up);
+        self.decide(now, slot, length_bytes, verdict, up);
+        // It may just have ended.
+        if self.connections[slot].phase != Phase::Closed {
+            self.watch(slot);
+            self.resumed.add(&mut self.connections, slot);
+        }
     }
 
     /// Sees to it that a message that has begun to arrive is looked at when its time is up.
@@ -286,25 +271,6 @@ impl Socklnd {
     pub fn is_within_message(&self, conn: ConnId) -> bool {
         let connection = self.connections.get(conn.0);
         connection.is_some_and(|known| known.phase == Phase::Established && known.is_within_message())
-    }
-
-    /// Gives free names to messages that wait for one.
-    pub(super) fn feed_starved(&mut self, now: Instant, up: &mut impl Uplink) {
-        while !self.names.is_empty() && !self.starved.is_empty() {
-            let Some(slot) = self.starved.pop_front(&mut self.connections) else { return };
-            let Reading::Starved(header) = self.connections[slot].reading else { continue };
-            self.connections[slot].received_at = now;
-            self.arrive(now, slot, &header, up);
-            self.let_go_on(slot);
-        }
-    }
-
-    /// The bytes of a connection need wait no longer, if it has not just ended.
-    fn let_go_on(&mut self, slot: u32) {
-        if self.connections[slot].phase != Phase::Closed {
-            self.watch(slot);
-            self.resumed.add(&mut self.connections, slot);
-        }
     }
 }
 

@@ -134,7 +134,7 @@ fn with_all_types_three_refusals_are_the_end_of_it() {
 
 #[test]
 fn a_peer_of_this_host_has_no_more_connections_than_can_be_counted() {
-    let limits = SocklndLimits { connections: 1024, handshakes: 8, peers: 16, messages: 64, incoming: 4 };
+    let limits = SocklndLimits { connections: 1024, handshakes: 8, peers: 16, messages: 64 };
     let config = SocklndConfig { limits, ..Node::new(2, SockTunables::DEFAULT).sock.config };
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     node.sock = Socklnd::new(config);

@@ -34,8 +34,6 @@ named! {
         ConnectionsFull => "connections_full",
         /// There is no room for another peer.
         PeersFull => "peers_full",
-        /// A message waited, since as many as may be are under way.
-        IncomingFull => "incoming_full",
         /// Neither a connection request nor anything that has an answer.
         BadRequest => "bad_request",
         /// A request for a NID that is none of this node's.

@@ -89,7 +89,7 @@ struct Node {
 
 impl Node {
     fn new(host: u8, tunables: SockTunables) -> Self {
-        let limits = SocklndLimits { connections: 64, handshakes: 8, peers: 16, messages: 64, incoming: 4 };
+        let limits = SocklndLimits { connections: 64, handshakes: 8, peers: 16, messages: 64 };
         let config =
             SocklndConfig { shard: ShardId(0), pid: ProcessId::LUSTRE_PID, tunables, limits, seed: 1 };
         let mut sock = Socklnd::new(config);
@@ -561,29 +561,32 @@ fn a_delayed_message_stops_its_connection_and_no_other() {
 }
 
 #[test]
-fn more_messages_than_names_wait_without_harm() {
+fn messages_that_wait_for_their_shard_hold_up_no_other_connection() {
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
-    let hosts = 10..20;
     let mut waiting = Vec::new();
-    node.shard.verdicts = core::iter::repeat_n(Verdict::Delay, 4).collect();
-    for host in hosts.clone() {
+    node.shard.verdicts = core::iter::repeat_n(Verdict::Delay, 9).collect();
+    for host in 10..20 {
         let conn = played(&mut node, now, host, 1000, hello(host, Version::V3, ConnectionType::Control));
         let put = header(nid(0, host), node.nid, 8);
         let left = node.take(now, conn, &message(&put, [0; 2], 0), 500);
         waiting.push((conn, left));
     }
-    assert_eq!(node.shard.headers.len(), 4);
-    let delayed: Vec<_> = node.shard.headers.iter().map(|(_, rx, _)| *rx).collect();
-    for rx in delayed {
-        node.sock.resume(now, rx, Verdict::Drop, &mut node.shard);
+    assert_eq!((node.shard.headers.len(), node.shard.received.len()), (10, 1));
+    assert_eq!(node.sock.usage().incoming, 9);
+    let names: Vec<_> = node.shard.headers.iter().map(|(_, rx, _)| *rx).collect();
+    // The last one that came goes on first.
+    for (rx, verdict) in
+        names[..9].iter().rev().zip([Verdict::Drop, Verdict::Deliver(span(8))].iter().cycle())
+    {
+        node.sock.resume(now, *rx, *verdict, &mut node.shard);
     }
     while let Some(conn) = node.sock.poll_resumed() {
-        let index = waiting.iter().position(|(other, _)| *other == conn).unwrap();
-        let left = core::mem::take(&mut waiting[index].1);
-        waiting[index].1 = node.take(now, conn, &left, 500);
+        let (_, left) = waiting.iter_mut().find(|(other, _)| *other == conn).unwrap();
+        assert!(node.take(now, conn, &core::mem::take(left), 500).is_empty());
     }
-    assert!(waiting.iter().all(|(_, left)| left.is_empty()));
-    assert_eq!((node.shard.headers.len(), node.shard.received.len()), (10, 6));
+    let ended: Vec<_> = node.shard.received.iter().map(|(rx, _)| *rx).collect();
+    assert_eq!(ended, [9, 7, 5, 3, 1].map(|host| names[host]));
+    assert_eq!(node.sock.usage().incoming, 0);
 }
 
 #[test]

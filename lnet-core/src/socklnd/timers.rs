@@ -30,7 +30,6 @@ impl Socklnd {
                 Some(peer) => self.peer_due(now, peer),
             }
         }
-        self.feed_starved(now, up);
     }
 
     fn connection_due(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {

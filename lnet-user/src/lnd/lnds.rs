@@ -119,19 +119,20 @@ enum Route {
     InProcess,
 }
 
-/// The first names that LNDs have for messages that arrive; `xdp` names them from 0 on.
+/// The first names that LNDs have for messages that arrive; `xdp` names them from 0 on. Those of `tcp` are
+/// the last ones, since they are many: memory for names that were never used is not touched.
 #[derive(Clone, Copy, Debug)]
 struct FirstNames {
-    tcp: u32,
     in_process: u32,
     lo: u32,
+    tcp: u32,
 }
 
 impl FirstNames {
     fn new(limits: &Limits) -> Self {
-        let tcp = limits.incoming;
-        let in_process = tcp.saturating_add(TcpLnd::names_max(limits));
-        Self { tcp, in_process, lo: in_process.saturating_add(InProcessLnd::names_max(limits)) }
+        let in_process = limits.incoming;
+        let lo = in_process.saturating_add(InProcessLnd::names_max(limits));
+        Self { in_process, lo, tcp: lo.saturating_add(LoLnd::names_max(limits)) }
     }
 }
 
@@ -153,7 +154,7 @@ impl Lnds {
 
     /// Messages that may arrive at once by all LNDs of a shard with these limits.
     pub(crate) fn names_max(limits: &Limits) -> u32 {
-        FirstNames::new(limits).lo.saturating_add(LoLnd::names_max(limits))
+        FirstNames::new(limits).tcp.saturating_add(TcpLnd::NAMES_MAX)
     }
 
     #[inline]
@@ -335,14 +336,14 @@ impl Lnd for Lnds {
     }
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        if rx.0 >= self.first_names.lo {
+        if rx.0 >= self.first_names.tcp {
+            if let Some(lnd) = &mut self.tcp {
+                lnd.resume(now, rx, verdict, up);
+            }
+        } else if rx.0 >= self.first_names.lo {
             self.lo.resume(now, rx, verdict, up);
         } else if rx.0 >= self.first_names.in_process {
             if let Some(lnd) = &mut self.in_process {
-                lnd.resume(now, rx, verdict, up);
-            }
-        } else if rx.0 >= self.first_names.tcp {
-            if let Some(lnd) = &mut self.tcp {
                 lnd.resume(now, rx, verdict, up);
             }
         } else if let Some(lnd) = &mut self.xdp {

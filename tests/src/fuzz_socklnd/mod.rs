@@ -138,9 +138,7 @@ pub fn socklnd(bytes: &[u8]) {
             _ => node.lend(which),
         }
         node.settle();
-        if node.has_names() {
-            node.honest_speaks();
-        }
+        node.honest_speaks();
     }
     node.finish();
 }

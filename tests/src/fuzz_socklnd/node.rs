@@ -25,17 +25,15 @@ const HONEST: u8 = 1;
 const NODE: u8 = 2;
 /// The addresses of hostile peers.
 pub(super) const HOSTS: [u8; 3] = [3, 4, 5];
-const LIMITS: SocklndLimits =
-    SocklndLimits { connections: 10, handshakes: 3, peers: 6, messages: 16, incoming: 16 };
+const LIMITS: SocklndLimits = SocklndLimits { connections: 10, handshakes: 3, peers: 6, messages: 16 };
 /// Messages to hostile peers that are under way at most.
 const SENDING_MAX: usize = 8;
 /// Bytes of the honest peer's payloads.
 const PAYLOAD_BYTES: u32 = 8;
 const COOKIE: u64 = 7;
 
-/// Flags of an input: names for two messages only; two shards; diallers need no privileged port; the driver
-/// says later that bytes were sent.
-const FEW_NAMES: u8 = 1;
+/// Flags of an input: two shards; diallers need no privileged port; the driver says later that bytes were
+/// sent.
 const TWO_SHARDS: u8 = 2;
 const ACCEPT_ALL: u8 = 4;
 const SENDS_LATE: u8 = 8;
@@ -137,14 +135,13 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(flags: u8, verdicts: u8) -> Self {
-        let incoming = if flags & FEW_NAMES != 0 { 2 } else { LIMITS.incoming };
         let serving = ShardSet::all(if flags & TWO_SHARDS != 0 { 2 } else { 1 });
         let accept = if flags & ACCEPT_ALL != 0 { Accept::All } else { Accept::Secure };
         let mut sock = Socklnd::new(SocklndConfig {
             shard: home_of(&nid(HONEST), serving),
             pid: ProcessId::LUSTRE_PID,
             tunables: SockTunables { accept, ..SockTunables::DEFAULT },
-            limits: SocklndLimits { incoming, ..LIMITS },
+            limits: LIMITS,
             seed: 1,
         });
         sock.add_ni(SocklndNi { ni: NI, nid: nid(NODE), incarnation: 2, conns_per_peer: 2, serving });
@@ -207,11 +204,6 @@ impl Node {
         let (acknowledged, message) = self.heard.split_at(PREFIX_BYTES);
         assert_eq!((acknowledged, message.len()), (expected.as_slice(), bytes.len()));
         self.heard.clear();
-    }
-
-    /// Whether a message finds a name, whatever the hostile peers do.
-    pub(super) const fn has_names(&self) -> bool {
-        self.flags & FEW_NAMES == 0
     }
 
     /// The hostile connection that a number stands for.

@@ -205,11 +205,10 @@ fn sock_config(
             ..SockTunables::DEFAULT
         },
         limits: SocklndLimits {
-            connections: if plan.tight { 8 } else { 128 },
+            connections: limits.incoming,
             handshakes: if plan.tight { 2 } else { 16 },
             peers: if plan.tight { 5 } else { 24 },
             messages: transmits * u32::from(plan.shards[number]),
-            incoming: if plan.tight { 2 } else { limits.incoming },
         },
         seed: random.bits(),
         incarnations,
@@ -235,7 +234,7 @@ impl Node {
             .as_ref()
             .map_or_else(|| Arc::new(topology(plan, number)), |control| Arc::clone(&control.snapshot));
         let rails: Vec<_> = (0..plan.rails).map(|rail| nid(plan, number, rail)).collect();
-        let (limits, xfer_limits) =
+        let (mut limits, xfer_limits) =
             if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];
         let config = match plan.net {
@@ -257,7 +256,11 @@ impl Node {
                     ..XferTimes::DEFAULT
                 },
             })),
-            NetKind::Tcp => DriverConfig::Tcp(Box::new(sock_config(plan, &limits, number, secret, random))),
+            NetKind::Tcp => {
+                // A connection is the name of what arrives on it.
+                limits.incoming = if plan.tight { 8 } else { 128 };
+                DriverConfig::Tcp(Box::new(sock_config(plan, &limits, number, secret, random)))
+            }
         };
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {

@@ -96,7 +96,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(host: u8, connections: Vec<Connection>, units: Vec<Unit>) -> Self {
-        let limits = SocklndLimits { connections: 16, handshakes: 8, peers: 8, messages: 16, incoming: 8 };
+        let limits = SocklndLimits { connections: 16, handshakes: 8, peers: 8, messages: 16 };
         let sock = Socklnd::new(SocklndConfig {
             shard: ShardId(0),
             pid: ProcessId::LUSTRE_PID,

@@ -162,7 +162,6 @@ impl TcpLnd {
                     handshakes: HANDSHAKES_MAX,
                     peers: common.limits.peers,
                     messages: own.saturating_mul(u32::from(shards)),
-                    incoming: Self::names_max(common.limits),
                 },
                 seed: common.seed,
             });
@@ -194,10 +193,8 @@ impl TcpLnd {
         (0..shards).zip(Exchange::all(wakers, own)).map(make).collect()
     }
 
-    /// Messages that may arrive at once: names that it uses.
-    pub(crate) const fn names_max(limits: &Limits) -> u32 {
-        limits.incoming
-    }
+    /// Messages that may arrive at once, one on each connection: names that it uses.
+    pub(crate) const NAMES_MAX: u32 = CONNECTIONS_MAX;
 
     /// Names messages that arrive from here on. To be called before the first port comes.
     pub(crate) const fn set_first_name(&mut self, first: u32) {
