@@ -619,15 +619,16 @@ fn wire_test(test: &SelftestTest, features: u32) -> Result<Test, Refusal> {
     } else {
         Test::Brw { direction: direction as u16, flags: check, length_bytes, offset_bytes }
     };
-    // Kernel nodes panic at others, and where the offset has bulk data take a page more than its length does.
-    let pages = (offset_bytes % PAGE_BYTES).saturating_add(length_bytes).div_ceil(PAGE_BYTES);
+    // Kernel nodes panic at others, and where bulk data and all of the offset before it take more pages than
+    // the data alone: so at any offset of a page and more.
+    let pages = offset_bytes.saturating_add(length_bytes).div_ceil(PAGE_BYTES);
     match wire.bulk().filter(|_| pages == length_bytes.div_ceil(PAGE_BYTES)) {
         Some(_) => Ok(wire),
         None => refused(
             Errno::INVAL,
             format!(
                 "size={length_bytes} off={offset_bytes} check={check}: multiples of 8 are expected, a size of 8 to \
-                 1048576 in as many pages as without an offset, and a check of 1 to 4"
+                 1048576 that takes as many pages alone as with the offset before it, and a check of 1 to 4"
             ),
         ),
     }
