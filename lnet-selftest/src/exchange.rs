@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::source::{Offer, Source};
 
 /// Requests of this node that are under way at once; more wait.
-const CALLS_MAX: usize = 256;
+pub(crate) const CALLS_MAX: usize = 256;
 /// Those of the console, which do not wait behind those of tests: it asks for no more at once.
 pub(crate) const ORDERS_MAX: usize = 128;
 /// Replies and bulk data for requests of others that are under way at once, at most.

@@ -5,7 +5,8 @@
 //! consoles may be kernel nodes.
 //!
 //! Invariants: one thread has all state; a request is answered once or not at all; the memory that requests
-//! of others may occupy is bounded; what a session has started ends with it.
+//! of others may occupy is bounded, and so is the part of it that one of them has; what a session has started
+//! ends with it.
 //!
 //! Source: `lnet/selftest/{rpc,framework,ping_test,brw_test}.c`.
 
@@ -18,6 +19,7 @@ mod exchange;
 mod server;
 mod session;
 mod source;
+mod turns;
 
 #[cfg(test)]
 mod tests;

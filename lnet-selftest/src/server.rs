@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_user::api::{Entry, EventQueue, LnetError, QueuedEvent, ShardHandle, Target};
@@ -17,11 +16,12 @@ use lnet_wire::selftest::{
     PING_MAGIC, Ping, PingReply, REPLY_PORTAL, SessionId, SessionReply, StatReply, Status, StatusReply,
     TEST_PORTAL, VERSION, WORD_BYTES,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::exchange::{ANSWERS_MAX, CallError, Exchange, NO_RPCS};
+use crate::exchange::{ANSWERS_MAX, CALLS_MAX, CallError, Exchange, NO_RPCS, ORDERS_MAX};
 use crate::session::Sessions;
+use crate::turns::{Room, Turns};
 use crate::{bulk, client};
 
 /// Requests that a posted buffer takes.
@@ -30,6 +30,11 @@ const ROOM_REQUESTS: u32 = 64;
 const ROOMS: usize = 2;
 /// Requests to the framework that are answered at once.
 const FRAMEWORK_ANSWERS_MAX: usize = 64;
+/// Requests to the framework that wait: for any source as many as a console may have under way.
+const FRAMEWORK_ROOM: usize = 8 * ORDERS_MAX;
+/// Requests of tests that wait: for any source as many as a client may have under way, and for a kernel node
+/// the most units of three tests.
+const TEST_ROOM: usize = 64 * CALLS_MAX;
 /// How long a reply may be on its way.
 const REPLY_PATIENCE: Duration = Duration::from_secs(64);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,7 +58,14 @@ struct Requests {
     events: EventQueue,
     /// By user pointer: the shard, and what is posted there.
     rooms: Vec<(ShardHandle, Option<Entry>)>,
-    answers: Arc<Semaphore>,
+}
+
+/// The requests of a portal that are answered, and those that wait for that.
+struct Answers {
+    common: Rc<Common>,
+    turns: RefCell<Turns<(Message, Target, Instant)>>,
+    /// One that waited does so no more.
+    moved: Notify,
 }
 
 impl Server {
@@ -64,11 +76,14 @@ impl Server {
             sessions: RefCell::default(),
             sinks: RefCell::default(),
         });
-        let tests = ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX;
-        let portals = [(FRAMEWORK_PORTAL, FRAMEWORK_ANSWERS_MAX), (TEST_PORTAL, tests)];
-        let queues = portals.map(|(portal, answers)| Requests::post_all(exchange, portal, answers));
-        for requests in queues {
-            tokio::task::spawn_local(take_requests(Rc::clone(&common), requests?));
+        let framework = Turns::new(FRAMEWORK_ANSWERS_MAX, FRAMEWORK_ROOM, ORDERS_MAX);
+        let tests = Turns::new(ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX, TEST_ROOM, CALLS_MAX);
+        let portals = [(FRAMEWORK_PORTAL, framework), (TEST_PORTAL, tests)];
+        let queues = portals.map(|(portal, turns)| (Requests::post_all(exchange, portal), turns));
+        for (requests, turns) in queues {
+            let (common, turns) = (Rc::clone(&common), RefCell::new(turns));
+            let answers = Rc::new(Answers { common, turns, moved: Notify::new() });
+            tokio::task::spawn_local(take_requests(answers, requests?));
         }
         let watched = Rc::clone(&common);
         tokio::task::spawn_local(async move {
@@ -91,7 +106,7 @@ impl Server {
 }
 
 impl Requests {
-    fn post_all(exchange: &Exchange, portal: u32, answers: usize) -> Result<Self, LnetError> {
+    fn post_all(exchange: &Exchange, portal: u32) -> Result<Self, LnetError> {
         let lnet = &exchange.lnet;
         let events = exchange.create_event_queue(ROOMS as u32 * (ROOM_REQUESTS + 1))?;
         lnet.set_lazy(portal, true)?;
@@ -102,7 +117,7 @@ impl Requests {
         };
         let shards = homes.into_iter().flat_map(|shard| [(); ROOMS].map(|()| (shard.clone(), None)));
         let rooms = shards.collect();
-        let mut requests = Self { portal, events, rooms, answers: Arc::new(Semaphore::new(answers)) };
+        let mut requests = Self { portal, events, rooms };
         for room in 0..requests.rooms.len() {
             requests.post(room)?;
         }
@@ -127,7 +142,8 @@ impl Requests {
     }
 }
 
-async fn take_requests(common: Rc<Common>, mut requests: Requests) {
+async fn take_requests(answers: Rc<Answers>, mut requests: Requests) {
+    let counters = &answers.common.exchange.counters;
     while let Ok(queued) = requests.events.next().await {
         if queued.event.unlinked()
             && let Err(error) = requests.post(queued.event.user_ptr() as usize)
@@ -137,20 +153,57 @@ async fn take_requests(common: Rc<Common>, mut requests: Requests) {
         }
         let Some((request, from)) = request(&queued) else {
             let is_request = matches!(queued.event, Event::Put { .. });
-            common.exchange.counters.borrow_mut().dropped += u32::from(is_request);
+            counters.borrow_mut().dropped += u32::from(is_request);
             continue;
         };
         drop(queued);
-        common.exchange.counters.borrow_mut().received += 1;
-        let Ok(permit) = Arc::clone(&requests.answers).acquire_owned().await else { return };
-        let common = Rc::clone(&common);
-        tokio::task::spawn_local(async move {
-            if let Err(error) = common.answer(&request, from).await {
-                tracing::debug!(%error, from = %from.process.nid, "a selftest request is not answered");
-                common.exchange.counters.borrow_mut().errors += 1;
+        let nid = from.process.nid;
+        if !answers.has_room(nid).await {
+            tracing::debug!(from = %nid, "a selftest request is dropped: others of its source wait");
+            counters.borrow_mut().dropped += 1;
+            continue;
+        }
+        answers.turns.borrow_mut().push(nid, (request, from, Instant::now()));
+        counters.borrow_mut().received += 1;
+        answers.begin();
+    }
+}
+
+impl Answers {
+    /// Whether a source may have one more request wait; where those of many others fill the room, this waits.
+    async fn has_room(&self, source: Nid) -> bool {
+        loop {
+            let room = self.turns.borrow().room_for(source);
+            match room {
+                Room::Now => return true,
+                Room::None => return false,
+                Room::Later => self.moved.notified().await,
             }
-            drop(permit);
-        });
+        }
+    }
+
+    /// Answers the requests whose turn it is.
+    fn begin(self: &Rc<Self>) {
+        loop {
+            let next = self.turns.borrow_mut().next();
+            let Some((nid, (request, from, came_at))) = next else { return };
+            self.moved.notify_one();
+            if came_at.elapsed() > REPLY_PATIENCE {
+                // Its client has given it up.
+                self.common.exchange.counters.borrow_mut().dropped += 1;
+                self.turns.borrow_mut().done(nid);
+                continue;
+            }
+            let answers = Rc::clone(self);
+            tokio::task::spawn_local(async move {
+                if let Err(error) = answers.common.answer(&request, from).await {
+                    tracing::debug!(%error, from = %nid, "a selftest request is not answered");
+                    answers.common.exchange.counters.borrow_mut().errors += 1;
+                }
+                answers.turns.borrow_mut().done(nid);
+                answers.begin();
+            });
+        }
     }
 }
 

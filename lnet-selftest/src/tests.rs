@@ -11,9 +11,11 @@ use lnet_control::records::{
     SelftestState, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
-use lnet_user::api::{Ack, QueuedEvent, Target};
+use lnet_user::api::{Ack, Outgoing, QueuedEvent, Target};
 use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Threshold};
-use lnet_wire::selftest::{Check, REPLY_PORTAL};
+use lnet_wire::selftest::{
+    AddTest, Body, Brw, Check, Direction, FEATURES, MakeSession, Message, Name, REPLY_PORTAL, SessionId, Test,
+};
 use lnet_wire::steer::{Policy, Spread};
 
 const KEY: u32 = 7;
@@ -194,8 +196,8 @@ fn many_reads_at_once_are_answered() {
         }
         let clients = counters(&console, "c").await;
         for counted in clients.iter().chain(&counters(&console, "s").await) {
-            let SelftestCounters { brw_errors, rpc_errors, rpc_expired, .. } = *counted;
-            assert_eq!([brw_errors, rpc_errors, rpc_expired], [0; 3], "{counted:?}");
+            let SelftestCounters { brw_errors, rpc_errors, rpc_expired, rpc_dropped, .. } = *counted;
+            assert_eq!([brw_errors, rpc_errors, rpc_expired, rpc_dropped], [0; 4], "{counted:?}");
         }
         let moved = 200 * 4 * 4096;
         assert!(clients.iter().all(|client| client.received_bytes > moved), "{clients:?}");
@@ -288,16 +290,103 @@ fn a_console_is_answered_while_many_requests_wait() {
     });
 }
 
-/// Nodes that take part in no tests: more than are asked at once.
+/// Sends a request so many times.
+async fn flood(from: &Lnet, to: Nid, body: Body, count: usize) {
+    let shard = from.shard(0).unwrap();
+    let events = shard.create_event_queue(8).unwrap();
+    let service = body.request().unwrap().0;
+    let target = Target::new(to, service.portal(), service.match_bits());
+    let message = Message::new(FEATURES, body).encode();
+    for _ in 0..count {
+        let bytes = Buffer::from(message.to_vec());
+        let md = bytes.spec(Threshold::Count(1), MdOptions::NONE, events.handle());
+        let sent = shard.send(Outgoing::put(&md, bytes, &target, Ack::NotWanted, 0)).await.unwrap();
+        assert_eq!(sent.event.status(), Status::Ok);
+    }
+}
+
+/// Data and destinations that a server fetches, and that no entry has: the GETs of it get no REPLY.
+#[test]
+fn a_source_whose_answers_hang_keeps_no_other_from_its_own() {
+    const FLOOD: usize = 4000;
+    let nodes = [1, 2].map(|address| node("hanging", address));
+    let hostile = plain_node("hanging", 3);
+    let console = nodes[1].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("c", &[2])).await;
+        agreed(&console, add_group("s", &[1])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        for test in [SelftestTest::Ping, brw(true, 4096), brw(false, 4096)] {
+            agreed(&console, add_test(25, test)).await;
+        }
+        let (direction, flags) = (Direction::Write as u32, Check::Full as u32);
+        let write = Brw { reply_id: 1, bulk_id: 1, direction, length_bytes: 4096, flags };
+        flood(&hostile, nid(1), Body::Brw(write), FLOOD).await;
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        let query = || Command::Query { batch: "b".into(), test: 0, of_servers: false };
+        while agreed(&console, query()).await[0].active != 0 {
+            assert!(begun.elapsed() < PATIENCE / 2, "the batch does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let client = counters(&console, "c").await[0];
+        let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_expired, .. } = client;
+        assert_eq!([brw_errors, ping_errors, rpc_errors, rpc_expired], [0; 4], "{client:?}");
+        // What exceeds the share of a source in the places and in the room is dropped, and counted.
+        let begun = Instant::now();
+        loop {
+            let server = counters(&console, "s").await[0];
+            if (FLOOD - 3302..FLOOD).contains(&(server.rpc_dropped as usize)) {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{server:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let session = SessionId { nid: 3, stamp: 1 };
+        let name = Name::new("hostile").unwrap();
+        let make = MakeSession { reply_id: 1, session, force: 1, name };
+        flood(&hostile, nid(1), Body::MakeSession(make), 1).await;
+        let begun = Instant::now();
+        let is_lost = async || {
+            let stat = Command::Stat { targets: vec!["s".into()] };
+            let Ok(SelftestAnswer::Stats(stats)) = run(&console, stat).await else { panic!() };
+            stats[0][0].failed.is_some()
+        };
+        while !is_lost().await {
+            assert!(begun.elapsed() < PATIENCE, "the other session does not begin");
+        }
+        let test = AddTest {
+            reply_id: 1,
+            bulk_id: 1,
+            session,
+            batch: 1 << 32,
+            loop_count: 1,
+            concurrency: 1,
+            is_client: 1,
+            stops_on_error: 0,
+            destinations: 1,
+            test: Test::Ping { size_bytes: 0, flags: 0 },
+        };
+        flood(&hostile, nid(1), Body::AddTest(test), 500).await;
+        let begun = Instant::now();
+        agreed(&console, Command::Ping { targets: vec!["s".into()] }).await;
+        assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
+    });
+}
+
+/// A node that takes part in no tests.
+fn plain_node(name: &str, address: u8) -> Lnet {
+    let ni = NiConfig::new(nid(address), &format!("in-process:{name}"));
+    let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+    lnet.open().unwrap();
+    lnet
+}
+
+/// Such nodes: more than are asked at once.
 fn silent(name: &str) -> (Vec<u8>, Vec<Lnet>) {
     let addresses: Vec<u8> = (100..=100 + COMMANDS_MAX as u8).collect();
-    let nodes = addresses.iter().map(|address| {
-        let ni = NiConfig::new(nid(*address), &format!("in-process:{name}"));
-        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
-        lnet.open().unwrap();
-        lnet
-    });
-    let nodes = nodes.collect();
+    let nodes = addresses.iter().map(|address| plain_node(name, *address)).collect();
     (addresses, nodes)
 }
 
