@@ -108,10 +108,10 @@ pub(crate) fn listener(
 }
 
 /// A socket to dial this address with, bound to the last port of [`RESERVED_PORTS`] before `below` that is
-/// free, and that port. Several sockets may have the same port, each to another destination: where connecting ends with
-/// `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may bind to
-/// none of them, it is bound to any port, which counts as 0: the peer does not take its word then, and
-/// perhaps not its connection.
+/// free, and that port. Several sockets may have the same port, each to another destination: where connecting
+/// ends with `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may
+/// bind to none of them, it is bound to any port, which counts as 0: the peer does not take its word then,
+/// and perhaps not its connection.
 ///
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused: `EADDRINUSE` if all ports are taken.
