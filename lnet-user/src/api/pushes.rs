@@ -67,20 +67,19 @@ impl PushTargets {
         self.targets().iter().filter(|target| target.shard == shard && target.is_posted).count() as u32
     }
 
-    /// The next push. Dropping the future loses nothing.
-    pub(super) async fn next(&self) -> Push {
+    /// The next push, or `None` for one of which not all has come: the next entry is to be posted either way.
+    /// Dropping the future loses nothing.
+    pub(super) async fn next(&self) -> Option<Push> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    fn poll_next(&self, context: &Context<'_>) -> Poll<Push> {
+    fn poll_next(&self, context: &Context<'_>) -> Poll<Option<Push>> {
         // What comes after this wakes.
         self.waiting.register(context.waker());
         for target in self.targets().iter_mut() {
-            while let Ok(queued) = target.ring.pop() {
+            if let Ok(queued) = target.ring.pop() {
                 target.is_posted &= !queued.event.unlinked();
-                if let Some(push) = push_of(queued) {
-                    return Poll::Ready(push);
-                }
+                return Poll::Ready(push_of(queued));
             }
         }
         Poll::Pending

@@ -366,7 +366,9 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             () = runner.deadline() => runner.machine().handle_timeout(runner.clock.now()),
             Some(done) = work.next() => runner.report(done),
             push = runner.pushes.next() => {
-                runner.pushed(&push);
+                if let Some(push) = &push {
+                    runner.pushed(push);
+                }
                 if let Err(error) = core.post_push_targets() {
                     warn!(%error, "no room for the next push of a peer: tried again");
                 }

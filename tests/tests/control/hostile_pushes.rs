@@ -101,6 +101,43 @@ fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
     });
 }
 
+/// There is one place for a push on a shard: it is not that of a push that has not come.
+#[test]
+fn pushes_of_which_some_has_come_hold_up_no_others() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let stage = Stage::new("", 3);
+    let near = nid(stage.near);
+    let daemon = &stage.two.a;
+    let connected =
+        |number: u8| Dialler::connected(stage.dial(number), Greeting::new(nid(stranger(number)), near));
+    let begin = |dialler: &mut Dialler| {
+        let Greeting { source, destination, .. } = dialler.greeting;
+        let bytes = info(1, &[source]);
+        let (begun, rest) = bytes.split_at(20);
+        let header = header(source, destination, bytes.len() as u32, put(0, PUSH_BITS));
+        dialler.say(&[&message(Version::V3, &header), begun].concat());
+        rest.to_vec()
+    };
+    let taken = || pushes(daemon)[0];
+    stage.beside_a_load(|_| {
+        let before = taken();
+        let mut slow = connected(0);
+        let rest = begin(&mut slow);
+        for _ in 0..20 {
+            begin(&mut connected(1));
+        }
+        let mut other = connected(2);
+        push(&mut other, &info(1, &[other.greeting.source]));
+        other.ping();
+        wait_until("the other one's push is taken", PATIENCE, || taken() == before + 1);
+        slow.say(&rest);
+        slow.ping();
+        wait_until("the slow one's push is taken", PATIENCE, || taken() == before + 2);
+    });
+}
+
 #[test]
 fn a_node_that_lies_in_its_answers_is_counted_and_moves_nothing_of_others() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
