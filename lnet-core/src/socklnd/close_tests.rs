@@ -47,7 +47,7 @@ fn messages_end_once_their_stream_is_closed() {
     let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
     sent(&mut node, now, conn);
     let (own, peer) = (node.nid, nid(0, 1));
-    let whole = message(&header(peer, own, 100), [0; 2], 0);
+    let whole = message(&header(peer, own, LONG_BYTES), [0; 2], 0);
     node.take(now, conn, &whole[..whole.len() - 60], 1000);
     node.sock.submit(now, &transmit(3, own, peer, 100)).unwrap();
     assert_eq!(node.sock.poll_ready(), Some(conn));

@@ -1,5 +1,6 @@
 //! One connection: where its handshake and its stream stand.
 
+use lnet_wire::Header;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::socklnd::{
     ByteOrder, Checksum, ConnectionType, HELLO_MAX_BYTES, PREFIX_BYTES, REQUEST_MAX_BYTES, Version,
@@ -57,6 +58,8 @@ pub(super) enum Phase {
 pub(super) enum Reading {
     /// Of a handshake or of a message's head.
     Head,
+    /// The head of a short message was read, and its payload is to be there before it is matched.
+    Short(Header),
     /// The shard has not decided about the message.
     Delayed { length_bytes: u32 },
     /// Payload, then some that is passed over.

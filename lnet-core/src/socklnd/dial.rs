@@ -160,7 +160,7 @@ impl Socklnd {
             known.retry_at = now + min_reconnect;
         }
         self.close(now, slot, up);
-        self.launch(now, peer);
+        self.settle(now, peer);
     }
 
     /// A connection could not be made. What waits for it alone ends.

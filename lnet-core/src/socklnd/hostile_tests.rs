@@ -18,6 +18,8 @@ const NI: NiId = NiId(1);
 const OWN: u8 = 2;
 const PEERS: u32 = 6;
 const NOW: Instant = Instant(1);
+/// Payload that is matched before it is there.
+const LONG_BYTES: u32 = 5000;
 
 /// A shard that takes PUTs, and nothing else.
 struct Shard;
@@ -251,10 +253,36 @@ fn what_is_missing_of_a_head_is_known_from_the_handshake_on() {
         assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len() - from));
         assert_eq!(node.sock.take(NOW, conn, &bytes[from..=from], &mut Shard), 1);
     }
+    assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Whole(40), None));
+    node.sock.whole(NOW, conn, &mut Shard);
     // It was dropped.
     assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Skip(40), None));
     node.sock.placed(NOW, conn, 40, &mut Shard);
     assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len()));
+}
+
+/// No entry is matched by a message that is short and not there: it ends with its time.
+#[test]
+fn short_messages_are_matched_once_they_are_whole() {
+    let mut node = Node::new();
+    let push = |length_bytes| {
+        let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 6, portal: 0, offset: 0 };
+        head(3, length_bytes, body)
+    };
+    for (bytes, awaited) in [(put(3, 4096), 4096), (push(5000), 5000), (push(1 << 20), 16 << 10)] {
+        let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
+        node.sock.take(NOW, conn, &bytes, &mut Shard);
+        assert_eq!(node.sock.wants(conn), Wants::Whole(awaited));
+        assert_eq!(node.sock.usage().incoming, 0, "the shard knows nothing of it");
+        node.closed.clear();
+        node.sock.handle_timeout(NOW + SockTunables::DEFAULT.timeout, &mut Shard);
+        node.act();
+        assert_eq!(node.closed, [conn]);
+    }
+    // What is longer has a place at once.
+    let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
+    node.sock.take(NOW, conn, &put(3, 4097), &mut Shard);
+    assert_eq!(node.sock.wants(conn), Wants::Payload(span(4097)));
 }
 
 /// Payload that comes byte by byte is progress, as with kernel nodes: it may go on for ever, and holds up its
@@ -267,19 +295,21 @@ fn served_beside_dripping(hosts: core::ops::Range<u8>, kinds: &[ConnectionType])
     for host in hosts {
         for kind in kinds {
             let conn = node.take(host, host, 5, *kind);
-            node.sock.take(NOW, conn, &put(host, 100), &mut Shard);
+            node.sock.take(NOW, conn, &put(host, LONG_BYTES), &mut Shard);
             dripping.push(conn);
         }
     }
     let serve = |node: &mut Node, now| {
         let head = put(1, 8);
         assert_eq!(node.sock.take(now, honest, &head, &mut Shard), head.len());
+        assert_eq!(node.sock.wants(honest), Wants::Whole(8));
+        node.sock.whole(now, honest, &mut Shard);
         assert_eq!(node.sock.wants(honest), Wants::Payload(span(8)));
         node.sock.placed(now, honest, 8, &mut Shard);
         assert_eq!(node.sock.wants(honest), Wants::Head);
     };
     let mut now = NOW;
-    for left in (1..100).rev() {
+    for left in (LONG_BYTES - 100..LONG_BYTES).rev() {
         now = now + SockTunables::DEFAULT.timeout * 9 / 10;
         for conn in &dripping {
             assert!(matches!(node.sock.wants(*conn), Wants::Payload(span) if span.length_bytes == left + 1));

@@ -212,6 +212,8 @@ pub enum Wants {
     Payload(Span),
     /// So many are to be passed over, and then counted by [`Socklnd::placed`].
     Skip(u32),
+    /// They have to wait until there are so many; then it goes on with [`Socklnd::whole`].
+    Whole(u32),
     /// They have to wait, until the connection is polled by [`Socklnd::poll_resumed`].
     Nothing,
 }

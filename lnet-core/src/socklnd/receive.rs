@@ -5,12 +5,29 @@ use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{
     Acks, CHECKSUM_RANGE, Checksum, ConnectionType, PREFIX_BYTES, Prefix, PrefixKind, Version,
 };
-use lnet_wire::{Header, Nid, ProcessId};
+use lnet_wire::{Body, Header, Nid, ProcessId};
 
 use super::connection::{Phase, Reading};
 use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 use crate::lnd::{RxId, Span, Uplink, Verdict};
+use crate::node::PORTAL;
 use crate::time::Instant;
+
+/// Payload that is there before its message is matched, at most: one that comes slowly, or never, keeps no
+/// entry from others.
+const SHORT_MAX_BYTES: u32 = 4096;
+/// The same of pushes: a shard has one entry for those of all peers.
+const PUSH_MAX_BYTES: u32 = 16 << 10;
+
+/// How much of a message's payload is to be there before it is matched. That of a longer one goes straight
+/// into its place.
+fn awaited_bytes(header: &Header) -> u32 {
+    match (header.payload_length, &header.body) {
+        (length_bytes, Body::Put { portal: PORTAL, .. }) => length_bytes.min(PUSH_MAX_BYTES),
+        (length_bytes @ ..=SHORT_MAX_BYTES, _) => length_bytes,
+        _ => 0,
+    }
+}
 
 impl Socklnd {
     /// What is to become of the next bytes of a connection.
@@ -21,6 +38,7 @@ impl Socklnd {
             (Phase::Dialling | Phase::Closed, _) | (_, Reading::Delayed { .. }) => Wants::Nothing,
             (_, Reading::Head) if connection.acks.is_full() => Wants::Nothing,
             (_, Reading::Head) => Wants::Head,
+            (_, Reading::Short(header)) => Wants::Whole(awaited_bytes(&header)),
             (_, Reading::Payload { span, .. }) => Wants::Payload(span),
             (_, Reading::Skip { left_bytes }) => Wants::Skip(left_bytes),
         }
@@ -145,8 +163,20 @@ impl Socklnd {
             self.fault(now, slot, SocklndEvent::UnknownCookie, up);
         } else if expected != 0 && header.payload_length == 0 && expected != sum.value() {
             self.fault(now, slot, SocklndEvent::BadChecksum, up);
+        } else if awaited_bytes(&header) != 0 {
+            self.connections[slot].reading = Reading::Short(header);
         } else {
             self.arrive(now, slot, &header, up);
+        }
+    }
+
+    /// Goes on with a message that wants [`Wants::Whole`]: as many bytes are there.
+    pub fn whole(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        let connection = &mut self.connections[conn.0];
+        if let Reading::Short(header) = connection.reading {
+            connection.received_at = now;
+            self.arrive(now, conn.0, &header, up);
+            self.watch(conn.0);
         }
     }
 
@@ -211,7 +241,9 @@ impl Socklnd {
                 assert!(count <= left_bytes, "{count} bytes of {left_bytes} are passed over");
                 self.skip(conn.0, left_bytes - count);
             }
-            Reading::Head | Reading::Delayed { .. } => unreachable!("{conn:?} wants no payload"),
+            Reading::Head | Reading::Short(_) | Reading::Delayed { .. } => {
+                unreachable!("{conn:?} wants no payload")
+            }
         }
         self.watch(conn.0);
     }

@@ -10,6 +10,36 @@ enum Says {
     Yes,
 }
 
+/// A dial has reached the peer: its HELLO.
+fn dialled(node: &mut Node, now: Instant, conn: ConnId) -> Hello {
+    node.sock.dialled(now, conn, true, &mut node.shard);
+    let said = sent(node, now, conn);
+    let Ok(Parsed::Whole(_, request_bytes)) = ConnectionRequest::parse(&said) else { panic!("{said:?}") };
+    super::answer(&said[request_bytes..])
+}
+
+/// The peer's answer to a HELLO.
+fn reply(
+    node: &mut Node,
+    now: Instant,
+    conn: ConnId,
+    hello: &Hello,
+    version: Version,
+    connection: Option<ConnectionType>,
+) {
+    let said = Hello {
+        version,
+        source: ProcessId::lustre(hello.destination.nid),
+        destination: hello.source,
+        source_incarnation: 5,
+        connection,
+        ..*hello
+    };
+    let mut bytes = [0; HELLO_MAX_BYTES];
+    let length = said.encode(&mut bytes).unwrap();
+    node.take(now, conn, &bytes[..length], 1000);
+}
+
 /// Has a peer answer all dials for so many seconds; when it was dialled, in which version, and for which
 /// type.
 fn answer_dials(
@@ -31,12 +61,7 @@ fn answer_dials(
                 Action::Serve { .. } | Action::Ask { .. } => continue,
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             };
-            node.sock.dialled(now, conn, true, &mut node.shard);
-            let said = sent(node, now, conn);
-            let Ok(Parsed::Whole(_, request_bytes)) = ConnectionRequest::parse(&said) else {
-                panic!("{said:?}")
-            };
-            let hello = super::answer(&said[request_bytes..]);
+            let hello = dialled(node, now, conn);
             let kind = hello.connection.expect("a type is asked for");
             dials.push(((now.0 - from.0) / 1_000_000_000, hello.version, kind));
             assert!(dials.len() < 50, "it dials without a pause: {dials:?}");
@@ -44,18 +69,7 @@ fn answer_dials(
                 Says::None(version) => (version, None),
                 Says::Yes => (hello.version, Some(kind.inverted())),
             };
-            let said = Hello {
-                version,
-                source: hello.destination,
-                destination: hello.source,
-                source_incarnation: 5,
-                connection,
-                ..hello
-            };
-            let said = Hello { source: ProcessId::lustre(said.source.nid), ..said };
-            let mut bytes = [0; HELLO_MAX_BYTES];
-            let length = said.encode(&mut bytes).unwrap();
-            node.take(now, conn, &bytes[..length], 1000);
+            reply(node, now, conn, &hello, version, connection);
             while let Some(ready) = node.sock.poll_ready() {
                 sent(node, now, ready);
             }
@@ -176,4 +190,35 @@ fn an_answer_goes_to_the_process_that_is_connected() {
     // What is for another process does not go there.
     node.sock.submit(now, &transmit(4, own, source.nid, 0)).unwrap();
     assert!(matches!(node.sock.poll_action(), Some(Action::Dial { .. })));
+}
+
+/// A peer that says NONE once nothing waits for it any more is forgotten like others.
+#[test]
+fn a_peer_that_refuses_late_is_forgotten() {
+    let (mut node, start) = dialling(1);
+    let dial = |node: &mut Node| match node.sock.poll_action() {
+        Some(Action::Dial { conn, .. }) => conn,
+        action => panic!("{action:?}"),
+    };
+    let refuse = |node: &mut Node, now, conn, hello: &Hello| {
+        reply(node, now, conn, hello, Version::V3, None);
+        assert_eq!(node.sock.poll_action(), Some(Action::Close { conn }));
+        node.sock.closed(now, conn, &mut node.shard);
+    };
+    let conn = dial(&mut node);
+    let hello = dialled(&mut node, start, conn);
+    refuse(&mut node, start, conn, &hello);
+    let redialled_at = node.sock.poll_timeout().unwrap();
+    assert!(redialled_at > start);
+    node.sock.handle_timeout(redialled_at, &mut node.shard);
+    let conn = dial(&mut node);
+    let hello = dialled(&mut node, redialled_at, conn);
+    let late = start + SockTunables::DEFAULT.timeout;
+    node.sock.handle_timeout(late, &mut node.shard);
+    assert_eq!(node.sock.poll_ended(), Some((TxId(1), Status::NeverSent(Cause::Timeout))));
+    refuse(&mut node, late, conn, &hello);
+    while let Some(at) = node.sock.poll_timeout() {
+        node.sock.handle_timeout(at, &mut node.shard);
+    }
+    assert_eq!(node.sock.usage().peers, 0);
 }

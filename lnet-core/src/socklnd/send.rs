@@ -56,7 +56,10 @@ impl Socklnd {
         }
         let deadline = now + self.config.tunables.timeout;
         let item = Item { transmit: *transmit, deadline, end_bytes: 0, link: Link::UNLINKED };
-        let Ok(item) = self.items.insert(item) else { return Err(Full(tx)) };
+        let Ok(item) = self.items.insert(item) else {
+            self.settle(now, peer);
+            return Err(Full(tx));
+        };
         self.peers[peer].queue.push_back(&mut self.items, item);
         self.launch(now, peer);
         Ok(())

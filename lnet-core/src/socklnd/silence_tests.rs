@@ -39,8 +39,15 @@ fn half_a_message_ends_with_its_time_on_every_connection() {
     for version in VERSIONS {
         for kind in TYPES {
             for (keepalive, idle_seconds) in [(30, 0), (30, 60), (0, 0), (0, 60)] {
-                // Within the prefix or header, the header, the wanted payload, and what is passed over.
-                for (cut, verdict) in [(5, None), (70, None), (130, None), (130, Some(Verdict::Drop))] {
+                // Within the prefix or header, the header, payload that is to be whole, the wanted payload, and
+                // what is passed over.
+                for (cut, length_bytes, verdict) in [
+                    (5, 100, None),
+                    (70, 100, None),
+                    (130, 100, None),
+                    (130, LONG_BYTES, None),
+                    (130, LONG_BYTES, Some(Verdict::Drop)),
+                ] {
                     let tunables = SockTunables { keepalive: SECOND * keepalive, ..SockTunables::DEFAULT };
                     let (mut node, start) = (Node::new(2, tunables), Instant(1));
                     let conn = played(&mut node, start, 1, 1000, hello(1, version, kind));
@@ -48,8 +55,8 @@ fn half_a_message_ends_with_its_time_on_every_connection() {
                     node.shard.verdicts.extend(verdict);
                     let now = start + SECOND * idle_seconds;
                     pass(&mut node, start, now);
-                    let bytes = whole(version, &header(nid(0, 1), node.nid, 100));
-                    assert!(node.take(now, conn, &bytes[..cut], 1000).is_empty());
+                    let bytes = whole(version, &header(nid(0, 1), node.nid, length_bytes));
+                    node.take(now, conn, &bytes[..cut], 1000);
                     let what = format!("{version:?} {kind:?} {keepalive} {idle_seconds} {cut}");
                     pass(&mut node, now, now + SECOND * 49);
                     assert_eq!(node.count(SocklndEvent::Stalled), 0, "{what}");
@@ -71,14 +78,14 @@ fn a_message_that_waited_has_its_time_from_then_on() {
     node.shard.verdicts = core::iter::repeat_n(Verdict::Delay, 3).collect();
     for (conn, host) in conns.iter().zip(10..) {
         sent(&mut node, start, *conn);
-        let bytes = message(&header(nid(0, host), node.nid, 100), [0; 2], 0);
+        let bytes = message(&header(nid(0, host), node.nid, LONG_BYTES), [0; 2], 0);
         node.take(start, *conn, &bytes[..PREFIX_BYTES + 72], 1000);
     }
     let now = start + SECOND * 200;
     pass(&mut node, start, now);
     assert_eq!(node.count(SocklndEvent::Stalled), 0);
     node.sock.resume(now, node.shard.headers[0].1, Verdict::Drop, &mut node.shard);
-    node.sock.resume(now, node.shard.headers[1].1, Verdict::Deliver(span(100)), &mut node.shard);
+    node.sock.resume(now, node.shard.headers[1].1, Verdict::Deliver(span(LONG_BYTES)), &mut node.shard);
     pass(&mut node, now, now + SECOND * 49);
     assert_eq!(node.count(SocklndEvent::Stalled), 0);
     pass(&mut node, now, now + SECOND * 51);

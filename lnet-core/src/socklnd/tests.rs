@@ -27,6 +27,8 @@ mod silence;
 
 const NI: NiId = NiId(1);
 const SECOND: Duration = Duration::from_secs(1);
+/// Payload that is matched before it is there.
+const LONG_BYTES: u32 = 5000;
 
 /// A shard that takes every message into one span, or does what it is told.
 #[derive(Default)]
@@ -112,6 +114,11 @@ impl Node {
             let some = &left[..left.len().min(chunk)];
             let used = match self.sock.wants(conn) {
                 Wants::Nothing => break,
+                Wants::Whole(count) if left.len() < count as usize => break,
+                Wants::Whole(_) => {
+                    self.sock.whole(now, conn, &mut self.shard);
+                    0
+                }
                 Wants::Head => self.sock.take(now, conn, some, &mut self.shard),
                 Wants::Payload(span) => {
                     let count = some.len().min(span.length_bytes as usize);

@@ -203,7 +203,8 @@ impl Socklnd {
 impl Connection {
     /// Whether a message has begun to arrive, and waits for nothing but its own bytes.
     pub(super) const fn is_within_message(&self) -> bool {
-        self.input_bytes != 0 || matches!(self.reading, Reading::Payload { .. } | Reading::Skip { .. })
+        self.input_bytes != 0
+            || matches!(self.reading, Reading::Short(_) | Reading::Payload { .. } | Reading::Skip { .. })
     }
 
     /// When it has made no progress for too long, if it is to make some.

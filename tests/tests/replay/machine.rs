@@ -277,7 +277,13 @@ impl Machine {
                     self.sock.placed(self.now, conn, count as u32, &mut self.above);
                     count
                 }
-                wants @ (Wants::Skip(_) | Wants::Nothing) => panic!("{conn:?} wants {wants:?}"),
+                Wants::Whole(count) if left.len() >= count as usize => {
+                    self.sock.whole(self.now, conn, &mut self.above);
+                    0
+                }
+                wants @ (Wants::Skip(_) | Wants::Whole(_) | Wants::Nothing) => {
+                    panic!("{conn:?} wants {wants:?}")
+                }
             };
             left = &left[used..];
         }

@@ -116,6 +116,12 @@ impl Link {
             dial,
         }
     }
+
+    /// Bytes that have arrived and were not used.
+    fn arrived_bytes(&self) -> usize {
+        let pending = self.pending.iter().map(|(bytes, used)| bytes.length_bytes() - used);
+        self.early.len() + pending.sum::<usize>()
+    }
 }
 
 /// The tcp LND of one shard.

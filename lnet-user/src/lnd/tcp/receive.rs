@@ -75,11 +75,16 @@ impl TcpLnd {
             let wants = self.sock.wants(conn);
             let link = self.link_mut(conn);
             let is_empty = link.pending.is_empty() && link.early.is_empty();
-            if wants == Wants::Nothing && self.streams.lacks_buffers() && !self.set_aside(conn) {
+            let waits = match wants {
+                Wants::Nothing => true,
+                Wants::Whole(count) => link.arrived_bytes() < count as usize,
+                Wants::Head | Wants::Payload(_) | Wants::Skip(_) => false,
+            };
+            if waits && self.streams.lacks_buffers() && !self.set_aside(conn) {
                 self.sock.overrun(now, conn, up);
                 return self.act(now, up);
             }
-            if wants == Wants::Nothing || is_empty {
+            if waits || is_empty {
                 return self.receive(now, conn, id, wants, up, memory);
             }
             if !self.step(now, conn, wants, up, memory) {
@@ -129,6 +134,10 @@ impl TcpLnd {
         let left = bytes.len();
         let count = match wants {
             Wants::Nothing => 0,
+            Wants::Whole(_) => {
+                self.sock.whole(now, conn, up);
+                0
+            }
             Wants::Head => self.sock.take(now, conn, bytes, up),
             Wants::Skip(count) => {
                 let count = left.min(count as usize);
@@ -188,7 +197,8 @@ impl TcpLnd {
         if link.dial.is_some() {
             return;
         }
-        if link.has_ended && link.pending.is_empty() {
+        // The rest of a message that is to be whole does not come any more.
+        if link.has_ended && (link.pending.is_empty() || matches!(wants, Wants::Whole(_))) {
             self.sock.ended(now, conn, up);
             return self.act(now, up);
         }
@@ -219,7 +229,9 @@ impl TcpLnd {
                     }
                 }
             }
-            (Receiving::Nothing, Wants::Head | Wants::Payload(_) | Wants::Skip(_)) if !link.has_ended => {
+            (Receiving::Nothing, Wants::Head | Wants::Payload(_) | Wants::Skip(_) | Wants::Whole(_))
+                if !link.has_ended =>
+            {
                 let mode = match head_bytes {
                     _ if !is_bulk => Mode::Many,
                     Some(bytes) if link.follows_long => Mode::UpTo(bytes as u32),

@@ -53,6 +53,13 @@ pub(crate) struct ReceivedBytes {
     pub(super) length: u32,
 }
 
+impl ReceivedBytes {
+    /// How many.
+    pub(crate) fn length_bytes(&self) -> usize {
+        self.length as usize
+    }
+}
+
 /// What has happened.
 #[derive(Debug)]
 pub(crate) enum StreamEvent {

@@ -112,10 +112,13 @@ impl SockDriver {
 
     /// Uses what has arrived on a stream, as far as the protocol wants it.
     pub(super) fn feed(&mut self, now: Instant, conn: ConnId, up: &mut Up<'_, '_>) {
-        while let Some(link) = self.link_mut(conn).filter(|link| link.is_connected) {
+        loop {
+            let wants = self.sock.wants(conn);
+            let Some(link) = self.link_mut(conn).filter(|link| link.is_connected) else { return };
             let (end, early_bytes) = (link.end, link.early.len());
             let arrived_bytes = up.around.streams.arrived_bytes(end);
-            if early_bytes == 0 && arrived_bytes == 0 {
+            let lacks = matches!(wants, Wants::Whole(count) if early_bytes + arrived_bytes < count as usize);
+            if early_bytes == 0 && arrived_bytes == 0 || lacks {
                 if up.around.streams.has_ended(end) {
                     self.sock.ended(now, conn, up);
                     self.act(now, up);
@@ -127,8 +130,12 @@ impl SockDriver {
                 0 => up.around.streams.peek(end, count),
                 _ => link.early[..count].to_vec(),
             };
-            let used = match self.sock.wants(conn) {
+            let used = match wants {
                 Wants::Nothing => return,
+                Wants::Whole(_) => {
+                    self.sock.whole(now, conn, up);
+                    0
+                }
                 Wants::Head => self.sock.take(now, conn, &bytes, up),
                 Wants::Skip(left_bytes) => {
                     let count = left_bytes.min(count as u32);
