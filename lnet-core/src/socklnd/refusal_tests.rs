@@ -222,3 +222,28 @@ fn a_peer_that_refuses_late_is_forgotten() {
     }
     assert_eq!(node.sock.usage().peers, 0);
 }
+
+#[test]
+fn an_unprivileged_dialler_is_its_address() {
+    let tunables = SockTunables { accept: crate::tunables::Accept::All, ..SockTunables::DEFAULT };
+    let (mut node, now) = (Node::new(2, tunables), Instant(1));
+    // It says that it is host 7.
+    let conn = played(&mut node, now, 1, 4000, hello(7, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    node.take(now, conn, &message(&header(nid(0, 7), node.nid, 4), [0; 2], 0), 500);
+    let (from, _, header) = node.shard.headers[0];
+    let known = ProcessId { nid: nid(0, 1), pid: ProcessId::USER_FLAG | 4000 };
+    assert_eq!((from, header.source), (nid(0, 1), known));
+    // The answer goes back there, and nowhere once it is gone.
+    let own = node.nid;
+    let answer = Transmit {
+        header: Header { destination: known, ..super::header(own, known.nid, 0) },
+        ..transmit(3, own, known.nid, 0)
+    };
+    node.sock.submit(now, &answer).unwrap();
+    assert_eq!(sent(&mut node, now, conn).len(), PREFIX_BYTES + 72);
+    assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::Ok)));
+    node.sock.ended(now, conn, &mut node.shard);
+    node.sock.submit(now, &answer).unwrap();
+    assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::NeverSent(Cause::Unreachable))));
+}

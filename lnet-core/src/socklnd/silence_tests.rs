@@ -39,8 +39,8 @@ fn half_a_message_ends_with_its_time_on_every_connection() {
     for version in VERSIONS {
         for kind in TYPES {
             for (keepalive, idle_seconds) in [(30, 0), (30, 60), (0, 0), (0, 60)] {
-                // Within the prefix or header, the header, payload that is to be whole, the wanted payload, and
-                // what is passed over.
+                // Within the prefix or header, the header, payload that is to be whole, the wanted payload,
+                // and what is passed over.
                 for (cut, length_bytes, verdict) in [
                     (5, 100, None),
                     (70, 100, None),
