@@ -269,7 +269,7 @@ fn short_messages_are_matched_once_they_are_whole() {
         let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 6, portal: 0, offset: 0 };
         head(3, length_bytes, body)
     };
-    for (bytes, awaited) in [(put(3, 4096), 4096), (push(5000), 5000), (push(1 << 20), 16 << 10)] {
+    for (bytes, awaited) in [(put(3, 4095), 4095), (push(5000), 5000), (push(1 << 20), 16 << 10)] {
         let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
         node.sock.take(NOW, conn, &bytes, &mut Shard);
         assert_eq!(node.sock.wants(conn), Wants::Whole(awaited));
@@ -281,8 +281,8 @@ fn short_messages_are_matched_once_they_are_whole() {
     }
     // What is longer has a place at once.
     let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
-    node.sock.take(NOW, conn, &put(3, 4097), &mut Shard);
-    assert_eq!(node.sock.wants(conn), Wants::Payload(span(4097)));
+    node.sock.take(NOW, conn, &put(3, 4096), &mut Shard);
+    assert_eq!(node.sock.wants(conn), Wants::Payload(span(4096)));
 }
 
 /// Payload that comes byte by byte is progress, as with kernel nodes: it may go on for ever, and holds up its

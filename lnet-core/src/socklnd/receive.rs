@@ -13,9 +13,9 @@ use crate::lnd::{RxId, Span, Uplink, Verdict};
 use crate::node::PORTAL;
 use crate::time::Instant;
 
-/// Payload that is there before its message is matched, at most: one that comes slowly, or never, keeps no
+/// Payload of fewer bytes is there before its message is matched: one that comes slowly, or never, keeps no
 /// entry from others.
-const SHORT_MAX_BYTES: u32 = 4096;
+const LONG_MIN_BYTES: u32 = 4096;
 /// The same of pushes: a shard has one entry for those of all peers.
 const PUSH_MAX_BYTES: u32 = 16 << 10;
 
@@ -24,7 +24,7 @@ const PUSH_MAX_BYTES: u32 = 16 << 10;
 fn awaited_bytes(header: &Header) -> u32 {
     match (header.payload_length, &header.body) {
         (length_bytes, Body::Put { portal: PORTAL, .. }) => length_bytes.min(PUSH_MAX_BYTES),
-        (length_bytes @ ..=SHORT_MAX_BYTES, _) => length_bytes,
+        (length_bytes @ ..LONG_MIN_BYTES, _) => length_bytes,
         _ => 0,
     }
 }
