@@ -144,9 +144,8 @@ pub enum Event {
         offset_bytes: u32,
     },
     /// An idle descriptor was unlinked: explicitly, with the status `Unknown(Cancelled)` where an ACK or a
-    /// REPLY to one of its requests may still have come, of which nothing will be told; with a timeout as
-    /// status because such a response did not come in time; or with `Unknown(Reset)` because the peer that
-    /// was to send it has begun a new life. (LNet's has no status.)
+    /// REPLY to one of its requests may still have come, of which nothing will be told; or with a timeout as
+    /// status because such a response did not come in time. (LNet's has no status.)
     Unlink {
         /// The descriptor.
         md: EventMd,

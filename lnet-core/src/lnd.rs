@@ -243,9 +243,7 @@ pub trait Uplink: PrefetchHints {
         false
     }
 
-    /// A peer NI has begun a new life: what was under way to it ends, and what it was to answer. Each shard
-    /// that has sent to the former life is told once, after all good ends of messages to that one, and before
-    /// those of messages to the new one.
+    /// A peer has begun a new life: what was under way to it ends.
     fn restarted(&mut self, _peer: &Nid) {}
 
     /// What has been learned of a path. It counts where paths are chosen.

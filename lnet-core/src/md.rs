@@ -2,8 +2,8 @@
 //!
 //! The core knows a buffer by its length alone; the bytes are the driver's. Invariant: a descriptor lives
 //! until no operation is under way on it *and* it was unlinked (explicitly, with its entry, or because it
-//! was used up and asked for that, or because a response did not come in time or its peer has begun a new
-//! life), and exactly the event that reports its end is marked `unlinked`.
+//! was used up and asked for that, or because a response did not come in time), and exactly the event that
+//! reports its end is marked `unlinked`.
 
 use core::ops::BitOr;
 

@@ -25,8 +25,6 @@ struct Tracker {
     md: u32,
     /// Whom the last request went to; the wildcard while it waits for that.
     peer: Nid,
-    /// Whether others went elsewhere.
-    has_others: bool,
     /// Responses that have not come, by [`Response`].
     awaited: [u32; 2],
     link: Link,
@@ -60,15 +58,8 @@ impl Trackers {
         (now, deadline): (Instant, Instant),
     ) -> u32 {
         let slot = if tracker == NONE {
-            let fresh = Tracker {
-                deadline,
-                asked: now,
-                md,
-                peer: *peer,
-                has_others: false,
-                awaited: [0; 2],
-                link: Link::UNLINKED,
-            };
+            let fresh =
+                Tracker { deadline, asked: now, md, peer: *peer, awaited: [0; 2], link: Link::UNLINKED };
             let Ok(slot) = self.trackers.insert(fresh) else { unreachable!("a descriptor has two trackers") };
             slot
         } else {
@@ -78,7 +69,6 @@ impl Trackers {
         let latest = self.trackers.get(self.order.last()).map_or(deadline, |last| last.deadline);
         let tracker = &mut self.trackers[slot];
         tracker.deadline = deadline.max(latest);
-        tracker.has_others |= tracker.peer != *peer;
         (tracker.asked, tracker.peer) = (now, *peer);
         tracker.awaited[response as usize] += 1;
         self.order.push_back(&mut self.trackers, slot);
@@ -91,14 +81,9 @@ impl Trackers {
         if tracker == NONE {
             return;
         }
-        let Tracker { peer: known, has_others, awaited, .. } = &mut self.trackers[tracker];
-        if known.is_any() {
+        let known = &mut self.trackers[tracker].peer;
+        if known.is_any() || known == former {
             *known = *peer;
-        } else if known == former {
-            *has_others |= known != peer && awaited.iter().sum::<u32>() > 1;
-            *known = *peer;
-        } else {
-            *has_others |= known != peer;
         }
     }
 
@@ -113,22 +98,6 @@ impl Trackers {
     /// When the last request started whose response is awaited; `None` for no tracker.
     pub(crate) fn asked(&self, tracker: u32) -> Option<Instant> {
         self.trackers.get(tracker).map(|tracker| tracker.asked)
-    }
-
-    /// The first tracker, or [`NONE`].
-    pub(crate) const fn first(&self) -> u32 {
-        self.order.first()
-    }
-
-    /// The tracker in `next`, if it is one, and moves that on: so it may be ended before the next step.
-    pub(crate) fn step(&self, next: &mut u32) -> Option<u32> {
-        List::<Deadlines>::step(&self.trackers, next)
-    }
-
-    /// The descriptor of a tracker, and how many responses it awaits, if those are from this peer NI alone.
-    pub(crate) fn awaited_from(&self, tracker: u32, peer: &Nid) -> Option<(u32, u32)> {
-        let tracker = &self.trackers[tracker];
-        (tracker.peer == *peer && !tracker.has_others).then(|| (tracker.md, tracker.awaited.iter().sum()))
     }
 
     /// Ends a tracker.

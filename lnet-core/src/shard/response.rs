@@ -1,11 +1,11 @@
 //! ACK and REPLY at the initiator (LNet `lib-move.c: lnet_parse_ack`, `lnet_parse_reply`).
 
-use lnet_wire::{Header, Nid, WireHandle};
+use lnet_wire::{Header, WireHandle};
 
 use super::target::{Inbound, Refusal};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
-use crate::lnd::{Cause, Span, Status};
+use crate::lnd::Span;
 use crate::md::{MdOptions, Withheld};
 use crate::stats::{DelayReason, DropReason};
 
@@ -54,22 +54,6 @@ impl Shard {
             Err(DropReason::MdExhausted)
         } else {
             Ok(slot)
-        }
-    }
-
-    /// A peer NI has begun a new life, which answers nothing that the former one was asked: what awaits such
-    /// responses is unlinked, as when they do not come in time. Spared are requests that an LND has, which go
-    /// to the new life or end by themselves; responses that arrive; descriptors that await responses of other
-    /// peers too; and those without a threshold, which outlive a lost response.
-    #[cold]
-    pub(super) fn lose_responses(&mut self, peer: &Nid) {
-        let mut next = self.trackers.first();
-        while let Some(tracker) = self.trackers.step(&mut next) {
-            let Some((slot, awaited)) = self.trackers.awaited_from(tracker, peer) else { continue };
-            let md = &self.mds[slot];
-            if awaited > md.operations && !md.is_infinite() {
-                self.unlink_slot(slot, Status::Unknown(Cause::Reset));
-            }
         }
     }
 

@@ -191,8 +191,6 @@ impl Uplink for Shard {
 
     fn restarted(&mut self, peer: &Nid) {
         self.note_peer(peer, PeerChange::Restarted);
-        self.lose_responses(peer);
-        self.wake();
     }
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {

@@ -16,7 +16,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::ProcessId;
 
 use crate::common::{
-    MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, config, from, get_request, interface, nid, put_request,
+    MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, config, get_request, interface, nid, put_request,
     reply_header,
 };
 
@@ -350,88 +350,4 @@ fn without_a_queue_a_descriptor_goes_in_silence() {
     node.shard.handle_timeout(NOW + TIMEOUT);
     assert!(node.events().is_empty());
     assert_eq!((node.shard.usage().memory_descs, node.shard.counters().response_timeouts), (0, 1));
-}
-
-#[test]
-fn a_new_life_of_a_peer_answers_nothing_that_the_former_one_was_asked() {
-    let mut node = Node::new(config());
-    let reset = Status::Unknown(Cause::Reset);
-    for get in [false, true] {
-        let (md, other) = (bind(&mut node, 2), bind(&mut node, 2));
-        if get {
-            node.shard.get(NOW, &get_request(md)).unwrap();
-        } else {
-            node.shard.put(NOW, &acked(md)).unwrap();
-        }
-        node.shard.put(NOW, &PutRequest { ack: true, ..put_request(other, 3) }).unwrap();
-        (0..2).for_each(|_| send(&mut node));
-        node.events();
-        node.shard.restarted(&nid(1, 2));
-        let event = node.event();
-        assert_eq!((said(&event), event.md()), ((EventKind::Unlink, reset, true), md));
-        let late = if get { reply_header(md, 3) } else { ack_header(md) };
-        node.assert_drop(&late, DropReason::UnknownMd);
-        node.shard.restarted(&nid(1, 2));
-        assert!(node.events().is_empty());
-        assert_ne!(node.arrive(&from(3, ack_header(other))), Verdict::Drop);
-        assert_eq!(said(&node.event()), (EventKind::Ack, Status::Ok, true));
-        assert_eq!((node.shard.usage().trackers, node.shard.usage().memory_descs), (0, 0));
-    }
-    assert_eq!(node.shard.counters().response_timeouts, 0);
-    assert_eq!(node.shard.poll_health(), None, "the new life is as good as any");
-}
-
-/// The LND still has the request, and sends it to the new life or says that it is lost; or it has the
-/// response.
-#[test]
-fn what_is_under_way_as_a_peer_begins_a_new_life_ends_by_itself() {
-    let mut node = Node::new(config());
-    let md = bind(&mut node, 2);
-    node.shard.get(NOW, &get_request(md)).unwrap();
-    node.shard.restarted(&nid(1, 2));
-    let transmit = take(&mut node);
-    node.shard.restarted(&nid(1, 2));
-    node.shard.sent(NOW, transmit.tx, Status::Ok);
-    assert_eq!(said(&node.event()), (EventKind::Send, Status::Ok, false));
-    let reply = reply_header(md, 3);
-    assert_ne!(node.shard.header(NOW, NI, &reply.source.nid, RxId(1), &reply), Verdict::Drop);
-    node.shard.restarted(&nid(1, 2));
-    node.shard.received(NOW, RxId(1), Status::Ok);
-    assert_eq!(said(&node.event()), (EventKind::Reply, Status::Ok, true));
-}
-
-/// A descriptor cannot tell which of its responses is lost: as at the deadline all are given up.
-#[test]
-fn a_descriptor_that_has_lost_one_response_ends_with_what_is_under_way() {
-    let mut node = Node::new(config());
-    let md = bind(&mut node, 4);
-    (0..2).for_each(|_| node.shard.put(NOW, &acked(md)).unwrap());
-    send(&mut node);
-    node.events();
-    let second = take(&mut node);
-    node.shard.restarted(&nid(1, 2));
-    assert!(node.events().is_empty(), "the LND has the buffer");
-    let reset = Status::Unknown(Cause::Reset);
-    node.shard.sent(NOW, second.tx, reset);
-    assert_eq!(said(&node.event()), (EventKind::Send, reset, true));
-    assert_eq!((node.shard.usage().trackers, node.shard.usage().memory_descs), (0, 0));
-}
-
-#[test]
-fn responses_of_other_peers_are_awaited_on() {
-    let mut node = Node::new(config());
-    for [first, second] in [[2, 3], [3, 2]] {
-        let md = bind(&mut node, 4);
-        for to in [first, second] {
-            node.shard.put(NOW, &PutRequest { ack: true, ..put_request(md, to) }).unwrap();
-            send(&mut node);
-        }
-        node.events();
-        node.shard.restarted(&nid(1, 2));
-        assert!(node.events().is_empty());
-        assert_ne!(node.arrive(&from(3, ack_header(md))), Verdict::Drop);
-        assert_eq!(said(&node.event()), (EventKind::Ack, Status::Ok, false));
-        node.shard.handle_timeout(NOW + TIMEOUT);
-        assert_eq!(said(&node.event()), (EventKind::Unlink, LATE, true));
-    }
 }

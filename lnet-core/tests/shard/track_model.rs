@@ -11,7 +11,7 @@ use lnet_core::time::Instant;
 use lnet_core::tunables::Tunables;
 use proptest::prelude::*;
 
-use crate::common::{Node, ack_header, config, get_request, nid, put_request, reply_header};
+use crate::common::{Node, ack_header, config, get_request, put_request, reply_header};
 
 const LATE: Status = Status::Unknown(Cause::Timeout);
 
@@ -23,7 +23,6 @@ enum Operation {
     Respond { which: usize, reply: bool },
     Unlink { which: usize },
     Advance { seconds: u64 },
-    Restart,
 }
 
 /// A descriptor that exists.
@@ -210,28 +209,11 @@ impl Run {
         }
     }
 
-    /// All requests went to that peer. Its former life answers none that has left.
-    fn restart(&mut self) {
-        self.node.shard.restarted(&nid(1, 2));
-        let is_lost = |md: &ModelMd| {
-            let awaited = (md.acks + md.replies) as usize;
-            md.left.is_some() && md.due.is_some() && awaited > md.flying.len()
-        };
-        let mut lost: Vec<_> =
-            self.mds.iter().filter(|md| is_lost(md)).map(|md| (md.due, md.number)).collect();
-        lost.sort_unstable();
-        for (_, number) in lost {
-            let which = self.mds.iter().position(|md| md.number == number).unwrap();
-            self.abort(which, Status::Unknown(Cause::Reset));
-        }
-    }
-
     fn run(&mut self, operation: &Operation) {
         let count = self.mds.len().max(1);
         match *operation {
             Operation::Bind { threshold, auto_unlink } => self.bind(threshold, auto_unlink),
             Operation::Advance { seconds } => self.advance(seconds),
-            Operation::Restart => self.restart(),
             _ if self.mds.is_empty() => {}
             Operation::Request { which, get } => {
                 let which = which % count;
@@ -274,7 +256,6 @@ fn operations() -> impl Strategy<Value = Operation> {
         4 => (which(), any::<bool>()).prop_map(|(which, reply)| Operation::Respond { which, reply }),
         1 => which().prop_map(|which| Operation::Unlink { which }),
         4 => (0_u64..70).prop_map(|seconds| Operation::Advance { seconds }),
-        1 => Just(Operation::Restart),
     ]
 }
 

@@ -43,8 +43,6 @@ pub(super) enum Letter {
     Message { from: u8, transmit: Transmit },
     /// The end of a message that the receiver has sent here.
     Ended { tx: TxId, status: Status },
-    /// A peer of the sender's has begun a new life.
-    Restarted { peer: Nid },
     /// A connection with a peer of the receiver's, with what has arrived on it.
     Connection { end: EndId, handed: HandedOver, arrived: Vec<u8> },
 }

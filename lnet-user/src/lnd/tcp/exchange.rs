@@ -1,8 +1,7 @@
 //! What the tcp LNDs of a node's shards give each other: messages for peers of other shards, the ends of
-//! these, new lives of these peers, and connections.
+//! these, and connections.
 //!
-//! Invariants: each message is answered by its end, once; a queue that is full delays, and loses nothing;
-//! what one shard sends another arrives in order.
+//! Invariants: each message is answered by its end, once; a queue that is full delays, and loses nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -14,7 +13,6 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
 use lnet_core::socklnd::{ConnId, HandedOver};
 use lnet_core::time::Instant;
-use lnet_wire::Nid;
 
 use super::transmit::{LEND_MIN_BYTES, Payload};
 use super::{Link, TcpLnd};
@@ -31,8 +29,6 @@ enum Letter {
     Message { from: u8, transmit: Transmit, payload: Option<Payload> },
     /// The end of a message that the receiver has sent here.
     Ended { tx: TxId, status: Status },
-    /// A peer of the sender's has begun a new life.
-    Restarted { peer: Nid },
     /// A connection with a peer of the receiver's, with what has arrived on it.
     Connection { socket: OwnedFd, handed: HandedOver, arrived: Vec<u8> },
 }
@@ -119,14 +115,8 @@ impl Exchange {
 
     /// Delivers what there is room for, in order.
     fn deliver(&mut self) {
-        // Shards without room, a bit each: what comes behind must not overtake.
-        let mut full = 0_u64;
         for _ in 0..self.undelivered.len() {
             let Some((to, letter)) = self.undelivered.pop_front() else { return };
-            if full >> to & 1 != 0 {
-                self.undelivered.push_back((to, letter));
-                continue;
-            }
             let end = &self.ends[usize::from(to)];
             end.count.fetch_add(1, Ordering::AcqRel);
             match end.letters.try_send(letter) {
@@ -135,7 +125,6 @@ impl Exchange {
                 }
                 Err(TrySendError::Full(letter)) => {
                     end.count.fetch_sub(1, Ordering::AcqRel);
-                    full |= 1 << to;
                     self.undelivered.push_back((to, letter));
                 }
                 // That shard has ended, and its messages with it.
@@ -174,13 +163,6 @@ impl Exchange {
             self.post(from, Letter::Ended { tx, status });
         }
         true
-    }
-
-    /// Tells the other shards of a peer's new life, behind the ends of what they sent to the former one.
-    pub(super) fn tell_restart(&mut self, peer: &Nid) {
-        for shard in (0..self.ends.len() as u8).filter(|shard| *shard != self.shard) {
-            self.undelivered.push_back((shard, Letter::Restarted { peer: *peer }));
-        }
     }
 
     /// A connection begins to go to another shard.
@@ -243,7 +225,6 @@ impl TcpLnd {
                     }
                 }
                 Letter::Ended { tx, status } => up.sent(now, tx, status),
-                Letter::Restarted { peer } => up.restarted(&peer),
                 Letter::Connection { socket, handed, arrived } => {
                     self.adopt(now, socket, &handed, &arrived, up, memory);
                 }

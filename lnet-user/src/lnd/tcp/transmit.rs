@@ -175,7 +175,6 @@ impl TcpLnd {
             count += 1;
         }
         while let Some(peer) = self.sock.poll_restart() {
-            self.exchange.tell_restart(&peer);
             up.restarted(&peer);
         }
         while let Some((path, report)) = self.sock.poll_report() {

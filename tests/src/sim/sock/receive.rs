@@ -74,7 +74,6 @@ impl SockDriver {
                 });
             }
             Letter::Ended { tx, status } => up.sent(now, tx, status),
-            Letter::Restarted { peer } => up.shard.restarted(&peer),
             Letter::Connection { end, handed, arrived } => match self.sock.adopt(now, &handed, up) {
                 Some(conn) => {
                     self.act(now, up);

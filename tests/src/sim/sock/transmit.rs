@@ -30,8 +30,6 @@ impl SockDriver {
     /// Sends what there is to be sent, and tells the shard what the protocol has found out.
     pub(in crate::sim) fn transmit(&mut self, now: Instant, up: &mut Up<'_, '_>) {
         self.act(now, up);
-        // Before anything ends well that goes to the new life of a peer.
-        self.tell(now, up);
         while let Some(conn) = self.sock.poll_ready() {
             self.queue(now, conn, up);
         }
@@ -126,10 +124,6 @@ impl SockDriver {
         }
         while let Some(peer) = self.sock.poll_restart() {
             up.around.counts.peers_restarted += 1;
-            let (own, shards) = (up.shard.id().0, up.around.mesh_room.len() as u8);
-            for sibling in (0..shards).filter(|shard| *shard != own) {
-                up.around.letters.push((sibling, Letter::Restarted { peer }));
-            }
             up.shard.restarted(&peer);
         }
         while let Some((mut path, report)) = self.sock.poll_report() {
