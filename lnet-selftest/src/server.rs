@@ -195,15 +195,28 @@ impl Answers {
                 continue;
             }
             let answers = Rc::clone(self);
+            let place = Place { answers: Rc::clone(self), nid };
             tokio::task::spawn_local(async move {
                 if let Err(error) = answers.common.answer(&request, from).await {
                     tracing::debug!(%error, from = %nid, "a selftest request is not answered");
                     answers.common.exchange.counters.borrow_mut().errors += 1;
                 }
-                answers.turns.borrow_mut().done(nid);
+                drop(place);
                 answers.begin();
             });
         }
+    }
+}
+
+/// The place of a request that is answered: free once that is over, however it ends.
+struct Place {
+    answers: Rc<Answers>,
+    nid: Nid,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.answers.turns.borrow_mut().done(self.nid);
     }
 }
 

@@ -22,8 +22,8 @@ impl Socklnd {
         }
     }
 
-    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) than its driver
-    /// can store.
+    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or
+    /// [`Wants::Whole`](super::Wants::Whole) than its driver can store.
     pub fn overrun(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         self.fault(now, conn.0, SocklndEvent::Overrun, up);
     }

@@ -230,7 +230,7 @@ impl Socklnd {
         if peer.connections.is_empty() {
             peer.incarnation = None;
             if peer.is_idle() {
-                peer.version = None;
+                (peer.version, peer.has_changed_version) = (None, false);
                 // How long to wait is remembered for as long again.
                 let forgotten_at =
                     (peer.retry_at + peer.backoff).max(peer.lost_at + self.config.tunables.timeout);

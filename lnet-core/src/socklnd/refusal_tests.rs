@@ -195,19 +195,25 @@ fn an_answer_goes_to_the_process_that_is_connected() {
 /// A peer that says NONE once nothing waits for it any more is forgotten like others.
 #[test]
 fn a_peer_that_refuses_late_is_forgotten() {
+    for version in [Version::V3, Version::V2] {
+        forgotten_once_it_has_refused_late(version);
+    }
+}
+
+fn forgotten_once_it_has_refused_late(version: Version) {
     let (mut node, start) = dialling(1);
     let dial = |node: &mut Node| match node.sock.poll_action() {
         Some(Action::Dial { conn, .. }) => conn,
         action => panic!("{action:?}"),
     };
-    let refuse = |node: &mut Node, now, conn, hello: &Hello| {
-        reply(node, now, conn, hello, Version::V3, None);
+    let refuse = |node: &mut Node, now, conn, hello: &Hello, version| {
+        reply(node, now, conn, hello, version, None);
         assert_eq!(node.sock.poll_action(), Some(Action::Close { conn }));
         node.sock.closed(now, conn, &mut node.shard);
     };
     let conn = dial(&mut node);
     let hello = dialled(&mut node, start, conn);
-    refuse(&mut node, start, conn, &hello);
+    refuse(&mut node, start, conn, &hello, Version::V3);
     let redialled_at = node.sock.poll_timeout().unwrap();
     assert!(redialled_at > start);
     node.sock.handle_timeout(redialled_at, &mut node.shard);
@@ -216,7 +222,10 @@ fn a_peer_that_refuses_late_is_forgotten() {
     let late = start + SockTunables::DEFAULT.timeout;
     node.sock.handle_timeout(late, &mut node.shard);
     assert_eq!(node.sock.poll_ended(), Some((TxId(1), Status::NeverSent(Cause::Timeout))));
-    refuse(&mut node, late, conn, &hello);
+    refuse(&mut node, late, conn, &hello, version);
+    let known =
+        node.sock.known_peer(NI, &nid(0, 1), ProcessId::LUSTRE_PID).map(|peer| &node.sock.peers[peer]);
+    assert!(known.is_none_or(|peer| peer.version.is_none() && !peer.has_changed_version), "it is asked anew");
     while let Some(at) = node.sock.poll_timeout() {
         node.sock.handle_timeout(at, &mut node.shard);
     }

@@ -50,7 +50,7 @@ named! {
         UnknownCookie => "unknown_cookie",
         /// A checksum that is wrong.
         BadChecksum => "bad_checksum",
-        /// More arrived behind a message that waits than the driver can store.
+        /// More arrived of or behind a message that waits than the driver can store.
         Overrun => "overrun",
         /// Nothing moved for too long.
         Stalled => "stalled",

@@ -198,7 +198,8 @@ impl TcpLnd {
             return;
         }
         // The rest of a message that is to be whole does not come any more.
-        if link.has_ended && (link.pending.is_empty() || matches!(wants, Wants::Whole(_))) {
+        let is_used = link.pending.is_empty() && link.early.is_empty();
+        if link.has_ended && (is_used || matches!(wants, Wants::Whole(_))) {
             self.sock.ended(now, conn, up);
             return self.act(now, up);
         }
