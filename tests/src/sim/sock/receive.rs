@@ -118,6 +118,12 @@ impl SockDriver {
             let (end, early_bytes) = (link.end, link.early.len());
             let arrived_bytes = up.around.streams.arrived_bytes(end);
             let lacks = matches!(wants, Wants::Whole(count) if early_bytes + arrived_bytes < count as usize);
+            if lacks && arrived_bytes != 0 {
+                // The stream has room for more only where this is read.
+                link.early.extend(up.around.streams.peek(end, arrived_bytes));
+                up.around.streams.read(now.0, end, arrived_bytes, up.around.random);
+                continue;
+            }
             if early_bytes == 0 && arrived_bytes == 0 || lacks {
                 if up.around.streams.has_ended(end) {
                     self.sock.ended(now, conn, up);
