@@ -202,7 +202,7 @@ fn nt_10_a_stub_one_by_one() {
 
 #[test]
 fn nt_10_pings_eight_by_eight() {
-    check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(4096) });
+    check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(512) });
 }
 
 #[test]
