@@ -71,7 +71,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G behind
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64M")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16M")]
     peer_memory: u64,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
@@ -283,8 +283,8 @@ mod tests {
     fn memory_for_peers_decides_how_many_are_remembered() {
         let peers = |words: &str| options(words).unwrap().node().unwrap().limits.peers;
         assert_eq!(peers(""), DAEMON_LIMITS.peers);
-        assert_eq!(peers("--peer-memory 16M"), Limits::peers_in(16 << 20));
-        assert!(peers("") > 16_000 && peers("--peer-memory 16M") > 4000);
+        assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20));
+        assert!(peers("") > 4000 && peers("--peer-memory 64M") > 16_000);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub const LO: NiId = NiId(0);
 pub const DEFAULT_PORT: u16 = 988;
 
 /// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less
-/// than 32 MiB, besides the frames of its NIs over rings and what it knows of peers, which come one by one.
+/// than 32 MiB, besides the frames of its NIs over rings.
 pub const DAEMON_LIMITS: Limits = Limits {
     match_entries: 1 << 12,
     memory_descs: 1 << 13,
@@ -36,7 +36,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     forwards: 0,
     incoming: 1 << 10,
     delayed: 1 << 8,
-    peers: Limits::peers_in(64 << 20),
+    peers: Limits::peers_in(16 << 20),
     interfaces: 16,
 };
 
