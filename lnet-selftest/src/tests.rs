@@ -305,6 +305,14 @@ async fn flood(from: &Lnet, to: Nid, body: Body, count: usize) {
     }
 }
 
+/// A session with the groups `c` and `s`, and the batch `b` without tests.
+async fn begin(console: &Console, clients: &[u8], servers: &[u8]) {
+    run(console, new_session()).await.unwrap();
+    agreed(console, add_group("c", clients)).await;
+    agreed(console, add_group("s", servers)).await;
+    run(console, Command::AddBatch { name: "b".into() }).await.unwrap();
+}
+
 /// Data and destinations that a server fetches, and that no entry has: the GETs of it get no REPLY.
 #[test]
 fn a_source_whose_answers_hang_keeps_no_other_from_its_own() {
@@ -313,10 +321,7 @@ fn a_source_whose_answers_hang_keeps_no_other_from_its_own() {
     let hostile = plain_node("hanging", 3);
     let console = nodes[1].1.console();
     runtime().block_on(async {
-        run(&console, new_session()).await.unwrap();
-        agreed(&console, add_group("c", &[2])).await;
-        agreed(&console, add_group("s", &[1])).await;
-        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        begin(&console, &[2], &[1]).await;
         for test in [SelftestTest::Ping, brw(true, 4096), brw(false, 4096)] {
             agreed(&console, add_test(25, test)).await;
         }
@@ -572,10 +577,7 @@ fn a_write_that_is_not_answered_harms_no_other() {
     let gone = node("unanswered", 3);
     let console = nodes[0].1.console();
     runtime().block_on(async {
-        run(&console, new_session()).await.unwrap();
-        agreed(&console, add_group("c", &[1])).await;
-        agreed(&console, add_group("s", &[2, 3])).await;
-        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        begin(&console, &[1], &[2, 3]).await;
         agreed(&console, add_test_for(2, u32::MAX, brw(true, 1 << 20))).await;
         drop(gone.1);
         agreed(&console, Command::Run { batch: "b".into() }).await;
