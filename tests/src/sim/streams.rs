@@ -321,11 +321,16 @@ impl Streams {
         }
     }
 
-    /// Nothing arrives by one direction of a stream for a while, or by both.
+    /// Nothing arrives by one direction of a stream for a while, or by both: of one that is busy, where there
+    /// is one, so that a message is cut in two.
     pub(super) fn silence_any(&mut self, now: u64, random: &mut Random, counts: &mut Counts) {
-        let carriers = self.carriers();
+        let mut carriers = self.carriers();
         if carriers.is_empty() || !self.is_faulty {
             return;
+        }
+        let is_busy = |end: &EndId| [*end, end.other()].into_iter().any(|end| self.end(end).is_flowing);
+        if carriers.iter().any(is_busy) {
+            carriers.retain(is_busy);
         }
         let dialler = random.pick(&carriers);
         self.silence(now, dialler, random, counts);
