@@ -47,7 +47,7 @@ pub(super) fn version_2(_lab: &mut Lab) -> Result<String> {
         dials(hostile::RESERVED)
     });
     dialler.join().map_err(|_| anyhow::anyhow!("the dialler has panicked"))??;
-    Ok(format!("answers have right checksums, and {} wrong ones end the connection unanswered", WRONG.len()))
+    Ok(format!("answers have right checksums, and {} wrong ones end the connection", WRONG.len()))
 }
 
 fn dials(mut ports: Range<u16>) -> Result<()> {
@@ -56,8 +56,10 @@ fn dials(mut ports: Range<u16>) -> Result<()> {
     ensure!(sum != 0, "the answer of a node with enable_csum has no checksum");
     ensure!(dialler.ping(Sum::None)?.is_some(), "a ping without a checksum is not answered");
     for bits in WRONG {
-        let answer = dialler.ping(Sum::Wrong(bits))?;
-        ensure!(answer.is_none(), "a ping whose checksum is wrong by {bits:#x} is answered");
+        // A kernel node looks at the checksum once LNet has the message: with a second CPU, the answer may
+        // leave before the connection ends.
+        dialler.ping(Sum::Wrong(bits))?;
+        dialler.ends().with_context(|| format!("a ping has a checksum that is wrong by {bits:#x}"))?;
         dialler = Dialler::connected(&mut ports)?;
         ensure!(dialler.ping(Sum::Right)?.is_some(), "the next connection does not serve");
     }
@@ -106,10 +108,8 @@ impl Dialler {
         self.0.write_all(&bytes)?;
         loop {
             let mut bytes = vec![0; 24];
-            match self.0.read_exact(&mut bytes) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("neither an answer nor the end"),
-                Err(_) => return Ok(None),
+            if !self.read(&mut bytes)? {
+                return Ok(None);
             }
             if number(&bytes, 0..4) == NOOP {
                 continue;
@@ -125,6 +125,21 @@ impl Dialler {
                 ensure!(is_ping, "this answers a ping: {bytes:02x?}");
                 return Ok(Some(said));
             }
+        }
+    }
+
+    /// Waits for the end of the connection.
+    fn ends(&mut self) -> Result<()> {
+        ensure!(!self.read(&mut [0])?, "something comes instead of the end");
+        Ok(())
+    }
+
+    /// Reads as many bytes; false if the connection ends instead.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<bool> {
+        match self.0.read_exact(bytes) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("neither an answer nor the end"),
+            Err(_) => Ok(false),
         }
     }
 }

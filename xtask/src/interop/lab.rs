@@ -15,6 +15,9 @@ pub(super) const OURS: &str = "10.77.0.50@tcp";
 pub(super) const OURS_LARGE: &str = "fd77::50@tcp";
 /// How long a command may take to come true.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// CPUs of a kernel node. With one, QEMU before 8.1 leaves out the guest's memory barriers (its commit
+/// c914d46d), so that a virtio NIC misses a notification once in some minutes and stands still.
+const CPUS: &str = "2";
 
 /// What a case needs of the kernel nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +85,7 @@ impl Lab {
         for node in 1..=needs.nodes {
             let mut command = Command::new(&self.program);
             command
-                .args(["up", &node.to_string()])
+                .args(["up", "--cpus", CPUS, &node.to_string()])
                 .args(needs.options.split_whitespace())
                 .env("MTU", &mtu)
                 .stdin(Stdio::null());
@@ -126,7 +129,7 @@ impl Lab {
     /// Boots a kernel node that was killed.
     pub(super) fn boot(&self, node: u8) -> Result<()> {
         // It has no options and the ordinary MTU where nodes are killed.
-        self.lab(["up", &node.to_string()])?;
+        self.lab(["up", "--cpus", CPUS, &node.to_string()])?;
         self.configure(node, self.has()?)
     }
 
@@ -255,7 +258,7 @@ impl Lab {
         for node in 1..=self.has.map_or(0, |has| has.nodes) {
             self.lab(["alive", &node.to_string()])?;
             let log = self.log(node)?;
-            let odd: Vec<_> = log.lines().filter(|line| is_odd(line)).collect();
+            let odd = odd_lines(&log);
             ensure!(odd.is_empty(), "kernel node {node} says: {}", odd.join("\n"));
             // What the list of ordinary ones lets through is told.
             log.lines()
@@ -309,7 +312,21 @@ fn is_complaint(line: &str) -> bool {
     ["LNetError", "LustreError", "WARNING: "].iter().any(|mark| line.contains(mark))
 }
 
-/// Whether it is one that is not ordinary.
+/// Complaints in a log that are not ordinary.
+fn odd_lines(log: &str) -> Vec<&str> {
+    let before = std::iter::once("").chain(log.lines());
+    let lines = log.lines().zip(before);
+    lines.filter(|(line, before)| is_odd(line) && !is_late_ack(before, line)).map(|(line, _)| line).collect()
+}
+
+/// Whether a line is of an acknowledgement that was read from a connection just after another one with the
+/// same daemon was found to be reset. The node has ended all that waits for acknowledgements by then.
+fn is_late_ack(before: &str, line: &str) -> bool {
+    let is_reset = ["reset our connection", "Error -104 on read"].iter().any(|words| before.contains(words));
+    is_reset && line.contains("12345-10.77.0.50@tcp: Unknown ZC-ACK cookie")
+}
+
+/// Whether one is not ordinary by itself.
 fn is_odd(line: &str) -> bool {
     let is_known = |(parts, _): &(&[&str], &str)| {
         // Each part behind the one before it.
@@ -385,5 +402,16 @@ mod tests {
         ] {
             assert!(is_odd(line), "{line}");
         }
+    }
+
+    #[test]
+    fn acknowledgements_of_unknown_messages_are_odd_but_for_those_of_a_connection_just_reset() {
+        let reset = "[  297.255302] LNet: Host 10.77.0.50 reset our connection while we were sending data; it may have rebooted: \
+                     rc = -104";
+        let unknown = "[  297.258523] LNetError: 784:0:(socklnd_cb.c:1155:ksocknal_process_receive()) \
+                       12345-10.77.0.50@tcp: Unknown ZC-ACK cookie: 0, 49";
+        assert!(odd_lines(&format!("{reset}\n{unknown}\n")).is_empty());
+        let lone = format!("{unknown}\n{reset}\nLNet: Added LNI\n{unknown}\n");
+        assert_eq!(odd_lines(&lone), [unknown, unknown]);
     }
 }
