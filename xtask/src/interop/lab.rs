@@ -80,19 +80,10 @@ impl Lab {
         }
         self.lab(["down"])?;
         self.has = None;
-        // The lab reads these from its environment.
-        let mtu = needs.mtu_bytes.to_string();
         for node in 1..=needs.nodes {
-            let mut command = Command::new(&self.program);
-            command
-                .args(["up", "--cpus", CPUS, &node.to_string()])
-                .args(needs.options.split_whitespace())
-                .env("MTU", &mtu)
-                .stdin(Stdio::null());
-            let told = command.output().context("the lab does not start")?;
-            ensure!(told.status.success(), "lab up {node}: {}", String::from_utf8_lossy(&told.stderr).trim());
-            self.configure(node, needs)?;
+            self.up(node, needs)?;
         }
+        let mtu = needs.mtu_bytes.to_string();
         // Its leg of the bridge has the MTU as well.
         let mut join = Command::new(&self.program);
         join.args(["join", NAMESPACE, "10.77.0.50,fd77::50", "10.78.0.50"]).env("MTU", &mtu);
@@ -100,6 +91,19 @@ impl Lab {
         output("ip", ["-n", NAMESPACE, "link", "set", "eth0", "mtu", &mtu])?;
         self.has = Some(needs);
         Ok(())
+    }
+
+    /// Boots a kernel node, and configures it.
+    fn up(&self, node: u8, needs: Needs) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["up", "--cpus", CPUS, &node.to_string()])
+            .args(needs.options.split_whitespace())
+            .env("MTU", needs.mtu_bytes.to_string())
+            .stdin(Stdio::null());
+        let told = command.output().context("the lab does not start")?;
+        ensure!(told.status.success(), "lab up {node}: {}", String::from_utf8_lossy(&told.stderr).trim());
+        self.configure(node, needs)
     }
 
     fn configure(&self, node: u8, needs: Needs) -> Result<()> {
@@ -128,9 +132,7 @@ impl Lab {
 
     /// Boots a kernel node that was killed.
     pub(super) fn boot(&self, node: u8) -> Result<()> {
-        // It has no options and the ordinary MTU where nodes are killed.
-        self.lab(["up", "--cpus", CPUS, &node.to_string()])?;
-        self.configure(node, self.has()?)
+        self.up(node, self.has()?)
     }
 
     /// Kills a kernel node, and boots it again.
@@ -326,7 +328,7 @@ fn is_late_ack(before: &str, line: &str) -> bool {
     is_reset && line.contains("12345-10.77.0.50@tcp: Unknown ZC-ACK cookie")
 }
 
-/// Whether one is not ordinary by itself.
+/// Whether a line is a complaint that is not ordinary by itself.
 fn is_odd(line: &str) -> bool {
     let is_known = |(parts, _): &(&[&str], &str)| {
         // Each part behind the one before it.
