@@ -18,9 +18,16 @@ use anyhow::{Context, Result, bail, ensure};
 /// When the program is not found, or when it fails: the error then holds its exit status, standard output
 /// and standard error.
 pub fn output<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Result<String> {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).process_group(0);
-    let words = words(&command);
+    output_of(Command::new(program).args(arguments))
+}
+
+/// The same of a command that is made already.
+///
+/// # Errors
+/// Those of [`output`].
+pub fn output_of(command: &mut Command) -> Result<String> {
+    command.stdin(Stdio::null()).process_group(0);
+    let words = words(command);
     let output = command.output().with_context(|| format!("`{words}` did not start"))?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

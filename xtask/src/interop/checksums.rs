@@ -59,7 +59,7 @@ fn dials(mut ports: Range<u16>) -> Result<()> {
         // A kernel node looks at the checksum once LNet has the message: with a second CPU, the answer may
         // leave before the connection ends.
         dialler.ping(Sum::Wrong(bits))?;
-        dialler.ends().with_context(|| format!("a ping has a checksum that is wrong by {bits:#x}"))?;
+        dialler.ends().with_context(|| format!("after a ping whose checksum is wrong by {bits:#x}"))?;
         dialler = Dialler::connected(&mut ports)?;
         ensure!(dialler.ping(Sum::Right)?.is_some(), "the next connection does not serve");
     }
@@ -115,9 +115,13 @@ impl Dialler {
                 continue;
             }
             bytes.resize(HEAD_BYTES, 0);
-            self.0.read_exact(&mut bytes[24..])?;
+            if !self.read(&mut bytes[24..])? {
+                return Ok(None);
+            }
             bytes.resize(HEAD_BYTES + number(&bytes, LENGTH) as usize, 0);
-            self.0.read_exact(&mut bytes[HEAD_BYTES..])?;
+            if !self.read(&mut bytes[HEAD_BYTES..])? {
+                return Ok(None);
+            }
             let said = number(&bytes, CHECKSUM);
             ensure!(said == 0 || said == checksum(&bytes), "the checksum of the answer is wrong: {said:#x}");
             if number(&bytes, TYPE) == REPLY {
@@ -130,16 +134,24 @@ impl Dialler {
 
     /// Waits for the end of the connection.
     fn ends(&mut self) -> Result<()> {
-        ensure!(!self.read(&mut [0])?, "something comes instead of the end");
+        let mut head = [0; 24];
+        while self.read(&mut head)? {
+            ensure!(number(&head, 0..4) == NOOP, "a message comes instead of the end: {head:02x?}");
+        }
         Ok(())
     }
 
-    /// Reads as many bytes; false if the connection ends instead.
+    /// Fills `bytes`; false if the connection ends first.
     fn read(&mut self, bytes: &mut [u8]) -> Result<bool> {
         match self.0.read_exact(bytes) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("neither an answer nor the end"),
-            Err(_) => Ok(false),
+            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                bail!("neither bytes nor the end of the connection within {PATIENCE:?}")
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }

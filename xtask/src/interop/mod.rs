@@ -93,9 +93,10 @@ fn report(lab: &Lab, outcomes: &[Outcome]) -> Result<String> {
     let mut text = String::from("# Interoperation with kernel nodes\n");
     let _ = writeln!(
         text,
-        "\nWritten by `cargo xtask interop --lab DIR` on {}, with lnetd {}. The peers are virtual machines with {}.\n",
+        "\nWritten by `cargo xtask interop --lab DIR` on {}, with lnetd {}. The peers are virtual machines of {} CPUs with {}.\n",
         date.trim(),
         env!("CARGO_PKG_VERSION"),
+        lab::CPUS,
         lab.kernel_version()?
     );
     text += "| case | what happens | result | seconds |\n|---|---|---|---|\n";
@@ -112,6 +113,14 @@ fn report(lab: &Lab, outcomes: &[Outcome]) -> Result<String> {
     if outcomes.iter().all(|outcome| outcome.result.is_ok()) {
         text += "\nAfter each of these cases, and before each kill, the kernel nodes are alive, and have said nothing that is not ordinary.\n\n";
     }
+    let _ = writeln!(
+        text,
+        "Kernel nodes' requests of LNet selftest have {} s, {} s in the cases of kills: one that expires ends its unit of the test, and what comes \
+         for it later is not counted. While a link is down all units may wait for it, since a kernel node may go on choosing a rail whose far link is \
+         down ([multi-rail.md](multi-rail.md), *With kernel nodes*): what the other rail carries is bulk data that begins meanwhile.\n",
+        selftest::PATIENT.as_secs(),
+        selftest::HASTY.as_secs()
+    );
     text += "LNet selftest (`lst`) has no case with large NIDs: its messages name nodes by NIDs of 8 bytes, and kernel nodes \
              run no tests between IPv6 NIDs among themselves either.\n";
     Ok(text)

@@ -80,7 +80,7 @@ fn by_ours(lab: &Lab, script: &str) -> Result<String> {
 /// and longer where round trips are long.
 pub(super) const PATIENT: Duration = Duration::from_secs(120);
 /// The same where a node is killed, and what it had been asked expires in any case.
-const HASTY: Duration = Duration::from_secs(10);
+pub(super) const HASTY: Duration = Duration::from_secs(10);
 
 /// Has a kernel node take part in tests.
 pub(super) fn load(lab: &Lab, node: u8, patience: Duration) -> Result<()> {
