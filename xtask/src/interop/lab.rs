@@ -362,7 +362,7 @@ fn is_odd(line: &str) -> bool {
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 5] = [
+const ORDINARY: [(&[&str], &str); 6] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",
@@ -378,6 +378,15 @@ const ORDINARY: [(&[&str], &str); 5] = [
     (
         &["LNetError: ", "ksocknal_process_receive()) [", "] Error -104 on read from 12345-10.77.0.50@tcp"],
         "a daemon that is killed while data waits for it resets the connection; lost messages are told by the ledger",
+    ),
+    (
+        &[
+            "LNetError: ",
+            "ksocknal_destroy_conn()) Completing partial receive from 12345-10.77.0.50@tcp[",
+            "], ip 10.77.0.50:",
+            ", with error, wanted:",
+        ],
+        "a daemon that is killed may have sent half of a message",
     ),
     (
         &["LNetError: ", "ksocknal_process_receive()) 12345-10.77.0.1@tcp: Checksum error, wire"],
@@ -402,6 +411,8 @@ mod tests {
              read from 12345-10.77.0.50@tcp ip 10.77.0.50:1022",
             "[   40.2] LNetError: 132:0:(socklnd_cb.c:1247:ksocknal_process_receive()) 12345-10.77.0.1@tcp: Checksum \
              error, wire:0x2DCC7C13 data:0x2DCC7C12",
+            "[  273.602713] LNetError: 734:0:(socklnd.c:1543:ksocknal_destroy_conn()) Completing partial receive from \
+             12345-10.77.0.50@tcp[1], ip 10.77.0.50:1023, with error, wanted: 160, left: 160, last alive is 0 secs ago",
         ] {
             assert!(!is_odd(line), "{line}");
         }
@@ -413,6 +424,8 @@ mod tests {
             "[    8.1] LNetError: 9:0:(socklnd_proto.c:1:f()) Unexpected error -104 from 10.77.0.50@tcp",
             "[   40.2] LNetError: 132:0:(socklnd_cb.c:1247:ksocknal_process_receive()) 12345-10.77.0.50@tcp: Checksum \
              error, wire:0x2DCC7C13 data:0x2DCC7C12",
+            "[  273.602713] LNetError: 734:0:(socklnd.c:1543:ksocknal_destroy_conn()) Completing partial receive from \
+             12345-10.77.0.12@tcp[1], ip 10.77.0.12:1023, with error, wanted: 160, left: 160, last alive is 0 secs ago",
             "[    8.1] WARNING: CPU: 0 PID: 9 at lnet/lib-move.c:1 lnet_send",
         ] {
             assert!(is_odd(line), "{line}");
