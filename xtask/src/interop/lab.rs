@@ -362,7 +362,7 @@ fn is_odd(line: &str) -> bool {
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 6] = [
+const ORDINARY: [(&[&str], &str); 7] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",
@@ -374,6 +374,10 @@ const ORDINARY: [(&[&str], &str); 6] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -5"],
         "bulk data was on its way to a daemon when that was killed",
+    ),
+    (
+        &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -111"],
+        "a request is dialled for where a daemon was killed, and nobody listens there",
     ),
     (
         &["LNetError: ", "ksocknal_process_receive()) [", "] Error -104 on read from 12345-10.77.0.50@tcp"],
@@ -407,6 +411,7 @@ mod tests {
              with -110",
             "[  140.4] LustreError: 27:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -4",
             "[  215.5] LustreError: 24:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -5",
+            "[   15.2] LustreError: 9:0:(brw_test.c:328:brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -111",
             "[   69.0] LNetError: 132:0:(socklnd_cb.c:1108:ksocknal_process_receive()) [000000006d461575] Error -104 on \
              read from 12345-10.77.0.50@tcp ip 10.77.0.50:1022",
             "[   40.2] LNetError: 132:0:(socklnd_cb.c:1247:ksocknal_process_receive()) 12345-10.77.0.1@tcp: Checksum \
