@@ -37,6 +37,8 @@ const PING_BITS: u64 = 1 << 63;
 const PING_MAGIC: u32 = 0x7069_6E67;
 /// Room for an answer.
 const SINK_BYTES: u32 = 272;
+/// What each message of the protocol begins with: a NOOP is no more.
+const PREFIX_BYTES: usize = 24;
 /// Bits by which checksums are wrong.
 const WRONG: [u32; 4] = [1, 1 << 13, 1 << 31, u32::MAX];
 
@@ -107,7 +109,7 @@ impl Dialler {
         bytes[CHECKSUM].copy_from_slice(&said.to_le_bytes());
         self.0.write_all(&bytes)?;
         loop {
-            let mut bytes = vec![0; 24];
+            let mut bytes = vec![0; PREFIX_BYTES];
             if !self.read(&mut bytes)? {
                 return Ok(None);
             }
@@ -115,7 +117,7 @@ impl Dialler {
                 continue;
             }
             bytes.resize(HEAD_BYTES, 0);
-            if !self.read(&mut bytes[24..])? {
+            if !self.read(&mut bytes[PREFIX_BYTES..])? {
                 return Ok(None);
             }
             bytes.resize(HEAD_BYTES + number(&bytes, LENGTH) as usize, 0);
@@ -134,7 +136,7 @@ impl Dialler {
 
     /// Waits for the end of the connection.
     fn ends(&mut self) -> Result<()> {
-        let mut head = [0; 24];
+        let mut head = [0; PREFIX_BYTES];
         while self.read(&mut head)? {
             ensure!(number(&head, 0..4) == NOOP, "a message comes instead of the end: {head:02x?}");
         }

@@ -312,10 +312,11 @@ fn is_complaint(line: &str) -> bool {
 /// Complaints in a log that are not ordinary.
 fn odd_lines(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
-    let is_odd = |(at, line): &(usize, &&str)| {
-        is_odd(line) && !is_late_ack(&lines[..*at], line) && !is_repetition(&lines[..*at], line)
+    let is_unexplained = |(at, line): &(usize, &&str)| {
+        let before = &lines[..*at];
+        is_odd(line) && !is_late_ack(before, line) && !is_repetition(before, line)
     };
-    lines.iter().enumerate().filter(is_odd).map(|(_, line)| *line).collect()
+    lines.iter().enumerate().filter(is_unexplained).map(|(_, line)| *line).collect()
 }
 
 /// An acknowledgement that one of a node's CPUs still reads comes this soon after another CPU has found a
