@@ -21,7 +21,7 @@ const HELLO_BYTES: usize = 56;
 const HELLO_VERSION: Range<usize> = 4..8;
 const HELLO_TYPE: Range<usize> = 48..52;
 /// A prefix and a header.
-const HEAD_BYTES: usize = 24 + 72;
+const HEAD_BYTES: usize = PREFIX_BYTES + 72;
 /// Where a message has its checksum, its type and the length of its payload.
 const CHECKSUM: Range<usize> = 4..8;
 const TYPE: Range<usize> = 48..52;
