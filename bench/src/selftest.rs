@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use lnet_control::records::{
+use lnet_model::records::{
     SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestRequest, SelftestTest,
 };
 use lnet_selftest::{Console, Selftest};

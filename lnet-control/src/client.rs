@@ -9,12 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lnet_model::request::{PingReply, PingRequest};
+use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
-use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::request::{PingReply, PingRequest, Reply, Request};
 use crate::table::Kind;
+use crate::{Reply, Request};
 
 /// How long a node may take for anything but a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);

@@ -9,15 +9,11 @@
 
 pub mod client;
 pub mod document;
-pub mod errno;
 pub mod path;
-pub mod pattern;
 pub mod protocol;
-pub mod records;
-pub mod request;
+pub mod resolve;
 #[cfg(feature = "server")]
 pub mod server;
 mod table;
-pub mod text;
 
-pub use errno::{Errno, Refusal};
+pub use table::{LoadSpec, Reply, Request};

@@ -106,7 +106,8 @@ fn header(length: u32) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Batch, Change, Request};
+    use crate::Request;
+    use lnet_model::request::{Batch, Change};
 
     #[test]
     fn messages_come_back() {

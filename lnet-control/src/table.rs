@@ -9,22 +9,47 @@
 use std::time::Duration;
 
 #[cfg(feature = "server")]
-use lnet_wire::Nid;
-use serde::{Deserialize, Serialize};
-
-use crate::client::{Client, ClientError};
-#[cfg(feature = "server")]
-use crate::errno::Errno;
-use crate::errno::Refusal;
-use crate::records::{
-    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadSpec,
-    NetRecord, PeerRecord, RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
-    UdspRule,
+use lnet_model::Errno;
+use lnet_model::Refusal;
+use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::fault::DropRuleRecord;
+use lnet_model::records::{
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, PeerRecord,
+    RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 #[cfg(feature = "server")]
-use crate::request::PingRecord;
-use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest};
-use crate::text::NidText;
+use lnet_model::request::PingRecord;
+use lnet_model::request::{Batch, Outcome, PingReply, PingRequest};
+use lnet_model::steering::SteeringRecord;
+use lnet_model::text::NidText;
+use lnet_model::udsp::UdspRule;
+#[cfg(feature = "server")]
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::{Client, ClientError};
+
+/// A load to be begun. What it is in detail is the load service's own affair, and JSON here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadSpec {
+    /// Take messages, by this scheme.
+    Target(Value),
+    /// Send messages, by this plan.
+    Initiator(Value),
+}
+
+impl LoadSpec {
+    /// Which end it is.
+    #[must_use]
+    pub const fn role(&self) -> LoadRole {
+        match self {
+            Self::Target(_) => LoadRole::Target,
+            Self::Initiator(_) => LoadRole::Initiator,
+        }
+    }
+}
 
 macro_rules! kind {
     (read) => {
@@ -106,8 +131,8 @@ macro_rules! requests {
         /// and must leave nothing behind; that of an order leaves the order to the one who obeys it.
         ///
         /// A node that is not configured refuses everything but
-        /// [`Change::Configure`](crate::request::Change::Configure) and
-        /// [`Unconfigure`](crate::request::Change::Unconfigure) with [`Errno::NETDOWN`].
+        /// [`Change::Configure`](lnet_model::request::Change::Configure) and
+        /// [`Unconfigure`](lnet_model::request::Change::Unconfigure) with [`Errno::NETDOWN`].
         #[cfg(feature = "server")]
         pub trait Handler {
             $(
@@ -189,7 +214,7 @@ requests! {
     /// To write its frames to a file.
     change StartCapture: start_capture(spec: CaptureSpec) -> ();
     /// To end the capture to this file, and forget it; what it became.
-    change StopCapture: stop_capture(path: std::path::PathBuf) -> CaptureRecord;
+    change StopCapture: stop_capture(path: String) -> CaptureRecord;
     /// To begin a load; its number.
     change StartLoad: start_load(spec: LoadSpec) -> u32;
     /// To end a load, at once if it runs, and forget it; what it became.

@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use lnet_control::Errno;
+use lnet_control::Reply;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::protocol::{self, REPLY_BYTES_MAX};
-use lnet_control::request::{Batch, Change, Outcome, PingPurpose, PingRequest, Reply};
+use lnet_model::Errno;
+use lnet_model::request::{Batch, Change, Outcome, PingPurpose, PingRequest};
 
 /// What `ask` becomes of a daemon that answers with these bytes and goes.
 fn ask<T>(bytes: Vec<u8>, ask: impl FnOnce(&mut Client) -> Result<T, ClientError>) -> Result<T, ClientError> {

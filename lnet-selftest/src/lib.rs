@@ -28,17 +28,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use lnet_control::records::{SelftestAnswer, SelftestRequest};
-use lnet_control::{Errno, Refusal};
+use console::Order;
+use exchange::Exchange;
+use lnet_model::records::{SelftestAnswer, SelftestRequest};
+use lnet_model::{Errno, Refusal};
 use lnet_user::Lnet;
 use lnet_user::api::{Guest, LnetError};
+use server::Server;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-
-use console::Order;
-use exchange::Exchange;
-use server::Server;
 
 /// Why a node takes part in no test.
 #[derive(thiserror::Error, Debug)]

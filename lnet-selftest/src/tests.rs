@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bulk;
-use crate::console::COMMANDS_MAX;
-use crate::source::Offer;
-use crate::{Console, Selftest};
-use lnet_control::records::{
+use lnet_model::records::{
     SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestNode, SelftestRequest,
     SelftestState, SelftestTest,
 };
-use lnet_control::{Errno, Refusal};
+use lnet_model::{Errno, Refusal};
 use lnet_user::api::{Ack, Outgoing, QueuedEvent, Target};
 use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Threshold};
 use lnet_wire::selftest::{
     AddTest, Body, Brw, Check, Direction, FEATURES, MakeSession, Message, Name, REPLY_PORTAL, SessionId, Test,
 };
 use lnet_wire::steer::{Policy, Spread};
+
+use crate::console::COMMANDS_MAX;
+use crate::source::Offer;
+use crate::{Console, Selftest, bulk};
 
 const KEY: u32 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -50,7 +50,7 @@ pub(crate) use config::{LndDefaults, is_tcp};
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
-pub use lnet_control::records::XdpMode;
+pub use lnet_model::ni::XdpMode;
 pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};

@@ -59,6 +59,6 @@ impl Verbose {
     pub(crate) fn level(&self) -> u8 {
         let Some(text) = &self.verbose else { return 0 };
         let text = text.strip_prefix('=').unwrap_or(text);
-        lnet_control::pattern::integer(text).map_or(1, |level| level.clamp(0, 4) as u8)
+        lnet_model::pattern::integer(text).map_or(1, |level| level.clamp(0, 4) as u8)
     }
 }

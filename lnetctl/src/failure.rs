@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use lnet_control::client::ClientError;
 use lnet_control::document::{self, Failure, Yaml};
-use lnet_control::{Errno, Refusal};
+use lnet_model::{Errno, Refusal};
 
 /// Status of a request that was refused: the low byte of -EINVAL.
 pub(crate) const REFUSED: u8 = 234;
@@ -116,7 +116,7 @@ impl Task {
         range: RangeInclusive<i64>,
     ) -> Result<T, CommandError> {
         let (low, high) = (range.start(), range.end());
-        let number = lnet_control::pattern::integer(text);
+        let number = lnet_model::pattern::integer(text);
         let fitting =
             number.filter(|number| range.contains(number)).and_then(|number| T::try_from(number).ok());
         fitting.ok_or_else(|| {
@@ -134,7 +134,7 @@ impl Task {
     /// A health, if it is given. Any other number is invalid too, and not out of range.
     pub(crate) fn health(self, text: Option<&String>) -> Result<Option<u32>, CommandError> {
         let Some(text) = text else { return Ok(None) };
-        let number = lnet_control::pattern::integer(text).and_then(|number| u32::try_from(number).ok());
+        let number = lnet_model::pattern::integer(text).and_then(|number| u32::try_from(number).ok());
         match number.filter(|number| *number <= HEALTH_MAX) {
             None => {
                 Err(self.invalid(format!("--health {text:?}: a number from 0 to {HEALTH_MAX} is expected")))

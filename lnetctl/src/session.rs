@@ -10,14 +10,13 @@ use clap::{CommandFactory, FromArgMatches};
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{Map, Yaml};
 use lnet_control::path;
-use lnet_control::request::{Batch, Change};
+use lnet_model::request::{Batch, Change};
 use serde::Serialize;
 
 use crate::arguments::{self, GlobalWord};
 use crate::cli::{Cli, UNSUPPORTED};
-use crate::commands;
 use crate::failure::{CommandError, FAILED, REFUSED, Task, USAGE};
-use crate::interactive;
+use crate::{commands, interactive};
 
 /// A run of the tool.
 pub(crate) struct Session {

@@ -21,16 +21,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use lnet_control::Refusal;
-use lnet_control::records::{SelftestAnswer, SelftestRequest};
+use lnet_model::Refusal;
+use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
 use lnet_user::control::{SelftestConsole, serve};
+use options::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
-
-use options::Options;
 
 fn main() -> ExitCode {
     allocator::settle();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
-use lnet_control::records::{SelftestCommand, SelftestState, SelftestTest};
+use lnet_model::records::{SelftestCommand, SelftestState, SelftestTest};
 
 const EXAMPLES: &str = "\
 Examples:

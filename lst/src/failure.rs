@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::error::ErrorKind;
-use lnet_control::Errno;
+use lnet_model::Errno;
 
 /// Words or options that a command does not know, or lacks.
 const USAGE: u8 = 4;

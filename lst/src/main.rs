@@ -17,15 +17,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use lnet_control::client::Client;
-use lnet_control::path;
-use lnet_control::pattern;
-use lnet_control::records::{
-    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
-};
-
 use cli::{Command, Options, Ping, Query};
 use failure::Failure;
+use lnet_control::client::Client;
+use lnet_control::path;
+use lnet_model::pattern;
+use lnet_model::records::{
+    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
+};
 
 /// What users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -206,7 +205,7 @@ fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> 
     let mut resolved = Vec::new();
     for text in lists {
         let whole = if text.contains('@') { text.clone() } else { format!("{text}@tcp") };
-        resolved.push((text, pattern::nodes_resolved(&whole)?));
+        resolved.push((text, lnet_control::resolve::nodes(&whole)?));
     }
     let nids = resolved.iter().flat_map(|(_, nids)| nids.clone()).collect();
     let nodes = console.nodes(SelftestCommand::AddGroup { name: name.to_owned(), nids })?;

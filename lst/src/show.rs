@@ -1,7 +1,7 @@
 //! What came of commands, as the reference prints it.
 
 use anyhow::{Context, Result, bail};
-use lnet_control::records::{
+use lnet_model::records::{
     SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestSession, SelftestState,
 };
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use lnet_control::records::{SelftestAnswer, SelftestCommand, SelftestCounters, SelftestStats};
+use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestCounters, SelftestStats};
 
 use crate::Console;
 use crate::cli::Stat;

@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
+use lnet_model::ni::{NiName, NiSpec};
+use lnet_model::pattern::{cpts_text, fault_nid_text};
+use lnet_model::peer::PeerSpec;
+use lnet_model::request::{Change, Outcome};
+use lnet_model::steering::{PortalPolicy, SteeringPolicy};
+use lnet_model::udsp::{Selection, UdspRule};
+
 use super::output::scalar;
-use super::show::NodeState;
-use crate::pattern::{cpts_text, fault_nid_text};
-use crate::records::{PortalPolicy, Selection, SteeringPolicy, UdspRule};
-use crate::request::{Change, NiName, NiSpec, Outcome, PeerSpec};
+use super::show::{NodeState, entries};
 
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes
 /// something else. Changes that leave the node as it is have none.
@@ -121,7 +125,7 @@ fn ni_text(spec: &NiSpec) -> String {
         (None, Some(nid)) => format!("ni {nid}"),
         (None, None) => "ni on the first interface that is up".to_owned(),
     };
-    for (key, value) in options.entries().into_iter().filter(|(_, value)| !value.is_null()) {
+    for (key, value) in entries(options).into_iter().filter(|(_, value)| !value.is_null()) {
         let _ = write!(text, ", {key} {}", scalar(&value));
     }
     if !cpts.is_empty() {

@@ -13,14 +13,10 @@ mod tree;
 
 #[cfg(test)]
 mod tests;
-
+use lnet_model::Errno;
+use lnet_model::request::{Change, PingRequest};
+use lnet_wire::{Global, Net, Nid};
 use thiserror::Error;
-
-use lnet_wire::{Net, Nid};
-
-use crate::errno::Errno;
-use crate::records::Global;
-use crate::request::{Change, PingRequest};
 
 pub use diff::diff;
 pub use output::{Map, Yaml};

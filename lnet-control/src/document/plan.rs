@@ -1,11 +1,15 @@
 //! What is left to be done for a document on a node that is in some state.
 
-use lnet_wire::Nid;
+use lnet_model::fault::DropRule;
+use lnet_model::ni::NiSpec;
+use lnet_model::peer::PeerSpec;
+use lnet_model::records::{Globals, NiRecord, PeerRecord};
+use lnet_model::request::Change;
+use lnet_model::udsp::Selection;
+use lnet_wire::{Global, Nid};
 
 use super::show::NodeState;
 use super::{Action, Document, Item};
-use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord, Selection};
-use crate::request::{Change, NiSpec, PeerSpec};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is

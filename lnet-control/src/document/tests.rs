@@ -1,10 +1,11 @@
+use lnet_model::ni::{NiName, NiOptions, NiSpec};
+use lnet_model::peer::PeerSpec;
+use lnet_model::request::PingPurpose;
+use lnet_model::udsp::UdspInfo;
+use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
 
 use super::*;
-use lnet_wire::Nid;
-
-use crate::records::{Global, NiOptions, UdspInfo};
-use crate::request::{NiName, NiSpec, PeerSpec, PingPurpose};
 
 /// The errors of a document, as they are printed.
 fn errors(text: &str, mode: Mode) -> Vec<String> {
@@ -338,10 +339,10 @@ fn state() -> NodeState {
     NodeState {
         nets: Vec::new(),
         peers: Vec::new(),
-        globals: crate::records::Globals::default(),
+        globals: lnet_model::records::Globals::default(),
         udsp: Vec::new(),
         drop_rules: Vec::new(),
-        steering: crate::records::SteeringRecord { shard_count: 1, portals: Vec::new() },
+        steering: lnet_model::steering::SteeringRecord { shard_count: 1, portals: Vec::new() },
     }
 }
 
@@ -436,7 +437,7 @@ proptest! {
             });
             match planned {
                 Ok(changes) => {
-                    let outcomes = vec![crate::request::Outcome::Changed; changes.len()];
+                    let outcomes = vec![lnet_model::request::Outcome::Changed; changes.len()];
                     prop_assert_eq!(diff(&state, &changes, &outcomes).len(), changes.len());
                 }
                 Err(errors) => {

@@ -74,7 +74,7 @@ impl Marked {
     pub(super) fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
-            Value::Scalar { text, .. } => crate::pattern::quoted(text),
+            Value::Scalar { text, .. } => lnet_model::pattern::quoted(text),
             Value::Sequence(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
         }

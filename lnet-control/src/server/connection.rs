@@ -5,19 +5,21 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use lnet_model::request::{PingPurpose, PingReply, PingRequest};
+use lnet_model::{Errno, Refusal};
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{error::Elapsed, timeout};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 use tracing::{debug, info};
 
 use super::{Handler, Shared};
-use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::request::{PingPurpose, PingReply, PingRequest, Reply, Request};
 use crate::table::{Kind, answer};
+use crate::{Reply, Request};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;

@@ -13,17 +13,16 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use connection::{Caller, Connection};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use lnet_model::{Errno, Refusal};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, watch};
 use tracing::{debug, warn};
 
-use crate::errno::{Errno, Refusal};
+use crate::Reply;
 use crate::protocol::{self, REPLY_BYTES_MAX};
-use crate::request::Reply;
-
-use connection::{Caller, Connection};
 
 pub use crate::table::Handler;
 pub use listen::{Access, BindError, Listener};

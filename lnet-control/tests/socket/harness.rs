@@ -10,13 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lnet_control::client::Client;
-use lnet_control::records::{
-    CaptureRecord, Globals, NetRecord, PeerRecord, SelftestAnswer, SelftestRequest, Statistics,
-    SteeringRecord,
-};
-use lnet_control::request::{Batch, Change, Outcome, PingRecord};
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
-use lnet_control::{Errno, Refusal};
+use lnet_model::capture::CaptureRecord;
+use lnet_model::records::{Globals, NetRecord, PeerRecord, SelftestAnswer, SelftestRequest, Statistics};
+use lnet_model::request::{Batch, Change, Outcome, PingRecord};
+use lnet_model::steering::SteeringRecord;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 use tokio::sync::oneshot;
 
@@ -115,7 +114,7 @@ impl Handler for Model {
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
         // More than a reply may hold.
         let record = CaptureRecord {
-            path: "x".repeat(1 << 20).into(),
+            path: "x".repeat(1 << 20),
             is_running: true,
             limit_bytes: 0,
             written_bytes: 0,

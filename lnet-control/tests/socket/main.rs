@@ -13,17 +13,17 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use harness::{Directory, Server, runtime};
 use lnet_control::client::ClientError;
 use lnet_control::protocol::{self, HEADER_BYTES, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use lnet_control::records::{Global, Globals, SelftestCommand, SelftestRequest};
-use lnet_control::request::{Batch, Change, Outcome, PingPurpose, PingRequest, Reply, Request};
 use lnet_control::server::{Access, BindError, Listener, ServerLimits};
-use lnet_control::{Errno, Refusal};
-use lnet_wire::Nid;
+use lnet_control::{Reply, Request};
+use lnet_model::records::{Globals, SelftestCommand, SelftestRequest};
+use lnet_model::request::{Batch, Change, Outcome, PingPurpose, PingRequest};
+use lnet_model::{Errno, Refusal};
+use lnet_wire::{Global, Nid};
 use xtask::privilege::Capability;
 use xtask::testing::require_privilege;
-
-use harness::{Directory, Server, runtime};
 
 fn set(global: Global, value: u32) -> Batch {
     Batch { changes: vec![Change::SetGlobal { global, value }], dry_run: false }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use lnet_control::Errno;
+use lnet_model::Errno;
 use lnet_user::api::LnetError;
 use lnet_user::{Nid, ProcessId};
 use lnet_wire::selftest::{Body, Message};

@@ -14,12 +14,13 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lnet_control::pattern::NODES_MAX;
-use lnet_control::records::{
+use asker::Asker;
+use lnet_model::pattern::NODES_MAX;
+use lnet_model::records::{
     SelftestAnswer, SelftestCommand, SelftestCounters, SelftestJoined, SelftestNode, SelftestRequest,
     SelftestSession, SelftestState, SelftestStats, SelftestTest,
 };
-use lnet_control::{Errno, Refusal};
+use lnet_model::{Errno, Refusal};
 use lnet_user::{Buffer, Nid, ProcessId};
 use lnet_wire::selftest::{
     AddTest, BatchControl, BatchOperation, Body, Check, Debug, Destination, Direction,
@@ -29,7 +30,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::exchange::{Bulk, Exchange};
-use asker::Asker;
 #[cfg(test)]
 pub(crate) use asker::COMMANDS_MAX;
 use state::{BatchTest, Session, refused};

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lnet_control::pattern::NODES_MAX;
-use lnet_control::records::{
+use lnet_model::pattern::NODES_MAX;
+use lnet_model::records::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestState,
 };
-use lnet_control::{Errno, Refusal};
+use lnet_model::{Errno, Refusal};
 use lnet_user::Nid;
 use lnet_wire::selftest::{Name, SessionId};
 
@@ -126,7 +126,7 @@ impl Session {
     fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
         match self.groups.iter().find(|(name, _)| name == target) {
             Some((_, nodes)) => Ok(nodes.clone()),
-            None => lnet_control::pattern::nodes(target).map_err(|refusal| match refusal.errno {
+            None => lnet_model::pattern::nodes(target).map_err(|refusal| match refusal.errno {
                 Errno::TOOBIG => refusal,
                 _ => {
                     let message = format!("{target:?}: a group of the session or NIDs are expected");

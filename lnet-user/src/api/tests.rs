@@ -204,7 +204,7 @@ fn a_capture_of_nothing() {
     use crate::capture::{CaptureError, CaptureSpec};
     let path = std::env::temp_dir().join(format!("lnet-api-{}.pcapng", std::process::id()));
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
-    lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+    lnet.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap();
     assert!(lnet.captures()[0].is_running);
     let state = lnet.stop_capture(&path).unwrap();
     assert_eq!((state.is_running, state.frame_count, state.limit_bytes), (false, 0, 4096));
@@ -218,7 +218,7 @@ fn a_capture_of_nothing() {
     // A shard that has ended.
     let shard = lnet.shard(0).unwrap();
     shard.end().caller.run(|_, _| panic!("on purpose")).unwrap_err();
-    let error = lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap_err();
+    let error = lnet.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap_err();
     assert!(matches!(error, LnetError::Stopped(ShardId(0))));
     assert!(!path.exists() && lnet.captures().is_empty());
 }
@@ -236,7 +236,7 @@ fn calls_wait_for_no_ni_that_is_being_opened() {
         other.open().unwrap();
         assert!(other.register(4096).is_none(), "no NI is over rings");
         assert!(other.xdp_frames().unwrap().slots.is_empty() && other.nis().is_empty());
-        other.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+        other.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap();
         assert!(other.stop_capture(&path).is_ok());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(other.limits().peers, NodeConfig::loopback().limits.peers);
@@ -322,7 +322,7 @@ fn sm_06_control_from_several_threads_locks_in_one_order() {
                 let path =
                     std::env::temp_dir().join(format!("lnet-locks-{}-{capture}.pcapng", std::process::id()));
                 for _ in 0..ROUNDS {
-                    lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+                    lnet.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap();
                     assert!(!lnet.captures().is_empty());
                     lnet.stop_capture(&path).unwrap();
                     std::fs::remove_file(&path).unwrap();

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-pub use lnet_control::records::CaptureRecord;
-pub use lnet_control::request::CaptureSpec;
+pub use lnet_model::capture::CaptureRecord;
+pub use lnet_model::capture::CaptureSpec;
 use rtrb::RingBuffer;
 use thiserror::Error;
 
@@ -198,7 +198,7 @@ impl Captures {
         untap: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(), E> {
         self.check(spec, interfaces)?;
-        let file = make_file(&spec.path)?;
+        let file = make_file(Path::new(&spec.path))?;
         let capture = self.start_in(file, spec, (interfaces, shards), tap, Arc::new(untap));
         if capture.is_err() {
             // A file that cannot be removed is found when it is to be made again.
@@ -238,7 +238,7 @@ impl Captures {
         let limit_bytes = spec.limit_bytes;
         let mut output = Output::begin(file, limit_bytes, spec.frame_bytes.unwrap_or(0), &shared)
             .map_err(|needed_bytes| CaptureError::Limit { limit_bytes, needed_bytes })?;
-        let refused = |error| CaptureError::File { path: spec.path.clone(), error };
+        let refused = |error| CaptureError::File { path: spec.path.clone().into(), error };
         output.flush(&shared).map_err(refused)?;
         self.started += 1;
         let (id, real_time) = (self.started, RealTime::measure());
@@ -263,8 +263,8 @@ impl Captures {
     pub(crate) fn add_interface(&self, interface: &CaptureInterface) {
         for capture in self.list.iter().filter(|capture| wants(&capture.spec, interface)) {
             if !capture.shared.add(interface) {
-                let (path, name) = (capture.spec.path.display(), &interface.name);
-                tracing::warn!(%path, name, "a capture has had too many interfaces: this one is not in it");
+                let (path, name) = (&capture.spec.path, &interface.name);
+                tracing::warn!(path, name, "a capture has had too many interfaces: this one is not in it");
             }
         }
     }
@@ -276,7 +276,7 @@ impl Captures {
 
     /// Takes a capture out of the list, for [`Capture::stop`].
     pub(crate) fn take(&mut self, path: &Path) -> Result<Capture, CaptureError> {
-        let index = self.list.iter().position(|capture| capture.spec.path == path);
+        let index = self.list.iter().position(|capture| Path::new(&capture.spec.path) == path);
         let index = index.ok_or_else(|| CaptureError::NoCapture(path.to_owned()))?;
         Ok(self.list.remove(index))
     }

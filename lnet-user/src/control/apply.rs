@@ -1,9 +1,9 @@
 //! Batches of changes, made whole or not at all.
 
-use lnet_control::request::{Batch, Change, Outcome};
-use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, PORTAL, Request};
 use lnet_core::udsp::RuleEdit;
+use lnet_model::request::{Batch, Change, Outcome};
+use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use tracing::info;

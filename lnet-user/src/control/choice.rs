@@ -1,15 +1,15 @@
 //! What a node would do, and is about to do: the paths of requests, the NIs that recover, the shards of NIDs.
 
-use lnet_control::records::{
-    CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
-    ExplainedStep, RecoveryRecord,
-};
-use lnet_control::text::NidText;
-use lnet_control::{Errno, Refusal};
 use lnet_core::handle::ShardSet;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::socklnd::home_of;
 use lnet_core::topology::PRIORITY_NONE;
+use lnet_model::records::{
+    CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
+    ExplainedStep, RecoveryRecord,
+};
+use lnet_model::text::NidText;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 use tracing::info;
 

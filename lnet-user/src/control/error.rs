@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use lnet_control::server::BindError;
-use lnet_control::{Errno, Refusal};
 use lnet_core::node::RequestError;
+use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
 use crate::api::LnetError;

@@ -6,10 +6,10 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use lnet_control::records::{DropRule, DropRuleRecord, HealthError};
-use lnet_control::{Errno, Refusal};
 use lnet_core::fault::{self, Filter, HealthMask, MessageTypes, RULES_MAX};
 use lnet_core::health::HealthStatus;
+use lnet_model::fault::{DropRule, DropRuleRecord, HealthError};
+use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 
 use super::Control;

@@ -1,19 +1,23 @@
 //! The control plane as its socket's server sees it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
-use lnet_control::records::{
-    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadSpec,
-    NetRecord, PeerRecord, RecoveryRecord, RuleCounters, SelftestAnswer, SelftestRequest, Statistics,
-    SteeringRecord, UdspRule,
-};
-use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
+use lnet_control::LoadSpec;
 use lnet_control::server::Handler;
-use lnet_control::text::NidText;
-use lnet_control::{Errno, Refusal};
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
+use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::fault::{DropRuleRecord, RuleCounters};
+use lnet_model::records::{
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
+    SelftestAnswer, SelftestRequest, Statistics,
+};
+use lnet_model::request::{Batch, Outcome, PingRecord};
+use lnet_model::steering::SteeringRecord;
+use lnet_model::text::NidText;
+use lnet_model::udsp::UdspRule;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
@@ -183,9 +187,9 @@ impl Handler for Control {
         blocking(move || lnet.start_capture(&spec)).await?.map_err(capture_refusal)
     }
 
-    async fn stop_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
+    async fn stop_capture(&self, path: String) -> Result<CaptureRecord, Refusal> {
         let lnet = self.lnet.clone();
-        blocking(move || lnet.stop_capture(&path)).await?.map_err(capture_refusal)
+        blocking(move || lnet.stop_capture(Path::new(&path))).await?.map_err(capture_refusal)
     }
 
     async fn frames(&self) -> Result<FramesRecord, Refusal> {

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use lnet_control::request::NiSpec;
-use lnet_control::{Errno, Refusal};
+use lnet_model::ni::NiSpec;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, Nid};
 
 use super::error::netlink_errno;

@@ -29,15 +29,16 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lnet_control::Refusal;
-use lnet_control::records::{DropRule, SelftestAnswer, SelftestRequest};
+use error::stopped;
 use lnet_core::node::DRAIN_TIMEOUT;
+use lnet_model::Refusal;
+use lnet_model::fault::DropRule;
+use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::api::Lnet;
 use crate::node::{XdpMode, setters};
 use crate::runtime::Worker;
-use error::stopped;
 
 pub use error::ControlError;
 pub use serve::{ServeOptions, serve};

@@ -4,17 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_control::document::{self, NodeState};
-use lnet_control::records::{DropRule, Global, Lnd, NiOptions, PortalPolicy};
-use lnet_control::request::{Change, NiName, NiSpec, Outcome};
-use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, NetOptions, PeerEdit};
 use lnet_core::udsp::RuleEdit;
-use lnet_wire::{Net, NetType, Nid};
+use lnet_model::fault::DropRule;
+use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
+use lnet_model::request::{Change, Outcome};
+use lnet_model::steering::PortalPolicy;
+use lnet_model::{Errno, Refusal};
+use lnet_wire::{Global, Net, NetType, Nid};
 
-use super::Control;
 use super::faults::{self, RuleStep};
-use super::interfaces;
 use super::udsp::{peer_to_be, rule_to_be, rules_of};
+use super::{Control, interfaces};
 use crate::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.

@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use lnet_control::Refusal;
-use lnet_control::records::{
-    Global, Globals, Latency, Lnd, MessageCounts, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
-    PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
-    SteeringRecord, Traffic, UdspInfo, XdpMode,
-};
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
+use lnet_model::Refusal;
+use lnet_model::ni::{Lnd, NiOptions, XdpMode};
+use lnet_model::records::{
+    Globals, Latency, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth,
+    PeerNiRecord, PeerRecord, Statistics, Traffic,
+};
+use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
+use lnet_model::udsp::UdspInfo;
 use lnet_wire::steer::PolicyWord;
-use lnet_wire::{MessageType, Net, Nid};
+use lnet_wire::{Global, MessageType, Net, Nid};
 
 use super::Control;
 use super::error::stopped;

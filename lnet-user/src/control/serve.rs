@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lnet_control::request::{Batch, Change};
 use lnet_control::server::{self, Access, Listener, ServerLimits};
+use lnet_model::request::{Batch, Change};
 use tracing::{info, warn};
 
 use super::{Control, ControlError, ControlOptions, SelftestConsole};

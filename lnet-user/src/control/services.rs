@@ -6,12 +6,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use lnet_control::records::{
-    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes,
-    SlotFrames,
-};
-use lnet_control::{Errno, Refusal};
+use lnet_control::LoadSpec;
 use lnet_core::stats::DropReason;
+use lnet_model::records::{
+    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes, SlotFrames,
+};
+use lnet_model::{Errno, Refusal};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

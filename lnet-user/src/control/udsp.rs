@@ -1,11 +1,13 @@
 //! Selection policies and peers in the terms of the core, and in those of the tools.
 
-use lnet_control::errno::Refusal;
-use lnet_control::pattern::{NumberRange, UdspAddress, UdspPattern};
-use lnet_control::records::{PeerRecord, Selection, UdspInfo, UdspRule};
-use lnet_control::request::{Outcome, PeerSpec};
 use lnet_core::node::{Peer, PeerEdit, peer_state};
 use lnet_core::udsp::{self, AddressPattern, NidPattern, Rule, RuleEdit};
+use lnet_model::Refusal;
+use lnet_model::pattern::{NumberRange, UdspAddress, UdspPattern};
+use lnet_model::peer::PeerSpec;
+use lnet_model::records::PeerRecord;
+use lnet_model::request::Outcome;
+use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
 use lnet_wire::Nid;
 
 use super::Control;

@@ -42,7 +42,7 @@ use crate::runtime::SteeringError;
 
 pub use initiator::Initiator;
 pub use latency::Latency;
-pub use lnet_control::records::LoadKind as Kind;
+pub use lnet_model::records::LoadKind as Kind;
 pub use plan::{Layout, Message, Plan, PlanError, Scheme, SizeClass};
 pub use report::{
     ClassReport, Difference, FAULTS_MAX, Fault, FaultKind, Faults, InitiatorReport, Progress, Tally,

@@ -125,7 +125,7 @@ pub struct Plan {
     /// What the messages are; the targets go by the same.
     pub scheme: Scheme,
     /// NIDs of targets, on each of which messages go by turns as their number has it.
-    #[serde(with = "lnet_control::text::list")]
+    #[serde(with = "lnet_model::text::list")]
     pub targets: Vec<Nid>,
     /// Messages in all, numbered from 0.
     pub messages: u64,

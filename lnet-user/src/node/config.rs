@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lnet_control::records::Lnd;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::SockTunables;
 use lnet_core::xfer::XferTimes;
+use lnet_model::ni::Lnd;
 use lnet_wire::steer::Policy;
 use lnet_wire::{NetType, Nid};
 

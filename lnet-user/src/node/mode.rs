@@ -1,6 +1,6 @@
 //! How XDP programs are attached, as the mode of an NI.
 
-use lnet_control::records::XdpMode;
+use lnet_model::ni::XdpMode;
 
 use crate::bpf::ActiveMode;
 

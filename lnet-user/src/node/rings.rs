@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_control::pattern::cpts_text;
 use lnet_core::handle::{ShardId, ShardSet};
+use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
 
 use super::log::LogThread;

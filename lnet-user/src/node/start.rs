@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use lnet_control::records::Lnd;
 use lnet_core::node::{self, Action, Change, NetOptions, NetTunables, NiSpec, Report, Request};
 use lnet_core::time::Instant;
+use lnet_model::ni::Lnd;
 use lnet_wire::nid::NetType;
 
 use super::plan::{self, NiPlan};

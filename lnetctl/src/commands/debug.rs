@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_control::pattern;
-use lnet_control::text::NidText;
+use lnet_model::pattern;
+use lnet_model::text::NidText;
 
 use super::Result;
 use crate::failure::Task;
@@ -117,7 +117,7 @@ pub(super) fn cpts_of(daemon: &mut Daemon<'_>, args: &CptArgs) -> Result<()> {
     let task = Task::new("show", "cpt-of-nid");
     let mut nids = Vec::new();
     for list in &args.nids {
-        nids.extend(pattern::nids_resolved(list).map_err(task.pattern())?.into_iter().map(NidText));
+        nids.extend(lnet_control::resolve::nids(list).map_err(task.pattern())?.into_iter().map(NidText));
     }
     daemon.show("cpt-of-nid", |client| client.cpts_of(nids), |cpts| document::cpts_of(cpts))
 }

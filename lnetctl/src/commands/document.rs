@@ -5,16 +5,15 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lnet_control::Errno;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{
     self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState, Shown,
 };
-use lnet_control::request::{Batch, Change};
+use lnet_model::Errno;
+use lnet_model::request::{Batch, Change};
 use serde_json::json;
 
-use super::Result;
-use super::ping;
+use super::{Result, ping};
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, json_line, print_text};
 

@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
-use lnet_control::pattern;
-use lnet_control::records::{DropRule, HealthError, MESSAGE_TYPES};
-use lnet_control::request::Change;
+use lnet_model::fault::{DropRule, HealthError, MESSAGE_TYPES};
+use lnet_model::pattern;
+use lnet_model::request::Change;
 use lnet_wire::Nid;
 
 use super::Result;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_control::records::FramesRecord;
+use lnet_model::records::FramesRecord;
 
 use super::Result;
 use super::load::unfair_shares;
@@ -110,7 +110,8 @@ fn resent_failure(frames: &FramesRecord, most_per_million: u64) -> Option<String
 
 #[cfg(test)]
 mod tests {
-    use lnet_control::records::{FramesNi, SlotFrames, XdpMode};
+    use lnet_model::ni::XdpMode;
+    use lnet_model::records::{FramesNi, SlotFrames};
     use lnet_wire::Nid;
 
     use super::*;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use lnet_control::Errno;
+use lnet_model::Errno;
 
 use super::Result;
 use crate::cli::Cli;

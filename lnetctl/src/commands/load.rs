@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
-use lnet_control::document;
-use lnet_control::pattern;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
-use lnet_control::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
+use lnet_control::{LoadSpec, document};
+use lnet_model::pattern;
+use lnet_model::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::Result;
-use super::plot;
+use super::{Result, plot};
 use crate::failure::Task;
 use crate::session::{Daemon, eprint_text, json_line, print_text};
 use crate::table::table;
@@ -179,7 +178,7 @@ fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) 
     loop {
         let loads = daemon.ask(task, Client::loads)?;
         let Some(load) = loads.into_iter().find(|load| load.id == id) else {
-            return Err(task.error(lnet_control::Errno::NOENT, format!("there is no load {id}")));
+            return Err(task.error(lnet_model::Errno::NOENT, format!("there is no load {id}")));
         };
         if shows && shown != Some(load.messages_done) {
             shown = Some(load.messages_done);
@@ -214,7 +213,7 @@ fn conclude(daemon: &Daemon<'_>, task: Task, load: &LoadRecord, output: &LoadOut
     }
     if let Some(path) = &output.plot {
         fs::write(path, plot::svg(result)).map_err(|error| {
-            task.error(lnet_control::Errno::IO, format!("--plot {}: {error}", path.display())).failed()
+            task.error(lnet_model::Errno::IO, format!("--plot {}: {error}", path.display())).failed()
         })?;
     }
     task.judged(failures)
@@ -343,7 +342,7 @@ fn read<T: DeserializeOwned>(task: Task, path: &Path, expected: &str) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use lnet_control::records::LoadClass;
+    use lnet_model::records::LoadClass;
 
     use super::*;
 

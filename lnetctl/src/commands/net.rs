@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use lnet_control::Errno;
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
-use lnet_control::pattern::{self, InterfaceName};
-use lnet_control::records::{Lnd, NiOptions, XdpMode};
-use lnet_control::request::{Change, NiName, NiSpec};
+use lnet_model::Errno;
+use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::pattern::{self, InterfaceName};
+use lnet_model::request::Change;
 use lnet_wire::{Net, Nid};
 
 use super::Result;

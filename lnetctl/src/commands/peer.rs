@@ -1,11 +1,11 @@
 //! Peers.
 
 use clap::{Args, Subcommand};
-use lnet_control::Errno;
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
-use lnet_control::pattern;
-use lnet_control::request::{Change, PeerSpec};
+use lnet_model::peer::PeerSpec;
+use lnet_model::request::Change;
+use lnet_model::{Errno, pattern};
 use lnet_wire::Nid;
 
 use super::Result;

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use lnet_control::document::{self, Yaml};
-use lnet_control::pattern;
-use lnet_control::request::{PingPurpose, PingRequest};
+use lnet_model::pattern;
+use lnet_model::request::{PingPurpose, PingRequest};
 use lnet_wire::Nid;
 
 use super::Result;
@@ -56,7 +56,7 @@ pub(super) fn discover(daemon: &mut Daemon<'_>, args: &DiscoverArgs) -> Result<(
 fn nids(task: Task, lists: &[String]) -> Result<Vec<Nid>> {
     let mut nids: Vec<Nid> = Vec::new();
     for list in lists {
-        nids.extend(pattern::nids_resolved(list).map_err(task.pattern())?);
+        nids.extend(lnet_control::resolve::nids(list).map_err(task.pattern())?);
     }
     Ok(nids)
 }

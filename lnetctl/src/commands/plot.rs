@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use lnet_control::records::{LoadKind, LoadResult, LoadTimes};
+use lnet_model::records::{LoadKind, LoadResult, LoadTimes};
 
 use super::load::size_name;
 
@@ -116,7 +116,7 @@ fn label(text: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
 
 #[cfg(test)]
 mod tests {
-    use lnet_control::records::LoadClass;
+    use lnet_model::records::LoadClass;
 
     use super::*;
 

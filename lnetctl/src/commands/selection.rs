@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_control::pattern::UdspPattern;
-use lnet_control::records::{Selection, SelectionKind};
-use lnet_control::request::Change;
+use lnet_model::pattern::UdspPattern;
+use lnet_model::request::Change;
+use lnet_model::udsp::{Selection, SelectionKind};
 
 use super::Result;
 use crate::failure::Task;

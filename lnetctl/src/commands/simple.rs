@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf, absolute};
 
 use clap::{Args, Subcommand};
-use lnet_control::Errno;
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_control::pattern;
-use lnet_control::records::Global;
-use lnet_control::request::{CaptureSpec, Change};
+use lnet_model::capture::CaptureSpec;
+use lnet_model::request::Change;
+use lnet_model::{Errno, pattern};
+use lnet_wire::Global;
 
 use super::Result;
 use crate::arguments::Offered;
@@ -189,8 +189,10 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     daemon.apply(task, vec![Change::SetGlobal { global, value }])
 }
 
-fn absolute_path(task: Task, file: &Path) -> Result<PathBuf> {
-    absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))
+fn absolute_path(task: Task, file: &Path) -> Result<String> {
+    let refused = |why: &dyn std::fmt::Display| task.invalid(format!("{}: {why}", file.display()));
+    let path = absolute(file).map_err(|error| refused(&error))?;
+    path.into_os_string().into_string().map_err(|_| refused(&"a name in UTF-8 is expected"))
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.

@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_control::pattern;
-use lnet_control::records::{PortalPolicy, SteeringPolicy};
-use lnet_control::request::Change;
+use lnet_model::pattern;
+use lnet_model::request::Change;
+use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 
 use super::Result;
 use crate::arguments::Offered;

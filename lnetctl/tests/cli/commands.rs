@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use lnet_control::records::{
-    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, SlotFrames, XdpMode,
+use lnet_model::ni::XdpMode;
+use lnet_model::records::{
+    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, SlotFrames,
 };
 use xtask::testing::paths;
 

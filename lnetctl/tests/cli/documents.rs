@@ -1,11 +1,12 @@
 //! Import and export: all or nothing, and back to where one was.
 
 use lnet_control::document::{self, Mode};
-use lnet_control::records::{
-    DropRule, HealthError, Lnd, NiOptions, PortalPolicy, Selection, SelectionKind, SteeringPolicy, UdspRule,
-    XdpMode,
-};
-use lnet_control::request::{Change, NiSpec, PeerSpec};
+use lnet_model::fault::{DropRule, HealthError};
+use lnet_model::ni::{Lnd, NiOptions, NiSpec, XdpMode};
+use lnet_model::peer::PeerSpec;
+use lnet_model::request::Change;
+use lnet_model::steering::{PortalPolicy, SteeringPolicy};
+use lnet_model::udsp::{Selection, SelectionKind, UdspRule};
 use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -371,7 +372,7 @@ fn selection() -> impl Strategy<Value = Change> {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    use lnet_control::records::Global;
+    use lnet_wire::Global;
     prop_oneof![
         4 => spec().prop_map(Change::AddNi),
         1 => (0..Global::ALL.len(), 0_u32..200).prop_map(|(global, value)| {

@@ -1,22 +1,25 @@
 //! A node in memory: it does what it is asked, as far as that can be seen from outside, and nothing else.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_control::document::NodeState;
-use lnet_control::records::{
-    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice,
-    ExplainedKind, ExplainedPath, ExplainedStep, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord,
-    NiHealth, NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord,
-    RecoveryRecord, RuleCounters, Selection, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, UdspRule,
-    XdpMode,
-};
-use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PeerSpec, PingRecord};
 use lnet_control::server::Handler;
-use lnet_control::text::NidText;
-use lnet_control::{Errno, Refusal};
-use lnet_wire::{Net, NetType, Nid};
+use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::fault::{DropRuleRecord, RuleCounters};
+use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::peer::PeerSpec;
+use lnet_model::records::{
+    CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
+    ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
+    PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord, Statistics,
+};
+use lnet_model::request::{Batch, Change, Outcome, PingRecord};
+use lnet_model::steering::{SteeringPolicy, SteeringRecord};
+use lnet_model::text::NidText;
+use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
+use lnet_model::{Errno, Refusal};
+use lnet_wire::{Global, Net, NetType, Nid};
 
 /// Its interfaces: name, addresses, whether it is up.
 pub(crate) const INTERFACES: [(&str, &[&str], bool); 4] = [
@@ -581,8 +584,8 @@ impl Handler for Served {
 
     async fn start_capture(&self, spec: CaptureSpec) -> Result<()> {
         let CaptureSpec { path, limit_bytes, .. } = spec;
-        if path.exists() {
-            return refuse(Errno::EXIST, format!("{} is there already", path.display()));
+        if std::path::Path::new(&path).exists() {
+            return refuse(Errno::EXIST, format!("{path} is there already"));
         }
         let (is_running, written_bytes, frame_count, missed_count) = (true, 0, 0, 0);
         // The model's disk is full once a capture may fill it.
@@ -600,11 +603,11 @@ impl Handler for Served {
         Ok(())
     }
 
-    async fn stop_capture(&self, path: PathBuf) -> Result<CaptureRecord> {
+    async fn stop_capture(&self, path: String) -> Result<CaptureRecord> {
         let mut model = self.0.borrow_mut();
         match model.captures.iter().position(|capture| capture.path == path) {
             Some(position) => Ok(CaptureRecord { is_running: false, ..model.captures.remove(position) }),
-            None => refuse(Errno::NOENT, format!("no capture to {}", path.display())),
+            None => refuse(Errno::NOENT, format!("no capture to {path}")),
         }
     }
 }

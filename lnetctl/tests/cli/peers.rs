@@ -1,6 +1,6 @@
 //! Peers, discovery, selection policies, and what is asked about paths.
 
-use lnet_control::records::PeerRecord;
+use lnet_model::records::PeerRecord;
 
 use crate::model::{Model, peer};
 use crate::run::Node;

@@ -38,11 +38,11 @@ impl File {
     }
 
     fn spec(&self, limit_bytes: u64) -> CaptureSpec {
-        CaptureSpec { buffer_bytes: 64 << 20, ..CaptureSpec::new(&self.0, limit_bytes) }
+        CaptureSpec { buffer_bytes: 64 << 20, ..CaptureSpec::new(self.0.to_str().unwrap(), limit_bytes) }
     }
 
     fn state(&self, lnet: &Lnet) -> CaptureRecord {
-        lnet.captures().into_iter().find(|state| state.path == self.0).unwrap()
+        lnet.captures().into_iter().find(|state| self.0.to_str() == Some(&state.path)).unwrap()
     }
 
     fn read(&self) -> (Contents, u64) {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lnet_control::request::{Batch, Change, NiName};
 use lnet_control::server::Handler;
 use lnet_core::lnd::NiId;
+use lnet_model::ni::NiName;
+use lnet_model::request::{Batch, Change};
 use lnet_tests::netns::enter;
 use lnet_tests::node::nid_v4;
 use lnet_user::control::{Control, ControlOptions};

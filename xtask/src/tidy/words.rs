@@ -80,8 +80,9 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 8] = [
+const PRODUCT: [&str; 9] = [
     "lnet-wire/src/",
+    "lnet-model/src/",
     "lnet-core/src/",
     "lnet-user/src/",
     "lnet-messaging/src/",

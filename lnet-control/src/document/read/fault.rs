@@ -1,15 +1,15 @@
 //! The block `fault`: drop rules, in the form in which they are shown.
 
+use lnet_model::fault::{DropRule, HealthError, RuleCounters};
+use lnet_model::pattern::{fault_nid, integer, quoted};
+use lnet_model::request::Change;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position};
-use crate::errno::{Errno, Refusal};
-use crate::pattern::{fault_nid, integer, quoted};
-use crate::records::{DropRule, HealthError, RuleCounters};
-use crate::request::Change;
 
 /// Keys of a rule, besides its counters, which only tell.
 const KEYS: [&str; 13] = [

@@ -12,15 +12,14 @@ mod show;
 mod steering;
 mod udsp;
 mod values;
+use lnet_model::Errno;
+use lnet_model::pattern::integer;
+use lnet_model::request::{Change, PingPurpose};
+use lnet_wire::Global;
+use values::suggestion;
 
 use super::tree::{self, Entry, Marked, Position, Value};
 use super::{Action, Document, DocumentError, Item, Mode};
-use crate::errno::Errno;
-use crate::pattern::integer;
-use crate::records::Global;
-use crate::request::{Change, PingPurpose};
-
-use values::suggestion;
 
 /// Most mistakes that are reported.
 const ERRORS_MAX: usize = 100;

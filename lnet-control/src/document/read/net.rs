@@ -1,15 +1,15 @@
 //! The block `net`.
 
+use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::pattern::{self, InterfaceName};
+use lnet_model::request::Change;
+use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, NetType, Nid};
 
 use super::values::get;
 use super::{Reader, TELLING};
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position, Value};
-use crate::errno::{Errno, Refusal};
-use crate::pattern::{self, InterfaceName};
-use crate::records::{Lnd, NiOptions, XdpMode};
-use crate::request::{Change, NiName, NiSpec};
 
 /// Keys that speak of NIs, in a net and in each of its local NIs.
 const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables", "CPT"];

@@ -1,12 +1,13 @@
 //! The older forms of `peer` and `udsp`, those of the Multi-Rail design: the blocks `peers` and `selection`.
 
+use lnet_model::pattern::{self, UdspPattern};
+use lnet_model::request::Change;
+use lnet_model::udsp::{Selection, SelectionKind};
+
 use super::Reader;
 use super::values::get;
 use crate::document::tree::{Entry, Position};
 use crate::document::{Action, Mode};
-use crate::pattern::{self, UdspPattern};
-use crate::records::{Selection, SelectionKind};
-use crate::request::Change;
 
 /// Keys of an item of `selection`.
 const SELECTION_KEYS: [&str; 8] = ["type", "net", "nid", "local", "remote", "priority", "id", "seq_no"];

@@ -1,12 +1,14 @@
 //! The block `peer`.
 
+use lnet_model::pattern;
+use lnet_model::peer::PeerSpec;
+use lnet_model::records::{PeerCredits, PeerRecord};
+use lnet_model::request::Change;
+
 use super::values::get;
 use super::{Reader, TELLING};
 use crate::document::Mode;
 use crate::document::tree::{Entry, Position};
-use crate::pattern;
-use crate::records::{PeerCredits, PeerRecord};
-use crate::request::{Change, PeerSpec};
 
 /// Keys of a peer; the last ones are ours.
 const KEYS: [&str; 8] =

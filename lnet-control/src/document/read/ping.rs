@@ -1,13 +1,13 @@
 //! The blocks `ping` and `discover`.
 
+use lnet_model::pattern::{self, integer};
+use lnet_model::request::{PingPurpose, PingRequest};
 use lnet_wire::Nid;
 
 use super::Reader;
 use super::values::get;
 use crate::document::Action;
 use crate::document::tree::{Entry, Marked, Position, Value};
-use crate::pattern::{self, integer};
-use crate::request::{PingPurpose, PingRequest};
 
 /// Longest timeout, milliseconds.
 const TIMEOUT_MAX_MS: i64 = 86_400_000;
@@ -43,7 +43,7 @@ impl Reader {
     }
 
     fn nids(&mut self, value: &Marked) -> Vec<Nid> {
-        self.pattern(value, "nid", "nids", pattern::nids_resolved).unwrap_or_default()
+        self.pattern(value, "nid", "nids", crate::resolve::nids).unwrap_or_default()
     }
 
     fn ping(

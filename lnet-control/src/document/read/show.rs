@@ -1,13 +1,12 @@
 //! What a document asks to be shown: its blocks name objects as shows do.
 
-use lnet_wire::{Net, Nid};
+use lnet_model::pattern;
+use lnet_wire::{Global, Net, Nid};
 
 use super::Reader;
 use super::values::{get, suggestion};
 use crate::document::tree::{Entry, Marked, Position};
 use crate::document::{Action, Shown};
-use crate::pattern;
-use crate::records::Global;
 
 impl Reader {
     pub(super) fn shown(&mut self, Entry { position, key, value }: &Entry) {

@@ -1,12 +1,13 @@
 //! The block `steering`.
 
+use lnet_model::pattern;
+use lnet_model::request::Change;
+use lnet_model::steering::{PortalPolicy, SteeringPolicy};
+
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position, Value};
-use crate::pattern;
-use crate::records::{PortalPolicy, SteeringPolicy};
-use crate::request::Change;
 
 /// Keys of every policy, and those of some.
 const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];

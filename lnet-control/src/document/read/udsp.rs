@@ -1,12 +1,13 @@
 //! The block `udsp`.
 
+use lnet_model::pattern::UdspPattern;
+use lnet_model::request::Change;
+use lnet_model::udsp::{UdspInfo, UdspRule};
+
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position};
-use crate::pattern::UdspPattern;
-use crate::records::{UdspInfo, UdspRule};
-use crate::request::Change;
 
 const KEYS: [&str; 8] = ["idx", "src", "dst", "rte", "priority", "action", "selection", "seq_no"];
 

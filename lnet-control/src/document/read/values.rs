@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use lnet_model::pattern::{integer, quoted};
+use lnet_model::{Errno, Refusal};
+
 use super::Reader;
 use crate::document::tree::{Entry, Marked, Position, Value};
-use crate::errno::{Errno, Refusal};
-use crate::pattern::{integer, quoted};
 
 /// Longest word that is compared with known ones.
 const WORD_BYTES_MAX: usize = 64;

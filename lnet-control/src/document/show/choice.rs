@@ -1,11 +1,12 @@
 //! The blocks `explain`, our own, `cpt-of-nid` and those of recovery.
 
+use lnet_model::pattern::cpts_text;
+use lnet_model::records::{CptRecord, ExplainRecord, ExplainedChoice, ExplainedStep};
+use lnet_model::udsp::UdspInfo;
+use lnet_wire::Nid;
 use serde_json::{Value, json};
 
 use super::{Map, block, one, put, text};
-use crate::pattern::cpts_text;
-use crate::records::{CptRecord, ExplainRecord, ExplainedChoice, ExplainedStep, UdspInfo};
-use lnet_wire::Nid;
 
 /// The block `explain`: an item for the shards that agree.
 #[must_use]

@@ -9,22 +9,24 @@ mod peer;
 mod request;
 mod service;
 mod udsp;
-
 use std::fmt::Display;
 
+use lnet_model::Errno;
+use lnet_model::capture::CaptureRecord;
+use lnet_model::fault::DropRuleRecord;
+use lnet_model::pattern::cpts_text;
+use lnet_model::records::{Globals, NetRecord, PeerRecord, Statistics, Traffic};
+use lnet_model::request::{PingPurpose, PingReply};
+use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
+use lnet_model::udsp::UdspRule;
+use lnet_wire::Global;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::output::Map;
-use crate::errno::Errno;
-use crate::pattern::cpts_text;
-use crate::records::{
-    CaptureRecord, DropRuleRecord, Global, Globals, NetRecord, PeerRecord, PortalPolicy, Statistics,
-    SteeringPolicy, SteeringRecord, Traffic, UdspRule,
-};
-use crate::request::{PingPurpose, PingReply};
 
 pub use choice::{cpts_of, explain, recovery};
+pub(super) use net::entries;
 pub use net::nets;
 pub use peer::{peer_list, peers};
 pub use request::join;

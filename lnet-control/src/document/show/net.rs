@@ -1,11 +1,12 @@
 //! The block `net`.
 
+use lnet_model::ni::{Lnd, NiOptions};
+use lnet_model::pattern::cpts_text;
+use lnet_model::records::{NetRecord, NiRecord};
 use lnet_wire::Net;
 use serde_json::{Value, json};
 
 use super::{Detail, Map, block, one, put, put_details, statistics_of, text, udsp_info};
-use crate::pattern::cpts_text;
-use crate::records::{Lnd, NetRecord, NiOptions, NiRecord};
 
 /// The block `net`; nothing where there are no nets. A backup leaves `lo` out.
 #[must_use]
@@ -49,7 +50,7 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put_details(&mut map, &ni.traffic, &ni.health);
     }
     if backup || detail.shows(1) {
-        let of_net = ni.options.entries().into_iter().take(NiOptions::OF_NET);
+        let of_net = entries(&ni.options).into_iter().take(NiOptions::OF_NET);
         let of_net = of_net.map(|(key, value)| (key, if value.is_null() { Value::from(0) } else { value }));
         put(&mut map, "tunables", of_net.collect::<Map>());
         if ni.options.lnd.is_some() {
@@ -80,7 +81,7 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
 
 fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
     let mut map = Map::new();
-    for (key, value) in ni.options.entries().into_iter().skip(NiOptions::OF_NET) {
+    for (key, value) in entries(&ni.options).into_iter().skip(NiOptions::OF_NET) {
         // What a net of socklnd has, the type of the net says.
         if value.is_null() || key == "lnd" && ni.options.lnd != Some(Lnd::Xdp) {
             continue;
@@ -101,4 +102,10 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
         }
     }
     map
+}
+
+/// The options of an NI by their keys, in the order in which tools print them; `Null` is no value.
+pub(in crate::document) fn entries(options: &NiOptions) -> Map {
+    let Value::Object(entries) = json!(options) else { return Map::new() };
+    entries
 }

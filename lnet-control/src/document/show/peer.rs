@@ -1,9 +1,9 @@
 //! The blocks `peer` and `peer list`.
 
+use lnet_model::records::{PeerNiRecord, PeerRecord};
 use serde_json::json;
 
 use super::{Detail, Map, block, fields, put, put_details, statistics_of, text, udsp_info};
-use crate::records::{PeerNiRecord, PeerRecord};
 
 /// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are
 /// found again by traffic. The node itself, known by its loopback NID, is not shown.

@@ -1,11 +1,12 @@
 //! What a document asks to be shown.
 
+use lnet_model::udsp::Selection;
+use lnet_model::{Errno, Refusal};
+use lnet_wire::Global;
 use serde_json::{Value, json};
 
 use super::{Detail, Map, NodeState, drop_rules, global_show, nets, one, peers, selections, steering, udsp};
 use crate::document::Shown;
-use crate::errno::{Errno, Refusal};
-use crate::records::{Global, Selection};
 
 impl Shown {
     /// It, of a node in this state; the counters of a node are no part of that.

@@ -1,10 +1,10 @@
 //! The blocks `frames` and `load`, our own.
 
+use lnet_model::records::{FramesNi, FramesRecord, LoadRecord};
 use serde_json::{Value, json};
 
 use super::{block, one, put, text};
 use crate::document::output::Map;
-use crate::records::{FramesNi, FramesRecord, LoadRecord};
 
 /// The block `frames`.
 #[must_use]

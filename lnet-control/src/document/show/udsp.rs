@@ -1,9 +1,9 @@
 //! The block `udsp`, and what follows from it for NIs.
 
+use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
 use serde_json::Value;
 
 use super::{Map, block, one, put, text};
-use crate::records::{Selection, UdspInfo, UdspRule};
 
 /// NIDs that are shown of a list of preferred ones.
 const PREFERRED_MAX: usize = 128;

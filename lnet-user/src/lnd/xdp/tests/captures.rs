@@ -19,7 +19,7 @@ impl Capture {
         let name = format!("lnet-rings-{}-{name}-{}", std::process::id(), node.plan.host);
         let spec = CaptureSpec {
             buffer_bytes: 32 << 20,
-            ..CaptureSpec::new(std::env::temp_dir().join(name), 1 << 30)
+            ..CaptureSpec::new(std::env::temp_dir().join(name).to_str().unwrap(), 1 << 30)
         };
         let interface =
             CaptureInterface { index: INTERFACE, name: "veth-a".to_owned(), link: Link::Ethernet };
@@ -37,7 +37,7 @@ impl Capture {
 
     /// Nothing is sent or received any more.
     fn end(mut self) -> Vec<Captured> {
-        let state = self.captures.take(&self.spec.path).unwrap().stop();
+        let state = self.captures.take(self.spec.path.as_ref()).unwrap().stop();
         let contents = Contents::read_complete(&std::fs::read(&self.spec.path).unwrap());
         std::fs::remove_file(&self.spec.path).unwrap();
         assert_eq!((state.missed_count, state.failure), (0, None));

@@ -400,9 +400,10 @@ fn datagrams_are_captured_at_both_ends() {
             }
             Ok::<_, crate::capture::CaptureError>(())
         };
-        let spec = CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path, 1 << 30) };
+        let spec =
+            CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path.to_str().unwrap(), 1 << 30) };
         captures.start(&spec, (std::slice::from_ref(&interface), SHARDS as usize), tap, |_| {}).unwrap();
-        (captures, spec.path)
+        (captures, path)
     };
     let captures = [start(&mut pair.near, "near"), start(&mut pair.far, "far")];
     for number in 0..30 {

@@ -1,10 +1,13 @@
 //! Drop rules.
 
+use alloc::format;
+use alloc::vec::Vec;
+
 use lnet_wire::Nid;
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
 use crate::errno::{Errno, Refusal};
-use crate::text;
 
 /// Names and mask bits of the message types that a rule can be about.
 pub const MESSAGE_TYPES: [(&str, u32); 4] = [("ACK", 1), ("PUT", 2), ("GET", 4), ("REPLY", 8)];
@@ -28,16 +31,17 @@ words! {
 }
 
 /// A rule by which messages are dropped, or fail with a health error.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct DropRule {
     /// Final source: a NID, `255.255.255.255` of a net for all of the net, or [`Nid::ANY`].
-    #[serde(with = "text")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub source: Nid,
     /// Final destination, likewise.
-    #[serde(with = "text")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub destination: Nid,
     /// The NI that a message arrives by; [`Nid::ANY`] for each.
-    #[serde(with = "text")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub local_nid: Nid,
     /// Bit n is portal n; 0 is all.
     pub portals: u64,
@@ -72,7 +76,8 @@ counters! {
 }
 
 /// A rule and its counters.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct DropRuleRecord {
     /// The rule.
     pub rule: DropRule,

@@ -1,8 +1,10 @@
+use alloc::string::{String, ToString};
+use std::net::IpAddr;
+
+use lnet_wire::Net;
 use proptest::prelude::*;
 
 use super::*;
-use lnet_wire::Net;
-use std::net::IpAddr;
 
 fn texts(list: &str) -> Vec<String> {
     nids(list).unwrap().iter().map(ToString::to_string).collect()
@@ -100,10 +102,10 @@ fn hosts_are_looked_up_and_addresses_are_not() {
         "node-1.example" => Some(IpAddr::from([10, 0, 0, 7])),
         other => panic!("{other} is looked up"),
     };
-    let found = super::nid::parse("node-1.example@xdp2,10.0.0.8@tcp", NIDS_MAX, &resolve).unwrap();
+    let found = nids_resolved("node-1.example@xdp2,10.0.0.8@tcp", NIDS_MAX, &resolve).unwrap();
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.7@xdp2", "10.0.0.8@tcp"]);
-    refused(super::nid::parse("10.0.0.1-5@tcp", NIDS_MAX, &resolve), Errno::INVAL);
-    refused(super::nid::parse("10.0.0@tcp", NIDS_MAX, &resolve), Errno::INVAL);
+    refused(nids_resolved("10.0.0.1-5@tcp", NIDS_MAX, &resolve), Errno::INVAL);
+    refused(nids_resolved("10.0.0@tcp", NIDS_MAX, &resolve), Errno::INVAL);
 }
 
 #[test]

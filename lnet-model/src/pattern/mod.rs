@@ -13,23 +13,27 @@ mod udsp;
 #[cfg(test)]
 mod tests;
 
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::errno::{Errno, Refusal};
 
 pub use cpt::{cpts, cpts_text, shards};
 pub use expression::NumberRange;
 pub use interface::{InterfaceName, interfaces};
-pub use nid::{
-    NIDS_MAX, NODES_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes, nodes_resolved,
-};
+pub use nid::{NIDS_MAX, NODES_MAX, Resolve, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes};
 pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
 
 /// The refusal of a text that is not what was expected.
-pub(crate) fn invalid(text: &str, expected: &str) -> Refusal {
+#[must_use]
+pub fn invalid(text: &str, expected: &str) -> Refusal {
     Refusal::new(Errno::INVAL, format!("{}: expected {expected}", quoted(text)))
 }
 
 /// A text as an error shows it, shortened where it is long.
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 64;
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),

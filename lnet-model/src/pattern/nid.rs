@@ -1,6 +1,10 @@
 //! NIDs, lists of NIDs, NIDs of fault rules.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use core::net::IpAddr;
 
 use lnet_wire::nid::ParseError;
 use lnet_wire::{Net, Nid};
@@ -15,7 +19,7 @@ pub const NIDS_MAX: usize = 128;
 pub const NODES_MAX: usize = 4096;
 
 /// What turns a host's name into an address of the kind wanted.
-pub(super) type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
+pub type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
 
 /// One NID; without `@` it is on net `tcp`.
 ///
@@ -36,15 +40,7 @@ pub fn nid(text: &str) -> Result<Nid, Refusal> {
 /// # Errors
 /// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
 pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, NIDS_MAX, &|_, _| None)
-}
-
-/// The same; names of hosts are looked up, IPv4 first.
-///
-/// # Errors
-/// As [`nids`].
-pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, NIDS_MAX, &look_up)
+    nids_resolved(text, NIDS_MAX, &|_, _| None)
 }
 
 /// The NIDs of nodes of selftest: such a list, but of up to [`NODES_MAX`].
@@ -52,23 +48,14 @@ pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
 /// # Errors
 /// As [`nids`].
 pub fn nodes(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, NODES_MAX, &|_, _| None)
+    nids_resolved(text, NODES_MAX, &|_, _| None)
 }
 
-/// The same; names of hosts are looked up, IPv4 first.
+/// The NIDs of such a list, at most `most` of them. `resolve` looks names of hosts up.
 ///
 /// # Errors
-/// As [`nids`].
-pub fn nodes_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
-    parse(text, NODES_MAX, &look_up)
-}
-
-fn look_up(host: &str, _: Net) -> Option<IpAddr> {
-    let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
-    addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
-}
-
-pub(super) fn parse(text: &str, most: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
+/// [`Refusal`]: what is no such list, what enumerates more NIDs.
+pub fn nids_resolved(text: &str, most: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let expected = "nids such as 10.0.0.1@tcp or 10.0.[1-2].[5,7]@tcp, separated by commas";
     let parts = split_list(text).ok_or_else(|| invalid(text, expected))?;
     let mut nids = Vec::new();

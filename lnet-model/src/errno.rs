@@ -1,14 +1,17 @@
 //! Error numbers, and a node's refusal of a request.
 
-use std::fmt;
+use alloc::string::{String, ToString};
+use core::fmt;
 
 use lnet_wire::nid::ParseError;
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// An error number of Linux, positive. Tools print it with a minus.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Errno(pub u8);
 
 macro_rules! numbers {
@@ -82,7 +85,8 @@ numbers! {
 }
 
 /// Why a node does not do what it was asked.
-#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[error("{message}")]
 pub struct Refusal {
     /// The error number.
@@ -90,7 +94,7 @@ pub struct Refusal {
     /// What was refused and why: lower case, with the value found and what was expected.
     pub message: String,
     /// Position of the offending change in its batch, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub change: Option<usize>,
 }
 

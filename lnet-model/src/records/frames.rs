@@ -1,11 +1,13 @@
 //! Where the frames of a node's xdp nets went.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::XdpMode;
+use crate::ni::XdpMode;
 use crate::text;
 
 /// Counters of the xdp LND, since the node was configured; those of NIs that have gone are missing.

@@ -1,15 +1,19 @@
 //! Which shard serves the messages of a portal.
 
-use std::fmt::Display;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt::Display;
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyError, SHARDS_MAX, Spread, TABLE_BITS_MAX};
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
 use crate::errno::{Errno, Refusal};
 
 /// How the PUTs and GETs of a portal find their shard.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "policy", rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(tag = "policy", rename_all = "snake_case"))]
 pub enum SteeringPolicy {
     /// All to one shard.
     Pin {
@@ -23,7 +27,7 @@ pub enum SteeringPolicy {
         /// How many count.
         bits: u8,
         /// Shard of each value, 2 to the power of `bits` of them; `None` hashes over all shards.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
         table: Option<Vec<u8>>,
     },
     /// By the initiator's primary NID.
@@ -106,12 +110,13 @@ impl SteeringPolicy {
 }
 
 /// The policy of one portal.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PortalPolicy {
     /// The portal, below 64.
     pub portal: u8,
     /// Its policy.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub policy: SteeringPolicy,
 }
 
@@ -130,7 +135,8 @@ impl PortalPolicy {
 }
 
 /// What a node's steering is.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct SteeringRecord {
     /// Shards of the node, at most 64.
     pub shard_count: u32,

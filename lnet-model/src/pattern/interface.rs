@@ -1,5 +1,9 @@
 //! Lists of interfaces.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use super::cpt::cpts;
 use super::{invalid, split_list};
 use crate::errno::Refusal;

@@ -1,30 +1,10 @@
 //! Loads that a node takes or makes, beside its other work.
 
-use std::fmt;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-/// A load to be begun. What it is in detail is the load service's own affair, and JSON here.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoadSpec {
-    /// Take messages, by this scheme.
-    Target(Value),
-    /// Send messages, by this plan.
-    Initiator(Value),
-}
-
-impl LoadSpec {
-    /// Which end it is.
-    #[must_use]
-    pub const fn role(&self) -> LoadRole {
-        match self {
-            Self::Target(_) => LoadRole::Target,
-            Self::Initiator(_) => LoadRole::Initiator,
-        }
-    }
-}
 
 words! {
     /// Which end of a load.

@@ -1,7 +1,8 @@
 //! Values that stand in JSON as the text that people write: NIDs and nets.
 
-use std::fmt::Display;
-use std::str::FromStr;
+use alloc::string::String;
+use core::fmt::Display;
+use core::str::FromStr;
 
 use lnet_wire::Nid;
 use serde::de::Error;
@@ -29,6 +30,8 @@ where
 
 /// For an `Option` of such a value.
 pub mod option {
+    use alloc::string::{String, ToString};
+
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
     /// For `#[serde(with = "..")]`.
@@ -55,6 +58,9 @@ pub mod option {
 
 /// For a list of such values.
 pub mod list {
+    use alloc::string::{String, ToString};
+    use alloc::vec::Vec;
+
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
     /// For `#[serde(with = "..")]`.

@@ -1,23 +1,27 @@
 //! Selection policies, and what follows from them.
 
+use alloc::vec::Vec;
+use alloc::{format, vec};
+
 use lnet_wire::Nid;
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
 use crate::errno::{Errno, Refusal};
 use crate::pattern::UdspPattern;
-use crate::text;
 
 /// A rule by which nets and NIs are used before others.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct UdspRule {
     /// Local nets or NIDs.
-    #[serde(with = "text::option")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub source: Option<UdspPattern>,
     /// Nets or NIDs of peers.
-    #[serde(with = "text::option")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub destination: Option<UdspPattern>,
     /// Gateways.
-    #[serde(with = "text::option")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub router: Option<UdspPattern>,
     /// The priority that it gives, 0 the best and [`UdspInfo::NONE`] the worst. Of a rule with two patterns
     /// it is the rank of what it prefers, which selections alone have.
@@ -91,11 +95,12 @@ words! {
 }
 
 /// A selection policy in the older form, that of the Multi-Rail design: it stands for one or two of today's.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Selection {
     kind: SelectionKind,
     /// One, or those of the local NIDs and of the peers'.
-    #[serde(with = "text::list")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     patterns: Vec<UdspPattern>,
     priority: Option<u32>,
     /// Its number, once a node has given it one.
@@ -195,14 +200,15 @@ impl Selection {
 }
 
 /// What follows from the selection policies for an NI.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct UdspInfo {
     /// The priority of its net.
     pub net_priority: u32,
     /// Its own.
     pub nid_priority: u32,
     /// Of a peer NI: the local NIDs that it prefers.
-    #[serde(with = "text::list")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub preferred_sources: Vec<Nid>,
 }
 

@@ -1,10 +1,14 @@
 //! Peers.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::{Traffic, UdspInfo};
+use super::Traffic;
 use crate::text;
+use crate::udsp::UdspInfo;
 
 /// A peer with its NIDs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

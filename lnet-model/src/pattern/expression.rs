@@ -1,6 +1,7 @@
 //! Number expressions: `7`, `[1,3-5]`, `[0-255/2]`.
 
-use std::fmt::{self, Display, Formatter};
+use alloc::vec::Vec;
+use core::fmt::{self, Display, Formatter};
 
 /// Numbers from `low` to `high`, both included, each `step` after the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,8 @@
 //! The console of LNet selftest: what it is told, and what it tells.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 

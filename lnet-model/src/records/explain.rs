@@ -1,5 +1,8 @@
 //! Why a message goes by a path.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 

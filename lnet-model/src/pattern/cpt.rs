@@ -1,6 +1,8 @@
 //! Lists of CPTs.
 
-use serde_json::json;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use super::expression::Expression;
 use super::{invalid, quoted};
@@ -39,7 +41,8 @@ pub fn cpts(text: &str) -> Result<Vec<u32>, Refusal> {
 /// The text of a list of CPTs, as tools print it: `[0,1]`.
 #[must_use]
 pub fn cpts_text(cpts: &[u32]) -> String {
-    json!(cpts).to_string()
+    let texts: Vec<String> = cpts.iter().map(ToString::to_string).collect();
+    format!("[{}]", texts.join(","))
 }
 
 /// The shards of a table such as `[0,1,0,1]`, in their order; `None` if it is none.

@@ -1,9 +1,13 @@
 //! Patterns of selection policies: `tcp`, `tcp[1-3]`, `10.0.[1-9].*@tcp`, `2001:db8::/64@tcp`, `*@xdp*`; and
 //! lists of NID ranges, which are such patterns of one net each.
 
-use std::fmt::{self, Display, Formatter};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::{self, Display, Formatter};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 
 use lnet_wire::{Net, NetType, Nid};
 

@@ -1,11 +1,15 @@
 //! Nets and their local NIs.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
-use super::{Traffic, UdspInfo};
+use super::Traffic;
+use crate::ni::{NiOptions, XdpMode};
 use crate::text;
+use crate::udsp::UdspInfo;
 
 /// A net with its local NIs, in order of creation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -93,78 +97,5 @@ counters! {
         ping_count: u32 = "ping_count",
         /// When the next one is due, seconds since the node's start; 0 if none is.
         next_ping_s: u64 = "next_ping",
-    }
-}
-
-/// The options of a local NI: as they are asked for, where `None` is the node's choice, or as an NI has them,
-/// where `None` is an option of another LND. Those of the net are fixed by its first NI.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct NiOptions {
-    /// Of the net: seconds without a sign of life after which a peer counts as dead; 0 is never.
-    #[serde(rename = "peer_timeout")]
-    pub peer_timeout_s: Option<u32>,
-    /// Of the net: messages in flight to one peer NI; more than 0.
-    pub peer_credits: Option<u32>,
-    /// Of the net: router buffers for one peer NI; more than 0 where they are asked for.
-    pub peer_buffer_credits: Option<u32>,
-    /// Of the net: messages in flight by the NI; more than 0.
-    pub credits: Option<u32>,
-    /// Of socklnd: connections of each kind to a peer, 1 to 127, or 0 for its choice.
-    pub conns_per_peer: Option<u32>,
-    /// Of socklnd: IP type of service, -1 to 255; -1 inherits it.
-    pub tos: Option<i32>,
-    /// Which LND; `None` is asked for as that of the net's type.
-    pub lnd: Option<Lnd>,
-    /// Of the xdp LND: how frames reach the shards.
-    pub mode: Option<XdpMode>,
-    /// Of the xdp LND: UDP port of the NI and its peers.
-    pub port: Option<u16>,
-    /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
-    pub queues: Option<u32>,
-}
-
-impl NiOptions {
-    /// How many of [`NiOptions::entries`] are the net's; the LND's follow.
-    pub const OF_NET: usize = 4;
-
-    /// Keys and values, in the order in which tools print them; `Null` is no value.
-    #[must_use]
-    pub fn entries(&self) -> Map<String, Value> {
-        let Value::Object(entries) = json!(self) else { return Map::new() };
-        entries
-    }
-
-    /// Whether an NI with these options is what is asked for.
-    #[must_use]
-    pub fn fits(&self, asked: &Self) -> bool {
-        let conns_per_peer = asked.conns_per_peer.filter(|count| *count > 0);
-        let asked = Self { conns_per_peer, ..*asked }.entries();
-        asked.values().zip(self.entries().values()).all(|(asked, found)| asked.is_null() || asked == found)
-    }
-}
-
-words! {
-    /// What drives the NIs of a net.
-    Lnd {
-        /// The protocol of LNet's socklnd.
-        Tcp = "tcp",
-        /// Our frames, over `AF_XDP` rings or UDP sockets.
-        Xdp = "xdp",
-    }
-}
-
-words! {
-    /// How the frames of an xdp NI reach the shards.
-    #[derive(Default)]
-    XdpMode {
-        /// The first of the others that works: it is asked for, and never had.
-        #[default]
-        Auto = "auto",
-        /// Rings, with the XDP program in the driver.
-        Native = "native",
-        /// Rings, with the XDP program in the kernel's network stack.
-        Generic = "generic",
-        /// UDP sockets.
-        Socket = "socket",
     }
 }

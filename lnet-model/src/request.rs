@@ -3,19 +3,22 @@
 //! Invariants: a batch is carried out whole or not at all; a change names one object; what a change leaves
 //! open (`None`) is the node's to choose.
 
-use std::path::PathBuf;
+use alloc::vec::Vec;
 
-use lnet_wire::{Net, Nid};
+use lnet_wire::{Global, Net, Nid};
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
-use crate::records::{DropRule, Global, NiOptions, PortalPolicy, Selection, UdspRule};
-use crate::text;
-
-pub use crate::table::{Reply, Request};
+use crate::fault::DropRule;
+use crate::ni::{NiName, NiSpec};
+use crate::peer::PeerSpec;
+use crate::steering::PortalPolicy;
+use crate::udsp::{Selection, UdspRule};
 
 /// Changes that are made together or not at all.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Batch {
     /// The changes, in order: each is judged by the state that those before it leave.
     pub changes: Vec<Change>,
@@ -24,8 +27,9 @@ pub struct Batch {
 }
 
 /// What a change did, or would do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
     /// The node is not as before.
     Changed,
@@ -34,8 +38,9 @@ pub enum Outcome {
 }
 
 /// A change of one object.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Change {
     /// Bring the node up, with `lo`.
     Configure {
@@ -51,11 +56,11 @@ pub enum Change {
     /// Take down a local NI, and its net if it was the last one.
     DeleteNi(NiName),
     /// Take down a net with all its NIs.
-    DeleteNet(#[serde(with = "text")] Net),
+    DeleteNet(#[cfg_attr(feature = "serde", serde(with = "crate::text"))] Net),
     /// Set the health of one local NI or all.
     SetHealth {
         /// Which one; all if there is none.
-        #[serde(with = "text::option")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
         nid: Option<Nid>,
         /// 0 to 1000.
         value: u32,
@@ -63,7 +68,7 @@ pub enum Change {
     /// Set the connections per peer of one local NI or all.
     SetConnsPerPeer {
         /// Which one; all if there is none.
-        #[serde(with = "text::option")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
         nid: Option<Nid>,
         /// 1 to 127, or 0 for the LND's choice.
         value: u32,
@@ -71,7 +76,7 @@ pub enum Change {
     /// Set the transmit timeout of the LND that nets of this type have.
     SetLndTimeout {
         /// Any net of the type.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         net: Net,
         /// Seconds; 0 follows the global one.
         timeout_s: u32,
@@ -79,7 +84,7 @@ pub enum Change {
     /// Set a global tunable.
     SetGlobal {
         /// Which.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         global: Global,
         /// Its value, within [`Global::range`].
         value: u32,
@@ -91,10 +96,10 @@ pub enum Change {
     /// Delete the drop rules with this source and this destination.
     DeleteDropRules {
         /// As it was given.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         source: Nid,
         /// As it was given.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         destination: Nid,
     },
     /// Delete all drop rules.
@@ -108,10 +113,10 @@ pub enum Change {
     /// Delete a peer, or some of its NIDs.
     DeletePeer {
         /// Its primary NID.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         primary_nid: Nid,
         /// What goes; the peer where there are none, and if the primary one is among them.
-        #[serde(with = "text::list")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
         nids: Vec<Nid>,
         /// Whether it goes though its primary NID is locked.
         force: bool,
@@ -119,7 +124,7 @@ pub enum Change {
     /// Set the health of one peer NI or all.
     SetPeerHealth {
         /// Which one; all if there is none.
-        #[serde(with = "text::option")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
         nid: Option<Nid>,
         /// 0 to 1000.
         value: u32,
@@ -127,7 +132,7 @@ pub enum Change {
     /// Set the state bits of a peer: for tests.
     SetPeerState {
         /// A NID of it.
-        #[serde(with = "text")]
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         nid: Nid,
         /// The bits.
         state: u32,
@@ -155,71 +160,15 @@ pub enum Change {
     },
 }
 
-/// A peer to be made.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PeerSpec {
-    /// Its primary NID.
-    #[serde(with = "text")]
-    pub primary_nid: Nid,
-    /// Its other NIDs; the primary one may be among them.
-    #[serde(with = "text::list")]
-    pub nids: Vec<Nid>,
-    /// Whether it is a Multi-Rail node.
-    pub multi_rail: bool,
-    /// Whether its primary NID is fixed, whatever discovery finds.
-    pub lock_primary: bool,
-}
-
-/// A local NI to be made.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct NiSpec {
-    /// Its net.
-    #[serde(with = "text")]
-    pub net: Net,
-    /// The network interface, by name.
-    pub interface: Option<String>,
-    /// Its NID: an address of the interface, or, without `interface`, of the interface to take. With neither
-    /// the node takes the first interface that is up, is not the loopback device and has an address.
-    #[serde(with = "text::option")]
-    pub nid: Option<Nid>,
-    /// What it is asked to have.
-    pub options: NiOptions,
-    /// CPTs (shards) that serve it; none means all.
-    pub cpts: Vec<u32>,
-}
-
-impl NiSpec {
-    /// An NI on this net of which all else is the node's choice.
-    #[must_use]
-    pub fn new(net: Net) -> Self {
-        Self { net, interface: None, nid: None, options: NiOptions::default(), cpts: Vec::new() }
-    }
-}
-
-/// A local NI that is there.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NiName {
-    /// By its net and the name of its interface.
-    Interface {
-        /// The net.
-        #[serde(with = "text")]
-        net: Net,
-        /// The interface.
-        interface: String,
-    },
-    /// By its NID.
-    Nid(#[serde(with = "text")] Nid),
-}
-
 /// NIDs to ping, one after the other or together.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PingRequest {
     /// The NIDs.
-    #[serde(with = "text::list")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub nids: Vec<Nid>,
     /// The local NI to ping from.
-    #[serde(with = "text::option")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub source: Option<Nid>,
     /// How long each may take; `None` is the node's choice.
     pub timeout_ms: Option<u64>,
@@ -228,8 +177,9 @@ pub struct PingRequest {
 }
 
 /// What NIDs are pinged for.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PingPurpose {
     /// To see whether they answer.
     #[default]
@@ -252,54 +202,26 @@ impl PingPurpose {
 }
 
 /// What became of the ping of one NID.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PingReply {
     /// The NID that was pinged.
-    #[serde(with = "text")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub nid: Nid,
     /// What it answered, or why it did not.
     pub result: Result<PingRecord, Refusal>,
 }
 
 /// What a peer answered to a ping.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PingRecord {
     /// The primary NID of the peer, or the pinged one if nothing is known about it.
-    #[serde(with = "text")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub primary_nid: Nid,
     /// Whether it is known to be a Multi-Rail node.
     pub multi_rail: bool,
     /// Its NIDs as it told them, without `0@lo`.
-    #[serde(with = "text::list")]
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub nids: Vec<Nid>,
-}
-
-/// A capture to be made.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CaptureSpec {
-    /// The pcapng file to be made: an absolute path of which nothing is there but its directory.
-    pub path: PathBuf,
-    /// Bytes at which the capture ends: the file is never longer.
-    pub limit_bytes: u64,
-    /// Bytes of each frame that are kept; `None` keeps all.
-    pub frame_bytes: Option<u32>,
-    /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
-    pub interfaces: Vec<String>,
-    /// Bytes that wait for the writer at most, of each shard's frames. A frame longer than that is always
-    /// missed. A program that has the node may choose, not one that asks for a capture.
-    #[serde(skip, default = "capture_buffer_bytes")]
-    pub buffer_bytes: u32,
-}
-
-impl CaptureSpec {
-    /// A capture of whole frames of all interfaces, with 4 MiB for those that wait.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>, limit_bytes: u64) -> Self {
-        let (path, buffer_bytes) = (path.into(), capture_buffer_bytes());
-        Self { path, limit_bytes, frame_bytes: None, interfaces: Vec::new(), buffer_bytes }
-    }
-}
-
-const fn capture_buffer_bytes() -> u32 {
-    4 << 20
 }
