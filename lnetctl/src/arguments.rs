@@ -109,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cli::Cli;
+    use crate::commands::Cli;
 
     #[test]
     fn the_command_tree_makes_sense() {

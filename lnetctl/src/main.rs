@@ -8,10 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod cli;
 mod commands;
+mod daemon;
 mod failure;
-mod interactive;
+mod output;
 mod session;
 mod table;
 

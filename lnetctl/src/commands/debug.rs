@@ -7,8 +7,9 @@ use lnet_model::pattern;
 use lnet_model::text::NidText;
 
 use super::Result;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::{Daemon, json_line, print_text};
+use crate::output::{json_line, print_text};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DebugCommand {

@@ -14,8 +14,9 @@ use lnet_model::request::{Batch, Change};
 use serde_json::json;
 
 use super::{Result, ping};
+use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task};
-use crate::session::{Daemon, json_line, print_text};
+use crate::output::{json_line, print_text};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {

@@ -10,8 +10,8 @@ use lnet_wire::Nid;
 
 use super::Result;
 use crate::arguments::Offered;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FaultCommand {

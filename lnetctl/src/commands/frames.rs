@@ -10,8 +10,8 @@ use lnet_model::records::FramesRecord;
 
 use super::Result;
 use super::load::unfair_shares;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 /// How often, and how many times, frames are counted until none is under way: late acknowledgements,
 /// greetings.

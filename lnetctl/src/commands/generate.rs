@@ -7,10 +7,9 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use lnet_model::Errno;
 
-use super::Result;
-use crate::cli::Cli;
+use super::{Cli, Result};
 use crate::failure::Task;
-use crate::session::print_text;
+use crate::output::print_text;
 
 pub(super) fn completions(shell: Shell) -> Result<()> {
     // A reader that closes the pipe early wants no more: clap's generator would panic.

@@ -16,8 +16,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{Result, plot};
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::{Daemon, eprint_text, json_line, print_text};
+use crate::output::{eprint_text, json_line, print_text};
 use crate::table::table;
 
 /// How often a load that is waited for is looked at.

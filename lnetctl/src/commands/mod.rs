@@ -1,5 +1,6 @@
 //! The commands: each module has the words of some and what they do.
 
+mod cli;
 mod debug;
 mod document;
 mod fault;
@@ -17,9 +18,10 @@ mod udsp;
 
 use clap::{CommandFactory, Subcommand};
 
-use crate::cli::Cli;
+use crate::daemon::Daemon;
 use crate::failure::CommandError;
-use crate::session::Daemon;
+
+pub(crate) use cli::{Cli, unknown_command};
 
 type Result<T> = std::result::Result<T, CommandError>;
 

@@ -12,10 +12,10 @@ use lnet_model::request::Change;
 use lnet_wire::{Net, Nid};
 
 use super::Result;
+use super::cli::Verbose;
 use crate::arguments::Offered;
-use crate::cli::Verbose;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetCommand {

@@ -9,9 +9,9 @@ use lnet_model::{Errno, pattern};
 use lnet_wire::Nid;
 
 use super::Result;
-use crate::cli::Verbose;
+use super::cli::Verbose;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeerCommand {

@@ -7,8 +7,9 @@ use lnet_model::request::{PingPurpose, PingRequest};
 use lnet_wire::Nid;
 
 use super::Result;
+use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task};
-use crate::session::{Daemon, print_text};
+use crate::output::print_text;
 
 /// Seconds from which on a timeout is the node's own.
 const TIMEOUT_MAX_S: i64 = 180;

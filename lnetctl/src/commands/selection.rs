@@ -8,8 +8,8 @@ use lnet_model::request::Change;
 use lnet_model::udsp::{Selection, SelectionKind};
 
 use super::Result;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SelectionCommand {

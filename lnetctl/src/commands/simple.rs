@@ -11,9 +11,10 @@ use lnet_model::{Errno, pattern};
 use lnet_wire::Global;
 
 use super::Result;
+use super::unknown_command;
 use crate::arguments::Offered;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::{Daemon, unknown_command};
 
 /// Least size of a capture's file.
 const CAPTURE_BYTES_MIN: u64 = 4096;

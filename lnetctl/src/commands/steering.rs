@@ -9,8 +9,8 @@ use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 
 use super::Result;
 use crate::arguments::Offered;
+use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SteeringCommand {

@@ -8,15 +8,16 @@ use std::io::{self, BufRead, IsTerminal};
 
 use clap::CommandFactory;
 
-use crate::cli::Cli;
+use super::Session;
+use crate::commands::{Cli, unknown_command};
 use crate::failure::FAILED;
-use crate::session::{Session, eprint_text, print_text, unknown_command};
+use crate::output::{eprint_text, print_text};
 
 /// Words that stand in place of a command.
 const GLOBAL_WORDS: [&str; 6] = ["help", "version", "list-commands", "quit", "exit", "ignore_errors"];
 
 /// Reads and carries out commands until the input ends; returns the status.
-pub(crate) fn run(session: &mut Session) -> u8 {
+pub(super) fn run(session: &mut Session) -> u8 {
     let stdin = io::stdin();
     let is_terminal = stdin.is_terminal();
     let mut first_failure = 0;

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
-use crate::commands::Command;
+use super::Command;
+use crate::failure::Task;
 
 /// Commands of LNet's tool that this one knows and cannot carry out, and what they are about.
-pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
+const UNSUPPORTED: [(&str, &str); 5] = [
     ("route", "routes are"),
     ("routing", "routing between nets is"),
     ("service-id", "RDMA is"),
@@ -60,5 +61,19 @@ impl Verbose {
         let Some(text) = &self.verbose else { return 0 };
         let text = text.strip_prefix('=').unwrap_or(text);
         lnet_model::pattern::integer(text).map_or(1, |level| level.clamp(0, 4) as u8)
+    }
+}
+
+/// The refusal of a word that is no command, in a line of words.
+pub(crate) fn unknown_command(line: &str, word: &str) -> String {
+    // Options may stand before the command.
+    let line = format!(" {line} ");
+    let is_it = |path: &str| path.ends_with(word) && line.contains(&format!(" {path} "));
+    match UNSUPPORTED.iter().find(|(path, _)| is_it(path)) {
+        Some((path, what)) => {
+            let entity = path.split(' ').next().unwrap_or(path);
+            Task::new("parser", entity).unsupported(&format!("'{path}': {what}")).document()
+        }
+        None => format!("lnetctl: '{word}' is not a valid command. See 'lnetctl --list-commands'.\n"),
     }
 }
