@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod console;
 mod failure;
 mod show;
 mod stat;
@@ -17,14 +18,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use cli::{Command, Options, Ping, Query};
-use failure::Failure;
 use lnet_control::client::Client;
 use lnet_control::path;
 use lnet_model::pattern;
-use lnet_model::records::{
-    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
-};
+use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestNode, SelftestState};
+
+use cli::{Command, Options, Ping, Query};
+use console::Console;
+use failure::Failure;
 
 /// What users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -47,35 +48,6 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("lst: {error:#}");
             ExitCode::from(failure::status(&error))
-        }
-    }
-}
-
-/// The console that commands go to.
-struct Console {
-    client: Client,
-    key: u32,
-    /// Seconds that a node may take to answer, if not as long as the session says.
-    timeout_s: Option<u32>,
-}
-
-impl Console {
-    fn ask(&mut self, command: SelftestCommand) -> Result<SelftestAnswer> {
-        Ok(self.client.selftest(SelftestRequest { key: self.key, command, timeout_s: self.timeout_s })?)
-    }
-
-    fn batches(&mut self) -> Result<Vec<SelftestBatch>> {
-        match self.ask(SelftestCommand::ListBatches)? {
-            SelftestAnswer::Batches(batches) => Ok(batches),
-            answer => bail!("the daemon answered something else than it was asked: {answer:?}"),
-        }
-    }
-
-    /// A command that is answered for each node.
-    fn nodes(&mut self, command: SelftestCommand) -> Result<Vec<SelftestNode>> {
-        match self.ask(command)? {
-            SelftestAnswer::Nodes(nodes) => Ok(nodes),
-            answer => bail!("the daemon answered something else than it was asked: {answer:?}"),
         }
     }
 }

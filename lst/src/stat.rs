@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestCounters, SelftestStats};
 
-use crate::Console;
 use crate::cli::Stat;
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::show::id;
 
