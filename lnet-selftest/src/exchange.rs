@@ -10,7 +10,6 @@ use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
 use lnet_user::api::{
     Ack, Entry, EventQueue, Guest, LnetError, NotLent, Outgoing, QueuedEvent, ShardHandle, Target,
@@ -19,10 +18,11 @@ use lnet_user::runtime::{Home, entry_home};
 use lnet_user::{
     Buffer, EntrySpec, EqHandle, Event, Limits, Lnet, MdOptions, MdSpec, Nid, ProcessId, Status, Threshold,
 };
-use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, MessageError, REPLY_PORTAL, RpcCounters};
+use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, REPLY_PORTAL, RpcCounters};
 use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::failure::{CALL_PATIENCE, CallError, not_sent};
 use crate::source::{Offer, Source};
 
 /// Requests of this node that are under way at once; more wait.
@@ -36,29 +36,6 @@ pub(crate) const ANSWERS_MAX: usize = 192;
 const CALL_SLOTS: usize = 6;
 /// Event slots of an answer: bulk data with its REPLY, and the reply.
 const ANSWER_SLOTS: usize = 5;
-/// How long a reply may take (LNet `rpc_timeout`).
-const CALL_PATIENCE: Duration = Duration::from_secs(64);
-
-/// Why a request has no reply.
-#[derive(thiserror::Error, Debug)]
-pub(crate) enum CallError {
-    /// The node does not start it, or could not send it.
-    #[error(transparent)]
-    Lnet(#[from] LnetError),
-    /// Nothing came in time.
-    #[error("no reply within {} s", CALL_PATIENCE.as_secs())]
-    Expired,
-    /// What came is no reply.
-    #[error(transparent)]
-    Message(#[from] MessageError),
-    /// The body is that of a reply.
-    #[error("a reply instead of a request")]
-    NoRequest,
-    /// Bulk data of another length.
-    #[error("{0} bytes of bulk data, {1} were expected")]
-    Length(u32, usize),
-}
-
 /// What a request lends to its server.
 pub(crate) enum Bulk {
     Nothing,
@@ -156,10 +133,6 @@ impl Posted<'_> {
             }
         }
     }
-}
-
-pub(crate) fn not_sent(nid: Nid, status: Status) -> CallError {
-    LnetError::NotSent { nid, status }.into()
 }
 
 /// Brings the events of entries, and of the source, to those that wait for them.

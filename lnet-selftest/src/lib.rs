@@ -16,6 +16,7 @@ mod bulk;
 mod client;
 mod console;
 mod exchange;
+mod failure;
 mod server;
 mod session;
 mod source;

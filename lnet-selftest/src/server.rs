@@ -19,7 +19,8 @@ use lnet_wire::selftest::{
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::exchange::{ANSWERS_MAX, CALLS_MAX, CallError, Exchange, NO_RPCS, ORDERS_MAX};
+use crate::exchange::{ANSWERS_MAX, CALLS_MAX, Exchange, NO_RPCS, ORDERS_MAX};
+use crate::failure::CallError;
 use crate::session::Sessions;
 use crate::turns::{Room, Turns};
 use crate::{bulk, client};

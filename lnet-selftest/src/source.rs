@@ -14,7 +14,7 @@ use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::bulk;
-use crate::exchange::{CallError, not_sent};
+use crate::failure::{CallError, not_sent};
 
 /// Data that is sent at once; more waits. The descriptor has event slots for it (`Limits::unlimited_events`).
 const SENDING_MAX: usize = 64;

@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::Terms;
-use crate::exchange::{Bulk, Call, CallError, Exchange, ORDERS_MAX};
+use crate::exchange::{Bulk, Call, Exchange, ORDERS_MAX};
+use crate::failure::CallError;
 
 /// Nodes that a command asks at once; more wait.
 pub(crate) const COMMANDS_MAX: usize = 64;
