@@ -1,4 +1,4 @@
-//! The dependencies in a `Cargo.toml`, with their lines.
+//! What a `Cargo.toml` says: the package, and the dependencies with their lines.
 
 use toml::de::DeTable;
 
@@ -39,6 +39,15 @@ pub(super) fn dependencies(text: &str) -> Vec<Dependency> {
     found
 }
 
+/// The package's name; `None` for a manifest of a workspace, which is that of several crates or has one of
+/// its own.
+pub(super) fn package(text: &str) -> Option<String> {
+    let manifest = DeTable::parse(text).ok()?;
+    let manifest = manifest.get_ref();
+    let name = manifest.get("package")?.get_ref().get("name")?.get_ref().as_str()?;
+    (!manifest.contains_key("workspace")).then(|| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +70,13 @@ mod tests {
         check("[target.'cfg(a.b)'.dev-dependencies.a]\nversion = \"1\"", &[("a", true, 1)]);
         check("[workspace.dependencies]\naya = \"1\"", &[]);
         check("[dependencies]\na = \"1\"\n[lints]\nworkspace = true", &[("a", false, 2)]);
+    }
+
+    #[test]
+    fn packages_of_this_workspace_have_names() {
+        assert_eq!(package("[package]\nname = \"a\"\n").as_deref(), Some("a"));
+        assert_eq!(package("[package]\nname = \"a\"\n[workspace]\n"), None);
+        assert_eq!(package("[workspace]\nmembers = []"), None);
+        assert_eq!(package("no manifest"), None);
     }
 }

@@ -1,11 +1,14 @@
 //! `cargo xtask tidy`: the house rules as a check.
 //!
 //! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others.
-//!   Three questions are about all files: whether the licences are there, whether types share a name
-//!   ([`words`]), and whether the carried objects of the XDP program are those of its sources.
+//!   Four questions are about all files: whether the licences are there, whether crates and modules use only
+//!   what the table of layers says ([`layers`]), whether types share a name ([`words`]), and whether the
+//!   carried objects of the XDP program are those of its sources.
 //! - A finding names file and line. There is no way to silence one from inside a file.
 
+mod layers;
 mod manifest;
+mod product;
 mod rules;
 mod source;
 mod words;
@@ -39,11 +42,16 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
     if let Err(error) = build_ebpf::check_origin(root) {
         findings.push(format!("{error:#}"));
     }
+    let layers = layers::check(&layers::TABLE, &sources, &product::product(&sources));
+    findings.extend(layers.findings.into_iter().map(|finding| format!("{finding} ({})", layers::WHY)));
     for (path, line, name) in words::shared_names(&sources) {
         findings.push(format!("{path}:{line}: shared name: `{name}` is several types (docs/glossary.md)"));
     }
     for finding in &findings {
         say(finding);
+    }
+    if !layers.incomplete.is_empty() {
+        say(format_args!("without rows in the table of layers: {}", layers.incomplete.join(", ")));
     }
     if findings.is_empty() {
         return Ok(sources.len());

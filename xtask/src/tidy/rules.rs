@@ -1,6 +1,5 @@
 //! The house rules, one table.
 
-use super::manifest::dependencies;
 use super::source::{Source, has_word, numbered};
 use super::words;
 
@@ -24,33 +23,6 @@ const LIBRARIES: [&str; 6] = [
     "lnet-control/src/",
 ];
 
-/// What a crate's code may depend on. Dev-dependencies are free, but for xtask's.
-const BOUNDARIES: [(&str, Allowed); 8] = [
-    ("lnet-wire/Cargo.toml", Allowed::Only(&[])),
-    ("lnet-core/Cargo.toml", Allowed::Only(&["lnet-wire", "siphasher", "ed25519-dalek", "thiserror"])),
-    ("lnet-ebpf/Cargo.toml", Allowed::Only(&["lnet-wire", "aya-ebpf", "aya-log-ebpf"])),
-    ("lnet-messaging/Cargo.toml", Allowed::OfOurs(&["lnet-user"])),
-    ("lnet-model/Cargo.toml", Allowed::Only(&["lnet-wire", "serde", "thiserror"])),
-    ("lnet-control/Cargo.toml", Allowed::OfOurs(&["lnet-wire", "lnet-model"])),
-    ("lnetctl/Cargo.toml", Allowed::OfOurs(&["lnet-wire", "lnet-model", "lnet-control"])),
-    ("xtask/Cargo.toml", Allowed::NoneOfOurs),
-];
-
-/// Inside `lnet-user`: the other modules that one may name. Those that are not here, `node` above all, may
-/// name any.
-const LAYERS: [(&str, &[&str]); 10] = [
-    ("lnet-user/src/locks.rs", &[]),
-    ("lnet-user/src/xsk/", &["locks"]),
-    ("lnet-user/src/region/", &["xsk"]),
-    ("lnet-user/src/uring/", &["region"]),
-    ("lnet-user/src/netlink/", &["locks"]),
-    ("lnet-user/src/capture/", &["locks"]),
-    ("lnet-user/src/memory.rs", &["xsk", "region"]),
-    ("lnet-user/src/bpf/", &["netlink"]),
-    ("lnet-user/src/lnd/", &["xsk", "uring", "netlink", "memory", "capture", "locks"]),
-    ("lnet-user/src/runtime/", &["lnd", "uring", "memory", "region", "capture", "locks"]),
-];
-
 /// What marks unfinished work. Written in parts, so that this file does not find itself.
 const UNFINISHED: [&str; 5] = [
     concat!("to", "do!("),
@@ -66,13 +38,6 @@ const UNFINISHED_WORDS: [&str; 3] =
 
 /// Directories of one machine: in no file of ours. Home directories and common places for checkouts.
 const MACHINE_DIRECTORIES: [&str; 5] = ["home", "root", "Users", "work", "farm"];
-
-enum Allowed {
-    Only(&'static [&'static str]),
-    /// These of ours, and any of others.
-    OfOurs(&'static [&'static str]),
-    NoneOfOurs,
-}
 
 /// A finding: the line, from 1, and what is wrong there.
 pub(super) type Finding = (usize, String);
@@ -168,28 +133,10 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "boundary",
-        why: "who may use whom is in ARCHITECTURE.md",
-        applies: |path| BOUNDARIES.iter().any(|(manifest, _)| *manifest == path),
-        check: |source| {
-            let allowed = BOUNDARIES.iter().find(|(manifest, _)| *manifest == source.path);
-            allowed.map_or(Vec::new(), |(_, allowed)| foreign_dependencies(source, allowed))
-        },
-    },
-    Rule {
         name: "aya",
         why: "only lnet-user/src/bpf touches aya",
         applies: |path| is_rust(path) && !path.starts_with("lnet-user/src/bpf/"),
         check: |source| [lines_of_word(source, "aya"), lines_of_word(source, "aya_log")].concat(),
-    },
-    Rule {
-        name: "layer",
-        why: "node -> runtime -> lnd -> xsk, uring; never back up, never sideways",
-        applies: |path| LAYERS.iter().any(|(layer, _)| path.starts_with(layer)),
-        check: |source| {
-            let layer = LAYERS.iter().find(|(layer, _)| source.path.starts_with(layer));
-            layer.map_or(Vec::new(), |(layer, below)| foreign_modules(source, layer, below))
-        },
     },
     Rule {
         name: "print",
@@ -246,37 +193,6 @@ fn machine_path(line: &str) -> Option<&str> {
         }
     }
     None
-}
-
-/// Where `crate::` is followed by a module that is neither the layer's own nor `below` it. A group in braces
-/// is refused as a whole, so that each module stands in a line that can be read here.
-fn foreign_modules(source: &Source, layer: &str, below: &[&str]) -> Vec<Finding> {
-    let own = layer.trim_end_matches('/').trim_end_matches(".rs").rsplit('/').next().unwrap_or_default();
-    let mut found = Vec::new();
-    for (number, line) in numbered(&source.code) {
-        for (start, path) in line.match_indices("crate::") {
-            let rest = &line[start + path.len()..];
-            let end = rest.find(|one: char| !one.is_alphanumeric() && one != '_').unwrap_or(rest.len());
-            let module = &rest[..end];
-            if module != own && !below.contains(&module) {
-                found.push((number, format!("`crate::{module}`")));
-            }
-        }
-    }
-    found
-}
-
-fn foreign_dependencies(source: &Source, allowed: &Allowed) -> Vec<Finding> {
-    let is_allowed = |package: &str, dev: bool| match allowed {
-        Allowed::Only(packages) => dev || packages.contains(&package),
-        Allowed::OfOurs(ours) => dev || !package.starts_with("lnet") || ours.contains(&package),
-        Allowed::NoneOfOurs => !package.starts_with("lnet"),
-    };
-    dependencies(&source.text)
-        .into_iter()
-        .filter(|one| !is_allowed(&one.package, one.dev))
-        .map(|one| (one.line, format!("depends on {}", one.package)))
-        .collect()
 }
 
 /// Lines of comments that are too long. Tables, drawings and code in comments are no prose.
@@ -402,37 +318,9 @@ mod tests {
     #[test]
     fn the_tables_name_what_there_is() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let manifests = BOUNDARIES.iter().map(|(manifest, _)| *manifest);
-        let layers = LAYERS.iter().map(|(layer, _)| *layer);
-        for path in manifests.chain(layers).chain(UNSAFE_FENCE).chain(LIBRARIES) {
+        for path in UNSAFE_FENCE.into_iter().chain(LIBRARIES) {
             assert!(root.join(path).exists(), "{path}");
         }
-        for module in LAYERS.iter().flat_map(|(_, below)| *below) {
-            let layers = LAYERS.iter().filter(|(layer, _)| layer.contains(&format!("/{module}")));
-            assert_eq!(layers.count(), 1, "{module}");
-        }
-    }
-
-    #[test]
-    fn crates_stay_inside_their_boundaries() {
-        let manifest = |path: &str, body: &str, expected: &[(usize, &str)]| {
-            check(path, &format!("[package]\nlicense.workspace = true\n{body}"), expected);
-        };
-        manifest("lnet-wire/Cargo.toml", "[dependencies]\n", &[]);
-        manifest("lnet-wire/Cargo.toml", "[dependencies]\nserde = \"1\"", &[(4, "boundary")]);
-        manifest("lnet-wire/Cargo.toml", "[dev-dependencies]\nproptest = \"1\"", &[]);
-        manifest("lnet-core/Cargo.toml", "[dependencies]\nlnet-wire.workspace = true", &[]);
-        manifest(
-            "lnet-core/Cargo.toml",
-            "[dependencies]\nlnet-wire = \"1\"\ntokio = \"1\"",
-            &[(5, "boundary")],
-        );
-        manifest("lnet-ebpf/Cargo.toml", "[dependencies]\naya-ebpf = \"1\"\naya = \"1\"", &[(5, "boundary")]);
-        manifest("xtask/Cargo.toml", "[dependencies]\nclap = \"1\"", &[]);
-        manifest("xtask/Cargo.toml", "[dev-dependencies]\nlnet-wire = \"1\"", &[(4, "boundary")]);
-        manifest("lnetctl/Cargo.toml", "[dependencies]\nclap = \"4\"\nlnet-user = \"1\"", &[(5, "boundary")]);
-        manifest("lnet-control/Cargo.toml", "[dependencies]\nlnet-wire = \"1\"", &[]);
-        manifest("lnet-user/Cargo.toml", "[dependencies]\naya = \"1\"", &[]);
     }
 
     #[test]
@@ -441,20 +329,6 @@ mod tests {
         rust("lnet-user/src/lnd/xdp.rs", "use aya::Ebpf;", &[(2, "aya")]);
         rust("tests/src/bpf.rs", "aya_log::x();", &[(2, "aya")]);
         rust("lnet-ebpf/src/main.rs", "use aya_ebpf::x; // aya", &[]);
-    }
-
-    #[test]
-    fn layers_do_not_look_up() {
-        rust("lnet-user/src/xsk/ring.rs", "use crate::lnd::xdp;", &[(2, "layer")]);
-        rust("lnet-user/src/xsk/ring.rs", "use crate::xsk::umem;", &[]);
-        rust("lnet-user/src/lnd/xdp.rs", "use crate::xsk::umem;\nuse crate::runtime;", &[(3, "layer")]);
-        rust("lnet-user/src/lnd/xdp.rs", "use crate::{runtime, xsk};", &[(2, "layer")]);
-        rust("lnet-user/src/bpf/program.rs", "use crate::netlink::Interface;", &[]);
-        rust("lnet-user/src/netlink/mod.rs", "use crate::bpf::XdpProgram;", &[(2, "layer")]);
-        rust("lnet-user/src/memory.rs", "x(crate::memory::y); z(crate::lnd::z)", &[(2, "layer")]);
-        rust("lnet-user/src/runtime/worker.rs", "use crate::lnd::xdp;", &[]);
-        rust("lnet-user/src/runtime/worker.rs", "use crate::node::NodeDriver;", &[(2, "layer")]);
-        rust("lnet-user/src/node.rs", "use crate::runtime::Worker;", &[]);
     }
 
     #[test]
