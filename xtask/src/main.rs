@@ -60,7 +60,11 @@ enum Verb {
         unprivileged: bool,
     },
     /// Check the house rules
-    Tidy,
+    Tidy {
+        /// Print how many lines of code each crate has instead
+        #[arg(long)]
+        size: bool,
+    },
     /// Check the dependencies' licences, sources and duplicates with cargo-deny
     Deny {
         /// Check for security advisories as well; fetches their database by git
@@ -101,7 +105,11 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),
-        Verb::Tidy => {
+        Verb::Tidy { size: true } => {
+            print!("{}", tidy::size(&root)?);
+            Ok(())
+        }
+        Verb::Tidy { size: false } => {
             let files = tidy::tidy(&root)?;
             say(format_args!("{files} files keep the house rules"));
             Ok(())

@@ -10,6 +10,7 @@ mod layers;
 mod manifest;
 mod product;
 mod rules;
+mod size;
 mod source;
 mod words;
 
@@ -57,6 +58,16 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
         return Ok(sources.len());
     }
     bail!("{} findings in {} files", findings.len(), sources.len())
+}
+
+/// A table of how many lines of code each crate has.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn size(root: &Path) -> Result<String> {
+    let mut sources = Vec::new();
+    collect(root, root, &mut sources)?;
+    Ok(size::table(&sources, &product::product(&sources)))
 }
 
 /// What the rules find in one file, as `path:line: rule: what`.

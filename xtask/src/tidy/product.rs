@@ -5,10 +5,11 @@
 //! - [`Product::code`] has the lines of the source, with all that is not product as spaces.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
-use super::source::Source;
+use super::source::{Source, blank};
 
 /// A word or sign of code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,28 @@ pub(super) struct Product<'a> {
     pub(super) source: &'a Source,
     /// Its code without comments, the insides of literals, and tests.
     pub(super) code: String,
+    /// The bytes of the source that are tests.
+    tests: Vec<Range<usize>>,
+}
+
+impl Product<'_> {
+    /// The numbers, from 1, of the lines that have code: no blank ones, none of comments alone, no tests.
+    pub(super) fn lines(&self) -> BTreeSet<usize> {
+        let (mut lines, mut start, mut line) = (BTreeSet::new(), 0, 1);
+        for token in tokenize(&self.source.text, FrontmatterAllowed::No) {
+            let text = &self.source.text[start..start + token.len as usize];
+            let last = line + text.matches('\n').count();
+            let is_code = !matches!(
+                token.kind,
+                TokenKind::Whitespace | TokenKind::LineComment { .. } | TokenKind::BlockComment { .. }
+            );
+            if is_code && !self.tests.iter().any(|tests| tests.contains(&start)) {
+                lines.extend(line..=last);
+            }
+            (start, line) = (start + text.len(), last);
+        }
+        lines
+    }
 }
 
 /// The Rust sources that are product, in their order: what is below the `src` of a crate.
@@ -48,9 +71,9 @@ pub(super) fn product(sources: &[Source]) -> Vec<Product<'_>> {
     let mut of_tests = BTreeSet::new();
     let mut found = Vec::new();
     for source in sources.iter().filter(is_rust) {
-        let (code, modules) = without_tests(source);
+        let (code, tests, modules) = without_tests(source);
         of_tests.extend(modules);
-        found.push(Product { source, code });
+        found.push(Product { source, code, tests });
     }
     // A module that is declared under `cfg(test)` is a file, or a directory with all that is in it.
     found.retain(|one| {
@@ -69,11 +92,11 @@ pub(super) fn is_test(path: &str) -> bool {
     is_beside || path.ends_with("tests.rs") || parts.any(|part| part == "tests")
 }
 
-/// The code of a source with what is under `cfg(test)` as spaces, and the modules that are declared there:
-/// their paths without `.rs`.
-fn without_tests(source: &Source) -> (String, Vec<String>) {
+/// The code of a source with what is under `cfg(test)` as spaces, where that stands, and the modules that
+/// are declared there: their paths without `.rs`.
+fn without_tests(source: &Source) -> (String, Vec<Range<usize>>, Vec<String>) {
     let tokens = tokens(&source.code);
-    let (mut code, mut modules) = (source.code.clone(), Vec::new());
+    let (mut code, mut tests, mut modules) = (source.code.clone(), Vec::new(), Vec::new());
     let mut at = 0;
     while at < tokens.len() {
         let Some(attribute) = attribute(&tokens[at..]).filter(|one| is_test_attribute(one)) else {
@@ -86,13 +109,11 @@ fn without_tests(source: &Source) -> (String, Vec<String>) {
         modules.extend(module_file(source, item));
         let (first, last) = (item[0], item[item.len() - 1]);
         let range = first.start..last.start + last.text.len();
-        let spaces = code[range.clone()].replace(|one: char| one != '\n', " ");
-        // The spaces are fewer bytes where a character had several.
-        let spaces = format!("{spaces}{}", " ".repeat(range.len() - spaces.len()));
-        code.replace_range(range, &spaces);
+        code.replace_range(range.clone(), &blank(&code[range.clone()]));
+        tests.push(range);
         at = end;
     }
-    (code, modules)
+    (code, tests, modules)
 }
 
 /// The attribute that the tokens begin with, brackets included.
@@ -189,7 +210,7 @@ mod tests {
     /// The words and signs of `text` that are product.
     fn check(text: &str, expected: &str) {
         let source = source("a/src/b.rs", text);
-        let (code, _) = without_tests(&source);
+        let (code, ..) = without_tests(&source);
         assert_eq!(code.len(), text.len(), "{text}");
         assert_eq!(code.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{text}");
     }
@@ -229,6 +250,14 @@ mod tests {
         ];
         let found: Vec<_> = product(&sources).iter().map(|one| one.source.path.as_str()).collect();
         assert_eq!(found, ["a/src/lib.rs", "a/src/b.rs", "a/src/b/d.rs"]);
+    }
+
+    #[test]
+    fn lines_of_code_are_counted() {
+        let text = "//! Head.\n\nfn a() {\n    b(\"c\n\n// d\") // e\n}\n/* f\n*/ g\n#[cfg(test)]\nmod tests {\n  h\n}\n";
+        let sources = [source("a/src/lib.rs", text)];
+        let lines: Vec<_> = product(&sources)[0].lines().into_iter().collect();
+        assert_eq!(lines, [3, 4, 5, 6, 7, 9]);
     }
 
     #[test]

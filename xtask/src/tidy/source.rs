@@ -9,7 +9,7 @@ pub(super) struct Source {
     pub(super) path: String,
     /// All of it.
     pub(super) text: String,
-    /// Rust only: `text` with comments and the insides of literals as spaces, line by line the same.
+    /// Rust only: `text` with comments and literals as spaces, byte by byte where it was.
     pub(super) code: String,
     /// Rust: `text` with all but the comments as spaces. Other files: `text`.
     pub(super) prose: String,
@@ -43,6 +43,11 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
+/// A space for each byte of `text`, but for the ends of its lines.
+pub(super) fn blank(text: &str) -> String {
+    text.bytes().map(|one| if one == b'\n' { '\n' } else { ' ' }).collect()
+}
+
 /// `text` twice: with comments and the insides of string and character literals as spaces, and with all but
 /// the comments as spaces.
 fn split(text: &str) -> (String, String) {
@@ -51,19 +56,19 @@ fn split(text: &str) -> (String, String) {
     let mut rest = text;
     for token in tokenize(text, FrontmatterAllowed::No) {
         let (taken, left) = rest.split_at(token.len as usize);
-        let spaces = || taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' });
+        let spaces = || blank(taken);
         match token.kind {
             TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => {
-                code.extend(spaces());
+                code.push_str(&spaces());
                 prose.push_str(taken);
             }
             TokenKind::Literal { kind, .. } if !matches!(kind, Int { .. } | Float { .. }) => {
-                code.extend(spaces());
-                prose.extend(spaces());
+                code.push_str(&spaces());
+                prose.push_str(&spaces());
             }
             _ => {
                 code.push_str(taken);
-                prose.extend(spaces());
+                prose.push_str(&spaces());
             }
         }
         rest = left;
@@ -90,6 +95,7 @@ mod tests {
         check("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}");
         check("for_r\"a\" + r#type", "for_r    + r#type");
         check("\"open", "     ");
+        check("'ä' + \"ö\nü\" // ß\nx", "     +    \n         \nx");
     }
 
     #[test]
