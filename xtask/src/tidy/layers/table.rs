@@ -193,7 +193,15 @@ const CRATES: &[Crate] = &[
     Crate {
         name: "lnet-bench",
         directory: "bench",
-        crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-control", "lnet-user", "lnet-messaging", "lnet-selftest"],
+        crates: &[
+            "lnet-wire",
+            "lnet-model",
+            "lnet-core",
+            "lnet-control",
+            "lnet-user",
+            "lnet-messaging",
+            "lnet-selftest",
+        ],
         others: Others::Any,
         tests: Tests::Any,
         modules: Modules::Every(&[
