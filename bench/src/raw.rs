@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use lnet_io::netlink::Interface;
+use lnet_io::xsk::{self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, RingDescriptor, Umem, UmemConfig};
 use lnet_user::internals::bpf::{Object, ObjectKind, XdpProgram};
-use lnet_user::internals::netlink::Interface;
-use lnet_user::internals::xsk::{
-    self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, RingDescriptor, Umem, UmemConfig,
-};
 
 use crate::link::Side;
 use crate::measure::Endpoint;

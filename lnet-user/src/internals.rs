@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use lnet_core::shard::Shard;
+use lnet_io::locks::Mutex;
 
 use crate::api::{Lnet, LnetError, ShardHandle};
-use crate::locks::Mutex;
 use crate::node::{NodeConfig, NodeDriver};
 use crate::runtime::Worker;
 
@@ -16,21 +16,6 @@ pub mod bpf {
         Action, ActiveMode, BpfError, Counters, Faults, OBJECT_VARIABLE, Object, ObjectKind, ReasonCount,
         SlotCount, TestFrame, XdpProgram,
     };
-}
-
-/// The kernel's network tables.
-pub mod netlink {
-    pub use crate::netlink::*;
-}
-
-/// Waiting.
-pub mod uring {
-    pub use crate::uring::{Token, Waiter};
-}
-
-/// `AF_XDP`.
-pub mod xsk {
-    pub use crate::xsk::*;
 }
 
 pub use crate::lnd::xdp::{SendFault, XdpDrop, XdpLnd};
@@ -82,7 +67,7 @@ pub trait NodeInside {
     /// The XDP programs of its interfaces, in the order of their first NI.
     fn programs(&self) -> Vec<Arc<Mutex<bpf::XdpProgram>>>;
     /// Who holds the frames of the NIs over rings, while there are any.
-    fn frames(&self) -> Option<xsk::Census>;
+    fn frames(&self) -> Option<lnet_io::xsk::Census>;
 }
 
 impl NodeInside for NodeDriver {
@@ -90,7 +75,7 @@ impl NodeInside for NodeDriver {
         NodeDriver::programs(self)
     }
 
-    fn frames(&self) -> Option<xsk::Census> {
+    fn frames(&self) -> Option<lnet_io::xsk::Census> {
         NodeDriver::frames(self)
     }
 }

@@ -55,22 +55,18 @@
 
 pub mod api;
 mod bpf;
-pub mod capture;
 pub mod control;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod lnd;
 pub mod load;
-#[doc(hidden)]
-pub mod locks;
-mod memory;
-mod netlink;
 pub mod node;
-mod region;
+#[cfg(test)]
+#[path = "../../lnet-io/src/capture/tests/reading.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of other crates")]
+mod reading;
 pub mod runtime;
-mod uring;
-mod xsk;
 
 pub use lnet_core::event::{EqError, Event, EventKind};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
@@ -92,9 +88,11 @@ pub use api::rpc;
 pub use api::{
     Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, QueuedEvent, ShardHandle, Target,
 };
-pub use capture::{CaptureError, CaptureRecord, CaptureSpec};
-pub use memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
+pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
+#[doc(hidden)]
+pub use lnet_io::locks;
+pub use lnet_io::memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
+pub use lnet_io::region::{Fragments, FragmentsMut, LeaseError, ReadLease};
+pub use lnet_io::uring::Waker;
 pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
-pub use region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use runtime::Worker;
-pub use uring::Waker;

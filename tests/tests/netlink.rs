@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
-use lnet_user::internals::netlink::{
+use lnet_io::netlink::{
     ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, reserve_port,
 };
+use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// A pair of namespaces and what these tests do with it.

@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lnet_tests::netns::{
-    Inside, NET_ADMIN, NET_RAW, Netns, SYS_ADMIN, Wiring, enter, enter_here, ip, require_privilege,
-};
-use lnet_user::internals::netlink::Interface;
-use lnet_user::internals::uring::{Token, Waiter};
-use lnet_user::internals::xsk::{
+use lnet_io::netlink::Interface;
+use lnet_io::uring::{Token, Waiter};
+use lnet_io::xsk::{
     CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
     RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,
+};
+use lnet_tests::netns::{
+    Inside, NET_ADMIN, NET_RAW, Netns, SYS_ADMIN, Wiring, enter, enter_here, ip, require_privilege,
 };
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType};

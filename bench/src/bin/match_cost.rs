@@ -33,7 +33,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
-use lnet_user::internals::xsk::prefetch;
+use lnet_io::xsk::prefetch;
 use lnet_wire::nid::Net;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use serde::Serialize;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
+use lnet_io::uring::Waker;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
@@ -17,7 +18,6 @@ use super::marks::Marks;
 use super::request::{Answer, Message};
 use super::service::Queues;
 use crate::runtime::Worker;
-use crate::uring::Waker;
 
 /// Calls that wait at one shard.
 pub(super) const CALLS_MAX: usize = 256;

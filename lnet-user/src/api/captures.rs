@@ -1,15 +1,15 @@
-//! Captures of the node's frames while its shards run ([`crate::capture`]).
+//! Captures of the node's frames while its shards run ([`lnet_io::capture`]).
 
 use std::path::Path;
 use std::sync::PoisonError;
 
 use lnet_core::lnd::NiId;
+use lnet_io::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
+use lnet_io::locks::MutexGuard;
+use lnet_io::netlink::device_of;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
-use crate::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
-use crate::locks::MutexGuard;
-use crate::netlink::device_of;
 use crate::node::{NiState, XdpMode};
 
 impl Lnet {

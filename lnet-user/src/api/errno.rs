@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::node::DriverError;
+use lnet_io::netlink::NetlinkError;
 use rustix::io::Errno;
 
 use super::LnetError;
 use crate::bpf::BpfError;
-use crate::netlink::NetlinkError;
 use crate::node::{ConfigError, NodeError};
 
 /// What an LND says of an NI that it does not open.

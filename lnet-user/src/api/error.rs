@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use lnet_core::event::EqError;
+use lnet_io::capture::CaptureError;
+use lnet_io::memory::Buffer;
+use lnet_io::uring::WaitError;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::Status;
@@ -11,11 +14,8 @@ use lnet_core::shard::SubmitError;
 use lnet_wire::Nid;
 use thiserror::Error;
 
-use crate::capture::CaptureError;
-use crate::memory::Buffer;
 use crate::node::NodeError;
 use crate::runtime::LendError;
-use crate::uring::WaitError;
 
 /// What goes wrong at once. What goes wrong later comes as the status of an event.
 #[derive(Debug, Error)]

@@ -14,10 +14,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
+use lnet_io::locks::Mutex;
+use lnet_io::uring;
 
 use super::ShardHandle;
-use crate::locks::Mutex;
-use crate::uring;
 
 /// Waits in a row, each soon after the one before, after which the thread drives.
 const STREAK: u32 = 4;

@@ -6,6 +6,7 @@
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::MdPart;
+use lnet_io::memory::Buffer;
 use tokio::sync::oneshot;
 
 use super::calls::Call;
@@ -14,7 +15,6 @@ use super::queue::Refusal;
 use super::request::{Message, NO_MD, Outcome, RefusalSlot};
 use super::service::Queues;
 use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
-use crate::memory::Buffer;
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
 
 /// Entries and messages that a shard makes between two turns: those of long lists do not hold its frames up.

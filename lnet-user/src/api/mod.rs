@@ -74,13 +74,13 @@ use lnet_core::node::Report;
 use lnet_core::shard::Usage;
 use lnet_core::stats::Counters;
 use lnet_core::topology::Topology;
+use lnet_io::capture::Captures;
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::memory::Buffer;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use tokio::sync::oneshot;
 
-use crate::capture::Captures;
-use crate::locks::{Mutex, MutexGuard};
-use crate::memory::Buffer;
 use crate::node::{
     ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,
 };

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use lnet_core::node::Difference;
 use lnet_core::shard::PeerChange;
 use lnet_core::socklnd::SocklndEvent;
+use lnet_io::driver::Counted;
 use lnet_wire::Nid;
 use tracing::{info, warn};
 
-use crate::lnd::Counted;
 use crate::runtime::Worker;
 
 /// How long nothing more is said of the same kind: of refused frames, of refused connections, and of the new

@@ -5,12 +5,12 @@ use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{DriverError, MATCH_BITS, PORTAL};
 use lnet_core::portal::EntrySpec;
+use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
 
 use super::calls::Call;
 use super::errno::{driver_error, failed_get};
 use super::{Ack, Core, Lnet, LnetError, Target};
-use crate::memory::Buffer;
 use crate::runtime::{Home, entry_home};
 
 /// Events of a GET: SEND, REPLY, and the end.

@@ -9,13 +9,13 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
+use lnet_io::locks::MutexGuard;
 use lnet_wire::steer::Policy;
 use lnet_wire::{Global, Nid};
 
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
 use crate::lnd::ShardPort;
-use crate::locks::MutexGuard;
 use crate::node::{LndDefaults, LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
 

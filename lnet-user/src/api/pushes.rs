@@ -9,6 +9,8 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::memory::Buffer;
 use rtrb::Consumer;
 
 use lnet_core::event::Event;
@@ -20,8 +22,6 @@ use lnet_wire::Nid;
 
 use super::queue::{QueueEnd, QueuedEvent};
 use super::{Core, LnetError};
-use crate::locks::{Mutex, MutexGuard};
-use crate::memory::Buffer;
 
 /// Places of a target's event queue: those that its descriptor reserves, and as many for the one that comes
 /// after it.

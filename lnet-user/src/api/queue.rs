@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::Stream;
 use futures_util::task::AtomicWaker;
+use lnet_io::memory::Buffer;
+use lnet_io::region::{Fragments, ReadLease};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use lnet_core::event::{EqError, Event};
@@ -28,8 +30,6 @@ use super::error::LnetError;
 use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
-use crate::memory::Buffer;
-use crate::region::{Fragments, ReadLease};
 use crate::runtime::Worker;
 
 /// Places of the ring; events that find none stay with the shard.

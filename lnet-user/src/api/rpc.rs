@@ -47,6 +47,8 @@ use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_io::locks::Mutex;
+use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -56,8 +58,6 @@ use super::calls::Call as ShardCall;
 use super::request::Message;
 use super::service::Queues;
 use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
-use crate::locks::Mutex;
-use crate::memory::Buffer;
 use crate::node::setters;
 use crate::runtime::{Home, LendError, Worker, entry_home};
 

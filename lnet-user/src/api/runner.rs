@@ -25,6 +25,8 @@ use lnet_core::node::{
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::netlink::device_of;
 use lnet_wire::Nid;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
@@ -38,8 +40,6 @@ use super::pushes::{Push, PushTargets};
 use super::queue::this_thread;
 use super::traffic::Traffic;
 use super::{Core, Lnet, LnetError};
-use crate::locks::{Mutex, MutexGuard};
-use crate::netlink::device_of;
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 

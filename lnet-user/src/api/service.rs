@@ -14,6 +14,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
+use lnet_io::memory::Buffer;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::{LnetError, NotLent};
@@ -22,7 +23,6 @@ use super::news::{News, Told};
 use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal};
 use super::request::{Answer, Message};
 use super::shard_queue::{Awaited, LastEvents, Queue, Sender};
-use crate::memory::Buffer;
 use crate::runtime::{Refused, Worker};
 
 /// Calls that are answered in one turn.

@@ -200,8 +200,8 @@ fn a_turn_looks_at_the_queues_that_have_something() {
 /// A node without interfaces has nothing to capture; the file is complete all the same.
 #[test]
 fn a_capture_of_nothing() {
-    use crate::capture::tests::reading::Contents;
-    use crate::capture::{CaptureError, CaptureSpec};
+    use crate::reading::Contents;
+    use lnet_io::capture::{CaptureError, CaptureSpec};
     let path = std::env::temp_dir().join(format!("lnet-api-{}.pcapng", std::process::id()));
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
     lnet.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap();
@@ -226,7 +226,7 @@ fn a_capture_of_nothing() {
 /// The node is busy for as long as an NI takes to be opened or closed, which is what its lock says.
 #[test]
 fn calls_wait_for_no_ni_that_is_being_opened() {
-    use crate::capture::CaptureSpec;
+    use lnet_io::capture::CaptureSpec;
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
     let path = std::env::temp_dir().join(format!("lnet-api-busy-{}.pcapng", std::process::id()));
     let (done, is_done) = std::sync::mpsc::channel();
@@ -300,7 +300,7 @@ fn calls_that_are_queued_wait_for_no_other_thread() {
 #[test]
 fn sm_06_control_from_several_threads_locks_in_one_order() {
     use crate::NiConfig;
-    use crate::capture::CaptureSpec;
+    use lnet_io::capture::CaptureSpec;
     const ROUNDS: usize = 20;
     let nid = |host| Nid::new_ip(lnet_wire::nid::Net::XDP, [10, 9, 7, host].into()).unwrap();
     let ni = |host, fabric| NiConfig::new(nid(host), &format!("in-process:{fabric}"));
@@ -344,7 +344,7 @@ fn sm_06_control_from_several_threads_locks_in_one_order() {
             }
         });
     });
-    let orders = crate::locks::files();
+    let orders = lnet_io::locks::files();
     for (first, second) in
         [("api/mod.rs", "api/mod.rs"), ("api/mod.rs", "node/view.rs"), ("api/runner.rs", "api/runner.rs")]
     {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use lnet_io::netlink::NetlinkError;
 use lnet_wire::steer::PolicyError;
 use rustix::io::Errno;
 
 use super::Object;
 use super::program::ActiveMode;
-use crate::netlink::NetlinkError;
 
 /// Why the XDP program cannot be loaded, attached or configured. Messages name the way out.
 #[derive(Debug, thiserror::Error)]

@@ -7,12 +7,12 @@ use std::fmt;
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{ProgramError, loaded_programs};
+use lnet_io::netlink::Interface;
 use lnet_wire::MessageType;
 use rustix::io::Errno;
 
 use super::error::{BpfError, chain, errno_of};
 use super::program::{at_most, write};
-use crate::netlink::Interface;
 
 /// The map.
 pub(super) const FAULTS: &str = "FAULTS";

@@ -9,6 +9,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use lnet_io::netlink::{Interface, NetlinkError};
 use lnet_wire::MessageType;
 use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
@@ -21,7 +22,6 @@ use super::error::{BpfError, chain, errno_of};
 use super::faults::{FAULTS, Faults};
 use super::log::LogPump;
 use super::run::{Action, TestFrame};
-use crate::netlink::{Interface, NetlinkError};
 
 /// Names of the programs in their object.
 const STEERING: &str = "lnet_xdp";

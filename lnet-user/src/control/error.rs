@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use lnet_control::server::BindError;
 use lnet_core::node::RequestError;
+use lnet_io::netlink::NetlinkError;
 use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
 use crate::api::LnetError;
-use crate::netlink::NetlinkError;
 
 /// Why a node cannot be managed (any more).
 #[derive(Debug, Error)]

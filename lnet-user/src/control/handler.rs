@@ -7,6 +7,7 @@ use lnet_control::LoadSpec;
 use lnet_control::server::Handler;
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
+use lnet_io::netlink::{SameHost, is_local};
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
 use lnet_model::records::{
@@ -28,7 +29,6 @@ use super::plan::not_configured;
 use super::records::statistics;
 use super::services::{blocking, capture_refusal};
 use crate::api::LnetError;
-use crate::netlink::{SameHost, is_local};
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {

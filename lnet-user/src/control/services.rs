@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use lnet_control::LoadSpec;
 use lnet_core::stats::DropReason;
+use lnet_io::capture::CaptureError;
+use lnet_io::driver::Counted;
 use lnet_model::records::{
     FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes, SlotFrames,
 };
@@ -18,8 +20,6 @@ use serde_json::Value;
 use super::Control;
 use super::error::stopped;
 use crate::api::{Hold, LnetError};
-use crate::capture::CaptureError;
-use crate::lnd::Counted;
 use crate::load::{
     ClassReport, Faults, Initiator, InitiatorReport, LoadError, Plan, Scheme, Tally, Target, TargetReport,
 };

@@ -22,13 +22,12 @@ use lnet_core::lnd::{
     Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
+use lnet_io::driver::{Counted, Driver};
+use lnet_io::locks::Mutex;
+use lnet_io::memory::Memory;
+use lnet_io::uring::Waker;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
-
-use super::{Counted, Driver};
-use crate::locks::Mutex;
-use crate::memory::Memory;
-use crate::uring::Waker;
 
 /// The fabric that an NI on this interface is on, if it is one of this LND.
 pub(crate) fn fabric_of(interface: &str) -> Option<&str> {

@@ -10,15 +10,15 @@ use std::time::Duration;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
+use lnet_io::capture::Tap;
+use lnet_io::driver::{Counted, Driver};
+use lnet_io::memory::Memory;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::driver::{Counted, Driver};
 use super::in_process::InProcessLnd;
 use super::lo::LoLnd;
 use super::tcp::TcpLnd;
 use super::xdp::XdpLnd;
-use crate::capture::Tap;
-use crate::memory::Memory;
 
 /// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works
 /// while a [`Worker`](crate::runtime::Worker) has it, and goes back to

@@ -14,8 +14,7 @@ use std::collections::VecDeque;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-
-use crate::memory::Memory;
+use lnet_io::memory::Memory;
 
 /// The `lo` LND of one shard.
 #[derive(Debug)]

@@ -3,12 +3,10 @@
 //! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
 //! as a [`lnet_core::lnd::Uplink`].
 
-mod driver;
 pub(crate) mod in_process;
 mod lnds;
 pub(crate) mod lo;
 pub(crate) mod tcp;
 pub(crate) mod xdp;
 
-pub(crate) use driver::{Counted, Driver};
 pub(crate) use lnds::{Lnds, Part, ShardPort};

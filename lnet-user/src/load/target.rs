@@ -14,13 +14,13 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::memory::Buffer;
 
 use super::plan::{PROBE_FLAG, Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
 use crate::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
-use crate::locks::{Mutex, MutexGuard};
-use crate::memory::Buffer;
 use crate::runtime::{Home, entry_home};
 
 /// How often a thread without events looks whether it is to stop.

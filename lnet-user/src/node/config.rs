@@ -9,6 +9,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::SockTunables;
 use lnet_core::xfer::XferTimes;
+use lnet_io::xsk::RingSizes;
 use lnet_model::ni::Lnd;
 use lnet_wire::steer::Policy;
 use lnet_wire::{NetType, Nid};
@@ -16,7 +17,6 @@ use lnet_wire::{NetType, Nid};
 use super::rings::frames_per_shard;
 use super::{ConfigError, XdpMode, fabric_of, plan, setters, start};
 use crate::lnd::xdp::SendFault;
-use crate::xsk::RingSizes;
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
 pub const LO: NiId = NiId(0);

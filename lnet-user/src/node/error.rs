@@ -3,15 +3,16 @@
 use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
 use lnet_core::node::{ChangeError, RequestError};
+use lnet_io::netlink::NetlinkError;
+use lnet_io::port::BindError;
+use lnet_io::uring::tcp::TcpError;
+use lnet_io::uring::udp::UdpError;
+use lnet_io::uring::{WATCHES_MAX, WaitError};
+use lnet_io::xsk::{SocketError, UmemError};
 use lnet_wire::Nid;
 use thiserror::Error;
 
 use crate::bpf::BpfError;
-use crate::netlink::NetlinkError;
-use crate::uring::tcp::TcpError;
-use crate::uring::udp::UdpError;
-use crate::uring::{WATCHES_MAX, WaitError};
-use crate::xsk::{SocketError, UmemError};
 
 /// What is wrong with a configuration by itself.
 #[derive(Debug, Error)]
@@ -213,6 +214,15 @@ pub enum NodeError {
     /// The kernel has no random numbers.
     #[error("the kernel gives no random numbers: {0}")]
     Random(rustix::io::Errno),
+}
+
+impl From<BindError> for NodeError {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::Reserve(error) => Self::Netlink(error),
+            BindError::Udp(error) => Self::Udp(error),
+        }
+    }
 }
 
 impl NodeError {

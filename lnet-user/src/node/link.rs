@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use lnet_io::netlink::{Interface, Neighbours};
 use tokio::sync::Notify;
 
 use super::{NodeDriver, NodeError};
-use crate::netlink::{Interface, Neighbours};
 
 /// Why an NI cannot carry messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

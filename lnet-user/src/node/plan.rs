@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
+use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::uring::WATCHES_MAX;
+use lnet_io::xsk::CHUNK_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
 use lnet_wire::{NetType, Nid};
@@ -15,9 +18,6 @@ use lnet_wire::{NetType, Nid};
 use super::tcp::TcpPlan;
 use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode, XdpNi, fabric_of};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
-use crate::netlink::{Interface, Neighbours};
-use crate::uring::WATCHES_MAX;
-use crate::xsk::CHUNK_BYTES;
 
 /// How long an interface may take to run that was brought up just before the node: the kernel looks at
 /// carriers once a second.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
+use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::port;
+use lnet_io::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConfig};
 use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
 
@@ -16,12 +19,10 @@ use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::view::{SharedProgram, lock};
 use super::xdp::XdpNet;
-use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
+use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
-use crate::netlink::{Interface, Neighbours};
-use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConfig};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);

@@ -7,15 +7,15 @@ use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
+use lnet_io::memory::Memory;
+use lnet_io::uring::{Waiter, Waker};
 use lnet_wire::ProcessId;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{LO, NodeConfig, NodeError};
 use crate::lnd::Lnds;
-use crate::memory::Memory;
 use crate::runtime::{Clock, MeshEnd, Worker};
-use crate::uring::{Waiter, Waker};
 
 /// Match entries that a node has for itself: what answers pings, what takes its place, and what takes pushes.
 const OWN_ENTRIES: u32 = 3;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use lnet_core::handle::ShardId;
+use lnet_io::port;
+use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
 use super::plan::XdpPlan;
-use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
+use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{Port, SendFault, SocketPort, XdpPort, reuseport};
-use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
 /// Most buffers that a shard receives into: more would only spread over its cache.
 const RECEIVE_BUFFERS_MAX: u32 = 512;

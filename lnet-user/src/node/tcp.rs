@@ -7,15 +7,16 @@ use std::sync::Arc;
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::NiId;
 use lnet_core::tunables::Accept;
+use lnet_io::netlink::{Interface, Neighbours, link_speed_mbits};
+use lnet_io::port;
+use lnet_io::uring::WaitError;
+use lnet_io::uring::tcp::socket::SocketOptions;
 use lnet_wire::Nid;
 
 use super::shards::{incarnation, random_number};
-use super::{NiConfig, NodeDriver, NodeError, OpenLnd, TcpNiState, port};
+use super::{NiConfig, NodeDriver, NodeError, OpenLnd, TcpNiState};
 use crate::lnd::tcp::{TcpCommon, TcpLnd, TcpPort, socket_options};
 use crate::lnd::{Part, ShardPort};
-use crate::netlink::{Interface, Neighbours, link_speed_mbits};
-use crate::uring::WaitError;
-use crate::uring::tcp::socket::SocketOptions;
 
 /// Connections of a peer by type at most (LNet `ksnr_conn_count`).
 const CONNS_PER_PEER_MAX: u32 = 127;
@@ -126,7 +127,7 @@ impl NodeDriver {
         let mut ports = vec![tunables.accept_port, tunables.accept_port_bulk];
         ports.dedup();
         let listen = |port, options: &SocketOptions| {
-            port::listen((plan.address, port).into(), tunables.accept_backlog, options)
+            Ok::<_, NodeError>(port::listen((plan.address, port).into(), tunables.accept_backlog, options)?)
         };
         let mut listeners = Vec::new();
         for port in ports {

@@ -10,15 +10,15 @@ use std::sync::{Arc, PoisonError};
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::memory::Buffer;
+use lnet_io::netlink::device_of;
+use lnet_io::uring::Waker;
+use lnet_io::xsk::Umem;
 
 use super::tcp::TcpNi;
 use super::{DownReason, NiConfig, NiState, NodeError, OpenNi, SlotCount, XdpFrames, XdpNi};
 use crate::bpf::{BpfError, XdpProgram};
-use crate::locks::{Mutex, MutexGuard};
-use crate::memory::Buffer;
-use crate::netlink::device_of;
-use crate::uring::Waker;
-use crate::xsk::Umem;
 
 /// An XDP program that several threads may have something to do with.
 pub(super) type SharedProgram = Arc<Mutex<XdpProgram>>;

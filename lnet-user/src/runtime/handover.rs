@@ -21,7 +21,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 #[cfg(not(loom))]
-use crate::locks::{Mutex, MutexGuard};
+use lnet_io::locks::{Mutex, MutexGuard};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(loom)]

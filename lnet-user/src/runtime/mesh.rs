@@ -8,18 +8,17 @@
 //! Invariants: the messages of one shard to another arrive once and in their order. A ring that is full only
 //! delays: what does not fit stays with its sender. No thread is kept from sleeping
 //! by a message that was read, and none sleeps while one waits: the sender wakes the addressee, which
-//! looks at its rings once more after it has announced that it is about to sleep ([`crate::uring::Waker`]).
+//! looks at its rings once more after it has announced that it is about to sleep ([`lnet_io::uring::Waker`]).
 
+use lnet_io::memory::Memory;
+use lnet_io::region::WriteLease;
+use lnet_io::uring::Waker;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use lnet_core::handle::ShardId;
 use lnet_core::shard::Shard;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
-
-use crate::memory::Memory;
-use crate::region::WriteLease;
-use crate::uring::Waker;
 
 /// Places of a ring.
 const RING_SLOTS: usize = 64;

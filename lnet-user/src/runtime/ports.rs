@@ -9,11 +9,11 @@ use std::sync::Arc;
 use lnet_core::lnd::NiId;
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_io::capture::TapEnd;
+use lnet_io::uring::{Token, WaitError};
 
 use super::worker::Worker;
-use crate::capture::TapEnd;
 use crate::lnd::ShardPort;
-use crate::uring::{Token, WaitError};
 
 impl Worker {
     /// Gets its part of an NI, and takes part once its topology has the NI ([`Worker::update`]), or at once

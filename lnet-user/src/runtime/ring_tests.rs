@@ -11,13 +11,13 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
+use lnet_io::memory::{Buffer, Memory};
+use lnet_io::uring::{Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Worker};
 use crate::lnd::Lnds;
 use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
-use crate::memory::{Buffer, Memory};
-use crate::uring::{Waiter, Waker};
 
 const LIMITS: Limits = Limits {
     match_entries: 256,

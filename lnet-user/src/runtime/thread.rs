@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lnet_io::uring::Waker;
 use rustix::thread::{Pid, gettid};
 use thiserror::Error;
 
@@ -13,7 +14,6 @@ use super::cpu::pin_to_cpu;
 use super::handover::{Handover, Look, NoVisit};
 use super::spin::Spin;
 use super::worker::Worker;
-use crate::uring::Waker;
 
 /// The shard has ended: a thread that drove it has panicked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]

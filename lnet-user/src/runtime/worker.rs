@@ -12,6 +12,9 @@ use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, HealthNote, PathNote, PeerChange, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
+use lnet_io::memory::{Buffer, Memory, Terms};
+use lnet_io::region::{Fragments, LeaseError, ReadLease};
+use lnet_io::uring::{WaitError, Waiter, Waker, WatchId};
 use lnet_wire::Nid;
 use thiserror::Error;
 
@@ -20,10 +23,8 @@ use super::mesh::MeshEnd;
 use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
 use crate::lnd::xdp::XdpLnd;
-use crate::lnd::{Counted, Lnds, ShardPort};
-use crate::memory::{Buffer, Memory, Terms};
-use crate::region::{Fragments, LeaseError, ReadLease};
-use crate::uring::{WaitError, Waiter, Waker, WatchId};
+use crate::lnd::{Lnds, ShardPort};
+use lnet_io::driver::Counted;
 
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which causes no
 /// wake-up.

@@ -5,13 +5,13 @@
 //! for all other crates nor a target directory of their own: `cargo test --package lnet-loom` runs them.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "parts of modules of another crate")]
 
-#[path = "../../../lnet-user/src/xsk/ring/cursor.rs"]
+#[path = "../../../lnet-io/src/xsk/ring/cursor.rs"]
 mod cursor;
 #[path = "../../../lnet-user/src/runtime/handover.rs"]
 mod handover;
-#[path = "../../../lnet-user/src/region/mod.rs"]
+#[path = "../../../lnet-io/src/region/mod.rs"]
 mod region;
 #[path = "../../../lnet-messaging/src/lnet/ring.rs"]
 mod ring;
-#[path = "../../../lnet-user/src/uring/sleep.rs"]
+#[path = "../../../lnet-io/src/uring/sleep.rs"]
 mod sleep;

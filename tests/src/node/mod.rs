@@ -19,9 +19,9 @@ mod stranger;
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
+use lnet_io::xsk::RingSizes;
 use lnet_user::internals::WorkerInside as _;
 use lnet_user::internals::XdpDrop;
-use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, NodeError};
 use lnet_user::runtime::Worker;
 use lnet_wire::nid::{Net, NetType};

@@ -9,9 +9,9 @@ use lnet_core::lnd::NiId;
 use lnet_tests::netns::{enter, ip, wait_until};
 use lnet_tests::node::{Serving, Steady, nid_v4};
 use lnet_user::api::Lnet;
-use lnet_user::capture::{CaptureRecord, CaptureSpec};
 use lnet_user::internals::{self, WorkerInside as _};
 use lnet_user::node::{NiConfig, XdpMode};
+use lnet_user::{CaptureRecord, CaptureSpec};
 use lnet_wire::frame::{CRC_OFFSET, FrameHeader};
 use lnet_wire::packet;
 
@@ -19,7 +19,7 @@ use crate::ports::{Rails, ni};
 use crate::privileged;
 use crate::traffic::PATIENCE;
 
-#[path = "../../../lnet-user/src/capture/tests/reading.rs"]
+#[path = "../../../lnet-io/src/capture/tests/reading.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the unit tests of captures")]
 mod reading;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lnet_core::stats::DropReason;
 use lnet_core::xfer::XferDrop;
+use lnet_io::xsk::{self, Kick, QueueConfig, RingDescriptor, Umem, UmemConfig};
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
@@ -15,7 +16,6 @@ use lnet_tests::node::{
     settle_both, start, stop_all,
 };
 use lnet_user::internals::XdpDrop;
-use lnet_user::internals::xsk::{self, Kick, QueueConfig, RingDescriptor, Umem, UmemConfig};
 use lnet_user::node::{NiConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
@@ -502,9 +502,7 @@ fn raw_noise_is_counted_to_the_last_frame() {
     let unseen = unseen(victim.netns.b(), &victim.node, &victim.workers);
     let (umem, mut free) = Umem::new(&UmemConfig::new(256)).unwrap();
     let mut queue = enter(victim.netns.b(), || {
-        let index = lnet_user::internals::netlink::Interface::by_name(&victim.netns.b().interface().name)
-            .unwrap()
-            .index;
+        let index = lnet_io::netlink::Interface::by_name(&victim.netns.b().interface().name).unwrap().index;
         let config = QueueConfig::new(index, 0);
         xsk::open_queue(&umem, &config).unwrap()
     });

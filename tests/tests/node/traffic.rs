@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lnet_io::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{
     Account, By, Driven, PINNED_PORTALS, Plan, Putter, Sink, Source, config, losses, nid_v4, nid_v6, process,
     settle_both, start, stop_all,
 };
 use lnet_user::internals::WorkerInside;
-use lnet_user::internals::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;

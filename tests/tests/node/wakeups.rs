@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lnet_core::event::{Event, EventKind};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_io::xsk::RingSizes;
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
 use lnet_tests::node::{
     By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, losses, nid_v4, process, settle, start,
@@ -16,7 +17,6 @@ use lnet_tests::node::{
 use lnet_user::Buffer;
 use lnet_user::Waker;
 use lnet_user::internals::WorkerInside as _;
-use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NodeConfig, NodeDriver, NodeError};
 use lnet_user::runtime::{Idle, ShardGone, ShardThread, Worker};
 use lnet_wire::ProcessId;

@@ -11,13 +11,14 @@ const COMMENT_CHARACTERS_MAX: usize = 110;
 
 /// Where `unsafe` may stand.
 const UNSAFE_FENCE: [&str; 4] =
-    ["lnet-user/src/xsk/", "lnet-user/src/uring/", "lnet-user/src/region/", "lnet-ebpf/src/"];
+    ["lnet-io/src/xsk/", "lnet-io/src/uring/", "lnet-io/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 7] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
+    "lnet-io/src/",
     "lnet-user/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",
@@ -58,7 +59,7 @@ pub(super) struct Rule {
 pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "unsafe",
-        why: "unsafe stands in lnet-user/src/{xsk,uring,region} and lnet-ebpf only",
+        why: "unsafe stands in lnet-io/src/{xsk,uring,region} and lnet-ebpf only",
         applies: |path| is_rust(path) && !UNSAFE_FENCE.iter().any(|fence| path.starts_with(fence)),
         check: |source| {
             let found = ["unsafe", "unsafe_code"].map(|word| lines_of_word(source, word));
@@ -246,7 +247,7 @@ mod tests {
             rust(path, "#![allow(unsafe_code)]", &[(2, "unsafe")]);
             rust(path, "#![forbid(unsafe_code)]\n// unsafe\nlet x = \"unsafe\";", &[]);
         }
-        for path in ["lnet-user/src/xsk/umem.rs", "lnet-user/src/region/lease.rs", "lnet-ebpf/src/main.rs"] {
+        for path in ["lnet-io/src/xsk/umem.rs", "lnet-io/src/region/lease.rs", "lnet-ebpf/src/main.rs"] {
             rust(path, &format!("#![allow(unsafe_code)]\n{BLOCK}"), &[]);
         }
     }

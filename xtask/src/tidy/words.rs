@@ -80,10 +80,11 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 9] = [
+const PRODUCT: [&str; 10] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
+    "lnet-io/src/",
     "lnet-user/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",
@@ -276,7 +277,7 @@ mod tests {
         check("lnet-core/src/peer.rs", "// struct Peer\nstruct Peers;\nimpl Peer {}\nfn f(p: Peer);", &[]);
         assert!(is_product("lnet-core/src/peer.rs"));
         for path in
-            ["lnet-core/src/xfer/tests/wire.rs", "lnet-user/src/xsk/plain_tests.rs", "tests/src/peer.rs"]
+            ["lnet-core/src/xfer/tests/wire.rs", "lnet-io/src/xsk/plain_tests.rs", "tests/src/peer.rs"]
         {
             assert!(!is_product(path), "{path}");
         }

@@ -13,12 +13,12 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
 use lnet_core::socklnd::{ConnId, HandedOver};
 use lnet_core::time::Instant;
+use lnet_io::memory::Memory;
+use lnet_io::uring::Waker;
+use lnet_io::uring::tcp::StreamId;
 
 use super::transmit::{LEND_MIN_BYTES, Payload};
 use super::{Link, TcpLnd};
-use crate::memory::Memory;
-use crate::uring::Waker;
-use crate::uring::tcp::StreamId;
 
 /// Letters that wait for one shard at most.
 const QUEUE_MAX: usize = 256;

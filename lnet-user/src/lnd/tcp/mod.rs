@@ -28,16 +28,16 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdic
 use lnet_core::socklnd::{Action, ConnId, Piece, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of};
 use lnet_core::time::{self, Instant};
 use lnet_core::tunables::SockTunables;
+use lnet_io::driver::{Counted, Driver};
+use lnet_io::memory::Memory;
+use lnet_io::uring::Waker;
+use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
 use lnet_wire::ProcessId;
 use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use rustix::io::Errno;
 
-use super::{Counted, Driver};
-use crate::memory::Memory;
-use crate::uring::Waker;
-use crate::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
 use exchange::Exchange;
 
 pub(crate) use port::{TcpPort, socket_options};

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::tunables::SockTunables;
+use lnet_io::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
+use lnet_io::uring::tcp::{ListenerId, TcpError};
 use lnet_wire::Nid;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
-use crate::uring::tcp::{ListenerId, TcpError};
 
 /// Source ports are tried from below this one down.
 pub(super) const RESERVED_END: u16 = 1024;

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use lnet_core::lnd::{Span, Uplink};
 use lnet_core::socklnd::{ConnId, Wants};
 use lnet_core::time::Instant;
+use lnet_io::memory::Memory;
+use lnet_io::uring::tcp::{Mode, ReceivedBytes, StreamId};
 
 use super::{Receiving, TcpLnd, WAITING_MAX_BYTES};
-use crate::memory::Memory;
-use crate::uring::tcp::{Mode, ReceivedBytes, StreamId};
 
 /// The least payload that the kernel is to put in place: for less, a system call of its own costs more than
 /// the copy.

@@ -3,10 +3,10 @@
 use lnet_core::lnd::{Span, TxId, Uplink};
 use lnet_core::socklnd::{ConnId, Piece};
 use lnet_core::time::Instant;
+use lnet_io::memory::{Memory, ReadLease};
+use lnet_io::uring::tcp::StreamId;
 
 use super::TcpLnd;
-use crate::memory::{Memory, ReadLease};
-use crate::uring::tcp::StreamId;
 
 /// The least payload that is not copied.
 pub(super) const LEND_MIN_BYTES: u32 = 8192;

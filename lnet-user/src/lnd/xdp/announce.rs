@@ -5,13 +5,12 @@
 //! at an entry that no message asks for.
 
 use lnet_core::lnd::{PrefetchHint, Uplink};
+use lnet_io::memory::Memory;
+use lnet_io::xsk;
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
 use lnet_wire::{Body, Header, Nid, ProcessId};
-
-use crate::memory::Memory;
-use crate::xsk;
 
 const BLANK: PrefetchHint = PrefetchHint { portal: 0, match_bits: 0, source: ProcessId::ANY };
 

@@ -1,9 +1,9 @@
 //! What the `xdp` LND counts, over rings and over sockets.
 
 use lnet_core::xfer::XferDrop;
+use lnet_io::driver::Counted;
 
 use super::XdpLnd;
-use crate::lnd::Counted;
 
 /// Why the LND dropped a frame that XDP had steered to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,7 +92,7 @@ impl XdpCounters {
 }
 
 impl XdpLnd {
-    /// See [`Driver::count`](crate::lnd::Driver::count).
+    /// See [`Driver::count`](lnet_io::driver::Driver::count).
     pub(super) fn tell_counters(
         &self,
         tell: &mut dyn FnMut(Counted, &'static str, u64),

@@ -8,11 +8,10 @@
 
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;
+use lnet_io::uring::Waker;
+use lnet_io::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 use lnet_wire::Nid;
 use rtrb::{Consumer, Producer, RingBuffer};
-
-use crate::uring::Waker;
-use crate::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 
 /// What travels between shards.
 enum HandOff {

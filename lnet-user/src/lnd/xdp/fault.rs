@@ -1,6 +1,6 @@
 //! Faults of a sender, for tests: frames that go out twice, or late.
 
-use crate::xsk::{FRAGMENTS_MAX, RingDescriptor};
+use lnet_io::xsk::{FRAGMENTS_MAX, RingDescriptor};
 
 /// What a sending half does wrong on purpose. A test fault: no network of its own doubles or reorders frames
 /// where loss recovery is to be tested, so a node can be told to ([`NodeConfig`](crate::node::NodeConfig)).

@@ -11,6 +11,7 @@ use std::ops::Range;
 use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, BufferId, Content, Outgoing, Xfer};
+use lnet_io::memory::{Fragments, FragmentsMut, Memory, checksum};
 use lnet_wire::frame::{
     CRC_OFFSET, FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind,
     RECORD_BYTES, RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
@@ -22,7 +23,6 @@ use lnet_wire::{Body, Nid, ProcessId};
 
 use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
-use crate::memory::{Fragments, FragmentsMut, Memory, checksum};
 
 /// The shortest UDP payload that an interface must be able to carry: a handshake.
 pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;

@@ -13,9 +13,8 @@ use lnet_core::lnd::{
     Uplink, Verdict,
 };
 use lnet_core::time::Instant;
+use lnet_io::memory::Memory;
 use lnet_wire::{Header, Nid};
-
-use crate::memory::Memory;
 
 /// What is known of payloads in registered memory. Allocates all that it will ever use.
 pub(super) struct InPlace {

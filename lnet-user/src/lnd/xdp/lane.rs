@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lnet_core::time::Instant;
-
-use super::BUDGET_MAX;
-use crate::xsk::{
+use lnet_io::xsk::{
     CompletionRing, Device, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, RxRing, Socket,
     TxRing,
 };
+
+use super::BUDGET_MAX;
 
 /// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
 const FETCHED_BYTES: u32 = 320;

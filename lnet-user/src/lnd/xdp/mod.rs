@@ -45,16 +45,15 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
-use lnet_wire::Nid;
-use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
-
-use crate::capture::Tap;
-use crate::memory::Memory;
-use crate::netlink::Mac;
-use crate::uring::Waker;
-use crate::xsk::{
+use lnet_io::capture::Tap;
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Mac;
+use lnet_io::uring::Waker;
+use lnet_io::xsk::{
     CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics, Umem,
 };
+use lnet_wire::Nid;
+use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use early::EarlyFrames;
 use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
@@ -334,7 +333,7 @@ impl XdpLnd {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn ring_statistics(&self) -> Result<Vec<Statistics>, crate::xsk::SocketError> {
+    pub fn ring_statistics(&self) -> Result<Vec<Statistics>, lnet_io::xsk::SocketError> {
         let rings = self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
         rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
     }

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
+use lnet_io::netlink::Mac;
 use lnet_wire::Nid;
 use lnet_wire::packet::{
     ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_BYTES, IPV6_BYTES, PROTOCOL_UDP, UDP_BYTES,
 };
 
 use super::frames::ends_crc;
-use crate::netlink::Mac;
 
 /// Bytes of the longest template: Ethernet, IPv6, UDP.
 pub(super) const TEMPLATE_MAX_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;

@@ -14,6 +14,11 @@ use std::time::Duration;
 
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
+use lnet_io::capture::Tap;
+use lnet_io::driver::{Counted, Driver};
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
+use lnet_io::xsk::{Device, Frame, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::exchange::{BUFFERS_MAX, DatagramBuffer};
@@ -21,14 +26,9 @@ use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
 use super::socket::SocketPort;
 use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
-use crate::capture::Tap;
-use crate::lnd::{Counted, Driver};
-use crate::memory::Memory;
-use crate::netlink::Neighbours;
-use crate::xsk::{Device, Frame, Umem};
 
 /// What one shard has of an interface.
-pub(crate) struct Rings {
+pub struct Rings {
     pub(crate) interface_index: u32,
     /// Finds next hops, and follows the interface.
     pub(crate) neighbours: Arc<Neighbours>,
@@ -47,14 +47,14 @@ impl Rings {
 }
 
 /// What one shard has of the node's frames.
-pub(crate) struct UmemShare {
+pub struct UmemShare {
     pub(crate) umem: Arc<Umem>,
     /// Those whose home it is.
     pub(crate) frames: VecDeque<Frame>,
 }
 
 /// An NI as one shard gets it, and gives it back.
-pub(crate) enum XdpPort {
+pub enum XdpPort {
     /// Over `AF_XDP` rings.
     Rings {
         port: RingPort,
@@ -90,7 +90,7 @@ impl XdpPort {
 }
 
 /// An NI over rings that a shard has.
-pub(crate) struct RingPort {
+pub struct RingPort {
     pub(super) port: Port,
     /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,

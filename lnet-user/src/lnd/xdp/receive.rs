@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
 use lnet_core::xfer::Replay;
+use lnet_io::capture::{Direction, Link};
+use lnet_io::memory::{Memory, checksum};
+use lnet_io::xsk::{RingDescriptor, Umem};
 use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
 
@@ -13,9 +16,6 @@ use super::exchange::Packet as Parts;
 use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
 use super::{Port, XdpDrop, XdpLnd, present};
-use crate::capture::{Direction, Link};
-use crate::memory::{Memory, checksum};
-use crate::xsk::{RingDescriptor, Umem};
 
 const IPV4_SOURCE_OFFSET: usize = 12;
 const IPV6_SOURCE_OFFSET: usize = 8;

@@ -8,11 +8,10 @@
 //! hands them over.
 
 use lnet_core::handle::{ShardId, ShardSet};
+use lnet_io::uring::udp::Instruction;
 use lnet_wire::MessageType;
 use lnet_wire::frame::{KEY_OFFSET, PORTAL_OFFSET, TYPE_OFFSET};
 use lnet_wire::steer::{COOKIE_SHARD_SHIFT, PORTALS, Policy, PolicyWord, Spread};
-
-use crate::uring::udp::Instruction;
 
 // Of include/uapi/linux/bpf_common.h and filter.h.
 const LOAD_BYTE: u16 = 0x30;

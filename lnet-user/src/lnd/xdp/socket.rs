@@ -1,6 +1,6 @@
 //! NIs over plain UDP sockets, which take no privileges.
 //!
-//! Each shard has a socket for each NI, on an `io_uring` of its own ([`crate::uring::udp`]); a shard that
+//! Each shard has a socket for each NI, on an `io_uring` of its own ([`lnet_io::uring::udp`]); a shard that
 //! does not serve the NI sends by that of one which does. The sockets of all
 //! shards share the NI's address and port; the kernel chooses among them as far as it can steer
 //! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds
@@ -17,6 +17,11 @@ use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{Outgoing, Xfer};
+use lnet_io::capture::{Direction, Link, Tap};
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
+use lnet_io::uring::udp::{Endpoint, Refusal, UdpError};
+use lnet_io::xsk::Statistics;
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
@@ -28,11 +33,6 @@ use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, T
 use super::path::{End, Path, TEMPLATE_MAX_BYTES};
 use super::receive::Origin;
 use super::{Port, XdpDrop, XdpLnd};
-use crate::capture::{Direction, Link, Tap};
-use crate::memory::Memory;
-use crate::netlink::Neighbours;
-use crate::uring::udp::{Endpoint, Refusal, UdpError};
-use crate::xsk::Statistics;
 
 /// How long a socket rests whose receive has ended with an error.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An NI over a socket that a shard has.
-pub(crate) struct SocketPort {
+pub struct SocketPort {
     pub(super) port: Port,
     /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,

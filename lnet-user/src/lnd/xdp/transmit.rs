@@ -6,6 +6,10 @@ use std::time::Duration;
 use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Content, Outgoing};
+use lnet_io::capture::{Direction, Link};
+use lnet_io::memory::Memory;
+use lnet_io::netlink::{Resolution, Unreachable};
+use lnet_io::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 use lnet_wire::Nid;
 
 use super::fault::Fate;
@@ -16,10 +20,6 @@ use super::paths::PathId;
 use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
 use super::{CHUNK_BYTES, XdpLnd, present};
-use crate::capture::{Direction, Link};
-use crate::memory::Memory;
-use crate::netlink::{Resolution, Unreachable};
-use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use lnet_core::xfer::Outgoing;
+use lnet_io::xsk::{CHUNK_BYTES, Frame, RingDescriptor, Umem};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 
 use super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};
-use crate::xsk::{CHUNK_BYTES, Frame, RingDescriptor, Umem};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 

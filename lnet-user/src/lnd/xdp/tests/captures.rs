@@ -1,7 +1,8 @@
 //! Captures of what goes over the rings: each frame once in each direction, byte for byte.
 
-use crate::capture::tests::reading::{Captured, Contents};
-use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
+use super::reading::{Captured, Contents};
+use lnet_io::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
+
 use crate::lnd::xdp::SendFault;
 use crate::lnd::xdp::XdpDrop;
 
@@ -29,7 +30,7 @@ impl Capture {
             for (shard, end) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
-            Ok::<_, crate::capture::CaptureError>(())
+            Ok::<_, lnet_io::capture::CaptureError>(())
         };
         captures.start(&spec, (&[interface], shards), tap, |_| {}).unwrap();
         Self { captures, spec }

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use lnet_core::lnd::{Status, TxId};
+use lnet_io::driver::Driver;
+use lnet_io::xsk::RingSizes;
 use lnet_wire::frame::{FRAME_NUMBER_OFFSET, Kind, SESSION_OFFSET, SHARD_OFFSET};
 use proptest::prelude::*;
 
 use super::node::{Node, Plan};
 use super::wire::Wire;
 use super::{acquainted, kind_of, pattern};
-use crate::lnd::Driver;
 use crate::lnd::xdp::{SendFault, XdpDrop};
-use crate::xsk::RingSizes;
 
 /// What goes wrong, each once in so many packets.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! Payloads out of buffers of several fragments and into such, over rings.
 
+use lnet_io::memory::Buffer;
+use lnet_io::xsk::CHUNK_BYTES;
 use proptest::prelude::*;
 
-use super::node::{BUFFER_BYTES, Node, Plan, span};
+use super::node::{BUFFER_BYTES, Node, Plan, cut, span};
 use super::wire::Wire;
-use crate::memory::Buffer;
-use crate::xsk::CHUNK_BYTES;
 
 const BYTES: usize = 150_000;
 
@@ -54,8 +54,8 @@ proptest! {
     ) {
         let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..Plan::new(host) };
         let mut wire = Wire::new(plan(1), plan(2));
-        wire.nodes[0].replace_buffer(0, |_| long(Buffer::cut(&bytes(), &cuts[0])));
-        wire.nodes[1].replace_buffer(0, |_| long(Buffer::cut(&[0; BYTES], &cuts[1])));
+        wire.nodes[0].replace_buffer(0, |_| long(cut(&bytes(), &cuts[0])));
+        wire.nodes[1].replace_buffer(0, |_| long(cut(&[0; BYTES], &cuts[1])));
         let within = |(offset, length): (usize, usize)| (offset, length.min(BYTES - offset));
         send(&mut wire, &messages.into_iter().map(within).collect::<Vec<_>>());
     }

@@ -6,6 +6,9 @@ mod fragments;
 mod mixed;
 pub(crate) mod node;
 mod ports;
+#[path = "../../../../../lnet-io/src/capture/tests/reading.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of other crates")]
+mod reading;
 mod refusals;
 mod registered;
 mod shards;
@@ -17,6 +20,9 @@ use std::collections::BTreeSet;
 
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;
+use lnet_io::driver::Driver;
+use lnet_io::netlink::{Resolution, Unreachable};
+use lnet_io::xsk::{CHUNK_BYTES, RECEIVE_BYTES, RingSizes};
 use lnet_wire::frame::{FIRST_HEADERS_BYTES, KIND_OFFSET, Kind};
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
@@ -25,9 +31,6 @@ use lnet_wire::{Body, WireHandle};
 use self::node::{BUFFER_BYTES, NOW, Node, Plan};
 use self::wire::Wire;
 use super::frame_max_bytes;
-use crate::lnd::Driver;
-use crate::netlink::{Resolution, Unreachable};
-use crate::xsk::{CHUNK_BYTES, RECEIVE_BYTES, RingSizes};
 
 /// Fills a shard's buffer with a pattern of its own.
 fn pattern(node: &mut Node, shard: usize, mark: u8) {

@@ -13,6 +13,15 @@ use lnet_core::lnd::{
 };
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
+use lnet_io::driver::Driver;
+use lnet_io::memory::{Buffer, Memory, Terms};
+use lnet_io::netlink::{Neighbours, Resolution};
+use lnet_io::uring::{Waiter, Waker};
+use lnet_io::xsk::plain::{
+    KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRegistered, KernelRx, KernelSent,
+    KernelTx, rings,
+};
+use lnet_io::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem, UmemConfig};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{Endpoint, endpoint};
@@ -23,15 +32,6 @@ use super::super::{
     Common, Lane, OwnedQueue, Port, ReturnRings, RingPort, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
     frame_max_bytes, receive_bytes,
 };
-use crate::lnd::Driver;
-use crate::memory::{Buffer, Memory, Terms};
-use crate::netlink::{Neighbours, Resolution};
-use crate::uring::{Waiter, Waker};
-use crate::xsk::plain::{
-    KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRegistered, KernelRx, KernelSent,
-    KernelTx, rings,
-};
-use crate::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem, UmemConfig};
 
 pub(crate) const NOW: Instant = Instant(1_000_000);
 pub(crate) const INTERFACE: u32 = 7;
@@ -88,6 +88,15 @@ impl Plan {
     pub(crate) fn nid(&self) -> Nid {
         Nid::new_ip(Net::XDP, self.address()).unwrap()
     }
+}
+
+/// A buffer of these bytes, cut at these shares of their length, in 65536ths.
+pub(crate) fn cut(bytes: &[u8], cuts: &[u16]) -> Buffer {
+    let mut places: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) * bytes.len() / 65536).collect();
+    places.extend([0, bytes.len()]);
+    places.sort_unstable();
+    places.dedup();
+    Buffer::from_fragments(places.windows(2).map(|ends| bytes[ends[0]..ends[1]].to_vec())).unwrap()
 }
 
 /// A shard as its LND sees it: one descriptor, which takes every message at the offset that it asks for.
@@ -211,7 +220,7 @@ impl Shard {
     }
 
     pub(crate) fn buffer(&mut self) -> &mut [u8] {
-        self.memory.bytes_mut(&span(BUFFER_BYTES as u32))
+        self.memory.fragments_mut(&span(BUFFER_BYTES as u32)).contiguous().unwrap()
     }
 }
 
@@ -421,7 +430,7 @@ impl Node {
                         let at = address as usize - self.umem.chunk_count() as usize * CHUNK_BYTES as usize;
                         let offset_bytes = (at % BUFFER_BYTES) as u64;
                         let sent = Span { offset_bytes, ..span(length) };
-                        packet.extend(self.shards[at / BUFFER_BYTES].memory.bytes(&sent));
+                        packet.extend(self.shards[at / BUFFER_BYTES].memory.fragments(&sent).flatten());
                         queue.sent.push_back(Sent::Registered(address));
                         more
                     }

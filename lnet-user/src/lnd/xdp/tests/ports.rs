@@ -1,11 +1,11 @@
 //! NIs that are given up and taken back, with their interface's rings.
 
 use lnet_core::lnd::{NiId, Status};
+use lnet_io::driver::Driver;
 
 use super::super::XdpPort;
 use super::node::{Node, Plan};
 use super::{acquainted, carry};
-use crate::lnd::Driver;
 
 /// All shards of a node give the NI up and take it back; in between they have no rings.
 fn give_up_and_take_back(node: &mut Node, now: lnet_core::time::Instant) {

@@ -1,13 +1,13 @@
 //! Payloads that are sent out of registered memory.
 
 use lnet_core::lnd::{Cause, Status, TxId};
+use lnet_io::driver::Driver;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
 use super::super::{Faults, InPlaceUplink, SendFault};
 use super::node::{Plan, Shard, span};
 use super::wire::Wire;
 use super::{acquainted, carry, pattern};
-use crate::lnd::Driver;
 
 fn plan(host: u8) -> Plan {
     Plan { registered: true, ..Plan::new(host) }

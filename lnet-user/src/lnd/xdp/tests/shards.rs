@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use lnet_core::lnd::{NiId, Status, TxId};
 use lnet_core::time::Instant;
+use lnet_io::driver::Driver;
+use lnet_io::uring::{Waiter, Waker};
+use lnet_io::xsk::{CHUNK_BYTES, RingDescriptor, RingSizes, Umem};
 use lnet_wire::Nid;
 use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::nid::Net;
@@ -13,10 +16,7 @@ use super::super::exchange::{Arrival, BUFFERS_MAX, DatagramBuffer, Exchange, Pac
 use super::node::{Node, Plan};
 use super::wire::Wire;
 use super::{acquainted, pattern};
-use crate::lnd::Driver;
 use crate::lnd::xdp::XdpDrop;
-use crate::uring::{Waiter, Waker};
-use crate::xsk::{CHUNK_BYTES, RingDescriptor, RingSizes, Umem};
 
 fn plan(host: u8) -> Plan {
     Plan { shards: 2, queues: 2, ..Plan::new(host) }

@@ -13,6 +13,12 @@ use lnet_core::lnd::{
 };
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
+use lnet_io::driver::Driver;
+use lnet_io::memory::{Buffer, Memory, Terms};
+use lnet_io::netlink::Neighbours;
+use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
+use lnet_io::uring::{Waiter, Waker};
+use lnet_io::xsk::RingSizes;
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES, endpoint};
@@ -23,12 +29,7 @@ use super::super::{
     Common, DATAGRAM_MIN_BYTES, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
     frame_max_bytes, reuseport,
 };
-use crate::lnd::Driver;
-use crate::memory::{Buffer, Memory, Terms};
-use crate::netlink::Neighbours;
-use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
-use crate::uring::{Waiter, Waker};
-use crate::xsk::RingSizes;
+use super::node::cut;
 
 const SHARDS: u32 = 2;
 const PORTAL: u32 = 4;
@@ -191,7 +192,7 @@ impl Node {
     }
 
     fn buffer(&mut self, shard: usize) -> &mut [u8] {
-        self.shards[shard].memory.bytes_mut(&span(BUFFER_BYTES as u32))
+        self.shards[shard].memory.fragments_mut(&span(BUFFER_BYTES as u32)).contiguous().unwrap()
     }
 }
 
@@ -288,13 +289,13 @@ fn fragments_are_gathered_and_scattered() {
             shard.memory.lend(span(0).buffer.md().unwrap(), buffer, terms);
         };
         let cuts: Vec<u16> = (1..256).map(|index| (index * 250) ^ 77).collect();
-        replace(&mut pair.near.shards[0], Buffer::cut(&bytes, &cuts));
+        replace(&mut pair.near.shards[0], cut(&bytes, &cuts));
         let mut ok = 0;
         for length_bytes in [0, 1, 1000, 8812, 20_000, PAYLOAD_MAX_BYTES] {
             for match_bits in 0..2 {
                 let shard = shard_of(match_bits);
                 let cuts: Vec<u16> = (0..200).map(|index| index * 3).collect();
-                replace(&mut pair.far.shards[shard], Buffer::cut(&[0; BUFFER_BYTES], &cuts));
+                replace(&mut pair.far.shards[shard], cut(&[0; BUFFER_BYTES], &cuts));
                 pair.put(0, match_bits, length_bytes);
                 ok += 1;
                 pair.run_until_sent(ok);
@@ -358,7 +359,7 @@ fn a_path_that_is_too_narrow_makes_frames_shorter() {
     // As if the interface had been wider.
     let Shard { lnd, .. } = &mut pair.near.shards[0];
     lnd.sockets[0].port.mtu_bytes = mtu_bytes + 1;
-    let refusal = crate::uring::udp::Refusal { to, errno: rustix::io::Errno::MSGSIZE };
+    let refusal = lnet_io::uring::udp::Refusal { to, errno: rustix::io::Errno::MSGSIZE };
     lnd.sockets[0].shorten(&refusal, &mut lnd.xfer);
     assert_eq!(lnd.sockets[0].port.mtu_bytes, mtu_bytes);
     pair.put(0, 0, 50_000);
@@ -387,8 +388,8 @@ fn messages_allocate_nothing() {
 /// What the near node sends is what the far one receives, with the headers that each end makes for it.
 #[test]
 fn datagrams_are_captured_at_both_ends() {
-    use crate::capture::tests::reading::Contents;
-    use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
+    use super::reading::Contents;
+    use lnet_io::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
     let mut pair = Pair::new(true);
     let interface = CaptureInterface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
     let start = |node: &mut Node, name: &str| {
@@ -398,7 +399,7 @@ fn datagrams_are_captured_at_both_ends() {
             for (shard, end) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
-            Ok::<_, crate::capture::CaptureError>(())
+            Ok::<_, lnet_io::capture::CaptureError>(())
         };
         let spec =
             CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path.to_str().unwrap(), 1 << 30) };

@@ -1,0 +1,29 @@
+//! What drivers of LNet nodes need of Linux: packet memory and its rings, `io_uring`, netlink, memory that is
+//! lent between threads, captures of frames.
+//!
+//! | module | what | knows |
+//! |---|---|---|
+//! | [`locks`] | mutexes whose order is checked with debug assertions | nothing |
+//! | [`xsk`] | UMEM, rings, sockets of `AF_XDP`; frames are tokens that cannot be copied | `locks` |
+//! | [`region`] | owned bytes of which parts can be lent to other threads | `xsk` |
+//! | [`memory`] | the buffers that descriptors have borrowed; spans lent and adopted; registered buffers | `region`, `xsk` |
+//! | [`uring`] | the only blocking point: polls on an `io_uring`, and wakers; datagrams and streams over others | `region` |
+//! | [`netlink`] | interfaces, next hops, ports | `locks` |
+//! | [`capture`] | copies of frames, from taps in the LNDs to pcapng files | `locks` |
+//! | [`port`] | ports of NIs, which no other node may have | `netlink`, `uring` |
+//! | [`driver`] | what the runtime knows of an LND besides the contract of the core | `memory`, `capture` |
+//!
+//! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
+//! node is in `xsk`, `uring` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that
+//! uses them, because a frame is a right to memory that rings take and give back: what keeps that right single
+//! is private to one module.
+
+pub mod capture;
+pub mod driver;
+pub mod locks;
+pub mod memory;
+pub mod netlink;
+pub mod port;
+pub mod region;
+pub mod uring;
+pub mod xsk;

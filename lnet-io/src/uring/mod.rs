@@ -1,0 +1,27 @@
+//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]).
+//!
+//! A shard's only blocking point is a ring that watches descriptors.
+//!
+//! A shard that has nothing to do arms its [`Waiter`], looks once more into everything that others may have
+//! filled meanwhile, and blocks. A thread that gives it work afterwards calls [`Waker::wake`], which costs a
+//! system call only if the shard is armed.
+//!
+//! Invariants:
+//! - Operations in flight never exceed half of the completion ring: one poll and at most one removal each.
+//! - A wake after the arming is never lost (modelled with loom in `sleep`).
+
+// Submitting to an io_uring hands the kernel descriptors and addresses: that is what unsafe code is for here.
+#![allow(unsafe_code)]
+
+mod buffers;
+mod memory;
+mod ring;
+mod sleep;
+mod socket;
+pub mod tcp;
+pub mod udp;
+mod waiter;
+
+pub use sleep::Waker;
+pub use waiter::{Token, WaitError, Waiter};
+pub use waiter::{WATCHES_MAX, WatchId};

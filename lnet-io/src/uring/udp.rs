@@ -1,0 +1,450 @@
+//! Datagrams over one `io_uring`: a UDP socket that one shard drives.
+//!
+//! The socket has one receive under way that goes on by itself (multishot `recvmsg`); the kernel takes the
+//! buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one system call.
+//!
+//! Invariants:
+//! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
+//!   and where it cannot, it gives the memory up.
+//! - There is a completion for each buffer, each send and the receive at most, and room for all of them: no
+//!   completion is ever lost.
+//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that
+//!   first.
+//!
+//! Nothing is allocated after [`Endpoint::new`].
+
+mod error;
+mod kernel;
+mod send;
+mod socket;
+mod types;
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+use core::fmt;
+use core::mem::size_of;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread::ThreadId;
+
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+
+use super::buffers::{Buffer, Buffers, GROUP};
+use super::waiter::{WaitError, is_passing, system};
+use kernel::{is_pause, make_ring, read_datagram};
+use send::Sends;
+
+pub use error::UdpError;
+pub use socket::{Instruction, UdpSocket};
+pub use types::{EndpointConfig, Refusal};
+
+/// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
+const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
+/// How long the kernel may take to end what is under way.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_INTERVAL: Duration = Duration::from_millis(10);
+/// Tells a receive's user data from a send's.
+const RECEIVE: u64 = 1 << 32;
+
+/// A datagram that has arrived. It holds a buffer of its endpoint: give it back with [`Endpoint::give_back`].
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "its buffer is to be given back"]
+pub struct Received {
+    /// Where it came from.
+    pub from: IpAddr,
+    /// The UDP port there.
+    pub from_port: u16,
+    buffer: Buffer,
+    start: u32,
+    length: u32,
+}
+
+/// Where the receive stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Receiving {
+    /// It is to be started.
+    Idle,
+    UnderWay,
+    /// It has ended with an error, and is started again by [`Endpoint::retry_failed`].
+    Failed,
+}
+
+/// A completed receive.
+struct Filled {
+    buffer: Buffer,
+    length: u32,
+}
+
+/// A UDP socket of one shard, over a ring of its own. May be moved between threads; it is best driven by one.
+pub struct Endpoint {
+    ring: IoUring,
+    socket: UdpSocket,
+    receiving: Receiving,
+    /// What the kernel uses; `None` only while it is dropped.
+    shared: Option<Shared>,
+    filled: VecDeque<Filled>,
+    refusals: VecDeque<Refusal>,
+    unsubmitted: u32,
+    driver: Option<ThreadId>,
+    /// Whether receives are wanted.
+    receives: bool,
+}
+
+struct Shared {
+    buffers: Buffers,
+    sends: Sends,
+    /// What every receive is told; never moves.
+    request: Box<libc::msghdr>,
+}
+
+// SAFETY: the request for receives holds no pointers but null, and the rest may be sent.
+unsafe impl Send for Endpoint {}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint over this socket.
+    ///
+    /// # Errors
+    /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
+    pub fn new(socket: UdpSocket, config: &EndpointConfig) -> Result<Self, UdpError> {
+        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes } = *config;
+        let fits = receive_buffers.is_power_of_two()
+            && (1..=1 << 15).contains(&send_buffers)
+            && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes);
+        if !fits {
+            return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes });
+        }
+        let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers))?;
+        let memory = |source| WaitError::System { operation: "mmap", source };
+        let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
+        let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
+        let sends = Sends::new(send_buffers, datagram_max_bytes as usize).map_err(memory)?;
+        // SAFETY: all zeros is a message without anything.
+        let mut request: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
+        request.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
+        // SAFETY: the endpoint frees the buffers only when nothing is under way.
+        unsafe { buffers.register(&ring) }.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
+            _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
+        })?;
+        let mut endpoint = Self {
+            receiving: Receiving::Idle,
+            filled: VecDeque::with_capacity(usize::from(receive_buffers)),
+            refusals: VecDeque::with_capacity(usize::from(send_buffers)),
+            ring,
+            socket,
+            shared: Some(Shared { buffers, sends, request }),
+            unsubmitted: 0,
+            driver: None,
+            receives: true,
+        };
+        endpoint.try_receive()?;
+        Ok(endpoint)
+    }
+
+    /// Starts and ends a receive: nothing else tells whether the kernel can.
+    fn try_receive(&mut self) -> Result<(), UdpError> {
+        self.attend();
+        self.enter()?;
+        self.reap();
+        if self.has_failed() {
+            return Err(UdpError::Unsupported { feature: "multishot recvmsg" });
+        }
+        if !self.end_all() {
+            return Err(UdpError::Unsupported { feature: "synchronous cancellation" });
+        }
+        (self.driver, self.receives) = (None, false);
+        Ok(())
+    }
+
+    /// Receives from now on; before, what arrives waits in the socket.
+    pub fn start_receiving(&mut self) {
+        self.receives = true;
+    }
+
+    /// Whether [`Endpoint::start_receiving`] was called.
+    #[must_use]
+    pub fn is_receiving(&self) -> bool {
+        self.receives
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Becomes readable when something has arrived or ended.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring is open as long as `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Whether [`Endpoint::turn`] would find something, or a receive is to be started.
+    #[must_use]
+    pub fn has_work(&mut self) -> bool {
+        let waits = self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty();
+        waits || self.needs_start() || self.ring.submission().taskrun() || {
+            !self.ring.completion().is_empty()
+        }
+    }
+
+    fn needs_start(&mut self) -> bool {
+        self.receives && self.receiving == Receiving::Idle && self.shared().buffers.is_stocked()
+    }
+
+    /// Takes in what the kernel has to say, and starts the receive. Call it once a turn, before
+    /// [`Endpoint::poll_received`] and [`Endpoint::poll_refusal`].
+    ///
+    /// # Errors
+    /// The kernel's refusal to go on.
+    pub fn turn(&mut self) -> Result<(), UdpError> {
+        self.attend();
+        if self.unsubmitted != 0 || self.ring.submission().taskrun() {
+            self.enter()?;
+        }
+        self.reap();
+        Ok(())
+    }
+
+    /// Starts the receive again if it has ended with an error.
+    pub fn retry_failed(&mut self) {
+        if self.has_failed() {
+            self.receiving = Receiving::Idle;
+        }
+    }
+
+    /// Whether the receive has ended with an error and was not started again.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.receiving == Receiving::Failed
+    }
+
+    /// The datagram that arrived next.
+    #[inline]
+    pub fn poll_received(&mut self) -> Option<Received> {
+        while let Some(Filled { mut buffer, length }) = self.filled.pop_front() {
+            let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+            let bytes = buffers.bytes_mut(&mut buffer);
+            // The kernel says no more than it has written.
+            let written = &bytes[..length as usize];
+            if let Some((from, from_port, length)) = read_datagram(written, request) {
+                return Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32, length });
+            }
+            self.shared().buffers.give_back(buffer);
+        }
+        None
+    }
+
+    /// Datagrams that have arrived and that [`Self::poll_received`] has not taken.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Shows the first `count` of the datagrams that wait, and where they came from.
+    pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
+        let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+        for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
+            let written = &buffers.bytes_mut(buffer)[..*length as usize];
+            if let Some((from, _, length)) = read_datagram(written, request) {
+                look(from, &written[HEAD_BYTES..][..length as usize]);
+            }
+        }
+    }
+
+    /// The bytes of a datagram.
+    #[inline]
+    pub fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {
+        let (start, length) = (received.start as usize, received.length as usize);
+        &mut self.shared().buffers.bytes_mut(&mut received.buffer)[start..start + length]
+    }
+
+    /// Lets the kernel use a datagram's buffer again.
+    #[inline]
+    pub fn give_back(&mut self, received: Received) {
+        self.shared().buffers.give_back(received.buffer);
+    }
+
+    /// What the kernel refused to send next.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+
+    /// Whether there is a buffer to send from.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        self.shared().sends.has_room()
+    }
+
+    /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the
+    /// next [`Endpoint::flush`] or [`Endpoint::turn`].
+    ///
+    /// # Panics
+    /// If there is no buffer, or more bytes were written than there are.
+    #[inline]
+    pub fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
+        let fd = self.socket.raw_fd();
+        let (slot, entry) = self.shared().sends.begin(fd, to, write);
+        self.push(&entry.user_data(u64::from(slot)));
+    }
+
+    /// Hands the kernel all datagrams at once that were filled.
+    ///
+    /// # Errors
+    /// The kernel's refusal to go on.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), UdpError> {
+        if self.unsubmitted == 0 {
+            return Ok(());
+        }
+        self.attend();
+        self.enter()?;
+        self.reap();
+        Ok(())
+    }
+
+    /// Sees to it that this thread is the one whose receive is under way.
+    #[inline]
+    fn attend(&mut self) {
+        let thread = std::thread::current().id();
+        if self.driver != Some(thread) {
+            self.take_over(thread);
+        }
+        if self.needs_start() {
+            self.start_receive();
+        }
+    }
+
+    #[cold]
+    fn take_over(&mut self, thread: ThreadId) {
+        if self.driver.is_some() && !self.end_all() {
+            tracing::error!("a receive of another thread does not end; datagrams may be late");
+        }
+        self.driver = Some(thread);
+    }
+
+    fn start_receive(&mut self) {
+        let fd = Fd(self.socket.raw_fd());
+        let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared().request, GROUP).build();
+        self.push(&entry.user_data(RECEIVE));
+        self.receiving = Receiving::UnderWay;
+    }
+
+    #[inline]
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing
+        // is under way.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the ring has room for each send and the receive");
+        self.unsubmitted += 1;
+    }
+
+    /// Hands the kernel what was pushed, and lets it do what it has put off.
+    #[inline]
+    fn enter(&mut self) -> Result<(), UdpError> {
+        match self.ring.submitter().submit() {
+            Ok(_) => {}
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(system("io_uring_enter", &error).into()),
+        }
+        self.unsubmitted = self.ring.submission().len() as u32;
+        Ok(())
+    }
+
+    /// Notes what has completed.
+    #[inline]
+    fn reap(&mut self) {
+        let Self { ring, receiving, shared, filled, refusals, .. } = self;
+        let Shared { buffers, sends, .. } = shared.as_mut().expect(LIVES);
+        for completion in ring.completion() {
+            let (user_data, result) = (completion.user_data(), completion.result());
+            if user_data & RECEIVE == 0 {
+                let to = sends.end(user_data as u16);
+                if result < 0 {
+                    let errno = Errno::from_raw_os_error(-result);
+                    refusals.push_back(Refusal { to, errno });
+                }
+                continue;
+            }
+            if let Some(index) = cqueue::buffer_select(completion.flags()) {
+                let buffer = buffers.take(index);
+                let length = u32::try_from(result).unwrap_or(0);
+                filled.push_back(Filled { buffer, length });
+            } else if result < 0 && !is_pause(result) {
+                *receiving = Receiving::Failed;
+                continue;
+            }
+            if !cqueue::more(completion.flags()) {
+                *receiving = Receiving::Idle;
+            }
+        }
+    }
+
+    /// Ends all that is under way; false if the kernel does not do it in time. What has arrived meanwhile is
+    /// kept.
+    fn end_all(&mut self) -> bool {
+        let begun = std::time::Instant::now();
+        loop {
+            if self.enter().is_err() {
+                return false;
+            }
+            self.reap();
+            if !self.is_under_way() {
+                return true;
+            }
+            if begun.elapsed() > END_PATIENCE {
+                return false;
+            }
+            let interval = Timespec::from(END_INTERVAL);
+            let submitter = self.ring.submitter();
+            // There may be nothing left to end, only completions to wait for.
+            match submitter.register_sync_cancel(Some(interval), CancelBuilder::any()) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return false,
+                _ => {}
+            }
+            self.reap();
+            let args = SubmitArgs::new().timespec(&interval);
+            if self.is_under_way() {
+                let waited = self.ring.submitter().submit_with_args(1, &args);
+                if waited.is_err_and(|error| !is_passing(&error)) {
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel may use the memory.
+    fn is_under_way(&mut self) -> bool {
+        self.receiving == Receiving::UnderWay || self.shared().sends.under_way() != 0
+    }
+
+    #[inline]
+    fn shared(&mut self) -> &mut Shared {
+        self.shared.as_mut().expect(LIVES)
+    }
+}
+
+const LIVES: &str = "an endpoint has its buffers until it is dropped";
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if !self.end_all() {
+            tracing::error!("what is under way on a UDP socket does not end; its memory is given up");
+            core::mem::forget(self.shared.take());
+        }
+    }
+}

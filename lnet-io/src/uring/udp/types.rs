@@ -1,0 +1,25 @@
+//! What an [`Endpoint`](super::Endpoint) is told, and tells.
+
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+/// Sizes of an [`Endpoint`](super::Endpoint).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointConfig {
+    /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
+    pub receive_buffers: u16,
+    /// Datagrams that are being sent, at most 32768.
+    pub send_buffers: u16,
+    /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
+    pub datagram_max_bytes: u32,
+}
+
+/// A datagram that the kernel refused to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Where it was to go.
+    pub to: SocketAddr,
+    /// Why not.
+    pub errno: Errno,
+}
