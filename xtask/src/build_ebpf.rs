@@ -54,7 +54,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// That of the objects that are carried; `None` if nothing is said of it.
+    /// The origin of the objects that are carried; `None` if no file tells it.
     fn carried(root: &Path) -> Option<Self> {
         let text = fs::read_to_string(root.join(CARRIED).join(ORIGIN)).ok()?;
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
@@ -84,7 +84,7 @@ pub(crate) fn build(root: &Path, toolchain: &BpfToolchain) -> Result<Vec<PathBuf
     Ok(objects)
 }
 
-/// The same where the sources are not those that the carried objects were made of.
+/// Compiles both objects if the carried ones were made of other sources.
 ///
 /// # Errors
 /// As [`build`], and when there is no BPF toolchain then.

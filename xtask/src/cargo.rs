@@ -34,7 +34,10 @@ pub(crate) fn build_binary(root: &Path, package: &str, binary: &str) -> Result<P
     build_binary_with(root, package, binary, &[])
 }
 
-/// The same, with further arguments for cargo.
+/// Builds a binary in release, with further arguments for cargo, and gives its path.
+///
+/// # Errors
+/// Those of [`build_binary`].
 pub(crate) fn build_binary_with(
     root: &Path,
     package: &str,

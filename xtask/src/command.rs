@@ -21,7 +21,7 @@ pub fn output<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item 
     output_of(Command::new(program).args(arguments))
 }
 
-/// The same of a command that is made already.
+/// Runs a command to its end and gives its standard output, as [`output`] does.
 ///
 /// # Errors
 /// Those of [`output`].

@@ -46,7 +46,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The same number of inputs of each target, the same each time.
+    /// Every target with this number of inputs, from one seed: each run tries the same inputs.
     pub(crate) const fn all_with_runs(runs: u32) -> Self {
         Self { targets: Vec::new(), seconds: 0, runs: Some(runs), seed: Some(1) }
     }

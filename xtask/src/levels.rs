@@ -63,7 +63,7 @@ const LEVELS: &[Level] = &[
     Level { name: "test hooks", needs: &[], run: no_test_hooks },
     Level { name: "unit", needs: &[], run: unit },
     Level { name: "XDP program", needs: &NETNS_NODES, run: xdp_program },
-    // It needs a C++ compiler, which root can install.
+    // A C++ compiler is needed, which root can install.
     Level { name: "fuzz", needs: &NETNS_NODES, run: short_fuzz },
     Level { name: "bpf, netns, lnetd", needs: &NETNS_NODES, run: bpf_and_netns },
     Level { name: "cargo xtask run", needs: &NETNS_NODES, run: run_command },
@@ -308,7 +308,7 @@ fn run_tests_within(command: &mut Command, silence_max: Duration, copy: &mut imp
         command.stdout(Stdio::piped()).spawn().with_context(|| format!("`{words}` did not start"))?;
     let output = child.stdout.take().with_context(|| words.clone())?;
     let (sender, lines) = mpsc::channel();
-    // It ends with the pipe, or with the first line that is not wanted any more.
+    // The thread ends with the pipe, or with the first line that is not wanted any more.
     std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| sender.send(line)));
     let mut tests = Tests::default();
     let mut slow = Vec::new();
@@ -353,7 +353,7 @@ fn end_with_descendants(id: u32) {
     let children: Vec<u32> =
         children.flat_map(|ids| ids.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect();
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // One that has ended meanwhile needs no signal.
+        // A process that has ended meanwhile needs no signal.
         let _ = kill_process(pid, Signal::KILL);
     }
     children.into_iter().for_each(end_with_descendants);

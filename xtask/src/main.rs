@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Err(error) => {
             say(format_args!("error: {error:#}"));
             let signal = error.downcast_ref::<run::Interrupted>().map(|interrupted| interrupted.signal);
-            // As shells report it: 128 and the signal's number.
+            // Shells report 128 and the signal's number.
             ExitCode::from(signal.and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(1))
         }
     }

@@ -316,7 +316,7 @@ pub fn remove_stale() -> Result<Stale> {
         if is_alive(pid) {
             continue;
         }
-        // It may be gone by now: several programs may do this at once.
+        // The namespace may be gone by now: several programs may do this at once.
         let Ok(lo) = command::output("ip", ["-n", &name, "link", "show", "dev", "lo"]) else { continue };
         let Ok(inside) = processes(&name) else { continue };
         if lo.contains(KEPT) {

@@ -79,7 +79,7 @@ enum Sum {
 struct Dialler(TcpStream);
 
 impl Dialler {
-    /// One that the kernel node takes in version 2.
+    /// Dials a connection that the kernel node takes in version 2.
     fn connected(ports: &mut Range<u16>) -> Result<Self> {
         let stream = ports.find_map(|port| hostile::dial(port, KERNEL));
         let mut stream = stream.context("the kernel node is not reached")?;

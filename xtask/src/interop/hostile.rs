@@ -116,7 +116,7 @@ fn dials(namespace: &str, stop: &AtomicBool, count: &AtomicU64) -> Result<()> {
         let port = if port.is_multiple_of(4) { 0 } else { port };
         let Some(mut stream) = dial(port, OURS) else { continue };
         count.fetch_add(1, Ordering::Relaxed);
-        // It may have been closed by then.
+        // The node may have closed the stream by then.
         let _ = stream.write_all(said);
         if said.len() < 40 {
             silent.push_back(stream);

@@ -160,16 +160,17 @@ impl Lab {
         self.lab(["run", &node.to_string(), words])
     }
 
-    /// The same again and again, until it succeeds.
+    /// Runs a shell command on a kernel node again and again, until it succeeds.
     pub(super) fn until_on(&self, node: u8, words: &str) -> Result<String> {
         self.until(|| self.on(node, words))
     }
 
+    /// Does something again and again, until it succeeds.
     pub(super) fn until<T>(&self, what: impl Fn() -> Result<T>) -> Result<T> {
         self.within(PATIENCE, what)
     }
 
-    /// The same with a limit of its own.
+    /// Does something again and again, until it succeeds or this time is over.
     pub(super) fn within<T>(&self, limit: Duration, what: impl Fn() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         loop {
@@ -212,7 +213,7 @@ impl Lab {
     /// Ends our daemon, if it runs.
     pub(super) fn stop_daemon(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It is gone if this fails.
+            // The child is gone if this fails.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -257,7 +258,7 @@ impl Lab {
             let log = self.log(node)?;
             let odd = odd_lines(&log);
             ensure!(odd.is_empty(), "kernel node {node} says: {}", odd.join("\n"));
-            // Those that are let through are told.
+            // Complaints that are let through are told.
             log.lines()
                 .filter(|line| is_complaint(line))
                 .for_each(|line| say(format_args!("  ordinary: {line}")));

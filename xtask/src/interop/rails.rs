@@ -14,7 +14,7 @@ const BULK_BYTES: u64 = 4 << 20;
 /// How long an NI may take to full health: recovery pings are up to 8 s apart by then.
 const RECOVERY: Duration = Duration::from_secs(90);
 
-/// One of the two nodes, with its NIDs.
+/// A side: the kernel node or ours, each with two NIDs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Kernel,

@@ -79,7 +79,7 @@ fn by_ours(lab: &Lab, script: &str) -> Result<String> {
 /// it later is dropped, and not counted as received. TCP rests after a cut for as long as the cut has lasted,
 /// and longer where round trips are long.
 pub(super) const PATIENT: Duration = Duration::from_secs(120);
-/// The same where a node is killed, and what it had been asked expires in any case.
+/// How long a kernel node's requests may take where a node is killed: what that was asked expires anyway.
 pub(super) const HASTY: Duration = Duration::from_secs(10);
 
 /// Has a kernel node take part in tests.
@@ -127,7 +127,7 @@ pub(super) fn connections(lab: &mut Lab) -> Result<String> {
     Ok(done)
 }
 
-/// As it is.
+/// Selftest between a kernel node and ours, as both are set up.
 pub(super) fn plain(lab: &mut Lab) -> Result<String> {
     start(lab, &["--shards", "2"], &[])?;
     all(lab, by_kernel, "lst")
@@ -183,7 +183,7 @@ pub(super) fn more(test: &str) -> String {
     )
 }
 
-/// It succeeds once all of the second batch has ended.
+/// A command that succeeds once all of the second batch has ended.
 pub(super) const NO_MORE: &str = "export LST_SESSION=1; lst stop more >&2";
 
 /// Bulk data of a kernel client, of which something takes place in the middle: how many messages there were.

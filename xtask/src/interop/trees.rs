@@ -72,8 +72,8 @@ const CONFIGURATIONS: [Configuration; 4] = [
     },
 ];
 
-/// The same with two NIs on each side, of this net; there is bulk data in both directions before what is said
-/// afterwards.
+/// Configurations with two NIs of a net on each side. Bulk data goes in both directions before the commands
+/// that come afterwards.
 const MULTI_RAIL: [(&str, Configuration); 2] = [
     (
         "tcp",
@@ -238,7 +238,7 @@ fn tree(text: &str) -> Result<Value> {
     serde_yaml::from_str(&text).with_context(|| format!("no YAML: {text}"))
 }
 
-/// The same commands on both sides, and what both print then.
+/// Compares what both sides print after equal commands.
 pub(super) fn trees(lab: &mut Lab) -> Result<String> {
     let mut tally = Tally::default();
     for configuration in &CONFIGURATIONS {
@@ -249,7 +249,7 @@ pub(super) fn trees(lab: &mut Lab) -> Result<String> {
     tally.finish(lab)
 }
 
-/// The same with two NIs on each side.
+/// Compares what both sides print after equal commands, with two NIs on each side.
 pub(super) fn multi_rail(lab: &mut Lab) -> Result<String> {
     let mut tally = Tally::default();
     for (net, configuration) in &MULTI_RAIL {

@@ -110,7 +110,7 @@ impl Setup<'_> {
     /// The daemon of a node.
     fn daemon(&self, role: Role, pair: &Pair) -> Command {
         let lnetd = &self.programs.lnetd;
-        // One that is to be kept must outlive this process.
+        // A daemon that is to be kept must outlive this process.
         let mut command = if self.options.keep {
             namespace(role, pair).command(lnetd)
         } else {

@@ -27,7 +27,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// As documents have it.
+    /// The mode's name in documents.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

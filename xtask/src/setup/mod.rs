@@ -278,7 +278,7 @@ fn ensure_linker(root: &Path, llvm: u32) -> anyhow::Result<PathBuf> {
     if runs(&own) && installed_llvm(&tools).is_none_or(|installed| installed >= llvm) {
         return Ok(own);
     }
-    // One that the user installed; it says nothing about its LLVM, and linking fails loudly if that is old.
+    // The user's own linker says nothing about its LLVM, and linking fails loudly if that is old.
     if let Some(path) = find_program("bpf-linker").filter(|path| runs(path)) {
         return Ok(path);
     }

@@ -1,13 +1,16 @@
 //! `cargo xtask tidy`: the house rules as a check.
 //!
 //! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others.
-//!   Four questions are about all files: whether the licences are there, whether crates and modules use only
-//!   what the table of layers says ([`layers`]), whether types share a name ([`words`]), and whether the
-//!   carried objects of the XDP program are those of its sources.
+//!   Five questions are about all files: whether the licences are there, whether crates and modules use only
+//!   what the table of layers says ([`layers`]), how many comments begin with no noun ([`openers`]), whether
+//!   types share a name ([`words`]), and whether the carried objects of the XDP program are those of its
+//!   sources.
+//! - Two counts only shrink: the comments that begin so, and the names that three types and more have.
 //! - A finding names file and line. There is no way to silence one from inside a file.
 
 mod layers;
 mod manifest;
+mod openers;
 mod product;
 mod rules;
 mod size;
@@ -43,7 +46,17 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
     if let Err(error) = build_ebpf::check_origin(root) {
         findings.push(format!("{error:#}"));
     }
-    let layers = layers::check(&layers::TABLE, &sources, &product::product(&sources));
+    let product = product::product(&sources);
+    let openers = openers::check(&product);
+    findings.extend(openers.findings);
+    let (names, names_max) = words::many(&product);
+    if names.len() > names_max {
+        let rows = names.iter().map(|(name, places)| format!("`{name}`: {}", places.join(" ")));
+        findings.extend(rows);
+        findings
+            .push(format!("shared name: {} names of three types and more, {names_max} at most", names.len()));
+    }
+    let layers = layers::check(&layers::TABLE, &sources, &product);
     findings.extend(layers.findings.into_iter().map(|finding| format!("{finding} ({})", layers::WHY)));
     for (path, line, name) in words::shared_names(&sources) {
         findings.push(format!("{path}:{line}: shared name: `{name}` is several types (docs/glossary.md)"));
@@ -53,6 +66,15 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
     }
     if !layers.incomplete.is_empty() {
         say(format_args!("without rows in the table of layers: {}", layers.incomplete.join(", ")));
+    }
+    if !openers.lower.is_empty() {
+        say(format_args!(
+            "fewer comments than are left by xtask/src/tidy/openers.rs: {}",
+            openers.lower.join(", ")
+        ));
+    }
+    if names.len() < names_max {
+        say(format_args!("xtask/src/tidy/words.rs: {} names of three types and more", names.len()));
     }
     if findings.is_empty() {
         return Ok(sources.len());

@@ -63,6 +63,33 @@ impl Product<'_> {
         }
         lines
     }
+
+    /// The comments, each with the number of its first line, from 1, and what stands in that behind its mark.
+    /// Lines of one mark that follow each other are one comment.
+    pub(super) fn comments(&self) -> Vec<(usize, &str)> {
+        let (mut found, mut start, mut line) = (Vec::new(), 0, 1);
+        // The mark of the line above, where that is a comment.
+        let mut above = None;
+        for token in tokenize(&self.source.text, FrontmatterAllowed::No) {
+            let text = &self.source.text[start..start + token.len as usize];
+            match token.kind {
+                TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => {
+                    let words = text.trim_start_matches(['/', '!', '*']);
+                    let mark = &text[..text.len() - words.len()];
+                    let is_test = self.tests.iter().any(|tests| tests.contains(&start));
+                    if above != Some(mark) && !is_test {
+                        found.push((line, words.lines().next().unwrap_or_default().trim()));
+                    }
+                    above = Some(mark);
+                }
+                TokenKind::Whitespace if text.matches('\n').count() < 2 => {}
+                _ => above = None,
+            }
+            line += text.matches('\n').count();
+            start += text.len();
+        }
+        found
+    }
 }
 
 /// The Rust sources that are product, in their order: what is below the `src` of a crate.
@@ -258,6 +285,15 @@ mod tests {
         let sources = [source("a/src/lib.rs", text)];
         let lines: Vec<_> = product(&sources)[0].lines().into_iter().collect();
         assert_eq!(lines, [3, 4, 5, 6, 7, 9]);
+    }
+
+    #[test]
+    fn comments_are_found_by_their_first_lines() {
+        let text = "//! A\n//! b\n\n// C\n/// D\nfn e() {} // F\n// g\n/* H\ni */\n\n// J\n#[cfg(test)]\nfn k() { // L\n}\n";
+        let sources = [source("a/src/lib.rs", text)];
+        let product = product(&sources);
+        let comments = product[0].comments();
+        assert_eq!(comments, [(1, "A"), (4, "C"), (5, "D"), (6, "F"), (8, "H"), (11, "J")]);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! - Comments and documents are searched for words that are never plain English here, and for riddles:
 //!   pronouns in place of the noun that a reader needs.
 
+use std::collections::BTreeMap;
+
+use super::product::{Product, tokens};
 use super::rules::Finding;
 use super::source::{Source, has_word, numbered};
 
@@ -155,6 +158,45 @@ pub(super) fn shared_names(sources: &[Source]) -> Vec<(String, usize, &'static s
     found
 }
 
+/// Crates above the node, and beside it, whose types share names with no other crate's.
+const ABOVE_THE_NODE: [&str; 10] = [
+    "lnet-ebpf",
+    "lnet-messaging",
+    "lnet-nettest",
+    "lnet-selftest",
+    "lnetctl",
+    "lnetd",
+    "lst",
+    "bench",
+    "tests",
+    "xtask",
+];
+
+/// Names of three types and more in the crates of the node, at most.
+const MANY_MAX: usize = 37;
+
+/// The names that three types and more have, over all crates of the node, with the places where these are
+/// defined; and how many such names there may be.
+pub(super) fn many(product: &[Product<'_>]) -> (BTreeMap<String, Vec<String>>, usize) {
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for one in product {
+        let path = &one.source.path;
+        if ABOVE_THE_NODE.contains(&path.split('/').next().unwrap_or_default()) {
+            continue;
+        }
+        let tokens = tokens(&one.code);
+        for pair in
+            tokens.windows(2).filter(|pair| ["struct", "enum", "union", "trait"].contains(&pair[0].text))
+        {
+            if pair[1].text.starts_with(|one: char| one.is_uppercase()) {
+                names.entry(pair[1].text.to_owned()).or_default().push(format!("{path}:{}", pair[1].line));
+            }
+        }
+    }
+    names.retain(|_, places| places.len() > 2);
+    (names, MANY_MAX)
+}
+
 fn is_product(path: &str) -> bool {
     let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
     is_below(path, &PRODUCT) && !is_test
@@ -261,6 +303,22 @@ mod tests {
         for path in [GLOSSARY, "xtask/src/tidy/words.rs", "lnet-core/Cargo.toml"] {
             assert!(!is_prose_or_code(path), "{path}");
         }
+    }
+
+    #[test]
+    fn names_of_three_types_are_found() {
+        let sources = [
+            source("lnet-core/src/a.rs", "struct Peer;\nenum Link<T> {}\nimpl Peer {}"),
+            source("lnet-tcp/proto/src/a.rs", "pub(crate) trait Peer {}\n// struct Link;\nunion Link {}"),
+            source(
+                "lnet-user/src/a.rs",
+                "mod b { struct Peer; }\n#[cfg(test)]\nstruct Link;\ntype Link = u8;",
+            ),
+            source("lnetctl/src/a.rs", "struct Link;"),
+        ];
+        let (names, _) = many(&crate::tidy::product::product(&sources));
+        let places = ["lnet-core/src/a.rs:1", "lnet-tcp/proto/src/a.rs:1", "lnet-user/src/a.rs:1"];
+        assert_eq!(names, BTreeMap::from([("Peer".to_owned(), places.map(str::to_owned).to_vec())]));
     }
 
     #[test]

@@ -61,7 +61,7 @@ enum Others {
 #[derive(PartialEq, Eq)]
 enum Tests {
     Any,
-    /// Those that its code may, where other crates' tests depend on this crate.
+    /// The crates that its code may, since other crates' tests depend on this crate.
     AsCode,
 }
 
