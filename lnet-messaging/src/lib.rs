@@ -57,6 +57,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub(crate) mod crew;
 pub mod domain;
 pub mod end_point;
 pub mod errno;
@@ -65,14 +66,15 @@ pub mod event;
 pub mod internals;
 pub mod lnet;
 pub mod mem;
-pub mod pool;
 pub mod queue;
 pub mod registry;
+pub(crate) mod ring;
 pub mod rpc;
 pub mod stats;
 pub mod tm;
 pub mod transport;
 
+pub use buffer::pool::{LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
 pub use buffer::{Added, Addition, Buffer, BulkDescriptor, Callback, Memory, NotAdded, Operation};
 pub use domain::Domain;
 pub use end_point::EndPoint;
@@ -80,7 +82,6 @@ pub use errno::{Errno, Error, Status};
 pub use event::{BufferEvent, Event, Events, Handler, TmEvent};
 pub use lnet::LnetTransport;
 pub use mem::MemTransport;
-pub use pool::{LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
 pub use queue::{BufferId, Flags, QueueType};
 pub use registry::{Registry, registry};
 pub use rpc::RpcTransport;

@@ -18,13 +18,13 @@ use lnet_user::{Lnet, NodeConfig};
 
 /// The order is that of ARCHITECTURE.md: of two that a thread has at once, the first file's is locked first.
 const ORDER: [(&str, &str); 10] = [
-    ("pool/mod.rs", "domain.rs"),
+    ("buffer/pool.rs", "domain.rs"),
     // That of all domains, and that of one.
     ("domain.rs", "domain.rs"),
     ("domain.rs", "tm/mod.rs"),
     ("tm/mod.rs", "end_point.rs"),
-    ("tm/mod.rs", "mem/work.rs"),
-    ("tm/mod.rs", "mem/directory.rs"),
+    ("tm/mod.rs", "crew/work.rs"),
+    ("tm/mod.rs", "crew/directory.rs"),
     ("tm/mod.rs", "lnet/tm.rs"),
     ("lnet/tm.rs", "lnet/worker.rs"),
     ("domain.rs", "node/view.rs"),

@@ -8,11 +8,11 @@ use lnet_user::ProcessId;
 
 use super::address::LnetAddress;
 use super::network::{EventKind, NetworkEvent, Payload};
-use super::ring::Producer;
 #[cfg(feature = "internals")]
 use crate::buffer::Memory;
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
+use crate::ring::Producer;
 
 /// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's
 /// cache to another's.
@@ -186,7 +186,7 @@ impl Wait {
 pub(crate) fn pass_through_ring(count: u64) {
     /// Events that may wait in the ring.
     const SLOTS: usize = 1 << 12;
-    let (mut producer, mut consumer) = super::ring::ring();
+    let (mut producer, mut consumer) = crate::ring::ring();
     let is_ready = consumer.reserve(SLOTS).is_ok();
     debug_assert!(is_ready, "{SLOTS} slots");
     let initiator = Some(ProcessId { nid: lnet_user::Nid::LO, pid: ProcessId::LUSTRE_PID });

@@ -20,7 +20,6 @@ mod network;
 mod node;
 mod refusals;
 mod registry;
-mod ring;
 mod tm;
 mod worker;
 

@@ -13,13 +13,13 @@ use super::core::{Operations, RingEvent, Sender};
 use super::descriptor::LnetDescriptor;
 use super::network::{Allowed, Destination, EntryPlan, MdPlan, Network, NotPosted, Payload, Posted, Poster};
 use super::registry::{Addresses, Claim};
-use super::ring::Consumer;
 use super::worker::Worker;
 use crate::buffer::{BulkDescriptor, Memory, Operation};
 use crate::errno::{Errno, Error, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
-use crate::tm::{TmFront, TmLink};
+use crate::ring::Consumer;
 use crate::transport::{Completion, Outcome, TransportTm};
+use crate::{tm::TmLink, transport::TmFront};
 
 /// A transfer machine that has started.
 pub(super) struct Active {

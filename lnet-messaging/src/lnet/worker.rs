@@ -14,10 +14,10 @@ use super::address::{LnetAddress, join};
 use super::core::Operations;
 use super::network::{EventSource, Network, NetworkEvent};
 use super::registry::Addresses;
-use super::ring;
 use super::tm::{Active, Shared, messages_max};
 use crate::buffer::Memory;
 use crate::errno::{Errno, Error};
+use crate::ring;
 use crate::tm::{TmLink, TmState};
 use crate::transport::Completion;
 

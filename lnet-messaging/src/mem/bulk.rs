@@ -3,9 +3,9 @@
 use super::LISTED;
 use super::address::MemAddress;
 use super::descriptor::MemDescriptor;
-use super::directory::Listed;
-use super::work::{Item, Task, take_receive, take_task};
 use crate::buffer::{BulkDescriptor, Memory};
+use crate::crew::directory::Listed;
+use crate::crew::work::{Item, Task, take_receive, take_task};
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, QueueType};
 use crate::tm::TmState;

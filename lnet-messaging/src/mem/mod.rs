@@ -10,21 +10,19 @@
 mod address;
 mod bulk;
 mod descriptor;
-pub(crate) mod directory;
-pub(crate) mod work;
 
 use std::sync::Arc;
 
 use crate::buffer::BulkDescriptor;
 use crate::errno::Error;
 use crate::queue::BufferId;
-use crate::tm::{TmFront, TmLink};
 use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
+use crate::{tm::TmLink, transport::TmFront};
 
+use crate::crew::directory::{Directory, Listed};
+use crate::crew::work::{Carrier, Crew, Passive};
 use address::MemAddress;
 use descriptor::{DESCRIPTOR_BYTES, MemDescriptor};
-use directory::{Directory, Listed};
-use work::{Carrier, Crew, Passive};
 
 /// What buffers of mem may be at most.
 pub const LIMITS: Limits = Limits {

@@ -5,12 +5,12 @@ use super::program::{self, MESSAGE_MAX_BYTES, NoDescriptor, RpcDescriptor, SEGME
 use super::xdr::{Decoder, put_opaque, put_word};
 use super::{LISTED, record};
 use crate::buffer::{Operation, part};
+use crate::crew::directory::Listed;
+use crate::crew::work::{Item, take_receive};
 use crate::errno::{Errno, Status};
-use crate::mem::directory::Listed;
-use crate::mem::work::{Item, take_receive};
 use crate::queue::{QueueType, QueuedBuffer};
-use crate::tm::{TmFront, TmState};
 use crate::transport::Completion;
+use crate::{tm::TmState, transport::TmFront};
 
 /// The record that answers a call; `None` for what is no call, after which there is no use in the connection.
 pub(super) fn answer(call: &[u8]) -> Option<Vec<u8>> {

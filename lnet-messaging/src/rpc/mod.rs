@@ -35,12 +35,15 @@ use std::time::{Duration, Instant};
 use lnet_user::locks::{Mutex, MutexGuard};
 
 use crate::buffer::BulkDescriptor;
+use crate::crew::directory::{Directory, Listed};
+use crate::crew::work::{Carrier, Crew, Passive};
 use crate::errno::{Errno, Error};
-use crate::mem::directory::{Directory, Listed};
-use crate::mem::work::{Carrier, Crew, Passive};
 use crate::queue::BufferId;
-use crate::tm::{TmFront, TmLink, TmState};
 use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
+use crate::{
+    tm::{TmLink, TmState},
+    transport::TmFront,
+};
 
 use address::RpcAddress;
 use connection::Connections;

@@ -6,9 +6,9 @@ use super::message::Procedure;
 use super::program::{self, RpcDescriptor, SEGMENT_MAX_BYTES, put_address};
 use super::xdr::{Decoder, Garbage, put_opaque, put_word};
 use crate::buffer::{BulkDescriptor, Memory, part};
+use crate::crew::directory::Listed;
+use crate::crew::work::{Task, take_task};
 use crate::errno::{Errno, Status};
-use crate::mem::directory::Listed;
-use crate::mem::work::{Task, take_task};
 use crate::queue::{BufferId, QueueType};
 use crate::transport::Completion;
 

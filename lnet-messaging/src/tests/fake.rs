@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use crate::buffer::{BulkDescriptor, Memory};
 use crate::errno::{Errno, Error};
 use crate::queue::BufferId;
-use crate::tm::{TmFront, TmLink, TmState, TransferMachine};
 use crate::transport::{Completion, Limits, Transport, TransportDomain, TransportTm};
 use crate::{Domain, Event, Events, Handler, TmEvent};
+use crate::{
+    tm::{TmLink, TmState, TransferMachine},
+    transport::TmFront,
+};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 

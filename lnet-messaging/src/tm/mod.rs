@@ -8,7 +8,6 @@
 mod add;
 mod control;
 mod deliver;
-mod front;
 mod pooled;
 
 use std::fmt;
@@ -24,9 +23,8 @@ use crate::errno::{Errno, Error};
 use crate::event::Handler;
 use crate::queue::{BufferId, Flags, QueueType};
 use crate::stats::QueueStats;
-use crate::transport::TransportTm;
+use crate::transport::{TmFront, TransportTm};
 
-pub use front::TmFront;
 pub use pooled::Attachment;
 
 /// How far a transfer machine is.

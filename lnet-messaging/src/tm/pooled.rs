@@ -7,12 +7,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::front::RECEIVE_QUEUE_LENGTH_MIN;
 use super::{TmLink, TmShared, TmState, TransferMachine};
+use crate::buffer::pool::{LockedPool, Pool};
 use crate::buffer::{Addition, Callback, Operation};
 use crate::errno::{Errno, Error};
-use crate::pool::{LockedPool, Pool};
 use crate::queue::QueueType;
+use crate::transport::front::RECEIVE_QUEUE_LENGTH_MIN;
 
 /// Buffers that are added by one call of the transport.
 const BURST: usize = 64;

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::TmState;
-use super::pooled::Attachment;
 use crate::end_point::{EndPoint, EndPoints};
 use crate::errno::{Errno, Error};
 use crate::queue::{BufferId, QueueType, QueuedBuffer};
 use crate::stats::QueueStats;
+use crate::tm::Attachment;
+use crate::tm::TmState;
 
 /// A transfer machine under its lock, as its transport and those who wait see it.
 pub struct TmFront {
     state: TmState,
-    pub(super) callback_count: u32,
-    pub(super) own: Option<EndPoint>,
+    pub(crate) callback_count: u32,
+    pub(crate) own: Option<EndPoint>,
     /// In the order in which they were added.
-    pub(super) queues: [BTreeMap<u64, QueuedBuffer>; 6],
-    pub(super) stats: [QueueStats; 6],
+    pub(crate) queues: [BTreeMap<u64, QueuedBuffer>; 6],
+    pub(crate) stats: [QueueStats; 6],
     /// Those of queued buffers that have not passed.
-    pub(super) deadlines: BTreeSet<(Instant, BufferId)>,
+    pub(crate) deadlines: BTreeSet<(Instant, BufferId)>,
     next_number: u64,
-    pub(super) delivers_synchronously: bool,
+    pub(crate) delivers_synchronously: bool,
     /// A thread delivers events synchronously at the moment.
-    pub(super) is_delivering: bool,
-    pub(super) attachment: Option<Attachment>,
-    pub(super) receive_queue_length: usize,
-    pub(super) colour: Option<usize>,
+    pub(crate) is_delivering: bool,
+    pub(crate) attachment: Option<Attachment>,
+    pub(crate) receive_queue_length: usize,
+    pub(crate) colour: Option<usize>,
     end_points: Arc<EndPoints>,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for TmFront {
 }
 
 /// Receive buffers that a transfer machine with a pool always asks for.
-pub(super) const RECEIVE_QUEUE_LENGTH_MIN: usize = 2;
+pub(crate) const RECEIVE_QUEUE_LENGTH_MIN: usize = 2;
 
 /// Numbers that one life of a transfer machine may give to uses of buffers: each life has its own.
 const NUMBERS_PER_LIFE: u64 = 1 << 40;
@@ -47,7 +47,7 @@ const NUMBERS_PER_LIFE: u64 = 1 << 40;
 static LIVES: AtomicU64 = AtomicU64::new(0);
 
 impl TmFront {
-    pub(super) fn new(end_points: Arc<EndPoints>) -> Self {
+    pub(crate) fn new(end_points: Arc<EndPoints>) -> Self {
         Self {
             state: TmState::Undefined,
             callback_count: 0,
@@ -71,12 +71,12 @@ impl TmFront {
         self.state
     }
 
-    pub(super) fn set_state(&mut self, state: TmState) {
+    pub(crate) fn set_state(&mut self, state: TmState) {
         self.state = state;
     }
 
     /// Whether the state is one of `allowed`.
-    pub(super) fn expect_state(&self, allowed: &[TmState], what: &str) -> Result<(), Error> {
+    pub(crate) fn expect_state(&self, allowed: &[TmState], what: &str) -> Result<(), Error> {
         if allowed.contains(&self.state) {
             return Ok(());
         }
@@ -152,12 +152,12 @@ impl TmFront {
     }
 
     /// Whether an end point is this transfer machine's.
-    pub(super) fn is_mine(&self, end_point: &EndPoint) -> bool {
+    pub(crate) fn is_mine(&self, end_point: &EndPoint) -> bool {
         end_point.belongs_to(&self.end_points)
     }
 
     /// Takes a buffer out of its queue.
-    pub(super) fn remove(&mut self, id: BufferId) -> Option<QueuedBuffer> {
+    pub(crate) fn remove(&mut self, id: BufferId) -> Option<QueuedBuffer> {
         let removed = self.queues[id.queue as usize].remove(&id.number)?;
         if let Some(deadline) = removed.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -165,7 +165,7 @@ impl TmFront {
         Some(removed)
     }
 
-    pub(super) fn new_id(&mut self, queue: QueueType) -> BufferId {
+    pub(crate) fn new_id(&mut self, queue: QueueType) -> BufferId {
         self.next_number += 1;
         BufferId { queue, number: self.next_number }
     }

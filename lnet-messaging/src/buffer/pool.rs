@@ -6,8 +6,6 @@
 //! Invariants: free buffers are registered and not queued; there are never more free ones than buffers in
 //! all. The pool's lock is taken before that of a domain or a transfer machine, never under one.
 
-mod lists;
-
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -18,7 +16,7 @@ use crate::buffer::Buffer;
 use crate::domain::{Domain, DomainShared};
 use crate::errno::{Errno, Error};
 
-use lists::FreeLists;
+use super::lists::FreeLists;
 
 /// What a pool is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,6 +11,10 @@
 //! buffer's operation ends with exactly one [`Completion`] that is not retained. A transport's own locks are
 //! taken under that of a transfer machine, never around it.
 
+pub(crate) mod front;
+
+pub use front::TmFront;
+
 use std::task::Waker;
 
 use crate::buffer::{BulkDescriptor, Memory};
@@ -18,7 +22,7 @@ use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error, Status};
 use crate::event::RetainedPayload;
 use crate::queue::BufferId;
-use crate::tm::{TmFront, TmLink};
+use crate::tm::TmLink;
 
 /// What a transport takes at most, and what it likes best. Buffers of any alignment are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,15 +4,18 @@
 //! queue comes back with the event that says so. Whatever leaves the application's hands is registered with a
 //! domain, and is deregistered when it is dropped.
 
+mod lists;
+pub mod pool;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::buffer::pool::Pool;
 use crate::domain::{Domain, DomainShared};
 use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error};
 use crate::event::BufferEvent;
-use crate::pool::Pool;
 use crate::queue::{BufferId, QueueType};
 use crate::tm::TransferMachine;
 use crate::transport::Limits;

@@ -13,8 +13,8 @@ use crate::buffer::{BulkDescriptor, Memory, Operation};
 use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error};
 use crate::queue::{BufferId, QueueType};
-use crate::tm::{TmFront, TmState};
 use crate::transport::Completion;
+use crate::{tm::TmState, transport::TmFront};
 
 /// Something to be done.
 pub(crate) enum Item {
