@@ -405,6 +405,55 @@ pub fn pooled_messages_per_second(is_coloured: bool, messages: u32) -> anyhow::R
     Ok(f64::from(messages) / begun.elapsed().as_secs_f64())
 }
 
+/// What goes through the ring here: as many bytes as an event of a transfer machine has at most.
+type RingEvent = [u64; 10];
+/// Events that may wait in the ring.
+const RING_SLOTS: usize = 1 << 12;
+
+/// Waits for another thread: where that has a CPU of its own, a moment is enough. A look takes the other
+/// thread's line of cache from it, and what comes meanwhile comes at once.
+fn pause(turns: &mut u32) {
+    const SPINS: u32 = 1 << 6;
+    const TURNS: u32 = 1 << 4;
+    *turns += 1;
+    if turns.is_multiple_of(TURNS) {
+        std::thread::yield_now();
+    } else {
+        (0..SPINS).for_each(|_| std::hint::spin_loop());
+    }
+}
+
+/// Events that go from one thread to another through an event ring, so many of them, in a second.
+pub fn events_through_ring_per_second(count: u64) -> anyhow::Result<f64> {
+    let (mut producer, mut consumer) = lnet_messaging::ring::ring::<RingEvent>();
+    consumer.reserve(RING_SLOTS).map_err(|_| anyhow::anyhow!("no room for {RING_SLOTS} events"))?;
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut turns = 0;
+            for number in 0..count {
+                let mut event = std::hint::black_box([number; 10]);
+                while let Err(refused) = producer.push(event) {
+                    event = refused;
+                    pause(&mut turns);
+                }
+            }
+        });
+        let (mut turns, mut expected) = (0, 0);
+        while expected < count {
+            match consumer.pop() {
+                Some(event) => {
+                    ensure!(event[9] == expected, "event {} in the place of {expected}", event[9]);
+                    expected += 1;
+                }
+                None => pause(&mut turns),
+            }
+        }
+        Ok(())
+    })?;
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -417,6 +466,7 @@ mod tests {
             assert!(add > 0.0 && end > 0.0, "{shards}");
             assert!(messages_per_second(shards, 3, 1000).unwrap() > 0.0, "{shards}");
         }
+        assert!(events_through_ring_per_second(100_000).unwrap() > 0.0);
         for over in [Over::Mem, Over::Loopback] {
             assert!(provisions_per_second(over, 100).unwrap() > 0.0, "{over:?}");
         }

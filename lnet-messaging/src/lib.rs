@@ -51,43 +51,49 @@
 //!
 //! # Inside
 //! [`transport`] is the contract between the front and transports, and says who calls what under which lock.
-//! The crate uses the public API of `lnet-user` alone, and its mutexes, whose order is checked in tests. It
+//! Modules know those below them alone: the front knows the contract, transports know the contract, and
+//! neither knows the other. The crate uses the public API of `lnet-user` alone, and its mutexes, whose order is checked in tests. It
 //! has no unsafe code.
 
 #![forbid(unsafe_code)]
 
 pub mod buffer;
-pub(crate) mod crew;
+mod crew;
 pub mod domain;
 pub mod end_point;
 pub mod errno;
 pub mod event;
-#[cfg(feature = "internals")]
-pub mod internals;
 pub mod lnet;
 pub mod mem;
+pub mod memory;
+pub mod operation;
 pub mod queue;
 pub mod registry;
-pub(crate) mod ring;
+pub mod ring;
 pub mod rpc;
 pub mod stats;
+pub mod stream;
 pub mod tm;
 pub mod transport;
 
-pub use buffer::pool::{LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
-pub use buffer::{Added, Addition, Buffer, BulkDescriptor, Callback, Memory, NotAdded, Operation};
+pub use buffer::{Buffer, LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
 pub use domain::Domain;
 pub use end_point::EndPoint;
 pub use errno::{Errno, Error, Status};
-pub use event::{BufferEvent, Event, Events, Handler, TmEvent};
+pub use event::{BufferEvent, TmEvent};
 pub use lnet::LnetTransport;
 pub use mem::MemTransport;
+pub use memory::{Limits, Memory};
+pub use operation::{BulkDescriptor, Operation};
 pub use queue::{BufferId, Flags, QueueType};
 pub use registry::{Registry, registry};
 pub use rpc::RpcTransport;
 pub use stats::QueueStats;
-pub use tm::{Attachment, QueuedState, StopMode, TmState, TransferMachine};
-pub use transport::{Limits, Transport};
+pub use stream::{Event, Events};
+pub use tm::{
+    Added, Addition, Attachment, Callback, Handler, NotAdded, QueuedState, StopMode, TransferMachine,
+};
+pub use transport::{TmState, Transport};
 
 #[cfg(test)]
 mod tests;

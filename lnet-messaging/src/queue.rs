@@ -1,10 +1,7 @@
-//! The six queues, and what a transfer machine knows of a buffer that is in one.
+//! The six queues, and the names of buffers that are in one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::time::Instant;
-
-use crate::buffer::{Buffer, Callback, Memory, Operation};
 
 /// Which queue a buffer is in: what is done with it. The order of completion is not that of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -119,63 +116,4 @@ pub struct Flags {
     pub cancelled: bool,
     /// Its deadline has passed.
     pub timed_out: bool,
-}
-
-/// A buffer in a queue, as its transport sees it under the lock of the transfer machine.
-#[derive(Debug)]
-pub struct QueuedBuffer {
-    pub(crate) buffer: Buffer,
-    pub(crate) operation: Operation,
-    pub(crate) callback: Option<Callback>,
-    /// How far it is.
-    pub flags: Flags,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) added_at: Instant,
-    pub(crate) messages_received: u32,
-    /// Bytes that a transport has received of bulk data that comes in parts.
-    pub(crate) received_bytes: u64,
-}
-
-impl QueuedBuffer {
-    /// What is done with it.
-    #[must_use]
-    pub fn operation(&self) -> &Operation {
-        &self.operation
-    }
-
-    /// When it is to end; `None`: never.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// Messages that it has received.
-    #[must_use]
-    pub fn messages_received(&self) -> u32 {
-        self.messages_received
-    }
-
-    /// Bytes of the whole buffer.
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        self.buffer.size_bytes()
-    }
-
-    /// Takes the memory, which comes back with the event that ends the operation.
-    #[must_use]
-    pub fn take_memory(&mut self) -> Memory {
-        self.buffer.take_memory()
-    }
-
-    /// Gives the memory back before that event.
-    pub fn restore_memory(&mut self, memory: Memory) {
-        self.buffer.set_memory(memory);
-    }
-
-    /// Whether a message or a bulk operation may take it: no other has, and its end is not near.
-    #[must_use]
-    pub fn is_usable(&self) -> bool {
-        let Flags { in_use, cancelled, timed_out } = self.flags;
-        !(in_use || cancelled || timed_out)
-    }
 }

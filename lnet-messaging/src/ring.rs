@@ -1,4 +1,5 @@
-//! The event ring of a transfer machine: one producer, one consumer, first in, first out, and it grows.
+//! An event ring: one producer, one consumer, first in, first out, and it grows. Each transfer machine over
+//! lnet has one.
 //!
 //! A chain of bounded rings, of which one is in use as a rule. The consumer's side makes a longer ring when
 //! events that may come need more room, and sends its producing end to the producer; the producer changes
@@ -25,13 +26,13 @@ use rtrb::{Consumer as RingConsumer, Producer as RingProducer, RingBuffer};
 const GROWTHS_MAX: usize = 64;
 
 /// The end where events come in.
-pub(crate) struct Producer<T> {
+pub struct Producer<T> {
     ring: RingProducer<T>,
     longer: RingConsumer<RingProducer<T>>,
 }
 
 /// The end where they are taken.
-pub(crate) struct Consumer<T> {
+pub struct Consumer<T> {
     /// The oldest first; the last one is the producer's, or will be.
     rings: VecDeque<RingConsumer<T>>,
     longer: RingProducer<RingProducer<T>>,
@@ -41,10 +42,11 @@ pub(crate) struct Consumer<T> {
 
 /// There is no memory, or no number, for so many events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NoRoom;
+pub struct NoRoom;
 
 /// A ring of two slots, for one event.
-pub(crate) fn ring<T>() -> (Producer<T>, Consumer<T>) {
+#[must_use]
+pub fn ring<T>() -> (Producer<T>, Consumer<T>) {
     let (producer, consumer) = RingBuffer::new(1);
     let (longer, grown) = RingBuffer::new(GROWTHS_MAX);
     let consumer = Consumer { rings: VecDeque::from([consumer]), longer, size: 2, reserved: 0 };
@@ -57,7 +59,7 @@ impl<T> Producer<T> {
     /// # Errors
     /// The event, where no slot was reserved for it.
     #[inline]
-    pub(crate) fn push(&mut self, event: T) -> Result<(), T> {
+    pub fn push(&mut self, event: T) -> Result<(), T> {
         // Looked at first: an event that is not refused is written where it stays, and nowhere before.
         while self.ring.is_full() {
             let Ok(longer) = self.longer.pop() else { return Err(event) };
@@ -82,7 +84,10 @@ impl<T> Consumer<T> {
     }
 
     /// Makes sure of room for so many events more, before the operation starts that they come of.
-    pub(crate) fn reserve(&mut self, count: usize) -> Result<(), NoRoom> {
+    ///
+    /// # Errors
+    /// Nothing is reserved then.
+    pub fn reserve(&mut self, count: usize) -> Result<(), NoRoom> {
         let needed = self.reserved.checked_add(count).ok_or(NoRoom)?;
         if self.size - 1 < needed {
             let capacity = needed.max((self.size - 1).saturating_mul(2));
@@ -97,15 +102,15 @@ impl<T> Consumer<T> {
         Ok(())
     }
 
-    /// So many events will not come any more.
-    pub(crate) fn release(&mut self, count: usize) {
+    /// Gives back the room of so many events, which have been taken or will not come.
+    pub fn release(&mut self, count: usize) {
         debug_assert!(count <= self.reserved, "{count} of {} reserved slots are released", self.reserved);
         self.reserved = self.reserved.saturating_sub(count);
     }
 
     /// Takes the oldest event.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         match self.rings.front_mut()?.pop() {
             Ok(event) => Some(event),
             Err(_) => self.pop_later(),
@@ -130,8 +135,9 @@ impl<T> Consumer<T> {
         None
     }
 
-    /// Whether there is no event. One that is coming at the moment may be missed.
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no event. An event that is coming at the moment may be missed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.rings.iter().all(RingConsumer::is_empty)
     }
 }

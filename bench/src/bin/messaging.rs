@@ -142,7 +142,7 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
         of.push(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
     }
     let events = u64::from(part(50_000_000));
-    figures.ring.push(events as f64 / lnet_messaging::internals::pass_events(events).as_secs_f64() / 1e6);
+    figures.ring.push(queues::events_through_ring_per_second(events)? / 1e6);
     for (of, over) in figures.pool.iter_mut().zip([Over::Mem, Over::Loopback]) {
         of.push(queues::provisions_per_second(over, part(100_000))? / 1e6);
     }

@@ -8,15 +8,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use lnet_user::locks::{Mutex, MutexGuard};
 
-use crate::buffer::Buffer;
-use crate::domain::{Domain, DomainShared};
+use super::Buffer;
+use super::free::FreeBuffers;
+use crate::domain::Domain;
 use crate::errno::{Errno, Error};
-
-use super::lists::FreeLists;
 
 /// What a pool is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +52,12 @@ pub struct Reprovision;
 
 impl PoolHandler for Reprovision {}
 
+/// A transfer machine whose receive queue is filled from a pool, as the pool knows it.
+pub(crate) trait Taker: Send + Sync {
+    /// Fills the receive queue, if it lacks buffers and takes them from this pool.
+    fn take_if_short(&self, pool: &mut LockedPool<'_>);
+}
+
 /// A pool of buffers of one domain. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
@@ -60,12 +65,17 @@ pub struct Pool {
 }
 
 struct PoolShared {
-    domain: Arc<DomainShared>,
+    domain: Domain,
     spec: PoolSpec,
     handler: Arc<dyn PoolHandler>,
     /// Buffers, those that are out included. A buffer that is dropped outside leaves without the lock.
     total: AtomicUsize,
-    free: Mutex<FreeLists>,
+    state: Mutex<PoolState>,
+}
+
+struct PoolState {
+    free: FreeBuffers,
+    takers: Vec<Weak<dyn Taker>>,
 }
 
 impl fmt::Debug for Pool {
@@ -99,16 +109,16 @@ impl Pool {
                 limits.segments, limits.segment_bytes
             )));
         }
-        let free = Mutex::new(FreeLists::new(spec.colours));
-        let (domain, total) = (Arc::clone(domain.shared()), AtomicUsize::new(0));
-        Ok(Self { shared: Arc::new(PoolShared { domain, spec, handler, total, free }) })
+        let state = Mutex::new(PoolState { free: FreeBuffers::new(spec.colours), takers: Vec::new() });
+        let (domain, total) = (domain.clone(), AtomicUsize::new(0));
+        Ok(Self { shared: Arc::new(PoolShared { domain, spec, handler, total, state }) })
     }
 
     /// Locks it. Not to be called from its handler, which is given the lock, nor while another one is locked.
     #[must_use]
     pub fn lock(&self) -> LockedPool<'_> {
-        let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
-        LockedPool { pool: self, free }
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        LockedPool { pool: self, state }
     }
 
     /// Ends it, and deregisters its buffers. Dropping the last handle does so too. A buffer that was dropped
@@ -123,20 +133,17 @@ impl Pool {
             let found = format!("{free} of {total} buffers of the pool are free: all of them are expected");
             return Err(Error::new(Errno::Busy, found));
         }
-        while let Some(buffer) = pool.free.pop_oldest() {
-            drop(buffer);
-            self.lose_one();
-        }
+        while pool.remove_oldest() {}
         Ok(())
     }
 
-    /// A buffer of it is gone.
+    /// Counts a buffer less, which is gone.
     pub(crate) fn lose_one(&self) {
         self.shared.total.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_of(&self, domain: &Arc<DomainShared>) -> bool {
-        Arc::ptr_eq(&self.shared.domain, domain)
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.shared.domain
     }
 
     /// What it was made as.
@@ -149,7 +156,7 @@ impl Pool {
 /// A pool while its lock is taken.
 pub struct LockedPool<'a> {
     pool: &'a Pool,
-    free: MutexGuard<'a, FreeLists>,
+    state: MutexGuard<'a, PoolState>,
 }
 
 impl fmt::Debug for LockedPool<'_> {
@@ -168,7 +175,7 @@ impl LockedPool<'_> {
     /// Number of free buffers.
     #[must_use]
     pub fn free_count(&self) -> usize {
-        self.free.len()
+        self.state.free.len()
     }
 
     /// Number of buffers, those that are out included.
@@ -180,9 +187,8 @@ impl LockedPool<'_> {
     /// Makes so many buffers more, and returns how many there could be.
     pub fn provision(&mut self, count: usize) -> usize {
         let PoolSpec { segments, segment_bytes, .. } = self.pool.shared.spec;
-        let domain = Domain::of(&self.pool.shared.domain);
         for made in 0..count {
-            let Ok(buffer) = domain.allocate(segments, segment_bytes) else { return made };
+            let Ok(buffer) = self.pool.domain().allocate(segments, segment_bytes) else { return made };
             self.pool.shared.total.fetch_add(1, Ordering::Relaxed);
             self.insert(buffer, None);
         }
@@ -199,10 +205,10 @@ impl LockedPool<'_> {
 
     /// As [`LockedPool::get`], for a caller with the lock of a transfer machine, who calls the handler later.
     pub(crate) fn get_silently(&mut self, colour: Option<usize>) -> Option<Buffer> {
-        let free = &mut self.free;
+        let free = &mut self.state.free;
         let newest = colour.and_then(|colour| free.pop_newest(colour));
         let mut buffer = newest.or_else(|| free.pop_oldest())?;
-        buffer.set_pool(Some(self.pool.clone()));
+        buffer.pool = Some(self.pool.clone());
         Some(buffer)
     }
 
@@ -225,8 +231,8 @@ impl LockedPool<'_> {
     /// `EINVAL`, with the buffer, where it is of another domain or from another pool, or the colour does not
     /// exist.
     pub fn put(&mut self, buffer: Buffer, colour: Option<usize>) -> Result<(), (Error, Buffer)> {
-        let colours = self.free.colour_count();
-        let error = if !buffer.belongs_to(&self.pool.shared.domain) {
+        let colours = self.state.free.colour_count();
+        let error = if buffer.domain() != self.pool.domain() {
             Some("a buffer of another domain: one of the pool's is expected".to_owned())
         } else if buffer.pool().is_some_and(|pool| pool != self.pool) {
             Some("a buffer of another pool: one of this pool or of none is expected".to_owned())
@@ -254,25 +260,34 @@ impl LockedPool<'_> {
 
     /// Gives a buffer of the pool back, and calls no handler.
     pub(crate) fn put_silently(&mut self, mut buffer: Buffer, colour: Option<usize>) {
-        buffer.set_pool(None);
-        self.free.push(buffer, colour);
+        buffer.pool = None;
+        self.state.free.push(buffer, colour);
     }
 
     /// Deregisters the buffer that is free for longest, and returns its memory to the system. `false` where
     /// no more are free than the threshold says.
     pub fn prune(&mut self) -> bool {
-        if self.free_count() <= self.pool.shared.spec.threshold {
-            return false;
-        }
-        let Some(buffer) = self.free.pop_oldest() else { return false };
-        drop(buffer);
-        self.pool.lose_one();
-        true
+        self.free_count() > self.pool.shared.spec.threshold && self.remove_oldest()
     }
 
-    /// Gives receive buffers to those transfer machines of the domain that lack some.
+    fn remove_oldest(&mut self) -> bool {
+        let oldest = self.state.free.pop_oldest();
+        if oldest.is_some() {
+            self.pool.lose_one();
+        }
+        oldest.is_some()
+    }
+
+    /// Gives receive buffers to those transfer machines that take them from the pool and lack some.
     pub fn reprovision(&mut self) {
-        let domain = Arc::clone(&self.pool.shared.domain);
-        domain.for_each_tm(|tm| tm.provision_if_short(self));
+        let takers: Vec<_> = self.state.takers.iter().filter_map(Weak::upgrade).collect();
+        takers.iter().for_each(|taker| taker.take_if_short(self));
+    }
+
+    /// Has a transfer machine be given buffers by [`LockedPool::reprovision`].
+    pub(crate) fn add_taker(&mut self, taker: Weak<dyn Taker>) {
+        let takers = &mut self.state.takers;
+        takers.retain(|known| known.strong_count() > 0 && !Weak::ptr_eq(known, &taker));
+        takers.push(taker);
     }
 }

@@ -1,5 +1,296 @@
-//! Transfer machines that have threads of their own: what these do, and how other transfer machines of the
-//! process are found.
+//! Transfer machines that have threads of their own, and find each other in the process: what mem and rpc
+//! have in common.
+//!
+//! Invariants: an operation runs on a worker of the transfer machine that asked for it, and its events come
+//! on workers of those that they are about. A buffer whose data is being moved belongs to one operation
+//! (`in_use`). Of several locks of transfer machines one is taken at a time.
 
 pub(crate) mod directory;
 pub(crate) mod work;
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::errno::{Errno, Error, Status};
+use crate::memory::Memory;
+use crate::operation::{BulkDescriptor, Operation};
+use crate::queue::{BufferId, QueueType};
+use crate::transport::{Completion, TmFront, TmLink, TmState, TransportTm};
+
+use directory::{Directory, Listed};
+use work::{Item, Work, Worker};
+
+/// What is particular to a transport whose transfer machines have crews. Called without any lock, but for
+/// what is a matter of addresses and descriptors alone.
+pub(crate) trait Carrier: Send + Sync + 'static {
+    /// Where a transfer machine is found; its text is the canonical form.
+    type Address: Copy + Eq + Hash + fmt::Display + Send + Sync;
+
+    /// The transfer machines of the process.
+    fn directory() -> &'static Directory<Self::Address>;
+
+    /// The address of this text.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no address.
+    fn parse(text: &str) -> Result<Self::Address, Error>;
+
+    /// The bytes of a descriptor.
+    fn encode(descriptor: &Descriptor<Self::Address>) -> BulkDescriptor;
+
+    /// The descriptor of these bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is none.
+    fn decode(descriptor: &BulkDescriptor) -> Result<Descriptor<Self::Address>, Errno>;
+
+    /// Gets what a transfer machine needs beyond its threads.
+    ///
+    /// # Errors
+    /// Why there is none: the start has failed.
+    fn open(&self, own: &Listed<Self::Address>) -> Result<(), Errno> {
+        let _ = own;
+        Ok(())
+    }
+
+    /// Gives back what [`Carrier::open`] got.
+    fn close(&self, own: &Listed<Self::Address>) {
+        let _ = own;
+    }
+
+    /// Sends a message.
+    fn send(
+        &self,
+        own: &Listed<Self::Address>,
+        to: Self::Address,
+        memory: &Memory,
+        length_bytes: u64,
+    ) -> Status;
+
+    /// Fills memory with the bytes of a passive buffer, and returns how many there were.
+    fn read(
+        &self,
+        own: &Listed<Self::Address>,
+        from: &Descriptor<Self::Address>,
+        memory: &mut Memory,
+    ) -> Result<u64, Errno>;
+
+    /// Writes the first bytes of memory to a passive buffer.
+    fn write(
+        &self,
+        own: &Listed<Self::Address>,
+        to: &Descriptor<Self::Address>,
+        memory: &Memory,
+        length_bytes: u64,
+    ) -> Status;
+}
+
+/// What a bulk descriptor says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Descriptor<A> {
+    pub(crate) id: BufferId,
+    /// Bytes to be read, or 0: of what is written, the other end says how many bytes there are.
+    pub(crate) length_bytes: u64,
+    pub(crate) passive: A,
+    /// The only one that may use it.
+    pub(crate) initiator: Option<A>,
+}
+
+/// The threads of a transfer machine, and what they are to do.
+pub(crate) struct Crew<C: Carrier> {
+    carrier: Arc<C>,
+    work: Arc<Work>,
+    count: usize,
+    threads: Vec<JoinHandle<()>>,
+    address: Option<C::Address>,
+}
+
+impl<C: Carrier> Crew<C> {
+    /// A crew of so many threads, which do not run yet.
+    pub(crate) fn new(carrier: Arc<C>, count: usize) -> Self {
+        Self { carrier, work: Arc::default(), count, threads: Vec::new(), address: None }
+    }
+}
+
+impl<C: Carrier> TransportTm for Crew<C> {
+    fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error> {
+        let address = C::parse(address)?;
+        let own = Listed { address, link: link.clone(), work: Arc::clone(&self.work) };
+        C::directory().enlist(&own)?;
+        self.address = Some(address);
+        for number in 0..self.count {
+            let worker = Worker { own: own.clone(), carrier: Arc::clone(&self.carrier) };
+            let thread = std::thread::Builder::new().name(format!("tm-{number}"));
+            match thread.spawn(move || worker.run()) {
+                Ok(thread) => self.threads.push(thread),
+                // One is enough.
+                Err(_) if number > 0 => break,
+                Err(error) => return Err(Error::new(Errno::NoMemory, format!("no thread: {error}"))),
+            }
+        }
+        self.work.push(Item::Started);
+        Ok(())
+    }
+
+    fn stop(&mut self, _: &mut TmFront) -> Result<(), Error> {
+        self.work.stop();
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        self.work.wake();
+    }
+
+    fn canonical_address(&self, address: &str) -> Result<String, Error> {
+        C::parse(address).map(|address| address.to_string())
+    }
+
+    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
+        let (Some(passive), Some(queued)) = (self.address, front.queued(id)) else { return Ok(None) };
+        let mut descriptor = None;
+        if id.queue.is_passive() {
+            let initiator = queued.operation().end_point();
+            let initiator = initiator.map(|end_point| C::parse(end_point.address())).transpose()?;
+            let length_bytes = queued.operation().length_bytes().unwrap_or(0);
+            descriptor = Some(C::encode(&Descriptor { id, length_bytes, passive, initiator }));
+        } else if id.queue != QueueType::Receive {
+            self.work.push(Item::Operate(id));
+        }
+        // What has an item has woken a worker already; what waits for others concerns them by its deadline
+        // alone.
+        if queued.deadline().is_some() {
+            self.work.wake();
+        }
+        Ok(descriptor)
+    }
+
+    fn del(&mut self, front: &mut TmFront, id: BufferId) {
+        let Some(queued) = front.queued(id) else { return };
+        if queued.flags.in_use || queued.flags.cancelled {
+            return;
+        }
+        queued.flags.cancelled = !queued.flags.timed_out;
+        // What sends or is active is on its way to a worker already.
+        if id.queue == QueueType::Receive || id.queue.is_passive() {
+            queued.flags.in_use = true;
+            self.work.push(Item::Cancelled(id));
+        }
+    }
+
+    fn finish(self: Box<Self>) {
+        if let Some(address) = self.address {
+            C::directory().delist(address, &self.work);
+        }
+        self.work.end();
+        for thread in self.threads {
+            // A panic of a callback has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What an operation needs to know, without the lock of its transfer machine.
+enum Task {
+    Send { to: Box<str>, length_bytes: u64 },
+    Read { from: BulkDescriptor },
+    Write { to: BulkDescriptor, length_bytes: u64 },
+}
+
+/// Carries out the operation of a buffer that sends or is active, unless its end was asked for meanwhile.
+fn operate<C: Carrier>(carrier: &C, own: &Listed<C::Address>, id: BufferId) {
+    let Some((task, mut memory)) = take_task(&own.link, id) else {
+        return own.link.post(Completion::new(id, Err(Errno::Canceled), 0));
+    };
+    let done = match task {
+        Task::Send { to, length_bytes } => C::parse(&to)
+            .map_err(|error| error.errno())
+            .and_then(|to| carrier.send(own, to, &memory, length_bytes))
+            .map(|()| 0),
+        Task::Read { from } => {
+            descriptor::<C>(own, &from, id.queue).and_then(|from| carrier.read(own, &from, &mut memory))
+        }
+        Task::Write { to, length_bytes } => descriptor::<C>(own, &to, id.queue)
+            .and_then(|to| carrier.write(own, &to, &memory, length_bytes))
+            .map(|()| 0),
+    };
+    let length_bytes = *done.as_ref().unwrap_or(&0);
+    own.link.post(Completion::new(id, done.map(drop), length_bytes).memory(memory));
+}
+
+/// Begins the operation of a buffer, with its memory.
+fn take_task(link: &TmLink, id: BufferId) -> Option<(Task, Memory)> {
+    link.with_front(|front| {
+        let queued = front.queued(id).filter(|queued| queued.is_usable())?;
+        let task = match queued.operation() {
+            Operation::Send { to, length_bytes } => {
+                Task::Send { to: to.address().into(), length_bytes: *length_bytes }
+            }
+            Operation::ActiveReceive { from } => Task::Read { from: from.clone() },
+            Operation::ActiveSend { to, length_bytes } => {
+                Task::Write { to: to.clone(), length_bytes: *length_bytes }
+            }
+            _ => return None,
+        };
+        queued.flags.in_use = true;
+        Some((task, queued.take_memory()))
+    })
+}
+
+/// The descriptor of an operation in this direction that this transfer machine may carry out.
+fn descriptor<C: Carrier>(
+    own: &Listed<C::Address>,
+    bytes: &BulkDescriptor,
+    active: QueueType,
+) -> Result<Descriptor<C::Address>, Errno> {
+    let descriptor = C::decode(bytes)?;
+    if descriptor.id.queue.inverse() != Some(active) {
+        return Err(Errno::NotPermitted);
+    }
+    match descriptor.initiator {
+        Some(initiator) if initiator != own.address => Err(Errno::AccessDenied),
+        _ => Ok(descriptor),
+    }
+}
+
+/// Has a message arrive in the first receive buffer that may take it: `copy` brings so many bytes there.
+/// Where there is no buffer, the transfer machine is told.
+///
+/// # Errors
+/// `ENETUNREACH` unless the target is started, `ENOBUFS` without a buffer, `EMSGSIZE` where the buffer is
+/// too short.
+pub(crate) fn receive<A: fmt::Display>(
+    target: &Listed<A>,
+    from: &A,
+    length_bytes: u64,
+    copy: impl FnOnce(&mut Memory),
+) -> Status {
+    let taken = target.link.with_front(|front| {
+        if front.state() != TmState::Started {
+            return Err(Errno::NetworkUnreachable);
+        }
+        let mut queue = front.queue(QueueType::Receive);
+        let usable = queue.find(|(_, queued)| queued.is_usable()).map(|(id, queued)| {
+            queued.flags.in_use = true;
+            (id, queued.take_memory())
+        });
+        drop(queue);
+        usable.ok_or_else(|| {
+            front.count_failure(QueueType::Receive);
+            Errno::NoBuffers
+        })
+    });
+    if taken.as_ref().is_err_and(|errno| *errno == Errno::NoBuffers) {
+        target.work.push(Item::Error(Errno::NoBuffers));
+    }
+    let (id, mut room) = taken?;
+    let status = if room.size_bytes() < length_bytes { Err(Errno::MessageSize) } else { Ok(()) };
+    if status.is_ok() {
+        copy(&mut room);
+    }
+    let end_point = status.is_ok().then(|| target.link.end_point(&from.to_string()));
+    let completion = Completion { end_point, ..Completion::new(id, status, length_bytes) };
+    target.work.push(Item::Done(completion.memory(room)));
+    status
+}

@@ -4,12 +4,10 @@
 //! behind that, LNet says of no live operation. Of a GET the REPLY and the SEND may come in either order, and
 //! make one event.
 
-use lnet_user::ProcessId;
+use lnet_user::{EventKind, ProcessId};
 
 use super::address::LnetAddress;
-use super::network::{EventKind, NetworkEvent, Payload};
-#[cfg(feature = "internals")]
-use crate::buffer::Memory;
+use super::network::{NetworkEvent, Payload};
 use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
 use crate::ring::Producer;
@@ -153,78 +151,4 @@ impl Operation {
         let is_last = is_unlinked;
         Some(RingEvent { number, payload, length_bytes, offset_bytes, sender, status, queue, is_last })
     }
-}
-
-/// Waits for another thread: where that has a CPU of its own, a moment is enough.
-#[cfg(feature = "internals")]
-#[derive(Default)]
-struct Wait {
-    turns: u32,
-}
-
-#[cfg(feature = "internals")]
-impl Wait {
-    /// How long a turn lasts: a look takes the other thread's line of cache from it, and what comes meanwhile
-    /// comes at once.
-    const SPINS: u32 = 1 << 6;
-    /// Turns for which the CPU is kept.
-    const TURNS: u32 = 1 << 4;
-
-    fn turn(&mut self) {
-        self.turns += 1;
-        if self.turns.is_multiple_of(Self::TURNS) {
-            std::thread::yield_now();
-        } else {
-            (0..Self::SPINS).for_each(|_| std::hint::spin_loop());
-        }
-    }
-}
-
-/// Has another thread leave so many events of messages in a ring, each made of an event of LNet as a transfer
-/// machine makes it, and takes them from there.
-#[cfg(feature = "internals")]
-pub(crate) fn pass_through_ring(count: u64) {
-    /// Events that may wait in the ring.
-    const SLOTS: usize = 1 << 12;
-    let (mut producer, mut consumer) = crate::ring::ring();
-    let is_ready = consumer.reserve(SLOTS).is_ok();
-    debug_assert!(is_ready, "{SLOTS} slots");
-    let initiator = Some(ProcessId { nid: lnet_user::Nid::LO, pid: ProcessId::LUSTRE_PID });
-    let hdr_data = super::address::join(1, 34);
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut wait = Wait::default();
-            for number in 0..count {
-                let id = BufferId { queue: QueueType::Receive, number };
-                let event = NetworkEvent {
-                    user_ptr: number,
-                    kind: EventKind::Put,
-                    status: Ok(()),
-                    is_unlinked: true,
-                    length_bytes: 8,
-                    offset_bytes: 0,
-                    hdr_data,
-                    initiator: *std::hint::black_box(&initiator),
-                    // Without bytes it takes no memory.
-                    payload: Payload::Memory(Memory::default()),
-                };
-                let mut operation = Operation { id, reply: None, refusal: None };
-                let Some(mut event) = operation.meaning(event) else { return };
-                while let Err(refused) = producer.push(event) {
-                    event = refused;
-                    wait.turn();
-                }
-            }
-        });
-        let (mut wait, mut expected) = (Wait::default(), 0);
-        while expected < count {
-            match consumer.pop() {
-                Some(event) => {
-                    assert_eq!(event.number, expected, "events come in order");
-                    expected += 1;
-                }
-                None => wait.turn(),
-            }
-        }
-    });
 }

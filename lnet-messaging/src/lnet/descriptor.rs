@@ -14,8 +14,8 @@
 use lnet_user::{Nid, ProcessId};
 
 use super::address::{LnetAddress, split};
-use crate::buffer::BulkDescriptor;
 use crate::errno::{Errno, Error};
+use crate::operation::BulkDescriptor;
 use crate::queue::QueueType;
 
 pub(crate) const DESCRIPTOR_BYTES: usize = 48;

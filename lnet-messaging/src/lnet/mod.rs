@@ -30,18 +30,17 @@ use std::sync::Arc;
 
 use lnet_user::{Lnet, Policy, Spread};
 
-use crate::buffer::Memory;
 use crate::errno::Error;
-use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
+use crate::memory::{Limits, Memory};
+use crate::transport::{Transport, TransportDomain, TransportTm};
 
+use address::COUNTER_MAX;
 use descriptor::DESCRIPTOR_BYTES;
 use network::Network;
 use node::NodeNetwork;
 use registry::Addresses;
 
 pub use address::{endpoint_is_valid, net_cmp};
-#[cfg(feature = "internals")]
-pub(crate) use core::pass_through_ring;
 
 /// Longest payload of a message (LNet `LNET_MAX_PAYLOAD`).
 const PAYLOAD_MAX_BYTES: u64 = 1 << 20;
@@ -73,6 +72,8 @@ pub struct LnetTransport {
     interfaces: Vec<String>,
     /// Whether transfer machines send by any NI of the net, instead of their own.
     any_rail: bool,
+    /// The number of a transfer machine's first passive buffer.
+    first_counter: u64,
 }
 
 impl std::fmt::Debug for LnetTransport {
@@ -97,12 +98,13 @@ impl LnetTransport {
         let nids = lnet.nis().into_iter().map(|ni| ni.config.nid.to_string());
         let interfaces = nids.chain(["0@lo".to_owned()]).collect();
         let network = Arc::new(NodeNetwork { lnet: lnet.clone(), event_slots });
-        Self { network, addresses: Addresses::of(lnet), interfaces, any_rail: false }
+        Self { network, addresses: Addresses::of(lnet), interfaces, any_rail: false, first_counter: 1 }
     }
 
     #[cfg(test)]
     fn over(network: Arc<dyn Network>) -> Self {
-        Self { network, addresses: Arc::default(), interfaces: Vec::new(), any_rail: false }
+        let interfaces = Vec::new();
+        Self { network, addresses: Arc::default(), interfaces, any_rail: false, first_counter: 1 }
     }
 
     /// The same transport, for domains whose transfer machines send by any NI of the node on the net of the
@@ -112,6 +114,20 @@ impl LnetTransport {
     #[must_use]
     pub fn over_any_rail(self) -> Self {
         Self { any_rail: true, ..self }
+    }
+
+    /// The same transport, for domains whose transfer machines number their passive buffers from here on, and
+    /// not from 1. A program that starts anew under its former addresses thereby leaves out the numbers of its
+    /// former life: bulk descriptors from then name no buffer of now. The lower 52 bits count, of which 0
+    /// stands for 1; behind the largest number comes 1.
+    #[must_use]
+    pub fn counting_from(self, first: u64) -> Self {
+        Self { first_counter: (first & COUNTER_MAX).max(1), ..self }
+    }
+
+    /// Messages that a receive buffer may be for: each takes an event slot, and the buffer one.
+    fn messages_max(&self) -> u32 {
+        self.network.event_slots().saturating_sub(1)
     }
 
     /// The NIDs that the node had when this was made, as text: `0@lo` is the last of them.
@@ -152,7 +168,6 @@ impl TransportDomain for LnetDomain {
     }
 
     fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error> {
-        let LnetTransport { network, addresses, any_rail, .. } = &self.transport;
-        Ok(Box::new(tm::LnetTm::new(Arc::clone(network), Arc::clone(addresses), *any_rail)))
+        Ok(Box::new(tm::LnetTm::new(self.transport.clone())))
     }
 }

@@ -3,11 +3,11 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lnet_user::{Nid, ProcessId};
+use lnet_user::{EventKind, Nid, ProcessId, Target};
 
-use crate::buffer::Memory;
 use crate::errno::{Error, Status};
-use crate::event::RetainedPayload;
+use crate::memory::Memory;
+use crate::transport::RetainedPayload;
 
 /// Both ends of a transfer machine.
 pub(crate) type Ends = (Box<dyn Poster>, Box<dyn EventSource>);
@@ -55,16 +55,6 @@ pub(crate) enum Allowed {
     Get,
 }
 
-/// Where a PUT or a GET goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Destination {
-    pub(crate) process: ProcessId,
-    pub(crate) portal: u32,
-    pub(crate) match_bits: u64,
-    /// The NI that it leaves by; `None`: any on the net.
-    pub(crate) self_nid: Option<Nid>,
-}
-
 /// An entry or a descriptor that is there.
 pub(crate) trait Posted: Send {
     /// Asks for its end, of which an event tells, or its last one has done so already.
@@ -103,14 +93,14 @@ pub(crate) trait Poster: Send {
     /// A PUT without acknowledgement.
     fn put(
         &mut self,
-        to: &Destination,
+        to: &Target,
         hdr_data: u64,
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted>;
 
     /// A GET.
-    fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted>;
+    fn get(&mut self, from: &Target, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted>;
 }
 
 /// The receiving end.
@@ -124,17 +114,6 @@ pub(crate) trait EventSource: Send {
         let _ = longest;
         Poll::Pending
     }
-}
-
-/// The kinds of events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EventKind {
-    Put,
-    Get,
-    Reply,
-    Ack,
-    Send,
-    Unlink,
 }
 
 /// Something happened to a descriptor.

@@ -7,18 +7,18 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 use lnet_user::api::Outgoing;
 use lnet_user::{
-    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, LnetError, MdOptions,
+    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventKind, EventQueue, Lnet, LnetError, MdOptions,
     MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
 };
 
 use super::network::{
-    Allowed, Destination, Ends, EntryPlan, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
+    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
     Payload, Posted, Poster,
 };
 use super::refusals::error_of;
-use crate::buffer::Memory;
 use crate::errno::{Errno, Error, Status};
-use crate::event::RetainedPayload;
+use crate::memory::Memory;
+use crate::transport::RetainedPayload;
 
 /// A node, and the event slots of each of its transfer machines.
 pub(super) struct NodeNetwork {
@@ -125,25 +125,20 @@ impl Poster for NodePoster {
 
     fn put(
         &mut self,
-        to: &Destination,
+        to: &Target,
         hdr_data: u64,
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
         let spec = self.spec(md, MdOptions::NONE);
-        self.start(Outgoing::put(&spec, memory.0, &target(to), Ack::NotWanted, hdr_data))
+        self.start(Outgoing::put(&spec, memory.0, to, Ack::NotWanted, hdr_data))
     }
 
-    fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
+    fn get(&mut self, from: &Target, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
         // A peer that has died does not answer.
         let spec = self.spec(md, MdOptions::TRACK_RESPONSE);
-        self.start(Outgoing::get(&spec, memory.0, &target(from)))
+        self.start(Outgoing::get(&spec, memory.0, from))
     }
-}
-
-fn target(to: &Destination) -> Target {
-    let Destination { process, portal, match_bits, self_nid } = *to;
-    Target { process, portal, match_bits, offset: 0, self_nid }
 }
 
 impl Posted for Entry {
@@ -194,25 +189,15 @@ impl RetainedPayload for Lease {
 
 fn network_event(queued: QueuedEvent) -> NetworkEvent {
     let event = &queued.event;
-    let (kind, length_bytes, offset_bytes) = match *event {
-        Event::Put { manipulated_bytes, offset_bytes, .. } => {
-            (EventKind::Put, manipulated_bytes.into(), offset_bytes)
-        }
-        Event::Get { manipulated_bytes, offset_bytes, .. } => {
-            (EventKind::Get, manipulated_bytes.into(), offset_bytes)
-        }
-        Event::Reply { manipulated_bytes, .. } => (EventKind::Reply, manipulated_bytes.into(), 0),
-        Event::Ack { .. } => (EventKind::Ack, 0, 0),
-        Event::Send { .. } => (EventKind::Send, 0, 0),
-        Event::Unlink { .. } => (EventKind::Unlink, 0, 0),
+    let (kind, length_bytes) = (event.kind(), event.manipulated_bytes().into());
+    let (offset_bytes, hdr_data) = match *event {
+        Event::Put { offset_bytes, hdr_data, .. } => (offset_bytes, hdr_data),
+        Event::Get { offset_bytes, .. } => (offset_bytes, 0),
+        _ => (0, 0),
     };
     let status = match queued.refusal() {
         Some(error) => Err(error_of(error).errno()),
         None => status_of(event.status()),
-    };
-    let hdr_data = match *event {
-        Event::Put { hdr_data, .. } => hdr_data,
-        _ => 0,
     };
     let (user_ptr, is_unlinked) = (event.user_ptr(), event.unlinked());
     let initiator = event.origin().map(|origin| origin.initiator);

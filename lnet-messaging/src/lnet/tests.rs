@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lnet_user::{Nid, ProcessId};
+use lnet_user::{EventKind, Nid, ProcessId, Target};
 
 use super::LnetTransport;
 use super::address::{COUNTER_MAX, LnetAddress, TMID_MAX, join, next_counter, split};
 use super::descriptor::LnetDescriptor;
 use super::network::{
-    Allowed, Destination, Ends, EntryPlan, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
+    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
     Payload, Posted, Poster,
 };
 use super::registry::Addresses;
-use crate::buffer::{Addition, BulkDescriptor, Memory, Operation};
 use crate::errno::{Errno, Error, Status};
+use crate::memory::Memory;
+use crate::operation::{BulkDescriptor, Operation};
 use crate::queue::QueueType;
-use crate::transport::Transport;
-use crate::{Added, BufferEvent, Domain, Event, Events, StopMode, TmState, TransferMachine};
+use crate::{Added, Addition, BufferEvent, Domain, Event, Events, StopMode, TmState, TransferMachine};
 
 const OWN: &str = "0@lo:12345:34:7";
 const PEER: ProcessId = ProcessId { nid: Nid::LO, pid: 12345 };
@@ -30,8 +30,8 @@ const PEER: ProcessId = ProcessId { nid: Nid::LO, pid: 12345 };
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Call {
     Attach { portal: u32, match_bits: u64, allowed: Allowed, md: MdPlan },
-    Put { to: Destination, hdr_data: u64, md: MdPlan },
-    Get { from: Destination, md: MdPlan },
+    Put { to: Target, hdr_data: u64, md: MdPlan },
+    Get { from: Target, md: MdPlan },
 }
 
 impl Call {
@@ -167,7 +167,7 @@ impl Poster for FakeLnet {
 
     fn put(
         &mut self,
-        to: &Destination,
+        to: &Target,
         hdr_data: u64,
         md: &MdPlan,
         memory: Memory,
@@ -175,7 +175,7 @@ impl Poster for FakeLnet {
         self.lend(Call::Put { to: *to, hdr_data, md: *md }, memory)
     }
 
-    fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
+    fn get(&mut self, from: &Target, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
         self.lend(Call::Get { from: *from, md: *md }, memory)
     }
 }
@@ -221,8 +221,12 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
+        Self::counting_from(1)
+    }
+
+    fn counting_from(first: u64) -> Self {
         let lnet = FakeLnet::default();
-        let transport: Arc<dyn Transport> = Arc::new(LnetTransport::over(Arc::new(lnet.clone())));
+        let transport = LnetTransport::over(Arc::new(lnet.clone())).counting_from(first).shared();
         let domain = Domain::new(&transport).unwrap();
         let (handler, mut events) = Events::channel();
         let tm = TransferMachine::new(&domain, handler).unwrap();
@@ -338,8 +342,7 @@ fn kc_05_and_ln_15_match_bits_and_counters() {
 /// The counter of a transfer machine that has had as many passive buffers as there are numbers.
 #[test]
 fn ln_15_a_transfer_machine_whose_counter_wraps() {
-    let mut setup = Setup::new();
-    setup.tm.set_match_counter(COUNTER_MAX - 1);
+    let mut setup = Setup::counting_from(COUNTER_MAX - 1);
     for counter in [COUNTER_MAX - 1, COUNTER_MAX, 1, 2] {
         let (added, call) = setup.add(Operation::PassiveReceive { initiator: None });
         let Call::Attach { match_bits, .. } = call else { panic!("{call:?}") };
@@ -413,7 +416,7 @@ fn kc_11_a_message_is_sent() {
     let mut setup = Setup::new();
     for fails in [false, true] {
         let (added, call) = setup.add(setup.send());
-        let to = Destination { process: PEER, portal: 35, match_bits: join(9, 0), self_nid: Some(Nid::LO) };
+        let to = Target { process: PEER, portal: 35, match_bits: join(9, 0), offset: 0, self_nid: Some(Nid::LO) };
         assert_eq!(call, Call::Put { to, hdr_data: join(7, 34), md: md(60, 1, &added) });
         // The callback of the round before drops its reference behind its event.
         setup.tm.wait(None, |front| front.callback_count() == 0);
@@ -478,7 +481,7 @@ fn kc_14_to_kc_16_reply_and_send_in_either_order() {
     for (number, (told, expected)) in cases.into_iter().enumerate() {
         let (added, call) = setup.add(setup.get());
         let from =
-            Destination { process: PEER, portal: 36, match_bits: join(5, 77), self_nid: Some(Nid::LO) };
+            Target { process: PEER, portal: 36, match_bits: join(5, 77), offset: 0, self_nid: Some(Nid::LO) };
         assert_eq!(call, Call::Get { from, md: md(80, 2, &added) }, "the passive size");
         for event in told(added.id.number) {
             setup.lnet.post(event);
@@ -500,7 +503,7 @@ fn kc_17_an_active_send() {
     ] {
         let to = Setup::descriptor(QueueType::PassiveReceive, 80);
         let (added, call) = setup.add(Operation::ActiveSend { to, length_bytes: 50 });
-        let to = Destination { process: PEER, portal: 36, match_bits: join(5, 77), self_nid: Some(Nid::LO) };
+        let to = Target { process: PEER, portal: 36, match_bits: join(5, 77), offset: 0, self_nid: Some(Nid::LO) };
         assert_eq!(call, Call::Put { to, hdr_data: 0, md: md(50, 1, &added) });
         let event = last(event(kind, added.id.number));
         setup.lnet.post(if fails { failed(event) } else { event });

@@ -6,28 +6,27 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 
+use lnet_user::Target;
 use lnet_user::locks::{Mutex, MutexGuard};
 
+use super::LnetTransport;
 use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
 use super::core::{Operations, RingEvent, Sender};
 use super::descriptor::LnetDescriptor;
-use super::network::{Allowed, Destination, EntryPlan, MdPlan, Network, NotPosted, Payload, Posted, Poster};
-use super::registry::{Addresses, Claim};
+use super::network::{Allowed, EntryPlan, MdPlan, NotPosted, Payload, Posted, Poster};
+use super::registry::Claim;
 use super::worker::Worker;
-use crate::buffer::{BulkDescriptor, Memory, Operation};
 use crate::errno::{Errno, Error, Status};
+use crate::memory::Memory;
+use crate::operation::{BulkDescriptor, Operation};
 use crate::queue::{BufferId, ByNumber, QueueType};
 use crate::ring::Consumer;
-use crate::transport::{Completion, Outcome, TransportTm};
-use crate::{tm::TmLink, transport::TmFront};
+use crate::transport::{Completion, Outcome, TmFront, TmLink, TransportTm};
 
 /// A transfer machine that has started.
 pub(super) struct Active {
     pub(super) claim: Claim,
-    /// Whether it sends by any NI of the net.
-    pub(super) any_rail: bool,
-    /// Messages that a receive buffer may be for.
-    pub(super) messages_max: u32,
+    pub(super) transport: LnetTransport,
     pub(super) poster: Box<dyn Poster>,
     pub(super) ring: Consumer<RingEvent>,
     pub(super) operations: Arc<Mutex<Operations>>,
@@ -65,19 +64,15 @@ impl Shared {
 
 /// The lnet transport's part of a transfer machine.
 pub(super) struct LnetTm {
-    network: Arc<dyn Network>,
-    addresses: Arc<Addresses>,
-    any_rail: bool,
+    transport: LnetTransport,
     shared: Arc<Shared>,
     cpus: Vec<usize>,
-    is_synchronous: bool,
     worker: Option<JoinHandle<()>>,
 }
 
 impl LnetTm {
-    pub(super) fn new(network: Arc<dyn Network>, addresses: Arc<Addresses>, any_rail: bool) -> Self {
-        let (shared, cpus) = (Arc::default(), Vec::new());
-        Self { network, addresses, any_rail, shared, cpus, is_synchronous: false, worker: None }
+    pub(super) fn new(transport: LnetTransport) -> Self {
+        Self { transport, shared: Arc::default(), cpus: Vec::new(), worker: None }
     }
 
     fn unpark(&self) {
@@ -97,9 +92,7 @@ impl TransportTm for LnetTm {
         let worker = Worker {
             link: link.clone(),
             address: LnetAddress::parse(address)?,
-            network: Arc::clone(&self.network),
-            addresses: Arc::clone(&self.addresses),
-            any_rail: self.any_rail,
+            transport: self.transport.clone(),
             shared: Arc::clone(&self.shared),
             cpus: self.cpus.clone(),
         };
@@ -156,11 +149,10 @@ impl TransportTm for LnetTm {
     }
 
     fn messages_max(&self) -> u32 {
-        messages_max(&*self.network)
+        self.transport.messages_max()
     }
 
     fn deliver_synchronously(&mut self) -> Result<(), Error> {
-        self.is_synchronous = true;
         Ok(())
     }
 
@@ -185,11 +177,6 @@ impl TransportTm for LnetTm {
         self.shared.active().as_ref().map(|active| (active.ring.reserved(), active.ring.size()))
     }
 
-    #[cfg(any(test, feature = "internals"))]
-    fn set_match_counter(&mut self, counter: u64) {
-        self.shared.active().iter_mut().for_each(|active| active.counter = counter);
-    }
-
     fn finish(self: Box<Self>) {
         self.shared.ends.store(true, Ordering::Release);
         self.unpark();
@@ -204,16 +191,11 @@ fn has_stopped() -> Error {
     Error::new(Errno::NotPermitted, "a transfer machine that has stopped: a started one is expected")
 }
 
-/// Messages that a receive buffer may be for: each takes an event slot, and the buffer one.
-pub(super) fn messages_max(network: &dyn Network) -> u32 {
-    network.event_slots().saturating_sub(1)
-}
-
 /// A buffer's operation in terms of LNet.
 enum Start {
     Attach(EntryPlan),
-    Put { to: Destination, hdr_data: u64 },
-    Get { from: Destination },
+    Put { to: Target, hdr_data: u64 },
+    Get { from: Target },
 }
 
 /// All that starts an operation.
@@ -271,8 +253,9 @@ impl Active {
         let queued = front.queued(id).ok_or_else(|| Error::invalid("a buffer that is not queued"))?;
         let begin = self.plan(queued.operation(), queued.size_bytes(), id)?;
         let events = begin.events;
-        if events > self.messages_max as usize {
-            let found = format!("{events} events: at most {} are expected of a buffer", self.messages_max);
+        let events_max = self.transport.messages_max();
+        if events > events_max as usize {
+            let found = format!("{events} events: at most {events_max} are expected of a buffer");
             return Err(Error::new(Errno::NoMemory, found));
         }
         self.ring.reserve(events).map_err(|_| {
@@ -362,9 +345,9 @@ impl Active {
         EntryPlan { portal: self.address().portal, match_bits: join(self.claim.tmid(), counter), allowed }
     }
 
-    fn destination(&self, to: &LnetAddress, match_bits: u64) -> Destination {
-        let self_nid = (!self.any_rail).then_some(self.address().process.nid);
-        Destination { process: to.process, portal: to.portal, match_bits, self_nid }
+    fn destination(&self, to: &LnetAddress, match_bits: u64) -> Target {
+        let self_nid = (!self.transport.any_rail).then_some(self.address().process.nid);
+        Target { process: to.process, portal: to.portal, match_bits, offset: 0, self_nid }
     }
 
     /// The next event of the ring that is one of a buffer.

@@ -10,16 +10,15 @@ use lnet_user::ProcessId;
 use lnet_user::locks::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::LnetTransport;
 use super::address::{LnetAddress, join};
 use super::core::Operations;
-use super::network::{EventSource, Network, NetworkEvent};
-use super::registry::Addresses;
-use super::tm::{Active, Shared, messages_max};
-use crate::buffer::Memory;
+use super::network::{EventSource, NetworkEvent};
+use super::tm::{Active, Shared};
 use crate::errno::{Errno, Error};
+use crate::memory::Memory;
 use crate::ring;
-use crate::tm::{TmLink, TmState};
-use crate::transport::Completion;
+use crate::transport::{Completion, Report, TmLink, TmState};
 
 /// How long it waits for the next event behind others in a way that nothing else ends: what it is woken for
 /// takes so long at most.
@@ -30,9 +29,7 @@ const PORTALS: std::ops::Range<u32> = 1..64;
 pub(super) struct Worker {
     pub(super) link: TmLink,
     pub(super) address: LnetAddress,
-    pub(super) network: Arc<dyn Network>,
-    pub(super) addresses: Arc<Addresses>,
-    pub(super) any_rail: bool,
+    pub(super) transport: LnetTransport,
     pub(super) shared: Arc<Shared>,
     pub(super) cpus: Vec<usize>,
 }
@@ -54,11 +51,11 @@ impl Worker {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::warn!(address = %self.address, %error, "a transfer machine does not start");
-                self.link.post_failed(error.errno());
+                self.link.report(Report::Failed(error.errno()));
                 return;
             }
         };
-        self.link.post_started(&address.to_string());
+        self.link.report(Report::Started(&address.to_string()));
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
         // What has come is often followed by more, and a thread that waits for that drives the shard itself.
@@ -72,7 +69,7 @@ impl Worker {
                 for id in self.link.with_front(|front| front.ids()) {
                     self.link.post(Completion::new(id, Err(Errno::Io), 0).memory(Memory::default()));
                 }
-                return self.link.post_failed(Errno::Io);
+                return self.link.report(Report::Failed(Errno::Io));
             }
             self.link.expire(Instant::now());
             let stops = self.shared.stops.load(Ordering::Acquire);
@@ -81,7 +78,7 @@ impl Worker {
             });
             if stops && is_quiet {
                 self.close();
-                return self.link.post_stopped();
+                return self.link.report(Report::Stopped);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if !std::mem::take(&mut is_eager) {
@@ -103,26 +100,25 @@ impl Worker {
         if !PORTALS.contains(&portal) {
             return Err(Error::invalid(format!("portal {portal}: one from 1 to 63 is expected")));
         }
-        if process.pid != ProcessId::LUSTRE_PID || !self.network.is_local(&process.nid) {
+        if process.pid != ProcessId::LUSTRE_PID || !self.transport.network.is_local(&process.nid) {
             let found =
                 format!("{}: the NID of an NI of this node, with pid 12345, is expected", self.address);
             return Err(Error::new(Errno::NotFound, found));
         }
         self.pin()?;
-        let claim = self.addresses.claim(self.address)?;
-        let (poster, events) = self.network.open(portal, join(claim.tmid(), 0))?;
+        let claim = self.transport.addresses.claim(self.address)?;
+        let (poster, events) = self.transport.network.open(portal, join(claim.tmid(), 0))?;
         let (producer, ring) = ring::ring();
         let operations = Arc::new(Mutex::new(Operations::new(producer)));
         let address = claim.address();
         let active = Active {
             claim,
-            any_rail: self.any_rail,
-            messages_max: messages_max(&*self.network),
+            transport: self.transport.clone(),
             poster,
             ring,
             operations: Arc::clone(&operations),
             posted: Default::default(),
-            counter: 1,
+            counter: self.transport.first_counter,
         };
         *self.shared.active() = Some(active);
         Ok((address, events, operations))

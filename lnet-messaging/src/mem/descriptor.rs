@@ -13,8 +13,9 @@
 use std::net::Ipv4Addr;
 
 use super::address::MemAddress;
-use crate::buffer::BulkDescriptor;
+use crate::crew::Descriptor;
 use crate::errno::Error;
+use crate::operation::BulkDescriptor;
 use crate::queue::{BufferId, QueueType};
 
 pub(super) const DESCRIPTOR_BYTES: usize = 40;
@@ -23,15 +24,7 @@ const VERSION: u16 = 1;
 /// Behind an address that is there.
 const PRESENT: u16 = 0xFFFF;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct MemDescriptor {
-    pub(super) id: BufferId,
-    pub(super) length_bytes: u64,
-    pub(super) passive: MemAddress,
-    pub(super) initiator: Option<MemAddress>,
-}
-
-impl MemDescriptor {
+impl Descriptor<MemAddress> {
     pub(super) fn encode(&self) -> BulkDescriptor {
         let mut bytes = Vec::with_capacity(DESCRIPTOR_BYTES);
         bytes.extend(MAGIC);
@@ -85,18 +78,18 @@ mod tests {
         for initiator in [None, Some(MemAddress { ip: [255; 4].into(), port: 0 })] {
             for queue in [QueueType::PassiveReceive, QueueType::PassiveSend] {
                 let id = BufferId { queue, number: u64::MAX - 1 };
-                let made = MemDescriptor { id, length_bytes: 5, passive, initiator };
+                let made = Descriptor { id, length_bytes: 5, passive, initiator };
                 let encoded = made.encode();
                 assert_eq!(encoded.as_bytes().len(), DESCRIPTOR_BYTES);
-                assert_eq!(MemDescriptor::decode(&encoded), Ok(made));
+                assert_eq!(Descriptor::<MemAddress>::decode(&encoded), Ok(made));
                 for (at, byte) in [(0, 0), (4, 2), (6, 1), (6, 9)] {
                     let mut wrong = encoded.as_bytes().to_vec();
                     wrong[at] = byte;
-                    MemDescriptor::decode(&BulkDescriptor::from_bytes(&wrong)).unwrap_err();
+                    Descriptor::<MemAddress>::decode(&BulkDescriptor::from_bytes(&wrong)).unwrap_err();
                 }
                 for length in [0, DESCRIPTOR_BYTES - 1] {
                     let cut = BulkDescriptor::from_bytes(&encoded.as_bytes()[..length]);
-                    MemDescriptor::decode(&cut).unwrap_err();
+                    Descriptor::<MemAddress>::decode(&cut).unwrap_err();
                 }
             }
         }

@@ -2,27 +2,22 @@
 //!
 //! It shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only transfer
 //! machines of different domains reach each other.
-//!
-//! Invariants: an operation runs on a worker of the transfer machine that asked for it, and its events come
-//! on workers of those that they are about. A buffer whose data is being moved belongs to one operation
-//! (`in_use`). Of several locks of transfer machines one is taken at a time.
 
 mod address;
-mod bulk;
 mod descriptor;
 
 use std::sync::Arc;
 
-use crate::buffer::BulkDescriptor;
-use crate::errno::Error;
-use crate::queue::BufferId;
-use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
-use crate::{tm::TmLink, transport::TmFront};
-
 use crate::crew::directory::{Directory, Listed};
-use crate::crew::work::{Carrier, Crew, Passive};
+use crate::crew::work::Item;
+use crate::crew::{self, Carrier, Crew, Descriptor};
+use crate::errno::{Errno, Error, Status};
+use crate::memory::{Limits, Memory};
+use crate::operation::BulkDescriptor;
+use crate::transport::{Completion, Transport, TransportDomain, TransportTm};
+
 use address::MemAddress;
-use descriptor::{DESCRIPTOR_BYTES, MemDescriptor};
+use descriptor::DESCRIPTOR_BYTES;
 
 /// What buffers of mem may be at most.
 pub const LIMITS: Limits = Limits {
@@ -89,73 +84,88 @@ struct MemDomain {
 
 impl TransportDomain for MemDomain {
     fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error> {
-        Ok(Box::new(MemTm { crew: Crew::new(self.workers), address: None }))
+        Ok(Box::new(Crew::new(Arc::new(Copies), self.workers)))
     }
 }
 
 static LISTED: Directory<MemAddress> = Directory::new();
 
-struct MemTm {
-    crew: Crew,
-    address: Option<MemAddress>,
+/// Moves data by copying it.
+struct Copies;
+
+/// The transfer machine with this address, of another domain.
+fn find(own: &Listed<MemAddress>, address: MemAddress) -> Result<Listed<MemAddress>, Errno> {
+    LISTED
+        .find(address)
+        .filter(|found| !found.link.shares_domain_with(&own.link))
+        .ok_or(Errno::NetworkUnreachable)
 }
 
-/// The work of one transfer machine: that with this address.
-struct MemCarrier(MemAddress);
-
-impl Carrier for MemCarrier {
-    fn start(&self, own: &Listed) {
-        own.link.post_started(&self.0.to_string());
-    }
-
-    fn operate(&self, own: &Listed, id: BufferId) {
-        bulk::operate(own, self.0, id);
-    }
-
-    fn stop(&self, own: &Listed) {
-        LISTED.delist(self.0, &own.work);
-    }
+/// Runs `copy` on the memory of a passive buffer, which has served then.
+fn serve(
+    own: &Listed<MemAddress>,
+    descriptor: &Descriptor<MemAddress>,
+    length_bytes: u64,
+    copy: impl FnOnce(&mut Memory) -> Result<(), Error>,
+) -> Status {
+    let target = find(own, descriptor.passive)?;
+    let mut memory = target.link.with_front(|front| {
+        let queued = front.passive(descriptor.id)?;
+        // What a descriptor says of the buffer beyond its name is not trusted.
+        if queued.operation().length_bytes().is_some_and(|length| length != descriptor.length_bytes) {
+            return Err(Errno::Invalid);
+        }
+        queued.flags.in_use = true;
+        Ok(queued.take_memory())
+    })?;
+    let status = copy(&mut memory).map_err(|error| error.errno());
+    target.work.push(Item::Done(Completion::new(descriptor.id, status, length_bytes).memory(memory)));
+    status
 }
 
-impl TransportTm for MemTm {
-    fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error> {
-        let address = MemAddress::parse(address)?;
-        let own = Listed { link: link.clone(), work: Arc::clone(&self.crew.work) };
-        LISTED.enlist(address, &own)?;
-        self.address = Some(address);
-        let carrier: Arc<dyn Carrier> = Arc::new(MemCarrier(address));
-        self.crew.start(&own, &carrier)
+impl Carrier for Copies {
+    type Address = MemAddress;
+
+    fn directory() -> &'static Directory<MemAddress> {
+        &LISTED
     }
 
-    fn stop(&mut self, _: &mut TmFront) -> Result<(), Error> {
-        self.crew.work.stop();
-        Ok(())
+    fn parse(text: &str) -> Result<MemAddress, Error> {
+        MemAddress::parse(text)
     }
 
-    fn wake(&mut self) {
-        self.crew.work.wake();
+    fn encode(descriptor: &Descriptor<MemAddress>) -> BulkDescriptor {
+        descriptor.encode()
     }
 
-    fn canonical_address(&self, address: &str) -> Result<String, Error> {
-        MemAddress::parse(address).map(|address| address.to_string())
+    fn decode(descriptor: &BulkDescriptor) -> Result<Descriptor<MemAddress>, Errno> {
+        Descriptor::<MemAddress>::decode(descriptor).map_err(|error| error.errno())
     }
 
-    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
-        let Some(passive) = self.address else { return Ok(None) };
-        self.crew.add(front, id, |&Passive { id, length_bytes, initiator }| {
-            let initiator = initiator.map(|end_point| MemAddress::parse(end_point.address())).transpose()?;
-            Ok(MemDescriptor { id, length_bytes, passive, initiator }.encode())
+    fn send(&self, own: &Listed<MemAddress>, to: MemAddress, memory: &Memory, length_bytes: u64) -> Status {
+        crew::receive(&find(own, to)?, &own.address, length_bytes, |room| {
+            // The crew has seen that there is room.
+            let _ = room.copy_from(memory, length_bytes);
         })
     }
 
-    fn del(&mut self, front: &mut TmFront, id: BufferId) {
-        self.crew.del(front, id);
+    fn read(
+        &self,
+        own: &Listed<MemAddress>,
+        from: &Descriptor<MemAddress>,
+        memory: &mut Memory,
+    ) -> Result<u64, Errno> {
+        serve(own, from, 0, |source| memory.copy_from(source, from.length_bytes))?;
+        Ok(from.length_bytes)
     }
 
-    fn finish(self: Box<Self>) {
-        if let Some(address) = self.address {
-            LISTED.delist(address, &self.crew.work);
-        }
-        self.crew.finish();
+    fn write(
+        &self,
+        own: &Listed<MemAddress>,
+        to: &Descriptor<MemAddress>,
+        memory: &Memory,
+        length_bytes: u64,
+    ) -> Status {
+        serve(own, to, length_bytes, |room| room.copy_from(memory, length_bytes))
     }
 }

@@ -1,16 +1,18 @@
 //! What the server does for the calls of others, whose every word may be a lie.
 
+use super::address::RpcAddress;
 use super::message::{self, Fault, Procedure};
 use super::program::{self, MESSAGE_MAX_BYTES, NoDescriptor, RpcDescriptor, SEGMENT_MAX_BYTES, put_status};
 use super::xdr::{Decoder, put_opaque, put_word};
 use super::{LISTED, record};
-use crate::buffer::{Operation, part};
+use crate::crew;
 use crate::crew::directory::Listed;
-use crate::crew::work::{Item, take_receive};
+use crate::crew::work::Item;
 use crate::errno::{Errno, Status};
-use crate::queue::{QueueType, QueuedBuffer};
-use crate::transport::Completion;
-use crate::{tm::TmState, transport::TmFront};
+use crate::memory::part;
+use crate::operation::Operation;
+use crate::queue::{BufferId, QueueType};
+use crate::transport::{Completion, QueuedBuffer, TmFront};
 
 /// The record that answers a call; `None` for what is no call, after which there is no use in the connection.
 pub(super) fn answer(call: &[u8]) -> Option<Vec<u8>> {
@@ -80,20 +82,13 @@ fn descriptor(arguments: &mut Decoder<'_>) -> Result<Result<RpcDescriptor, Errno
 fn receive(from: [u32; 3], to: [u32; 3], bytes: &[u8]) -> Status {
     let from = program::address(from).ok_or(Errno::Invalid)?;
     let target = program::address(to).and_then(|to| LISTED.find(to)).ok_or(Errno::NetworkUnreachable)?;
-    let (id, mut room) = take_receive(&target)?;
-    let fits = room.size_bytes() >= bytes.len() as u64;
-    let status = if fits { Ok(()) } else { Err(Errno::MessageSize) };
-    if status.is_ok() {
+    crew::receive(&target, &from, bytes.len() as u64, |room| {
         room.fill(bytes);
-    }
-    let end_point = status.is_ok().then(|| target.link.end_point(&from.to_string()));
-    let completion = Completion { end_point, ..Completion::new(id, status, bytes.len() as u64) };
-    target.work.push(Item::Done(completion.memory(room)));
-    status
+    })
 }
 
 /// The transfer machine that has the passive buffer.
-fn target(descriptor: &RpcDescriptor) -> Result<Listed, Errno> {
+fn target(descriptor: &RpcDescriptor) -> Result<Listed<RpcAddress>, Errno> {
     LISTED.find(descriptor.passive).ok_or(Errno::NetworkUnreachable)
 }
 
@@ -103,11 +98,7 @@ fn passive<'a>(
     descriptor: &RpcDescriptor,
     queue: QueueType,
 ) -> Result<&'a mut QueuedBuffer, Errno> {
-    if front.state() != TmState::Started {
-        return Err(Errno::NetworkUnreachable);
-    }
-    let found = if descriptor.id.queue == queue { front.queued(descriptor.id) } else { None };
-    let queued = found.filter(|queued| queued.is_usable()).ok_or(Errno::NotFound)?;
+    let queued = front.passive(BufferId { queue, ..descriptor.id })?;
     let stated = descriptor.initiator.map(|stated| stated.to_string());
     match queued.operation().end_point() {
         Some(initiator) if stated.as_deref() != Some(initiator.address()) => Err(Errno::AccessDenied),
@@ -138,7 +129,7 @@ fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result
         let &Operation::PassiveSend { length_bytes, .. } = queued.operation() else {
             return Err(Refusal::Status(Errno::NotFound));
         };
-        let pieces = part(queued.buffer.memory().segments(), offset, length_bytes).next();
+        let pieces = part(queued.memory().segments(), offset, length_bytes).next();
         let piece = pieces.ok_or(Errno::Invalid)?;
         results.try_reserve(piece.len() + 64).map_err(|_| Refusal::Fault(Fault::System))?;
         let is_last = offset + piece.len() as u64 == length_bytes;
@@ -159,7 +150,7 @@ fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result
 /// Writes the next part of a passive buffer. With the last one the buffer has served.
 fn put(descriptor: &RpcDescriptor, offset: u64, bytes: &[u8]) -> Status {
     let target = target(descriptor)?;
-    let total = u64::from(descriptor.total_bytes);
+    let total = descriptor.length_bytes;
     let end = offset + bytes.len() as u64;
     let (completion, status) = target.link.with_front(|front| {
         let queued = passive(front, descriptor, QueueType::PassiveReceive)?;
@@ -172,7 +163,7 @@ fn put(descriptor: &RpcDescriptor, offset: u64, bytes: &[u8]) -> Status {
             () => Ok(()),
         };
         if status.is_ok() {
-            queued.buffer.memory_mut().fill_at(offset, bytes);
+            queued.memory_mut().fill_at(offset, bytes);
             queued.received_bytes = end;
             if end < total {
                 return Ok((None, status));

@@ -27,29 +27,21 @@ mod xdr;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lnet_user::locks::{Mutex, MutexGuard};
 
-use crate::buffer::BulkDescriptor;
-use crate::crew::directory::{Directory, Listed};
-use crate::crew::work::{Carrier, Crew, Passive};
+use crate::crew::Crew;
+use crate::crew::directory::Directory;
 use crate::errno::{Errno, Error};
-use crate::queue::BufferId;
-use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
-use crate::{
-    tm::{TmLink, TmState},
-    transport::TmFront,
-};
+use crate::memory::Limits;
+use crate::transport::{TmLink, Transport, TransportDomain, TransportTm};
 
 use address::RpcAddress;
 use connection::Connections;
-use operate::Caller;
-use program::{DESCRIPTOR_BYTES, RpcDescriptor};
-use server::ServerSpec;
+use program::DESCRIPTOR_BYTES;
 
 /// What buffers of rpc may be at most.
 pub const LIMITS: Limits = Limits {
@@ -147,18 +139,18 @@ impl Transport for RpcTransport {
 
     fn create_domain(&self) -> Result<Box<dyn TransportDomain>, Error> {
         let connections = Connections::new(self.call_timeout);
-        let shared = Arc::new(DomainShared { transport: *self, connections, watched: Mutex::default() });
+        let calls = Arc::new(Calls { transport: *self, connections, watched: Mutex::default() });
         let (stop, stopped) = mpsc::channel();
-        let skulker = Arc::clone(&shared);
+        let skulker = Arc::clone(&calls);
         let thread = std::thread::Builder::new().name("rpc-skulker".to_owned());
         let thread = thread.spawn(move || skulker.skulk(&stopped));
         let thread = thread.map_err(|error| Error::new(Errno::NoMemory, format!("no thread: {error}")))?;
-        Ok(Box::new(RpcDomain { shared, skulker: Some((stop, thread)) }))
+        Ok(Box::new(RpcDomain { calls, skulker: Some((stop, thread)) }))
     }
 }
 
-/// What the transfer machines and the skulker of a domain share.
-struct DomainShared {
+/// The calls of a domain: what its transfer machines and its skulker share.
+struct Calls {
     transport: RpcTransport,
     connections: Connections,
     /// Those whose deadlines the skulker looks at. Their locks are taken under this one, which is never taken
@@ -166,7 +158,7 @@ struct DomainShared {
     watched: Mutex<Vec<TmLink>>,
 }
 
-impl DomainShared {
+impl Calls {
     fn watched(&self) -> MutexGuard<'_, Vec<TmLink>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,7 +183,7 @@ impl DomainShared {
 }
 
 struct RpcDomain {
-    shared: Arc<DomainShared>,
+    calls: Arc<Calls>,
     skulker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -202,111 +194,15 @@ impl Drop for RpcDomain {
             // A panic has been printed by then.
             let _ = thread.join();
         }
-        self.shared.connections.flush();
+        self.calls.connections.flush();
     }
 }
 
 impl TransportDomain for RpcDomain {
     fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error> {
-        let crew = Crew::new(self.shared.transport.workers);
-        Ok(Box::new(RpcTm { domain: Arc::clone(&self.shared), crew, address: None }))
+        Ok(Box::new(Crew::new(Arc::clone(&self.calls), self.calls.transport.workers)))
     }
 }
 
 /// All transfer machines of the process that were started.
 static LISTED: Directory<RpcAddress> = Directory::new();
-
-struct RpcTm {
-    domain: Arc<DomainShared>,
-    crew: Crew,
-    address: Option<RpcAddress>,
-}
-
-/// The work of one transfer machine.
-struct RpcCarrier {
-    domain: Arc<DomainShared>,
-    address: RpcAddress,
-    /// The server runs for this one too.
-    has_server: AtomicBool,
-}
-
-impl Carrier for RpcCarrier {
-    fn start(&self, own: &Listed) {
-        // A stop may have overtaken the start.
-        if own.link.with_front(|front| front.state()) != TmState::Starting {
-            return;
-        }
-        let RpcTransport { connections_max, call_timeout, .. } = self.domain.transport;
-        let spec = ServerSpec { connections_max, record_timeout: call_timeout };
-        match server::acquire(self.address.server, spec) {
-            Ok(()) => {
-                self.has_server.store(true, Ordering::Relaxed);
-                self.domain.watched().push(own.link.clone());
-                own.link.post_started(&self.address.to_string());
-            }
-            Err(errno) => {
-                LISTED.delist(self.address, &own.work);
-                own.link.post_failed(errno);
-                own.work.end();
-            }
-        }
-    }
-
-    fn operate(&self, own: &Listed, id: BufferId) {
-        Caller { connections: &self.domain.connections, address: self.address }.operate(own, id);
-    }
-
-    fn stop(&self, own: &Listed) {
-        LISTED.delist(self.address, &own.work);
-        self.domain.unwatch(&own.link);
-        if self.has_server.swap(false, Ordering::Relaxed) {
-            server::release();
-        }
-    }
-}
-
-impl TransportTm for RpcTm {
-    fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error> {
-        let address = RpcAddress::parse(address)?;
-        let own = Listed { link: link.clone(), work: Arc::clone(&self.crew.work) };
-        LISTED.enlist(address, &own)?;
-        self.address = Some(address);
-        let domain = Arc::clone(&self.domain);
-        let carrier: Arc<dyn Carrier> =
-            Arc::new(RpcCarrier { domain, address, has_server: AtomicBool::new(false) });
-        self.crew.start(&own, &carrier)
-    }
-
-    fn stop(&mut self, _: &mut TmFront) -> Result<(), Error> {
-        self.crew.work.stop();
-        Ok(())
-    }
-
-    fn wake(&mut self) {
-        self.crew.work.wake();
-    }
-
-    fn canonical_address(&self, address: &str) -> Result<String, Error> {
-        RpcAddress::parse(address).map(|address| address.to_string())
-    }
-
-    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
-        let Some(passive) = self.address else { return Ok(None) };
-        self.crew.add(front, id, |&Passive { id, length_bytes, initiator }| {
-            let initiator = initiator.map(|end_point| RpcAddress::parse(end_point.address())).transpose()?;
-            // A buffer has far less than 4 GiB.
-            Ok(RpcDescriptor { id, initiator, passive, total_bytes: length_bytes as u32 }.encode())
-        })
-    }
-
-    fn del(&mut self, front: &mut TmFront, id: BufferId) {
-        self.crew.del(front, id);
-    }
-
-    fn finish(self: Box<Self>) {
-        if let Some(address) = self.address {
-            LISTED.delist(address, &self.crew.work);
-        }
-        self.crew.finish();
-    }
-}

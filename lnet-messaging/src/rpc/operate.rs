@@ -1,16 +1,16 @@
 //! Messages and bulk operations of rpc, on a worker of the transfer machine that asked for them.
 
 use super::address::RpcAddress;
-use super::connection::Connections;
 use super::message::Procedure;
 use super::program::{self, RpcDescriptor, SEGMENT_MAX_BYTES, put_address};
+use super::server::{self, ServerSpec};
 use super::xdr::{Decoder, Garbage, put_opaque, put_word};
-use crate::buffer::{BulkDescriptor, Memory, part};
-use crate::crew::directory::Listed;
-use crate::crew::work::{Task, take_task};
-use crate::errno::{Errno, Status};
-use crate::queue::{BufferId, QueueType};
-use crate::transport::Completion;
+use super::{Calls, LISTED, RpcTransport};
+use crate::crew::Carrier;
+use crate::crew::directory::{Directory, Listed};
+use crate::errno::{Errno, Error, Status};
+use crate::memory::{Memory, part};
+use crate::operation::BulkDescriptor;
 
 /// Results that cannot be decoded.
 impl From<Garbage> for Errno {
@@ -19,53 +19,50 @@ impl From<Garbage> for Errno {
     }
 }
 
-/// The calls of a transfer machine.
-pub(super) struct Caller<'a> {
-    pub(super) connections: &'a Connections,
-    pub(super) address: RpcAddress,
-}
+impl Carrier for Calls {
+    type Address = RpcAddress;
 
-impl Caller<'_> {
-    /// Carries out the operation of a buffer that sends or is active.
-    pub(super) fn operate(&self, own: &Listed, id: BufferId) {
-        let Some((task, mut memory)) = take_task(own, id) else { return };
-        let (status, length_bytes) = match task {
-            Task::Send { to, length_bytes } => (self.send(&to, &memory, length_bytes), 0),
-            Task::Read { from } => match self.read(&from, &mut memory) {
-                Ok(length_bytes) => (Ok(()), length_bytes),
-                Err(errno) => (Err(errno), 0),
-            },
-            Task::Write { to, length_bytes } => (self.write(&to, &memory, length_bytes), 0),
-        };
-        own.link.post(Completion::new(id, status, length_bytes).memory(memory));
+    fn directory() -> &'static Directory<RpcAddress> {
+        &LISTED
     }
 
-    fn send(&self, to: &str, memory: &Memory, length_bytes: u64) -> Status {
-        let to = RpcAddress::parse(to).map_err(|error| error.errno())?;
+    fn parse(text: &str) -> Result<RpcAddress, Error> {
+        RpcAddress::parse(text)
+    }
+
+    fn encode(descriptor: &RpcDescriptor) -> BulkDescriptor {
+        descriptor.encode()
+    }
+
+    fn decode(descriptor: &BulkDescriptor) -> Result<RpcDescriptor, Errno> {
+        RpcDescriptor::decode(descriptor)
+    }
+
+    /// Has the server of the process run for this transfer machine too, and the skulker look at its
+    /// deadlines.
+    fn open(&self, own: &Listed<RpcAddress>) -> Result<(), Errno> {
+        let RpcTransport { connections_max, call_timeout, .. } = self.transport;
+        server::acquire(own.address.server, ServerSpec { connections_max, record_timeout: call_timeout })?;
+        self.watched().push(own.link.clone());
+        Ok(())
+    }
+
+    fn close(&self, own: &Listed<RpcAddress>) {
+        self.unwatch(&own.link);
+        server::release();
+    }
+
+    fn send(&self, own: &Listed<RpcAddress>, to: RpcAddress, memory: &Memory, length_bytes: u64) -> Status {
         let put = |arguments: &mut Vec<u8>| {
-            put_address(arguments, self.address);
+            put_address(arguments, own.address);
             put_address(arguments, to);
             put_opaque(arguments, length_bytes as usize, part(memory.segments(), 0, length_bytes));
         };
         self.connections.call(to.server, Procedure::Message, put, status)
     }
 
-    /// The descriptor of an operation in this direction that this transfer machine may carry out.
-    fn descriptor(&self, descriptor: &BulkDescriptor, active: QueueType) -> Result<RpcDescriptor, Errno> {
-        let descriptor = RpcDescriptor::decode(descriptor)?;
-        if descriptor.id.queue.inverse() != Some(active) {
-            return Err(Errno::NotPermitted);
-        }
-        match descriptor.initiator {
-            Some(initiator) if initiator != self.address => Err(Errno::AccessDenied),
-            _ => Ok(descriptor),
-        }
-    }
-
-    /// Returns the number of bytes read.
-    fn read(&self, from: &BulkDescriptor, memory: &mut Memory) -> Result<u64, Errno> {
-        let descriptor = self.descriptor(from, QueueType::ActiveReceive)?;
-        let total = u64::from(descriptor.total_bytes);
+    fn read(&self, _: &Listed<RpcAddress>, from: &RpcDescriptor, memory: &mut Memory) -> Result<u64, Errno> {
+        let total = from.length_bytes;
         if memory.size_bytes() < total {
             return Err(Errno::TooBig);
         }
@@ -73,7 +70,7 @@ impl Caller<'_> {
         // A part ends with a segment: a server that needs more calls breaks the protocol.
         for _ in 0..super::LIMITS.segments {
             let put = |arguments: &mut Vec<u8>| {
-                descriptor.put(arguments);
+                from.put(arguments);
                 put_word(arguments, offset as u32);
             };
             let take = |results: &[u8]| {
@@ -89,8 +86,7 @@ impl Caller<'_> {
                 memory.fill_at(offset, bytes);
                 Ok((bytes.len() as u64, is_last))
             };
-            let (length, is_last) =
-                self.connections.call(descriptor.passive.server, Procedure::Get, put, take)?;
+            let (length, is_last) = self.connections.call(from.passive.server, Procedure::Get, put, take)?;
             offset += length;
             match (is_last, length) {
                 (true, _) if offset == total => return Ok(total),
@@ -101,18 +97,23 @@ impl Caller<'_> {
         Err(Errno::Protocol)
     }
 
-    fn write(&self, to: &BulkDescriptor, memory: &Memory, length_bytes: u64) -> Status {
-        let descriptor = self.descriptor(to, QueueType::ActiveSend)?;
-        // That is how the other end learns which part is the last. A buffer has far less than 4 GiB.
-        let descriptor = RpcDescriptor { total_bytes: length_bytes as u32, ..descriptor };
+    fn write(
+        &self,
+        _: &Listed<RpcAddress>,
+        to: &RpcDescriptor,
+        memory: &Memory,
+        length_bytes: u64,
+    ) -> Status {
+        // The length tells the other end which part is the last.
+        let to = RpcDescriptor { length_bytes, ..*to };
         let mut offset = 0;
         for piece in part(memory.segments(), 0, length_bytes) {
             let put = |arguments: &mut Vec<u8>| {
-                descriptor.put(arguments);
+                to.put(arguments);
                 put_word(arguments, offset);
                 put_opaque(arguments, piece.len(), [piece].into_iter());
             };
-            self.connections.call(descriptor.passive.server, Procedure::Put, put, status)?;
+            self.connections.call(to.passive.server, Procedure::Put, put, status)?;
             offset += piece.len() as u32;
         }
         Ok(())

@@ -14,8 +14,9 @@ use std::net::Ipv4Addr;
 
 use super::address::RpcAddress;
 use super::xdr::{Decoder, Garbage, put_hyper, put_word};
-use crate::buffer::BulkDescriptor;
+use crate::crew::Descriptor;
 use crate::errno::{Errno, Status};
+use crate::operation::BulkDescriptor;
 use crate::queue::{BufferId, QueueType};
 
 /// Most bytes of a part of bulk data, and of a segment.
@@ -27,15 +28,8 @@ pub(super) const DESCRIPTOR_BYTES: usize = 40;
 /// Most bytes of a record: a message, and what stands around it.
 pub(super) const RECORD_MAX_BYTES: usize = MESSAGE_MAX_BYTES + 1024;
 
-/// What a descriptor says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RpcDescriptor {
-    pub(super) id: BufferId,
-    /// The only one that may use it.
-    pub(super) initiator: Option<RpcAddress>,
-    pub(super) passive: RpcAddress,
-    pub(super) total_bytes: u32,
-}
+/// What a descriptor says. A buffer has far less than 4 GiB, of which the wire tells.
+pub(super) type RpcDescriptor = Descriptor<RpcAddress>;
 
 /// Why there is no descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +55,7 @@ impl RpcDescriptor {
         }
         put_address(to, self.passive);
         put_word(to, self.id.queue.number());
-        put_word(to, self.total_bytes);
+        put_word(to, self.length_bytes as u32);
     }
 
     /// # Errors
@@ -70,7 +64,7 @@ impl RpcDescriptor {
         let number = decoder.hyper()?;
         let initiator = words(decoder)?;
         let passive = words(decoder)?;
-        let [queue, total_bytes] = [decoder.word()?, decoder.word()?];
+        let [queue, length_bytes] = [decoder.word()?, decoder.word()?];
         let queue = QueueType::from_number(queue).filter(|queue| queue.is_passive());
         let initiator = match initiator {
             [0, 0, 0] => None,
@@ -79,7 +73,7 @@ impl RpcDescriptor {
         let (Some(queue), Some(passive)) = (queue, address(passive)) else {
             return Err(NoDescriptor::Invalid);
         };
-        Ok(Self { id: BufferId { queue, number }, initiator, passive, total_bytes })
+        Ok(Self { id: BufferId { queue, number }, initiator, passive, length_bytes: length_bytes.into() })
     }
 
     /// As the application has it.

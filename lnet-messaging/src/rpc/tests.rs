@@ -8,8 +8,8 @@ use super::message::{self, Procedure, put_call};
 use super::program::{self, NoDescriptor, RpcDescriptor, put_address, put_status};
 use super::xdr::{Decoder, put_hyper, put_opaque, put_word};
 use super::{handlers, record};
-use crate::buffer::BulkDescriptor;
 use crate::errno::Errno;
+use crate::operation::BulkDescriptor;
 use crate::queue::{BufferId, QueueType};
 
 /// Bytes from words.
@@ -26,7 +26,7 @@ fn descriptor() -> RpcDescriptor {
         id: BufferId { queue: QueueType::PassiveSend, number: 0x0102_0304_0506_0708 },
         initiator: Some(address("10.0.0.2:258:3")),
         passive: address("127.0.0.1:988:4660"),
-        total_bytes: 0x000A_0B0C,
+        length_bytes: 0x000A_0B0C,
     }
 }
 
@@ -130,11 +130,11 @@ fn descriptors() -> impl Strategy<Value = RpcDescriptor> {
     let queue = prop_oneof![Just(QueueType::PassiveSend), Just(QueueType::PassiveReceive)];
     let initiator = proptest::option::of(addresses());
     (queue, any::<u64>(), initiator, addresses(), any::<u32>()).prop_map(
-        |(queue, number, initiator, passive, total_bytes)| RpcDescriptor {
+        |(queue, number, initiator, passive, length_bytes)| RpcDescriptor {
             id: BufferId { queue, number },
             initiator,
             passive,
-            total_bytes,
+            length_bytes: length_bytes.into(),
         },
     )
 }

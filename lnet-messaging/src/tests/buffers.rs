@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::fake::{Fake, Made, PATIENCE, await_state};
-use crate::transport::{Completion, Outcome};
+use crate::transport::{Completion, Outcome, Report};
 use crate::{
     Added, Addition, Buffer, BufferEvent, BufferId, BulkDescriptor, Callback, Errno, Handler, Memory,
     Operation, QueueStats, QueueType, QueuedState, StopMode, TmState, TransferMachine,
@@ -72,8 +72,8 @@ fn if_01_a_descriptor_is_copied_and_freed() {
 fn if_03_buffers_are_registered_with_the_transport() {
     let made = Made::new();
     made.fake.calls();
-    let shared = Arc::clone(made.domain.shared());
-    let is_locked = move || shared.is_locked();
+    let domain = made.domain.clone();
+    let is_locked = move || domain.is_locked();
     let buffers: Vec<Buffer> = made.fake.under(is_locked.clone(), || (0..6).map(|_| made.buffer()).collect());
     assert!(!is_locked());
     assert_eq!((made.fake.calls(), made.domain.buffer_count()), (vec!["register".to_owned(); 6], 6));
@@ -391,7 +391,7 @@ fn a_callback_does_not_finish_its_transfer_machine_and_finish_waits_for_it() {
     let (link, success) = (made.fake.link(), made.success(added.id, 1));
     let poster = std::thread::spawn(move || link.post(success));
     entered.recv().unwrap();
-    made.fake.link().post_failed(Errno::Io);
+    made.fake.link().report(Report::Failed(Errno::Io));
     made.tm_event();
     let tm = made.tm.clone();
     let finisher = std::thread::spawn(move || tm.finish());

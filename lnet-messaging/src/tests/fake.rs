@@ -4,15 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::buffer::{BulkDescriptor, Memory};
 use crate::errno::{Errno, Error};
+use crate::memory::{Limits, Memory};
+use crate::operation::BulkDescriptor;
 use crate::queue::BufferId;
-use crate::transport::{Completion, Limits, Transport, TransportDomain, TransportTm};
-use crate::{Domain, Event, Events, Handler, TmEvent};
-use crate::{
-    tm::{TmLink, TmState, TransferMachine},
-    transport::TmFront,
-};
+use crate::transport::{Completion, Report, TmFront, TmLink, Transport, TransportDomain, TransportTm};
+use crate::{Domain, Event, Events, Handler, TmEvent, TmState, TransferMachine};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -172,7 +169,7 @@ impl TransportTm for FakeTm {
         refused(self.fake.plan(|plan| plan.refuse_start))?;
         if !self.fake.plan(|plan| plan.holds_start) {
             let (link, address) = (link.clone(), address.to_owned());
-            std::thread::spawn(move || link.post_started(&address));
+            std::thread::spawn(move || link.report(Report::Started(&address)));
         }
         Ok(())
     }
@@ -186,7 +183,7 @@ impl TransportTm for FakeTm {
             while !link.with_front(|front| front.is_quiet()) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            link.post_stopped();
+            link.report(Report::Stopped);
         });
         Ok(())
     }

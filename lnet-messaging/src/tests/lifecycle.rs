@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use super::fake::{Fake, Ignore, LIMITS, Made, PATIENCE, await_state};
 use crate::domain::all_are_locked;
-use crate::transport::{Completion, Limits, Transport};
+use crate::transport::{Completion, Report, Transport};
 use crate::{
-    Domain, Errno, Handler, MemTransport, Memory, Operation, Registry, StopMode, TmEvent, TmState,
+    Domain, Errno, Handler, Limits, MemTransport, Memory, Operation, Registry, StopMode, TmEvent, TmState,
     TransferMachine,
 };
 
@@ -20,7 +20,7 @@ fn if_02_a_domain_has_the_limits_of_its_transport() {
     let domain = fake.under(all_are_locked, || fake.domain());
     assert_eq!((fake.calls(), *domain.limits()), (vec!["create_domain".to_owned()], LIMITS));
     // Nothing is locked any more.
-    assert!(!domain.shared().is_locked());
+    assert!(!domain.is_locked());
     drop(fake.domain());
     domain.finish().unwrap();
 
@@ -185,8 +185,8 @@ fn if_15_synchronous_delivery_reaches_the_transport() {
     fake.plan(|plan| plan.supports_synchronous = true);
     let mut made = Made::of(fake);
     let fake = made.fake.clone();
-    let link = made.tm.link();
-    fake.under(move || link.is_locked(), || made.tm.deliver_synchronously().unwrap());
+    let tm = made.tm.clone();
+    fake.under(move || tm.is_locked(), || made.tm.deliver_synchronously().unwrap());
     assert_eq!(made.tm.deliver_synchronously().unwrap_err().errno(), Errno::Busy);
     assert_eq!(made.tm.is_pending().unwrap_err().errno(), Errno::NotPermitted, "not started");
     made.tm.start("own").unwrap();
@@ -194,14 +194,14 @@ fn if_15_synchronous_delivery_reaches_the_transport() {
     made.await_state(TmState::Started);
     made.fake.calls();
     let count = Arc::new(Count(AtomicU32::new(0)));
-    let link = fake.link();
-    let is_locked = move || link.is_locked();
+    let tm = made.tm.clone();
+    let is_locked = move || tm.is_locked();
     fake.under(is_locked, || {
         assert!(!made.tm.is_pending().unwrap());
         made.tm.deliver_all().unwrap();
         made.tm.notify(Waker::from(Arc::clone(&count))).unwrap();
     });
-    assert!(!fake.link().is_locked());
+    assert!(!made.tm.is_locked());
     assert_eq!(made.fake.calls(), ["is_pending", "next_pending", "notify"]);
     made.fake.plan(|plan| plan.waker.take()).unwrap().wake();
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
@@ -273,7 +273,7 @@ fn if_19_a_stop_overtakes_the_start_comes_before_it_and_may_fail() {
     made.tm.start("own").unwrap();
     assert_eq!(made.tm.state(), TmState::Starting);
     made.tm.stop(StopMode::Abort).unwrap();
-    made.fake.link().post_started("own");
+    made.fake.link().report(Report::Started("own"));
     assert!(matches!(made.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
     made.await_state(TmState::Stopped);
     assert!(made.events.try_next().is_none() && made.tm.end_point_addresses().is_empty());
@@ -311,11 +311,11 @@ fn a_start_that_fails_later_is_told_and_so_is_trouble() {
     fake.plan(|plan| plan.holds_start = true);
     let mut made = Made::of(fake);
     made.tm.start("own").unwrap();
-    made.fake.link().post_failed(Errno::NotFound);
+    made.fake.link().report(Report::Failed(Errno::NotFound));
     let failed =
         TmEvent::StateChange { state: TmState::Failed, status: Err(Errno::NotFound), end_point: None };
     assert_eq!(made.tm_event(), failed);
-    made.fake.link().post_error(Errno::NoBuffers);
+    made.fake.link().report(Report::Trouble(Errno::NoBuffers));
     assert_eq!(made.tm_event(), TmEvent::Error(Errno::NoBuffers));
     made.fake.plan(|plan| plan.link = None);
     made.tm.finish().unwrap();

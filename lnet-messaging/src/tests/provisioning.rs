@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use super::fake::{Fake, Ignore, PATIENCE, await_state};
 use super::pools::SPEC;
 use crate::QueueType::Receive;
-use crate::tm::TmLink;
-use crate::transport::{Completion, Outcome};
+use crate::transport::{Completion, Outcome, TmLink};
 use crate::{
     Attachment, BufferEvent, BufferId, Callback, Domain, Errno, Handler, LockedPool, Operation, Pool,
     PoolHandler, PoolSpec, StopMode, TmEvent, TmState, TransferMachine,
@@ -81,8 +80,8 @@ fn give_back(event: BufferEvent, colour: Option<usize>) {
     }
 }
 
-fn queue(link: &TmLink) -> Vec<(BufferId, u64)> {
-    link.with_front(|front| front.queue(Receive).map(|(id, queued)| (id, queued.buffer.user_data)).collect())
+fn queue(link: &TmLink) -> Vec<BufferId> {
+    link.with_front(|front| front.queue(Receive).map(|(id, _)| id).collect())
 }
 
 /// Length of the receive queue, and the deficit.
@@ -181,8 +180,8 @@ fn pv_07_a_buffer_that_ends_is_made_up_for_before_its_callback() {
     tm.start("own").unwrap();
     await_state(&tm, TmState::Started);
     let link = setup.fake.link();
-    let first = queue(&link)[0].0;
-    link.with_front(|front| front.queued(first).unwrap().buffer.user_data = 9);
+    let first = queue(&link)[0];
+    tm.look_at(first, |buffer, _| buffer.user_data = 9);
     assert!(tm.del(first));
     assert_eq!(lengths.recv().unwrap(), 3);
     await_state(&tm, TmState::Started);
@@ -213,7 +212,8 @@ fn pv_08_each_transfer_machine_gets_its_own_buffer_again() {
         }
         for index in order {
             tms[index].set_receive_queue_length(3).unwrap();
-            let colours: Vec<u64> = queue(&links[index]).into_iter().map(|(_, colour)| colour).collect();
+            let colour = |id| tms[index].look_at(id, |buffer, _| buffer.user_data);
+            let colours: Vec<u64> = queue(&links[index]).into_iter().map(colour).collect();
             assert_eq!(colours, [0, 0, index as u64 + 1]);
         }
         drop(links);
@@ -246,11 +246,16 @@ fn pv_10_and_pv_11_buffers_are_added_as_attached_and_retained_ones_are_not_made_
             let Operation::Receive { min_receive_bytes: 16, max_messages: 3 } = queued.operation() else {
                 panic!("{:?}", queued.operation());
             };
-            assert_eq!(queued.buffer.pool(), Some(&setup.pool));
-            assert!(queued.callback.is_some() && queued.deadline().is_none());
+            assert!(queued.deadline().is_none());
         }
     });
-    let (id, _) = queue(&link)[0];
+    for id in queue(&link) {
+        tm.look_at(id, |buffer, callback| {
+            assert_eq!(buffer.pool(), Some(&setup.pool));
+            assert!(callback.is_some());
+        });
+    }
+    let id = queue(&link)[0];
     setup.fake.calls();
     let end_point = Some(link.end_point("sender"));
     let outcome = Outcome::Retained(Box::new(()));

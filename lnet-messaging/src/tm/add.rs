@@ -1,13 +1,73 @@
 //! Buffers are added to queues, and their end is asked for.
 
+use std::fmt;
 use std::time::Instant;
 
-use super::{LockedTm, StopMode, TmFront, TmLink, TmState, TransferMachine};
-use crate::buffer::{Added, Addition, Buffer, NotAdded, Operation};
-use crate::domain::DomainShared;
+use super::{Callback, LockedTm, Owned, StopMode, TransferMachine};
+use crate::buffer::Buffer;
+use crate::domain::Domain;
 use crate::errno::{Errno, Error};
-use crate::queue::{BufferId, Flags, QueuedBuffer};
-use std::sync::Arc;
+use crate::operation::{BulkDescriptor, Operation};
+use crate::queue::BufferId;
+use crate::transport::{TmFront, TmState};
+
+/// A buffer's addition to a queue.
+#[derive(Debug)]
+pub struct Addition {
+    pub(crate) operation: Operation,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) callback: Option<Callback>,
+}
+
+impl From<Operation> for Addition {
+    fn from(operation: Operation) -> Self {
+        Self { operation, deadline: None, callback: None }
+    }
+}
+
+impl Addition {
+    /// Has the operation end with [`Errno::TimedOut`] if it is not over by then: not earlier, and somewhat
+    /// later.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Has events of the buffer go to this callback, instead of the transfer machine's
+    /// [`Handler`](crate::Handler).
+    #[must_use]
+    pub fn callback(mut self, callback: &Callback) -> Self {
+        self.callback = Some(callback.clone());
+        self
+    }
+}
+
+/// A buffer that is queued.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Added {
+    /// Names this use of it.
+    pub id: BufferId,
+    /// Of a passive buffer: for the other end. It is usable already.
+    pub descriptor: Option<BulkDescriptor>,
+}
+
+/// A refusal that hands the buffer back.
+#[derive(Debug)]
+pub struct NotAdded {
+    /// Why.
+    pub error: Error,
+    /// The buffer.
+    pub buffer: Buffer,
+}
+
+impl fmt::Display for NotAdded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for NotAdded {}
 
 impl TransferMachine {
     /// Adds a buffer to the queue of its operation. Its bytes are the layer's until the event that brings it
@@ -32,12 +92,12 @@ impl TransferMachine {
 impl LockedTm {
     pub(super) fn add(
         &mut self,
-        domain: &Arc<DomainShared>,
+        domain: &Domain,
         buffer: Buffer,
         addition: Addition,
         now: Instant,
     ) -> Result<Added, NotAdded> {
-        if let Err(error) = self.front.check(domain, &buffer, &addition, now) {
+        if let Err(error) = check(&self.front, domain, &buffer, &addition, now) {
             return Err(NotAdded { error, buffer });
         }
         let id = self.enqueue(buffer, addition, now);
@@ -54,7 +114,7 @@ impl LockedTm {
     /// Adds these buffers for receiving, as [`LockedTm::add`] does each, and returns those that are refused.
     pub(super) fn add_receives(
         &mut self,
-        domain: &Arc<DomainShared>,
+        domain: &Domain,
         buffers: Vec<Buffer>,
         addition: impl Fn() -> Addition,
         now: Instant,
@@ -62,7 +122,7 @@ impl LockedTm {
         let (mut ids, mut refused) = (Vec::with_capacity(buffers.len()), Vec::new());
         for buffer in buffers {
             let addition = addition();
-            match self.front.check(domain, &buffer, &addition, now) {
+            match check(&self.front, domain, &buffer, &addition, now) {
                 Ok(()) => ids.push(self.enqueue(buffer, addition, now)),
                 Err(error) => refused.push(NotAdded { error, buffer }),
             }
@@ -81,30 +141,18 @@ impl LockedTm {
     }
 
     /// Puts a buffer into its queue; its operation has not begun.
-    fn enqueue(&mut self, buffer: Buffer, addition: Addition, now: Instant) -> BufferId {
+    fn enqueue(&mut self, mut buffer: Buffer, addition: Addition, added_at: Instant) -> BufferId {
         let Addition { operation, deadline, callback } = addition;
-        let queue = operation.queue();
-        let id = self.front.new_id(queue);
-        let queued = QueuedBuffer {
-            buffer,
-            operation,
-            callback,
-            flags: Flags::default(),
-            deadline,
-            added_at: now,
-            messages_received: 0,
-            received_bytes: 0,
-        };
-        self.front.queues[queue as usize].insert(id.number, queued);
-        self.front.deadlines.extend(deadline.map(|deadline| (deadline, id)));
+        let id = self.front.insert(buffer.take_memory(), operation, deadline);
+        self.owned.insert(id.number, Owned { buffer, callback, added_at });
         id
     }
 
     /// Takes a buffer out of its queue whose operation has not begun.
     fn take_back(&mut self, id: BufferId, error: Error) -> NotAdded {
-        let queued = self.front.remove(id);
         // It is there: an addition that is refused posts nothing.
-        let QueuedBuffer { buffer, .. } = queued.expect("a buffer stays queued while it is added");
+        let (_, Owned { buffer, .. }) =
+            self.remove(id, None).expect("a buffer stays queued while it is added");
         NotAdded { error, buffer }
     }
 
@@ -134,66 +182,41 @@ impl LockedTm {
     }
 }
 
-impl TmFront {
-    /// Whether a buffer may be added like this.
-    fn check(
-        &self,
-        domain: &Arc<DomainShared>,
-        buffer: &Buffer,
-        addition: &Addition,
-        now: Instant,
-    ) -> Result<(), Error> {
-        self.expect_state(&[TmState::Started], "a buffer is added")?;
-        if !buffer.belongs_to(domain) {
-            return Err(Error::invalid(
-                "a buffer of another domain: one of the transfer machine's is expected",
-            ));
-        }
-        let size_bytes = buffer.size_bytes();
-        if let Operation::Receive { min_receive_bytes, max_messages } = addition.operation
-            && (!(1..=size_bytes).contains(&min_receive_bytes) || max_messages == 0)
-        {
-            return Err(Error::invalid(format!(
-                "a receive buffer for {max_messages} messages of {min_receive_bytes} bytes: one at least, of 1 to \
-                 {size_bytes} bytes, is expected"
-            )));
-        }
-        let length_bytes = addition.operation.length_bytes();
-        if let Some(length) = length_bytes.filter(|length| !(1..=size_bytes).contains(length)) {
-            return Err(Error::invalid(format!("{length} bytes of data: 1 to {size_bytes} are expected")));
-        }
-        if let Some(end_point) = addition.operation.end_point().filter(|end_point| !self.is_mine(end_point)) {
-            return Err(Error::invalid(format!(
-                "{end_point:?} of another transfer machine: one of this transfer machine is expected"
-            )));
-        }
-        match addition.deadline {
-            Some(deadline) if deadline <= now => {
-                let late = now - deadline;
-                Err(Error::new(Errno::Expired, format!("a deadline {late:?} ago: one to come is expected")))
-            }
-            _ => Ok(()),
-        }
+/// Checks whether a buffer may be added like this.
+fn check(
+    front: &TmFront,
+    domain: &Domain,
+    buffer: &Buffer,
+    addition: &Addition,
+    now: Instant,
+) -> Result<(), Error> {
+    front.expect_state(&[TmState::Started], "a buffer is added")?;
+    if buffer.domain() != domain {
+        return Err(Error::invalid("a buffer of another domain: one of the transfer machine's is expected"));
     }
-}
-
-impl TmLink {
-    /// Has those buffers end whose deadline has passed, and whose data is not being moved. Returns how many.
-    pub fn expire(&self, now: Instant) -> usize {
-        let mut locked = self.shared.lock();
-        let Ok((front, transport)) = locked.parts() else { return 0 };
-        let mut expired = Vec::new();
-        while let Some((_, id)) = front.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
-            front.deadlines.pop_first();
-            // What is being moved ends by itself.
-            if let Some(queued) = front.queued(id).filter(|queued| !queued.flags.in_use) {
-                queued.flags.timed_out = true;
-                expired.push(id);
-            }
+    let size_bytes = buffer.size_bytes();
+    if let Operation::Receive { min_receive_bytes, max_messages } = addition.operation
+        && (!(1..=size_bytes).contains(&min_receive_bytes) || max_messages == 0)
+    {
+        return Err(Error::invalid(format!(
+            "a receive buffer for {max_messages} messages of {min_receive_bytes} bytes: one at least, of 1 to \
+             {size_bytes} bytes, is expected"
+        )));
+    }
+    let length_bytes = addition.operation.length_bytes();
+    if let Some(length) = length_bytes.filter(|length| !(1..=size_bytes).contains(length)) {
+        return Err(Error::invalid(format!("{length} bytes of data: 1 to {size_bytes} are expected")));
+    }
+    if let Some(end_point) = addition.operation.end_point().filter(|end_point| !front.is_mine(end_point)) {
+        return Err(Error::invalid(format!(
+            "{end_point:?} of another transfer machine: one of this transfer machine is expected"
+        )));
+    }
+    match addition.deadline {
+        Some(deadline) if deadline <= now => {
+            let late = now - deadline;
+            Err(Error::new(Errno::Expired, format!("a deadline {late:?} ago: one to come is expected")))
         }
-        for id in &expired {
-            transport.del(front, *id);
-        }
-        expired.len()
+        _ => Ok(()),
     }
 }

@@ -1,10 +1,10 @@
 //! A transfer machine from its initialisation to its end.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{StopMode, TmLink, TmState, TransferMachine};
+use super::{StopMode, TransferMachine};
 use crate::errno::{Errno, Error};
+use crate::transport::{Report, TmState};
 
 impl TransferMachine {
     /// Initialises it once more, after it was finished.
@@ -12,7 +12,7 @@ impl TransferMachine {
     /// # Errors
     /// `EPERM` in any other state; the transport's.
     pub fn initialize(&self) -> Result<(), Error> {
-        self.shared.domain.enlist(&self.shared)
+        self.shared.domain.add_tm(|transport| self.shared.initialize(transport))
     }
 
     /// Confines the transport's threads to these CPUs. A later call replaces an earlier one.
@@ -56,7 +56,7 @@ impl TransferMachine {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "it is started")?;
         locked.front.set_state(TmState::Starting);
-        let link = TmLink::new(Arc::clone(&self.shared));
+        let link = self.link();
         let started = locked.parts().and_then(|(_, transport)| transport.start(&link, address));
         if started.is_err() {
             locked.front.set_state(TmState::Failed);
@@ -77,9 +77,9 @@ impl TransferMachine {
         locked.front.set_state(TmState::Stopping);
         let stopped = if before == TmState::Initialized {
             // The transport has no thread that could post it.
-            let link = TmLink::new(Arc::clone(&self.shared));
+            let link = self.link();
             let thread = std::thread::Builder::new().name("tm-stop".to_owned());
-            let spawned = thread.spawn(move || link.post_stopped());
+            let spawned = thread.spawn(move || link.report(Report::Stopped));
             spawned.map(drop).map_err(|error| Error::new(Errno::NoMemory, format!("no thread: {error}")))
         } else {
             locked.stop(mode)
@@ -122,14 +122,14 @@ impl TransferMachine {
         }
         locked.front.set_state(TmState::Undefined);
         // Dropped without the lock: with a pool go its buffers.
-        let attachment = locked.front.attachment.take();
+        let attachment = locked.provision.attachment.take();
         let transport = locked.transport.take();
         drop(locked);
         drop((own, attachment));
         if let Some(transport) = transport {
             transport.finish();
         }
-        self.shared.domain.delist(&self.shared);
+        self.shared.domain.remove_tm();
         Ok(())
     }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{LockedTm, TmLink, TmShared, TmState, TransferMachine};
-use crate::buffer::{Callback, Operation};
+use super::{Callback, LockedTm, Owned, TmShared, TransferMachine};
 use crate::errno::{Errno, Error};
 use crate::event::{BufferEvent, Content, TmEvent};
+use crate::operation::Operation;
 use crate::queue::QueueType;
-use crate::transport::{Completion, Outcome};
+use crate::transport::{Completion, Linked, Outcome, Report, TmFront, TmState, TransportTm};
 
 thread_local! {
     /// The transfer machine whose callback runs on this thread.
@@ -76,35 +76,50 @@ impl TmShared {
         self.woken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.channel.notify_all();
     }
+}
 
-    fn post(self: &Arc<Self>, completion: Completion) {
+impl Linked for TmShared {
+    fn locked(&self, run: &mut dyn FnMut(&mut TmFront, Option<&mut dyn TransportTm>)) {
+        let mut locked = self.lock();
+        let LockedTm { front, transport, .. } = &mut *locked;
+        match transport {
+            Some(transport) => run(front, Some(transport.as_mut())),
+            None => run(front, None),
+        }
+    }
+
+    fn domain_id(&self) -> usize {
+        self.domain.id()
+    }
+
+    fn post(self: Arc<Self>, completion: Completion) {
         let Some(delivery) = self.lock().complete(completion) else { return };
-        let running = Running::new(self);
+        let tm = TransferMachine::of(self);
+        let running = Running::new(&tm.shared);
         let Delivery { event, callback, operation, wants_provision } = delivery;
         if wants_provision {
-            self.provision();
+            tm.shared.provision();
         }
         let end_point = event.end_point.clone();
-        let tm = TransferMachine::of(self);
         match callback {
             Some(callback) => callback.call(&tm, event),
-            None => self.handler.buffer_event(&tm, event),
+            None => tm.shared.handler.buffer_event(&tm, event),
         }
         drop((end_point, operation));
         drop(running);
     }
 
-    /// Tells the transfer machine's handler, behind `change`, which says whether there is anything to be
-    /// told.
-    fn post_tm(self: &Arc<Self>, change: impl FnOnce(&mut LockedTm) -> Option<TmEvent>) {
+    /// Tells the transfer machine's handler, if the report means anything now.
+    fn report(self: Arc<Self>, report: Report<'_>) {
         let mut locked = self.lock();
-        let Some(event) = change(&mut locked) else { return };
+        let Some(event) = locked.meaning(report) else { return };
         locked.front.callback_count += 1;
         drop(locked);
-        let running = Running::new(self);
-        self.handler.tm_event(&TransferMachine::of(self), &event);
+        let tm = TransferMachine::of(self);
+        let running = Running::new(&tm.shared);
+        tm.shared.handler.tm_event(&tm, &event);
         if matches!(event, TmEvent::StateChange { state: TmState::Started, .. }) {
-            self.provision();
+            tm.shared.provision();
         }
         drop(event);
         drop(running);
@@ -115,8 +130,7 @@ impl LockedTm {
     fn complete(&mut self, completion: Completion) -> Option<Delivery> {
         let Completion { id, mut status, length_bytes, offset_bytes, end_point, outcome } = completion;
         let now = Instant::now();
-        let front = &mut self.front;
-        let Some(queued) = front.queued(id) else {
+        let Some(queued) = self.front.queued(id) else {
             debug_assert!(false, "an event of {id:?}, which is not queued");
             return None;
         };
@@ -126,23 +140,20 @@ impl LockedTm {
         if id.queue == QueueType::Receive && status.is_ok() {
             queued.messages_received += 1;
         }
-        let moved_bytes = queued.operation.length_bytes().unwrap_or(length_bytes);
-        let callback = queued.callback.clone();
-        let (content, operation, in_queue) = match outcome {
+        let moved_bytes = queued.operation().length_bytes().unwrap_or(length_bytes);
+        let (content, callback, operation, in_queue) = match outcome {
             Outcome::Retained(payload) => {
                 debug_assert!(status.is_ok(), "a buffer stays queued after a failure: {status:?}");
-                (Content::Retained(payload), None, None)
+                let callback = self.owned.get(&id.number)?.callback.clone();
+                (Content::Retained(payload), callback, None, None)
             }
             Outcome::Last(memory) => {
-                let queued = front.remove(id)?;
-                let mut buffer = queued.buffer;
-                if let Some(memory) = memory {
-                    buffer.set_memory(memory);
-                }
-                let in_queue = now.saturating_duration_since(queued.added_at);
-                (Content::Last(buffer), Some(queued.operation), Some(in_queue))
+                let (operation, Owned { buffer, callback, added_at }) = self.remove(id, memory)?;
+                let in_queue = now.saturating_duration_since(added_at);
+                (Content::Last(buffer), callback, Some(operation), Some(in_queue))
             }
         };
+        let front = &mut self.front;
         let stats = &mut front.stats[id.queue as usize];
         match status {
             Ok(()) => stats.succeed(moved_bytes),
@@ -154,62 +165,26 @@ impl LockedTm {
         let event = BufferEvent { id, time: now, status, length_bytes, offset_bytes, end_point, content };
         Some(Delivery { event, callback, operation, wants_provision })
     }
-}
 
-impl TmLink {
-    /// Posts what came of a buffer's operation.
-    pub fn post(&self, completion: Completion) {
-        self.shared.post(completion);
-    }
-
-    /// The start went well, under this address in canonical form. A stop that overtook it makes this void.
-    pub fn post_started(&self, address: &str) {
-        self.shared.post_tm(|locked| {
-            if locked.front.state() != TmState::Starting {
-                return None;
-            }
-            locked.front.set_state(TmState::Started);
-            let end_point = Some(locked.front.end_point(address));
-            locked.front.own.clone_from(&end_point);
-            Some(TmEvent::StateChange { state: TmState::Started, status: Ok(()), end_point })
-        });
-    }
-
-    /// The start failed, or the transport broke down.
-    pub fn post_failed(&self, errno: Errno) {
-        self.shared.post_tm(|locked| {
-            use TmState::{Failed, Started, Starting, Stopping};
-            if !matches!(locked.front.state(), Starting | Started | Stopping) {
-                return None;
-            }
-            locked.front.set_state(Failed);
-            Some(TmEvent::StateChange { state: Failed, status: Err(errno), end_point: None })
-        });
-    }
-
-    /// It has stopped: no buffer is queued, and no callback runs.
-    pub fn post_stopped(&self) {
-        self.shared.post_tm(|locked| {
-            if locked.front.state() != TmState::Stopping {
-                return None;
-            }
-            locked.front.set_state(TmState::Stopped);
-            Some(TmEvent::StateChange { state: TmState::Stopped, status: Ok(()), end_point: None })
-        });
-    }
-
-    /// There is trouble that concerns no buffer.
-    pub fn post_error(&self, errno: Errno) {
-        self.shared.post_tm(|_| Some(TmEvent::Error(errno)));
-    }
-
-    /// The transport's next pending event
-    /// ([`TransportTm::next_pending`](crate::transport::TransportTm::next_pending)).
-    #[must_use]
-    pub fn next_pending(&self) -> Option<Completion> {
-        let mut locked = self.shared.lock();
-        let (front, transport) = locked.parts().ok()?;
-        transport.next_pending(front)
+    /// Takes a report. Returns the event that it is, if it means anything in this state.
+    fn meaning(&mut self, report: Report<'_>) -> Option<TmEvent> {
+        use TmState::{Failed, Started, Starting, Stopped, Stopping};
+        let (expected, state, status): (&[TmState], _, _) = match report {
+            Report::Trouble(errno) => return Some(TmEvent::Error(errno)),
+            Report::Started(_) => (&[Starting], Started, Ok(())),
+            Report::Failed(errno) => (&[Starting, Started, Stopping], Failed, Err(errno)),
+            Report::Stopped => (&[Stopping], Stopped, Ok(())),
+        };
+        if !expected.contains(&self.front.state()) {
+            return None;
+        }
+        self.front.set_state(state);
+        let mut end_point = None;
+        if let Report::Started(address) = report {
+            end_point = Some(self.front.end_point(address));
+            self.front.own.clone_from(&end_point);
+        }
+        Some(TmEvent::StateChange { state, status, end_point })
     }
 }
 
@@ -232,13 +207,13 @@ impl TransferMachine {
     pub fn deliver_all(&self) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.expect_synchronous()?;
-        if std::mem::replace(&mut locked.front.is_delivering, true) {
+        if std::mem::replace(&mut locked.is_delivering, true) {
             return Ok(());
         }
         drop(locked);
         let mut delivering = Delivering { tm: &self.shared, has_ended: false };
         while let Some(completion) = delivering.next() {
-            self.shared.post(completion);
+            Arc::clone(&self.shared).post(completion);
         }
         Ok(())
     }
@@ -269,7 +244,7 @@ impl Delivering<'_> {
         let mut locked = self.tm.lock();
         let next = locked.parts().ok().and_then(|(front, transport)| transport.next_pending(front));
         if next.is_none() {
-            locked.front.is_delivering = false;
+            locked.is_delivering = false;
             self.has_ended = true;
         }
         next
@@ -279,7 +254,7 @@ impl Delivering<'_> {
 impl Drop for Delivering<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.tm.lock().front.is_delivering = false;
+            self.tm.lock().is_delivering = false;
         }
     }
 }

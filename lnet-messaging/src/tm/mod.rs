@@ -8,6 +8,7 @@
 mod add;
 mod control;
 mod deliver;
+mod handler;
 mod pooled;
 
 use std::fmt;
@@ -17,34 +18,20 @@ use std::time::Instant;
 
 use lnet_user::locks::{Condvar, Mutex, MutexGuard};
 
-use crate::domain::{Domain, DomainShared};
+use crate::buffer::Buffer;
+use crate::domain::Domain;
 use crate::end_point::{EndPoint, EndPoints};
 use crate::errno::{Errno, Error};
-use crate::event::Handler;
-use crate::queue::{BufferId, Flags, QueueType};
+use crate::memory::Memory;
+use crate::operation::Operation;
+use crate::queue::{BufferId, ByNumber, Flags, QueueType};
 use crate::stats::QueueStats;
-use crate::transport::{TmFront, TransportTm};
+use crate::transport::{TmFront, TmLink, TmState, TransportTm};
 
+pub use add::{Added, Addition, NotAdded};
+pub use handler::{Callback, Handler};
 pub use pooled::Attachment;
-
-/// How far a transfer machine is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TmState {
-    /// Before it is initialised, and after it was finished.
-    Undefined,
-    /// Ready to be set up and started.
-    Initialized,
-    /// Its start was asked for.
-    Starting,
-    /// At work.
-    Started,
-    /// Its end was asked for.
-    Stopping,
-    /// Quiet.
-    Stopped,
-    /// It did not start, or it broke down.
-    Failed,
-}
+use pooled::Provision;
 
 /// How a transfer machine stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,15 +47,8 @@ pub struct TransferMachine {
     shared: Arc<TmShared>,
 }
 
-/// What a transport has of a transfer machine: how it posts what happens. Unlike a handle it does not keep
-/// the transfer machine from stopping.
-#[derive(Clone)]
-pub struct TmLink {
-    shared: Arc<TmShared>,
-}
-
-pub(crate) struct TmShared {
-    domain: Arc<DomainShared>,
+struct TmShared {
+    domain: Domain,
     handler: Arc<dyn Handler>,
     end_points: Arc<EndPoints>,
     /// Receive buffers that the last provisioning pass found none for.
@@ -83,12 +63,24 @@ pub(crate) struct TmShared {
 }
 
 /// What the lock protects.
-pub(crate) struct LockedTm {
+struct LockedTm {
     front: TmFront,
+    /// What of queued buffers is none of the transport's, by the number of their use.
+    owned: ByNumber<Owned>,
     transport: Option<Box<dyn TransportTm>>,
+    provision: Provision,
+    /// A thread delivers events synchronously at the moment.
+    is_delivering: bool,
     /// Threads in [`TransferMachine::wait`]. Where there are none, the end of a callback asks nothing of the
     /// kernel.
     waiting: usize,
+}
+
+/// A queued buffer without its memory.
+struct Owned {
+    buffer: Buffer,
+    callback: Option<Callback>,
+    added_at: Instant,
 }
 
 /// What can be seen of a queued buffer.
@@ -104,7 +96,7 @@ pub struct QueuedState {
 
 impl Clone for TransferMachine {
     fn clone(&self) -> Self {
-        Self::of(&self.shared)
+        Self::of(Arc::clone(&self.shared))
     }
 }
 
@@ -123,15 +115,11 @@ impl fmt::Debug for TransferMachine {
     }
 }
 
-impl fmt::Debug for TmLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TmLink")
-    }
-}
-
 impl Drop for TmShared {
     fn drop(&mut self) {
-        self.domain.delist(self);
+        if self.lock().transport.is_some() {
+            self.domain.remove_tm();
+        }
     }
 }
 
@@ -142,37 +130,41 @@ impl TransferMachine {
     /// The transport's.
     pub fn new(domain: &Domain, handler: Arc<dyn Handler>) -> Result<Self, Error> {
         let end_points = Arc::new(EndPoints::default());
-        let front = TmFront::new(Arc::clone(&end_points));
-        let shared = Arc::new(TmShared {
-            domain: Arc::clone(domain.shared()),
+        let tm = Self::of(Arc::new(TmShared {
+            domain: domain.clone(),
             handler,
-            end_points,
             deficit: AtomicUsize::new(0),
             handle_count: AtomicUsize::new(0),
-            locked: Mutex::new(LockedTm { front, transport: None, waiting: 0 }),
+            locked: Mutex::new(LockedTm {
+                front: TmFront::new(Arc::clone(&end_points), TmState::Undefined),
+                owned: ByNumber::default(),
+                transport: None,
+                provision: Provision::default(),
+                is_delivering: false,
+                waiting: 0,
+            }),
+            end_points,
             channel: Condvar::new(),
             #[cfg(test)]
             woken: AtomicUsize::new(0),
-        });
-        let tm = Self::of(&shared);
+        }));
         tm.initialize()?;
         Ok(tm)
     }
 
-    #[cfg(test)]
-    pub(crate) fn link(&self) -> TmLink {
-        TmLink::new(Arc::clone(&self.shared))
+    fn link(&self) -> TmLink {
+        TmLink::new(Arc::<TmShared>::clone(&self.shared))
     }
 
-    fn of(shared: &Arc<TmShared>) -> Self {
+    fn of(shared: Arc<TmShared>) -> Self {
         shared.handle_count.fetch_add(1, Ordering::AcqRel);
-        Self { shared: Arc::clone(shared) }
+        Self { shared }
     }
 
     /// Its domain.
     #[must_use]
-    pub fn domain(&self) -> Domain {
-        Domain::of(&self.shared.domain)
+    pub fn domain(&self) -> &Domain {
+        &self.shared.domain
     }
 
     /// Its state at this moment.
@@ -215,7 +207,7 @@ impl TransferMachine {
     pub fn queued(&self, id: BufferId) -> Option<QueuedState> {
         let mut locked = self.shared.lock();
         let queued = locked.front.queued(id)?;
-        let (flags, deadline) = (queued.flags, queued.deadline);
+        let (flags, deadline) = (queued.flags, queued.deadline());
         Some(QueuedState { flags, deadline, messages_received: queued.messages_received })
     }
 
@@ -256,20 +248,27 @@ impl TransferMachine {
         self.shared.lock().transport().ok()?.event_room()
     }
 
+    /// Looks at a queued buffer, which has no memory here, and its callback.
+    #[cfg(test)]
+    pub(crate) fn look_at<R>(
+        &self,
+        id: BufferId,
+        look: impl FnOnce(&mut Buffer, Option<&Callback>) -> R,
+    ) -> R {
+        let mut locked = self.shared.lock();
+        let Owned { buffer, callback, .. } = locked.owned.get_mut(&id.number).expect("a queued buffer");
+        look(buffer, callback.as_ref())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.shared.locked.try_lock().is_err()
+    }
+
     /// How often its channel was woken.
     #[cfg(test)]
     pub(crate) fn woken_count(&self) -> usize {
         self.shared.woken.load(Ordering::Relaxed)
-    }
-
-    /// Has its next passive buffer over lnet get this number.
-    #[cfg(any(test, feature = "internals"))]
-    pub(crate) fn set_match_counter(&self, counter: u64) {
-        self.shared
-            .lock()
-            .parts()
-            .into_iter()
-            .for_each(|(_, transport)| transport.set_match_counter(counter));
     }
 
     /// Waits on the transfer machine's channel, which wakes when no callback runs, until `condition` holds or
@@ -303,11 +302,12 @@ impl TmShared {
     }
 
     /// Takes what a transport has made for it. Called under the domain's lock.
-    pub(crate) fn initialize(&self, transport: Box<dyn TransportTm>) -> Result<(), Error> {
+    fn initialize(&self, transport: Box<dyn TransportTm>) -> Result<(), Error> {
         let mut locked = self.lock();
         locked.front.expect_state(&[TmState::Undefined], "it is initialised")?;
-        locked.front = TmFront::new(Arc::clone(&self.end_points));
-        locked.front.set_state(TmState::Initialized);
+        locked.front = TmFront::new(Arc::clone(&self.end_points), TmState::Initialized);
+        locked.provision = Provision::default();
+        locked.is_delivering = false;
         locked.transport = Some(transport);
         self.deficit.store(0, Ordering::Relaxed);
         Ok(())
@@ -327,42 +327,17 @@ impl LockedTm {
             None => Err(finished()),
         }
     }
+
+    /// Takes a buffer out of its queue: what was done with it, and the buffer with its memory, which the
+    /// transport may have had.
+    fn remove(&mut self, id: BufferId, memory: Option<Memory>) -> Option<(Operation, Owned)> {
+        let (operation, queued_memory) = self.front.remove(id)?.into_parts();
+        let mut owned = self.owned.remove(&id.number)?;
+        owned.buffer.set_memory(memory.unwrap_or(queued_memory));
+        Some((operation, owned))
+    }
 }
 
 fn finished() -> Error {
     Error::new(Errno::NotPermitted, "the transfer machine was finished: an initialised one is expected")
-}
-
-impl TmLink {
-    #[cfg(test)]
-    pub(crate) fn is_locked(&self) -> bool {
-        self.shared.locked.try_lock().is_err()
-    }
-
-    pub(crate) fn new(shared: Arc<TmShared>) -> Self {
-        Self { shared }
-    }
-
-    /// Runs something under the lock of the transfer machine. It must not post.
-    pub fn with_front<R>(&self, run: impl FnOnce(&mut TmFront) -> R) -> R {
-        run(&mut self.shared.lock().front)
-    }
-
-    /// Whether they are of the same domain.
-    #[must_use]
-    pub fn shares_domain_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared.domain, &other.shared.domain)
-    }
-
-    /// Whether they are of the same transfer machine.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    /// The end point of an address in canonical form.
-    #[must_use]
-    pub fn end_point(&self, address: &str) -> EndPoint {
-        self.shared.end_points.find_or_create(address)
-    }
 }

@@ -5,15 +5,18 @@
 //! without the latter.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::{TmLink, TmShared, TmState, TransferMachine};
-use crate::buffer::pool::{LockedPool, Pool};
-use crate::buffer::{Addition, Callback, Operation};
+use super::{Addition, Callback, TmShared, TransferMachine};
+use crate::buffer::{LockedPool, Pool, Taker};
 use crate::errno::{Errno, Error};
+use crate::operation::Operation;
 use crate::queue::QueueType;
-use crate::transport::front::RECEIVE_QUEUE_LENGTH_MIN;
+use crate::transport::TmState;
 
+/// Receive buffers that a transfer machine with a pool always asks for.
+const RECEIVE_QUEUE_LENGTH_MIN: usize = 2;
 /// Buffers that are added by one call of the transport.
 const BURST: usize = 64;
 
@@ -30,6 +33,19 @@ pub struct Attachment {
     pub callback: Option<Callback>,
 }
 
+/// How the receive queue of a transfer machine is filled.
+pub(super) struct Provision {
+    pub(super) attachment: Option<Attachment>,
+    queue_length: usize,
+    colour: Option<usize>,
+}
+
+impl Default for Provision {
+    fn default() -> Self {
+        Self { attachment: None, queue_length: RECEIVE_QUEUE_LENGTH_MIN, colour: None }
+    }
+}
+
 impl TransferMachine {
     /// Has the receive queue filled from a pool as long as the transfer machine is started: with `length`
     /// buffers, and two at least.
@@ -40,7 +56,7 @@ impl TransferMachine {
     pub fn attach_pool(&self, attachment: Attachment, length: usize) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "a pool is attached")?;
-        if !attachment.pool.is_of(&self.shared.domain) {
+        if *attachment.pool.domain() != self.shared.domain {
             return Err(Error::invalid(
                 "a pool of another domain: one of the transfer machine's is expected",
             ));
@@ -58,8 +74,12 @@ impl TransferMachine {
                 format!("receive buffers for {max_messages} messages: at most {messages_max} are expected");
             return Err(Error::new(Errno::NoMemory, found));
         }
-        locked.front.receive_queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
-        locked.front.attachment = Some(attachment);
+        let pool = attachment.pool.clone();
+        locked.provision.queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
+        locked.provision.attachment = Some(attachment);
+        drop(locked);
+        let taker: Weak<TmShared> = Arc::downgrade(&self.shared);
+        pool.lock().add_taker(taker);
         Ok(())
     }
 
@@ -72,7 +92,7 @@ impl TransferMachine {
         let allowed = [TmState::Initialized, TmState::Starting, TmState::Started];
         let mut locked = self.shared.lock();
         locked.front.expect_state(&allowed, "the receive queue's length is set")?;
-        locked.front.receive_queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
+        locked.provision.queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
         // Until the pass is over, it is not finished.
         locked.front.callback_count += 1;
         drop(locked);
@@ -89,14 +109,14 @@ impl TransferMachine {
         let allowed = [TmState::Initialized, TmState::Starting, TmState::Started];
         let mut locked = self.shared.lock();
         locked.front.expect_state(&allowed, "the colour is set")?;
-        locked.front.colour = colour;
+        locked.provision.colour = colour;
         Ok(())
     }
 
     /// The colour by which buffers are taken from the pool.
     #[must_use]
     pub fn colour(&self) -> Option<usize> {
-        self.shared.lock().front.colour
+        self.shared.lock().provision.colour
     }
 
     /// Receive buffers that the queue lacks, since the pool had none.
@@ -109,7 +129,7 @@ impl TransferMachine {
 impl TmShared {
     /// Fills the receive queue. The callback counter was raised, and no lock is taken.
     pub(super) fn provision(&self) {
-        let Some(pool) = self.lock().front.attachment.as_ref().map(|attachment| attachment.pool.clone())
+        let Some(pool) = self.lock().provision.attachment.as_ref().map(|attachment| attachment.pool.clone())
         else {
             return;
         };
@@ -119,13 +139,13 @@ impl TmShared {
     fn provision_from(&self, pool: &mut LockedPool<'_>) {
         let mut added_count = 0;
         let mut locked = self.lock();
-        let Some(attachment) = locked.front.attachment.clone() else { return };
+        let Some(attachment) = locked.provision.attachment.clone() else { return };
         if locked.front.state() != TmState::Started || attachment.pool != *pool.pool() {
             return;
         }
         let queue = QueueType::Receive;
-        let colour = locked.front.colour;
-        let mut need = locked.front.receive_queue_length.saturating_sub(locked.front.queue_length(queue));
+        let colour = locked.provision.colour;
+        let mut need = locked.provision.queue_length.saturating_sub(locked.front.queue_length(queue));
         let Attachment { min_receive_bytes, max_messages, ref callback, .. } = attachment;
         let addition = || {
             let operation = Operation::Receive { min_receive_bytes, max_messages };
@@ -162,12 +182,11 @@ impl TmShared {
     }
 }
 
-impl TmLink {
-    /// Fills the receive queue, if it lacks buffers and takes them from this pool. One that lacks none is not
-    /// locked.
-    pub(crate) fn provision_if_short(&self, pool: &mut LockedPool<'_>) {
-        if self.shared.deficit.load(Ordering::Relaxed) != 0 {
-            self.shared.provision_from(pool);
+impl Taker for TmShared {
+    /// Locks no transfer machine that lacks nothing.
+    fn take_if_short(&self, pool: &mut LockedPool<'_>) {
+        if self.deficit.load(Ordering::Relaxed) != 0 {
+            self.provision_from(pool);
         }
     }
 }

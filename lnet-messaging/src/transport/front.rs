@@ -1,16 +1,110 @@
-//! What the front knows of a transfer machine, and shows transports under its lock.
+//! What a transport sees of a transfer machine under its lock: state, queues, deadlines, end points.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::end_point::{EndPoint, EndPoints};
 use crate::errno::{Errno, Error};
-use crate::queue::{BufferId, QueueType, QueuedBuffer};
+use crate::memory::Memory;
+use crate::operation::Operation;
+use crate::queue::{BufferId, Flags, QueueType};
 use crate::stats::QueueStats;
-use crate::tm::Attachment;
-use crate::tm::TmState;
+
+/// How far a transfer machine is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TmState {
+    /// Before it is initialised, and after it was finished.
+    Undefined,
+    /// Ready to be set up and started.
+    Initialized,
+    /// Its start was asked for.
+    Starting,
+    /// At work.
+    Started,
+    /// Its end was asked for.
+    Stopping,
+    /// Quiet.
+    Stopped,
+    /// It did not start, or it broke down.
+    Failed,
+}
+
+/// A buffer in a queue.
+#[derive(Debug)]
+pub struct QueuedBuffer {
+    pub(crate) memory: Memory,
+    size_bytes: u64,
+    operation: Operation,
+    /// How far it is.
+    pub flags: Flags,
+    deadline: Option<Instant>,
+    pub(crate) messages_received: u32,
+    /// Bytes that a transport has received of bulk data that comes in parts.
+    pub received_bytes: u64,
+}
+
+impl QueuedBuffer {
+    /// What is done with it.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// The operation, for the end of the buffer's time in the queue, and the memory if it is here.
+    pub(crate) fn into_parts(self) -> (Operation, Memory) {
+        (self.operation, self.memory)
+    }
+
+    /// When it is to end; `None`: never.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Number of messages that it has received.
+    #[must_use]
+    pub fn messages_received(&self) -> u32 {
+        self.messages_received
+    }
+
+    /// Bytes of the whole buffer.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The memory, unless it was taken.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The memory, to write.
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
+    /// Takes the memory, which comes back with the event that ends the operation, or before that
+    /// ([`QueuedBuffer::restore_memory`]).
+    #[must_use]
+    pub fn take_memory(&mut self) -> Memory {
+        std::mem::take(&mut self.memory)
+    }
+
+    /// Gives the memory back before that event.
+    pub fn restore_memory(&mut self, memory: Memory) {
+        self.memory = memory;
+    }
+
+    /// Whether a message or a bulk operation may take it: no other has, and its end is not near.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.flags == Flags::default()
+    }
+}
 
 /// A transfer machine under its lock, as its transport and those who wait see it.
 pub struct TmFront {
@@ -18,28 +112,20 @@ pub struct TmFront {
     pub(crate) callback_count: u32,
     pub(crate) own: Option<EndPoint>,
     /// In the order in which they were added.
-    pub(crate) queues: [BTreeMap<u64, QueuedBuffer>; 6],
+    queues: [BTreeMap<u64, QueuedBuffer>; 6],
     pub(crate) stats: [QueueStats; 6],
     /// Those of queued buffers that have not passed.
-    pub(crate) deadlines: BTreeSet<(Instant, BufferId)>,
+    deadlines: BTreeSet<(Instant, BufferId)>,
     next_number: u64,
     pub(crate) delivers_synchronously: bool,
-    /// A thread delivers events synchronously at the moment.
-    pub(crate) is_delivering: bool,
-    pub(crate) attachment: Option<Attachment>,
-    pub(crate) receive_queue_length: usize,
-    pub(crate) colour: Option<usize>,
     end_points: Arc<EndPoints>,
 }
 
-impl std::fmt::Debug for TmFront {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for TmFront {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TmFront").field(&self.state).finish()
     }
 }
-
-/// Receive buffers that a transfer machine with a pool always asks for.
-pub(crate) const RECEIVE_QUEUE_LENGTH_MIN: usize = 2;
 
 /// Numbers that one life of a transfer machine may give to uses of buffers: each life has its own.
 const NUMBERS_PER_LIFE: u64 = 1 << 40;
@@ -47,9 +133,9 @@ const NUMBERS_PER_LIFE: u64 = 1 << 40;
 static LIVES: AtomicU64 = AtomicU64::new(0);
 
 impl TmFront {
-    pub(crate) fn new(end_points: Arc<EndPoints>) -> Self {
+    pub(crate) fn new(end_points: Arc<EndPoints>, state: TmState) -> Self {
         Self {
-            state: TmState::Undefined,
+            state,
             callback_count: 0,
             own: None,
             queues: Default::default(),
@@ -57,10 +143,6 @@ impl TmFront {
             deadlines: BTreeSet::new(),
             next_number: LIVES.fetch_add(1, Ordering::Relaxed).wrapping_mul(NUMBERS_PER_LIFE),
             delivers_synchronously: false,
-            is_delivering: false,
-            attachment: None,
-            receive_queue_length: RECEIVE_QUEUE_LENGTH_MIN,
-            colour: None,
             end_points,
         }
     }
@@ -120,6 +202,17 @@ impl TmFront {
         self.queues[id.queue as usize].get_mut(&id.number)
     }
 
+    /// The passive buffer of this name that another transfer machine may use now.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` unless the transfer machine is started, `ENOENT` where no such buffer is usable.
+    pub fn passive(&mut self, id: BufferId) -> Result<&mut QueuedBuffer, Errno> {
+        if self.state != TmState::Started {
+            return Err(Errno::NetworkUnreachable);
+        }
+        self.queued(id).filter(|queued| queued.is_usable()).ok_or(Errno::NotFound)
+    }
+
     /// The buffers of a queue, in the order in which they were added.
     pub fn queue(&mut self, queue: QueueType) -> impl Iterator<Item = (BufferId, &mut QueuedBuffer)> {
         let buffers = self.queues[queue as usize].iter_mut();
@@ -156,6 +249,29 @@ impl TmFront {
         end_point.belongs_to(&self.end_points)
     }
 
+    /// Puts a buffer into the queue of its operation, which has not begun.
+    pub(crate) fn insert(
+        &mut self,
+        memory: Memory,
+        operation: Operation,
+        deadline: Option<Instant>,
+    ) -> BufferId {
+        self.next_number += 1;
+        let id = BufferId { queue: operation.queue(), number: self.next_number };
+        let queued = QueuedBuffer {
+            size_bytes: memory.size_bytes(),
+            memory,
+            operation,
+            flags: Flags::default(),
+            deadline,
+            messages_received: 0,
+            received_bytes: 0,
+        };
+        self.queues[id.queue as usize].insert(id.number, queued);
+        self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
+        id
+    }
+
     /// Takes a buffer out of its queue.
     pub(crate) fn remove(&mut self, id: BufferId) -> Option<QueuedBuffer> {
         let removed = self.queues[id.queue as usize].remove(&id.number)?;
@@ -165,8 +281,17 @@ impl TmFront {
         Some(removed)
     }
 
-    pub(crate) fn new_id(&mut self, queue: QueueType) -> BufferId {
-        self.next_number += 1;
-        BufferId { queue, number: self.next_number }
+    /// Marks the buffers whose deadline has passed as timed out, and returns them. What is being moved ends
+    /// by itself.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<BufferId> {
+        let mut expired = Vec::new();
+        while let Some((_, id)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            self.deadlines.pop_first();
+            if let Some(queued) = self.queued(id).filter(|queued| !queued.flags.in_use) {
+                queued.flags.timed_out = true;
+                expired.push(id);
+            }
+        }
+        expired
     }
 }

@@ -11,69 +11,31 @@
 //! buffer's operation ends with exactly one [`Completion`] that is not retained. A transport's own locks are
 //! taken under that of a transfer machine, never around it.
 
-pub(crate) mod front;
+mod front;
+mod link;
 
-pub use front::TmFront;
-
+use std::fmt;
 use std::task::Waker;
 
-use crate::buffer::{BulkDescriptor, Memory};
 use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error, Status};
-use crate::event::RetainedPayload;
+use crate::memory::{Limits, Memory};
+use crate::operation::BulkDescriptor;
 use crate::queue::BufferId;
-use crate::tm::TmLink;
 
-/// What a transport takes at most, and what it likes best. Buffers of any alignment are accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Bytes of a buffer.
-    pub buffer_bytes: u64,
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// Segments of a buffer.
-    pub segments: usize,
-    /// Bytes of a bulk descriptor.
-    pub descriptor_bytes: usize,
-    /// Alignment of segments in bytes that costs the transport least. A wish, never a precondition.
-    pub preferred_alignment_bytes: usize,
-    /// Bytes of a segment that cost the transport least. A wish likewise.
-    pub preferred_segment_bytes: u64,
-    /// Bytes of a segment of buffers for messages of an RPC layer.
-    pub rpc_segment_bytes: u64,
-    /// Segments of such a buffer.
-    pub rpc_segments: usize,
-}
-
-impl Limits {
-    /// Bytes of an RPC layer's longest message, where it would like so many: no fewer than a segment has, and
-    /// no more than a buffer; 0 likes the most.
-    #[must_use]
-    pub const fn rpc_message_bytes(&self, wanted_bytes: u64) -> u64 {
-        let fits = wanted_bytes >= self.rpc_segment_bytes;
-        let bytes = if fits { wanted_bytes } else { self.rpc_segment_bytes };
-        if wanted_bytes == 0 || bytes > self.buffer_bytes { self.buffer_bytes } else { bytes }
-    }
-
-    /// Such messages that a receive buffer of the most bytes has room for.
-    #[must_use]
-    pub const fn rpc_messages_per_buffer(&self, wanted_bytes: u64) -> u64 {
-        match self.buffer_bytes.checked_div(self.rpc_message_bytes(wanted_bytes)) {
-            Some(messages) => messages,
-            None => 0,
-        }
-    }
-}
+pub use front::{QueuedBuffer, TmFront, TmState};
+pub(crate) use link::Linked;
+pub use link::{Report, TmLink};
 
 /// A kind of network. Programs choose one by its name ([`Registry`](crate::Registry)) or by hand.
 pub trait Transport: Send + Sync + 'static {
     /// Its name, such as `lnet` or `mem`.
     fn name(&self) -> &str;
 
-    /// The same at all times.
+    /// What its buffers may be at most: the same at all times.
     fn limits(&self) -> Limits;
 
-    /// What it needs for one more domain. Called under the lock of all domains; that of the domain is not
+    /// Makes what it needs for one more domain. Called under the lock of all domains; that of the domain is not
     /// taken.
     ///
     /// # Errors
@@ -93,10 +55,10 @@ pub trait TransportDomain: Send {
         Ok(())
     }
 
-    /// One buffer of the domain is gone.
+    /// Notes that one buffer of the domain is gone.
     fn deregister(&mut self) {}
 
-    /// Memory that the transport sends and receives with least copies.
+    /// Makes memory that the transport sends and receives with least copies.
     ///
     /// # Errors
     /// As [`Memory::zeroed`].
@@ -104,7 +66,7 @@ pub trait TransportDomain: Send {
         Memory::zeroed(segments, segment_bytes)
     }
 
-    /// What it needs for one more transfer machine.
+    /// Makes what it needs for one more transfer machine.
     ///
     /// # Errors
     /// Why there can be none.
@@ -123,23 +85,23 @@ pub trait TransportTm: Send {
         Err(Error::new(Errno::NotSupported, "the transport confines no threads to CPUs"))
     }
 
-    /// Begins to work under this address. The outcome is posted from another thread: [`TmLink::post_started`]
-    /// or [`TmLink::post_failed`].
+    /// Begins to work under this address. The outcome is posted from another thread: [`Report::Started`] or
+    /// [`Report::Failed`].
     ///
     /// # Errors
     /// The start has failed already.
     fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error>;
 
     /// Refuses what is new from now on. The front asks for the end of all buffers behind this, if the stop
-    /// aborts. When the transfer machine [is quiet](TmFront::is_quiet), [`TmLink::post_stopped`] follows from
-    /// another thread.
+    /// aborts. When the transfer machine [is quiet](TmFront::is_quiet), [`Report::Stopped`] follows from another
+    /// thread.
     ///
     /// # Errors
     /// Nothing has changed.
     fn stop(&mut self, front: &mut TmFront) -> Result<(), Error>;
 
-    /// A transfer machine that stops may have become quiet, or its settings have changed: threads that wait
-    /// look again.
+    /// Has threads that wait look again: a transfer machine that stops may have become quiet, or its settings
+    /// have changed.
     fn wake(&mut self);
 
     /// The canonical form of an address.
@@ -154,7 +116,8 @@ pub trait TransportTm: Send {
     /// The operation has not begun, and the buffer has its memory.
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error>;
 
-    /// The same for each of these receive buffers, in their order: a burst may cost less than as many calls.
+    /// Starts the operation of each of these receive buffers, in their order: a burst may cost less than as
+    /// many calls.
     fn add_receives(&mut self, front: &mut TmFront, ids: &[BufferId]) -> Vec<Result<(), Error>> {
         ids.iter().map(|id| self.add(front, *id).map(drop)).collect()
     }
@@ -198,12 +161,6 @@ pub trait TransportTm: Send {
         None
     }
 
-    /// Has the next passive buffer get this number.
-    #[cfg(any(test, feature = "internals"))]
-    fn set_match_counter(&mut self, counter: u64) {
-        let _ = counter;
-    }
-
     /// Ends its threads. The transfer machine is stopped, has failed or was never started; its lock is not
     /// taken.
     fn finish(self: Box<Self>);
@@ -229,10 +186,23 @@ pub struct Completion {
 /// Whether a buffer leaves its queue with an event.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It does. The memory, if the transport has it.
+    /// The buffer leaves. The memory, if the transport has it.
     Last(Option<Memory>),
-    /// It stays, for more messages, and this is what can be read of it meanwhile.
+    /// The buffer stays, for more messages, and this is what can be read of it meanwhile.
     Retained(Box<dyn RetainedPayload>),
+}
+
+/// The bytes of a message in a buffer that stays queued: they can be read as long as this lives.
+pub trait RetainedPayload: Send + fmt::Debug {
+    /// The bytes, in pieces.
+    fn pieces(&self) -> Box<dyn Iterator<Item = &[u8]> + '_>;
+}
+
+/// No bytes, for transports that have none to show.
+impl RetainedPayload for () {
+    fn pieces(&self) -> Box<dyn Iterator<Item = &[u8]> + '_> {
+        Box::new(std::iter::empty())
+    }
 }
 
 impl Completion {
@@ -242,7 +212,7 @@ impl Completion {
         Self { id, status, length_bytes, offset_bytes: 0, end_point: None, outcome: Outcome::Last(None) }
     }
 
-    /// The same, with the memory.
+    /// Adds the memory, where the transport has it.
     #[must_use]
     pub fn memory(mut self, memory: Memory) -> Self {
         self.outcome = Outcome::Last(Some(memory));

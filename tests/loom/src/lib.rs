@@ -11,7 +11,7 @@ mod cursor;
 mod handover;
 #[path = "../../../lnet-io/src/region/mod.rs"]
 mod region;
-#[path = "../../../lnet-messaging/src/lnet/ring.rs"]
+#[path = "../../../lnet-messaging/src/ring.rs"]
 mod ring;
 #[path = "../../../lnet-io/src/uring/sleep.rs"]
 mod sleep;

@@ -1,6 +1,6 @@
 //! What the catalogue asks of transfer machines by themselves and in pairs, between nodes over veth.
 
-use lnet_messaging::{Operation, QueueType, internals};
+use lnet_messaging::{Operation, QueueType};
 
 use crate::nets::{Carrier, Nodes, on_each_net, on_nets};
 use crate::{any, scenarios};
@@ -67,9 +67,8 @@ fn ln_03_to_ln_19_a_transfer_machine_by_itself() {
 fn ln_15_the_counter_of_passive_buffers_wraps() {
     const COUNTER_MAX: u64 = (1 << 52) - 1;
     on_nets(&TWO, |nodes| {
-        let [mut near, mut far] = nodes.parties();
+        let [mut near, mut far] = nodes.parties_counting_from(COUNTER_MAX - 1);
         let tmid: u64 = far.address().rsplit(':').next().unwrap().parse().unwrap();
-        internals::set_match_counter(&far.tm, COUNTER_MAX - 1);
         for counter in [COUNTER_MAX - 1, COUNTER_MAX, 1, 2] {
             let bytes = counter.to_le_bytes();
             let send = Operation::PassiveSend { initiator: None, length_bytes: 8 };
