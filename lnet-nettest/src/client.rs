@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use lnet_messaging::{
-    Added, Addition, Buffer, BufferEvent, BufferId, EndPoint, Errno, Event, Operation, QueueType, TmEvent,
-};
+use anyhow::{Context, Result, anyhow};
+use lnet_messaging::{Added, Addition, Buffer, BufferEvent, BufferId, EndPoint, Errno, Operation, QueueType};
 
 use crate::options::{Kind, Test};
 use crate::place::{Place, Station};
@@ -63,18 +61,12 @@ fn exchange(station: &mut Station, server: &str, test: &Test, watch: &Watch) -> 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     client.begin_more()?;
     while !client.is_over() {
-        let next = client.station.events.next();
-        match runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
-            Err(_) => {}
-            Ok(None) => bail!("the transfer machine is gone"),
-            Ok(Some(Event::Buffer(event))) => client.handle(event)?,
-            Ok(Some(Event::Tm(TmEvent::StateChange { state, status, .. }))) => {
-                bail!("the transfer machine is {state:?}: {status:?}")
-            }
-            Ok(Some(Event::Tm(_))) => {}
+        let next = client.station.next();
+        if let Ok(event) = runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
+            client.handle(event?)?;
         }
         client.look();
-        watch.ended.store(before + client.counts.ended(), Ordering::Relaxed);
+        watch.ended.store(before + client.counts.tally.ended(), Ordering::Relaxed);
         client.begin_more()?;
     }
     Ok(client.counts)
@@ -279,7 +271,7 @@ impl<'a> Client<'a> {
             if event.length_bytes == self.test.size && is_right {
                 self.counts.succeed(underway.begun.elapsed());
             } else {
-                self.counts.bad += 1;
+                self.counts.tally.bad += 1;
             }
         }
         match event.into_buffer() {
@@ -297,9 +289,9 @@ impl<'a> Client<'a> {
         }
         match underway.failure {
             None => self.counts.succeed(underway.begun.elapsed()),
-            Some(Failure::Failed(errno)) => self.counts.fail(errno),
-            Some(Failure::Bad) => self.counts.bad += 1,
-            Some(Failure::Lost) => self.counts.lost += 1,
+            Some(Failure::Failed(errno)) => self.counts.tally.fail(errno),
+            Some(Failure::Bad) => self.counts.tally.bad += 1,
+            Some(Failure::Lost) => self.counts.tally.lost += 1,
         }
         self.underway.remove(&sequence);
     }
@@ -312,8 +304,8 @@ impl<'a> Client<'a> {
             let before = self.underway.len();
             self.underway
                 .retain(|_, underway| underway.begun.elapsed() < timeout || !underway.queued.is_empty());
-            self.counts.lost += (before - self.underway.len()) as u64;
+            self.counts.tally.lost += (before - self.underway.len()) as u64;
         }
-        debug_assert_eq!(self.counts.ended() + self.underway.len() as u64, self.begun);
+        debug_assert_eq!(self.counts.tally.ended() + self.underway.len() as u64, self.begun);
     }
 }

@@ -29,7 +29,7 @@ use clap::Parser;
 use client::Watch;
 use options::{Command, Kind, Options, Test};
 use place::Place;
-use report::Report;
+use report::{Report, Tally};
 
 fn main() -> ExitCode {
     match run(Options::parse().command) {
@@ -80,7 +80,8 @@ fn measure(place: &Place, server: &str, test: &Test) -> Result<Report> {
 /// Prints a report. What was not right is a failure.
 fn conclude(report: &Report) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(report)?);
-    let Report { test, done, failed, first_error, bad, lost, silent, .. } = report;
+    let Report { test, tally, silent, .. } = report;
+    let Tally { done, failed, first_error, bad, lost } = tally;
     if failed + bad + lost > 0 || *done == 0 && test.kind != Kind::Stub {
         let why = first_error.as_ref().map(|error| format!(" (the first with {error})")).unwrap_or_default();
         bail!(

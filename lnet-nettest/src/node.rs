@@ -209,7 +209,7 @@ mod tests {
         assert!(matches!(said(&mut node, Command::Start), Ok(Said::Done)));
         assert!(said(&mut node, Command::Start).unwrap_err().starts_with("EPERM"));
         let counts = client::run(&place("127.42.4.1:1"), &[data.to_owned()], &test(3), &Watch::default());
-        assert_eq!(counts.unwrap().done, 3);
+        assert_eq!(counts.unwrap().tally.done, 3);
         // The last answer has left a little before the server knows.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !matches!(status(&mut node), Ok(Said::Status(Status { ended: 3, is_over: false }))) {
@@ -274,7 +274,7 @@ mod tests {
         let Ok(Said::Stopped(Outcome::Client { report, .. })) = said(&mut node, Command::Stop) else {
             panic!()
         };
-        assert_eq!((report.done, report.failed), (0, 0));
+        assert_eq!((report.tally.done, report.tally.failed), (0, 0));
         // Without an end of its own.
         said(&mut node, init(data, role(test(u64::MAX)))).unwrap();
         said(&mut node, Command::Start).unwrap();
@@ -292,8 +292,11 @@ mod tests {
         else {
             panic!()
         };
-        assert!(report.done >= far && report.lost + report.bad + report.failed == 0, "{report:?}");
-        assert_eq!(round_trips.histogram().unwrap().len(), report.done);
+        assert!(
+            report.tally.done >= far && report.tally.lost + report.tally.bad + report.tally.failed == 0,
+            "{report:?}"
+        );
+        assert_eq!(round_trips.histogram().unwrap().len(), report.tally.done);
         // A console that says nothing any more does not keep the node.
         said(&mut node, init(data, role(test(1)))).unwrap();
         std::thread::sleep(Duration::from_millis(2));

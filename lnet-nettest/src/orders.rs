@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use lnet_messaging::{BufferId, Errno, Event, Operation, QueueType};
+use anyhow::{Result, bail};
+use lnet_messaging::{BufferId, Errno, Operation, QueueType};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::options::{Service, Test};
@@ -127,10 +127,7 @@ impl Desk {
 
     async fn heard<M: DeserializeOwned>(&mut self) -> Result<Heard<M>> {
         loop {
-            let event = match self.0.events.next().await.context("the transfer machine is gone")? {
-                Event::Buffer(event) => event,
-                Event::Tm(_) => continue,
-            };
+            let event = self.0.next().await?;
             if event.queue() == QueueType::Send {
                 match event.status {
                     Ok(()) => continue,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
-    Buffer, Domain, Event, Events, LnetTransport, MemTransport, Operation, RpcTransport, StopMode, TmEvent,
-    TmState, TransferMachine,
+    Buffer, BufferEvent, Domain, Event, Events, LnetTransport, MemTransport, Operation, RpcTransport,
+    StopMode, TmEvent, TmState, TransferMachine,
 };
 use lnet_user::{Limits, Lnet, NiConfig, NodeConfig};
 
@@ -135,6 +135,23 @@ impl Station {
         // Segments of the same size, as many as it takes.
         let (segments, segment) = (usize::try_from(segments)?, usize::try_from(segment)?);
         Ok(self.domain.allocate(segments, segment)?)
+    }
+
+    /// The next event of a buffer.
+    ///
+    /// # Errors
+    /// The transfer machine is gone, or breaks down.
+    pub(crate) async fn next(&mut self) -> Result<BufferEvent> {
+        loop {
+            match self.events.next().await.context("the transfer machine is gone")? {
+                Event::Buffer(event) => return Ok(event),
+                Event::Tm(TmEvent::StateChange { state, status, .. }) => {
+                    bail!("the transfer machine is {state:?}: {status:?}")
+                }
+                // Messages without a buffer are lost: their senders count them.
+                Event::Tm(_) => {}
+            }
+        }
     }
 
     /// Room for messages of its size.

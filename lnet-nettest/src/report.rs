@@ -43,6 +43,43 @@ impl Distribution {
     }
 }
 
+/// How exchanges have ended.
+#[derive(Serialize, Deserialize, Clone, Default, Debug)]
+pub(crate) struct Tally {
+    /// Exchanges that went well.
+    pub(crate) done: u64,
+    /// Exchanges with an operation that ended with an error, or was refused.
+    pub(crate) failed: u64,
+    /// The name of the errno of the first of these.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) first_error: Option<String>,
+    /// Exchanges that came back with other bytes.
+    pub(crate) bad: u64,
+    /// Exchanges that did not come back in time.
+    pub(crate) lost: u64,
+}
+
+impl Tally {
+    /// Number of exchanges that have come to an end.
+    pub(crate) fn ended(&self) -> u64 {
+        self.done + self.failed + self.bad + self.lost
+    }
+
+    pub(crate) fn fail(&mut self, errno: Errno) {
+        self.failed += 1;
+        self.first_error.get_or_insert_with(|| errno.to_string());
+    }
+
+    /// Adds what was counted elsewhere.
+    fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
+        self.bad += other.bad;
+        self.lost += other.lost;
+    }
+}
+
 /// The outcome of a test.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Report {
@@ -50,17 +87,8 @@ pub(crate) struct Report {
     pub(crate) client: String,
     pub(crate) server: String,
     pub(crate) elapsed_s: f64,
-    /// Exchanges that went well.
-    pub(crate) done: u64,
-    /// With an operation that ended with an error, or was refused.
-    pub(crate) failed: u64,
-    /// The name of the errno of the first of these.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) first_error: Option<String>,
-    /// That came back with other bytes.
-    pub(crate) bad: u64,
-    /// That did not come back in time.
-    pub(crate) lost: u64,
+    #[serde(flatten)]
+    pub(crate) tally: Tally,
     /// Bytes a second, in each direction.
     pub(crate) bytes_per_s: f64,
     pub(crate) exchanges_per_s: f64,
@@ -184,11 +212,7 @@ pub(crate) struct Counts {
     begun: Instant,
     second: Instant,
     done_before: u64,
-    pub(crate) done: u64,
-    failed: u64,
-    first_error: Option<String>,
-    pub(crate) bad: u64,
-    pub(crate) lost: u64,
+    pub(crate) tally: Tally,
     round_trips: Histogram<u64>,
     rates: Histogram<u64>,
 }
@@ -200,29 +224,15 @@ impl Counts {
             begun: now,
             second: now,
             done_before: 0,
-            done: 0,
-            failed: 0,
-            first_error: None,
-            bad: 0,
-            lost: 0,
+            tally: Tally::default(),
             round_trips: Histogram::new_with_bounds(1, LONGEST_NS, 3)?,
             rates: Histogram::new(3)?,
         })
     }
 
     pub(crate) fn succeed(&mut self, round_trip: Duration) {
-        self.done += 1;
+        self.tally.done += 1;
         self.round_trips.saturating_record(round_trip.as_nanos() as u64);
-    }
-
-    pub(crate) fn fail(&mut self, errno: Errno) {
-        self.failed += 1;
-        self.first_error.get_or_insert_with(|| errno.to_string());
-    }
-
-    /// Exchanges that have come to an end.
-    pub(crate) fn ended(&self) -> u64 {
-        self.done + self.failed + self.bad + self.lost
     }
 
     /// Shows progress once a second.
@@ -231,10 +241,10 @@ impl Counts {
         if passed < Duration::from_secs(1) {
             return;
         }
-        let rate = (self.done - self.done_before) as f64 / passed.as_secs_f64();
+        let Tally { done, failed, bad, lost, .. } = self.tally;
+        let rate = (done - self.done_before) as f64 / passed.as_secs_f64();
         self.rates.saturating_record(rate as u64);
-        (self.second, self.done_before) = (Instant::now(), self.done);
-        let Self { done, failed, bad, lost, .. } = self;
+        (self.second, self.done_before) = (Instant::now(), done);
         eprintln!(
             "{:3.0} s: {done} exchanges, {rate:.0} a second, median {} us; {failed} failed, {bad} bad, {lost} lost",
             self.begun.elapsed().as_secs_f64(),
@@ -250,17 +260,13 @@ impl Counts {
     /// The outcome of a test that took so long.
     pub(crate) fn report_of(&self, test: &Test, client: &str, server: &str, elapsed: Duration) -> Report {
         let elapsed_s = elapsed.as_secs_f64();
-        let exchanges_per_s = self.done as f64 / elapsed_s;
+        let exchanges_per_s = self.tally.done as f64 / elapsed_s;
         Report {
             test: test.clone(),
             client: client.to_owned(),
             server: server.to_owned(),
             elapsed_s,
-            done: self.done,
-            failed: self.failed,
-            first_error: self.first_error.clone(),
-            bad: self.bad,
-            lost: self.lost,
+            tally: self.tally.clone(),
             bytes_per_s: exchanges_per_s * test.size as f64,
             exchanges_per_s,
             round_trip_ns: Distribution::of(&self.round_trips),
@@ -280,11 +286,7 @@ impl Counts {
 
     /// Adds what a client has counted of another server.
     pub(crate) fn merge(&mut self, other: &Self) -> anyhow::Result<()> {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
-        self.bad += other.bad;
-        self.lost += other.lost;
+        self.tally.add(&other.tally);
         self.round_trips.add(&other.round_trips)?;
         self.rates.add(&other.rates)?;
         Ok(())
@@ -292,17 +294,13 @@ impl Counts {
 
     /// Adds what a client has reported.
     pub(crate) fn add(&mut self, report: &Report, round_trips: &RoundTrips) -> anyhow::Result<()> {
-        self.done += report.done;
-        self.failed += report.failed;
-        self.first_error = self.first_error.take().or_else(|| report.first_error.clone());
-        self.bad += report.bad;
-        self.lost += report.lost;
+        self.tally.add(&report.tally);
         round_trips.add_to(&mut self.round_trips);
         anyhow::ensure!(
-            round_trips.0.iter().map(|(_, count)| count).sum::<u64>() == report.done,
+            round_trips.0.iter().map(|(_, count)| count).sum::<u64>() == report.tally.done,
             "{} tells of {} exchanges, and of other round trips",
             report.client,
-            report.done
+            report.tally.done
         );
         Ok(())
     }
@@ -348,8 +346,8 @@ mod tests {
         check(&(0..1_000_000).map(|index| 1000 + index * 7919 % 50_000).collect::<Vec<_>>());
         let mut counts = Counts::new().unwrap();
         counts.succeed(Duration::from_secs(3600));
-        (counts.lost, counts.bad) = (2, 1);
-        assert_eq!((counts.done, counts.ended()), (1, 4));
+        (counts.tally.lost, counts.tally.bad) = (2, 1);
+        assert_eq!((counts.tally.done, counts.tally.ended()), (1, 4));
     }
 
     #[test]

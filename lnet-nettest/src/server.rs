@@ -1,15 +1,13 @@
 //! The server of tests: pings are sent back, bulk buffers are read and written back.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use lnet_messaging::{
-    Addition, Buffer, BufferEvent, BulkDescriptor, Event, Operation, QueueType, TmEvent, TmState,
-};
+use lnet_messaging::{Addition, Buffer, BufferEvent, BulkDescriptor, Operation, QueueType};
 
 use crate::options::Service;
 use crate::place::{Place, Station};
@@ -32,26 +30,13 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct Watch {
     ends: AtomicBool,
-    received: AtomicU64,
-    sent: AtomicU64,
-    read: AtomicU64,
-    written: AtomicU64,
-    failed: AtomicU64,
-    bad: AtomicU64,
+    served: Mutex<Served>,
 }
 
 impl Watch {
-    fn served(&self) -> Served {
-        let Self { ends: _, received, sent, read, written, failed, bad } = self;
-        let [received, sent, read, written, failed, bad] =
-            [received, sent, read, written, failed, bad].map(|counter| counter.load(Ordering::Relaxed));
-        Served { received, sent, read, written, failed, bad }
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// One more.
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Server {
@@ -61,7 +46,7 @@ impl Server {
 
     /// What it has counted until now.
     pub(crate) fn served(&self) -> Served {
-        self.watch.served()
+        *self.watch.served()
     }
 
     /// Waits until it ends by itself, which it does when it fails.
@@ -74,7 +59,7 @@ impl Server {
         self.watch.ends.store(true, Ordering::Relaxed);
         let watch = Arc::clone(&self.watch);
         self.join()?;
-        Ok(watch.served())
+        Ok(*watch.served())
     }
 }
 
@@ -110,19 +95,9 @@ impl Serving {
     fn run(mut self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         while !self.watch.ends.load(Ordering::Relaxed) {
-            let next =
-                runtime.block_on(async { tokio::time::timeout(LOOK, self.station.events.next()).await });
-            match next {
-                Err(_) => {}
-                Ok(None) => break,
-                Ok(Some(Event::Tm(TmEvent::StateChange { state, status, .. })))
-                    if state != TmState::Started =>
-                {
-                    return Err(anyhow!("the transfer machine is {state:?}: {status:?}"));
-                }
-                // Messages without a buffer are lost, which the client counts.
-                Ok(Some(Event::Tm(_))) => {}
-                Ok(Some(Event::Buffer(event))) => self.handle(event)?,
+            let next = self.station.next();
+            if let Ok(event) = runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
+                self.handle(event?)?;
             }
         }
         self.station.stop()
@@ -137,11 +112,11 @@ impl Serving {
         let queue = event.queue();
         let Some(buffer) = event.into_buffer() else { return Ok(()) };
         if status.is_err() {
-            count(&self.watch.failed);
+            self.watch.served().failed += 1;
         }
         match (queue, message, sender) {
             (QueueType::Receive, Some(Message::Ping { .. }), Some(to)) => {
-                count(&self.watch.received);
+                self.watch.served().received += 1;
                 let send = Operation::Send { to, length_bytes };
                 if let Err(buffer) = self.begin(buffer, send) {
                     self.station.receive(buffer)?;
@@ -149,19 +124,19 @@ impl Serving {
                 Ok(())
             }
             (QueueType::Receive, Some(Message::Bulk(exchange)), _) => {
-                count(&self.watch.received);
+                self.watch.served().received += 1;
                 self.exchange(exchange);
                 self.station.receive(buffer)
             }
             (QueueType::Receive, ..) => {
                 if status.is_ok() {
-                    count(&self.watch.bad);
+                    self.watch.served().bad += 1;
                 }
                 self.station.receive(buffer)
             }
             (QueueType::Send, ..) => {
                 if status.is_ok() {
-                    count(&self.watch.sent);
+                    self.watch.served().sent += 1;
                 }
                 self.station.receive(buffer)
             }
@@ -171,7 +146,7 @@ impl Serving {
             }
             _ => {
                 if status.is_ok() {
-                    count(&self.watch.written);
+                    self.watch.served().written += 1;
                 }
                 self.spare.push(buffer);
                 Ok(())
@@ -184,9 +159,13 @@ impl Serving {
     fn exchange(&mut self, exchange: Exchange) {
         let is_long = |buffer: &Buffer| exchange.length_bytes > buffer.size_bytes();
         if exchange.length_bytes == 0 || self.spare.last().is_some_and(is_long) {
-            return count(&self.watch.bad);
+            self.watch.served().bad += 1;
+            return;
         }
-        let Some(mut buffer) = self.spare.pop() else { return count(&self.watch.failed) };
+        let Some(mut buffer) = self.spare.pop() else {
+            self.watch.served().failed += 1;
+            return;
+        };
         self.next += 1;
         buffer.user_data = self.next;
         self.exchanges.insert(self.next, (exchange.to, exchange.length_bytes));
@@ -200,7 +179,7 @@ impl Serving {
     fn write_back(&mut self, buffer: Buffer, is_good: bool, length_bytes: u64) {
         let written = match self.exchanges.remove(&buffer.user_data) {
             Some((to, length)) if is_good && length == length_bytes => {
-                count(&self.watch.read);
+                self.watch.served().read += 1;
                 self.begin(buffer, Operation::ActiveSend { to, length_bytes })
             }
             _ => Err(buffer),
@@ -214,7 +193,7 @@ impl Serving {
     fn begin(&self, buffer: Buffer, operation: Operation) -> Result<(), Buffer> {
         let addition = Addition::from(operation).deadline(Instant::now() + TIMEOUT);
         self.station.tm.add(buffer, addition).map(drop).map_err(|refused| {
-            count(&self.watch.failed);
+            self.watch.served().failed += 1;
             refused.buffer
         })
     }

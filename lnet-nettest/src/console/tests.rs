@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::node::Node;
 use crate::options::{Kind, TransportName};
-use crate::report::{RoundTrips, Served};
+use crate::report::{RoundTrips, Served, Tally};
 
 pub(crate) fn place(address: &str) -> Place {
     let (transport, address) = (TransportName::Mem, address.to_owned());
@@ -92,14 +92,14 @@ fn nt_09_one_node_in_many_rounds_and_many_nodes() {
     let (servers, clients) = (some(43, SERVERS, 1), some(43, CLIENTS, 1));
     let nodes = [start(&servers), start(&clients)];
     for _ in 0..32 {
-        assert_eq!(go(43, &servers, &clients, &test(2)).unwrap().done, 2);
+        assert_eq!(go(43, &servers, &clients, &test(2)).unwrap().tally.done, 2);
     }
     end(nodes);
 
     let (servers, clients) = (some(44, SERVERS, 1), some(44, CLIENTS, 64));
     let nodes = [start(&servers), start(&clients)];
     let report = go(44, &servers, &clients, &test(1)).unwrap();
-    assert_eq!((report.done, report.parts.len()), (64, 65));
+    assert_eq!((report.tally.done, report.parts.len()), (64, 65));
     end(nodes);
 }
 
@@ -111,7 +111,7 @@ fn nt_09_nodes_that_do_not_answer_are_left_out() {
     let deaf: Vec<_> = [&servers[2], &clients[2]].map(|member| place(&member.address)).into();
     let deaf: Vec<_> = deaf.iter().map(|place| Desk::new(place, DEPTH).unwrap()).collect();
     let report = console(46, Duration::from_secs(1)).run(&servers, &clients, &test(5), None, None).unwrap();
-    assert_eq!((report.done, report.parts.len()), (20, 4), "{report:?}");
+    assert_eq!((report.tally.done, report.parts.len()), (20, 4), "{report:?}");
     let silent: Vec<_> =
         [&servers[2..], &clients[2..]].concat().into_iter().map(|member| member.address).collect();
     assert_eq!(report.silent, silent);
@@ -119,7 +119,7 @@ fn nt_09_nodes_that_do_not_answer_are_left_out() {
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("ENETUNREACH") && refused.contains("INIT"), "{refused}");
     // Nodes of a run that has failed are free for the next one.
-    assert_eq!(go(46, &servers[..2], &clients[..2], &test(1)).unwrap().done, 4);
+    assert_eq!(go(46, &servers[..2], &clients[..2], &test(1)).unwrap().tally.done, 4);
     end(nodes);
     deaf.into_iter().for_each(|desk| desk.0.stop().unwrap());
 }
@@ -154,7 +154,7 @@ fn nt_09_a_node_that_refuses_ends_the_run_and_the_others() {
     let nodes = [start(&servers), start(&clients)];
     let refused = go(47, &servers, &clients, &test(0)).unwrap_err().to_string();
     assert!(refused.contains(&clients[0].address) && refused.contains("1 at least"), "{refused}");
-    assert_eq!(go(47, &servers, &clients, &test(1)).unwrap().done, 1);
+    assert_eq!(go(47, &servers, &clients, &test(1)).unwrap().tally.done, 1);
     end(nodes);
 }
 
@@ -166,7 +166,10 @@ fn a_run_ends_at_its_limit() {
     let begun = Instant::now();
     let report = console(48, TEST_PATIENCE).run(&servers, &clients, &test(u64::MAX), None, limit).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
-    assert!(report.done > 0 && report.lost + report.failed + report.bad == 0, "{report:?}");
+    assert!(
+        report.tally.done > 0 && report.tally.lost + report.tally.failed + report.tally.bad == 0,
+        "{report:?}"
+    );
     end(nodes);
 }
 
@@ -177,17 +180,21 @@ fn check_totals(net: u8, count: usize, test: &Test) {
     let report = go(net, &servers, &clients, test).unwrap();
     end(nodes);
     let exchanges = test.count() * (count * count) as u64;
-    assert_eq!((report.done + report.lost, report.failed, report.bad), (exchanges, 0, 0), "{report:?}");
+    assert_eq!(
+        (report.tally.done + report.tally.lost, report.tally.failed, report.tally.bad),
+        (exchanges, 0, 0),
+        "{report:?}"
+    );
     let served = served(&report);
-    assert!(report.done * 5 >= exchanges * 4, "a fifth at most is lost: {report:?}");
-    assert!(served.received >= report.done && served.received <= exchanges, "{served:?}");
+    assert!(report.tally.done * 5 >= exchanges * 4, "a fifth at most is lost: {report:?}");
+    assert!(served.received >= report.tally.done && served.received <= exchanges, "{served:?}");
     if test.kind == Kind::Bulk {
-        assert!(served.written >= report.done && served.read >= served.written, "{served:?}");
+        assert!(served.written >= report.tally.done && served.read >= served.written, "{served:?}");
     } else {
-        assert!(served.sent >= report.done, "{served:?}");
+        assert!(served.sent >= report.tally.done, "{served:?}");
     }
     let round_trips = &report.round_trip_ns;
-    assert_eq!(round_trips.count, report.done);
+    assert_eq!(round_trips.count, report.tally.done);
     assert!(round_trips.p50.unwrap() > 0 && round_trips.p50 <= round_trips.p99, "{round_trips:?}");
 }
 
@@ -196,7 +203,7 @@ fn nt_10_a_stub_one_by_one() {
     let (servers, clients) = (some(49, SERVERS, 1), some(49, CLIENTS, 1));
     let nodes = [start(&servers), start(&clients)];
     let report = go(49, &servers, &clients, &Test { kind: Kind::Stub, ..test(1) }).unwrap();
-    assert_eq!((report.done, report.parts.len(), served(&report).received), (0, 2, 0));
+    assert_eq!((report.tally.done, report.parts.len(), served(&report).received), (0, 2, 0));
     end(nodes);
 }
 
@@ -214,12 +221,13 @@ fn nt_10_bulk_two_by_two() {
 fn totals_are_those_of_all_parts() {
     let round_trips = RoundTrips::of_values(&[100, 300]);
     let mut counts = Counts::new().unwrap();
-    let report = Report { done: 2, lost: 1, ..Report::empty(&test(3), "a", "b") };
+    let report =
+        Report { tally: Tally { done: 2, lost: 1, ..Tally::default() }, ..Report::empty(&test(3), "a", "b") };
     for _ in 0..2 {
         counts.add(&report, &round_trips).unwrap();
     }
     let whole = counts.report_of(&test(3), "all", "all", Duration::from_secs(2));
-    assert_eq!((whole.done, whole.lost, whole.exchanges_per_s), (4, 2, 2.0));
+    assert_eq!((whole.tally.done, whole.tally.lost, whole.exchanges_per_s), (4, 2, 2.0));
     let round_trips = whole.round_trip_ns;
     assert_eq!((round_trips.count, round_trips.min, round_trips.max), (4, 100, 300));
     assert_eq!(round_trips.mean, 200.0);
@@ -238,7 +246,11 @@ fn an_identifier_that_a_server_chose_is_told_to_its_clients() {
     let console = Console::new(&place(at(3, "1")), 64, TEST_PATIENCE).unwrap();
     let report = console.run(&member(1, "*"), &member(2, "*"), &test(5), None, None).unwrap();
     end(nodes);
-    assert_eq!((report.done, report.lost + report.failed + report.bad), (5, 0), "{report:?}");
+    assert_eq!(
+        (report.tally.done, report.tally.lost + report.tally.failed + report.tally.bad),
+        (5, 0),
+        "{report:?}"
+    );
     let served = report.parts.iter().filter_map(|part| match part {
         Part::Server { address, .. } => Some(address.clone()),
         Part::Client(_) => None,
