@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// The machine that this runs on.
     #[must_use]
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -44,7 +44,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// That of the current directory.
+/// The commit of the current directory.
 fn commit_here() -> String {
     let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
     let commit = git.ok().filter(|output| output.status.success()).map(|output| output.stdout);

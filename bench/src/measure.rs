@@ -85,7 +85,7 @@ pub fn ping<E: Endpoint>(
     ping_with_pauses(link, open, (count, Duration::ZERO), after)
 }
 
-/// The same, with a pause after each round trip.
+/// Measures half round trips with a pause after each of them.
 ///
 /// # Errors
 /// What either end fails with.

@@ -211,7 +211,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         *lock(&self.station.peer) = None;
-        // One that does not stop says so by the port that it keeps.
+        // A transfer machine that does not stop says so by the port that it keeps.
         let _ = self.tm.stop(StopMode::Abort);
         let deadline = Some(Instant::now() + PATIENCE);
         self.tm.wait(deadline, |front| front.state() == TmState::Stopped && front.callback_count() == 0);
@@ -251,9 +251,9 @@ pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<His
 /// Whether the bytes that are offered lie in registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offered {
-    /// They are copied into frames.
+    /// Bytes elsewhere, which are copied into frames.
     Ordinary,
-    /// They leave as they lie, where the net has rings.
+    /// Bytes in registered memory, which leave as they lie where the net has rings.
     Registered,
 }
 

@@ -48,7 +48,7 @@ pub struct Setup {
 }
 
 impl Options {
-    /// That time, or a tenth of it.
+    /// The time that a measurement takes: the whole, or a tenth of it if the bench is to be quick.
     #[must_use]
     pub fn time(&self, whole: Duration) -> Duration {
         if self.quick { whole / 10 } else { whole }
@@ -57,7 +57,7 @@ impl Options {
     /// Measures all subjects once a turn.
     ///
     /// # Errors
-    /// That of a turn.
+    /// The error of a turn.
     pub fn turns(&self, mut turn: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
         (1..=TURNS).try_for_each(|number| {
             eprintln!("turn {number} of {TURNS}");

@@ -49,7 +49,7 @@ pub struct Document {
     measured: Vec<Row>,
     /// Half round trip p50 of a Put over that of raw, the median of the turns; at most 1.5 is the aim.
     latency_ratio: f64,
-    /// Those of the turns, by size. A machine whose CPUs share a core at times gives two kinds.
+    /// The ratios of the turns, by size. A machine whose CPUs share a core at times gives two kinds.
     latency_ratios: Vec<f64>,
     /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
     rate_ratio: f64,

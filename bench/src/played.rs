@@ -1,9 +1,9 @@
 //! Many peers, played by one thread: for each address of a network an incarnation of its own, with the real
 //! transfer protocol, that takes Puts, acknowledges them, and answers with an LNet ACK where one is wanted.
 //!
-//! It is no node: nothing is matched or copied, and all peers share one UDP socket, to which the kernel
-//! delivers what goes to any address of the network. What a sender sees of them is what it sees of so many
-//! nodes.
+//! A played peer is no node: nothing is matched or copied, and all peers share one UDP socket, to which the
+//! kernel delivers what goes to any address of the network. What a sender sees of them is what it sees of so
+//! many nodes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,7 +50,7 @@ pub fn nid(index: u32) -> Nid {
     Nid::new_ip(Net::XDP, address.into()).expect("xdp NIDs are IP addresses")
 }
 
-/// One of the peers.
+/// A played peer.
 struct Peer {
     xfer: Xfer,
     taken: Taken,
@@ -267,7 +267,7 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// So many, in the calling thread's network namespace, of which each takes so many messages at once.
+    /// Plays so many peers in the calling thread's network namespace; each takes so many messages at once.
     ///
     /// # Errors
     /// What the kernel refused.

@@ -63,7 +63,7 @@ impl Deref for Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // One that cannot be stopped has failed.
+        // A transfer machine that cannot be stopped has failed.
         if self.stop(StopMode::Abort).is_ok() {
             self.wait(Some(Instant::now() + PATIENCE), |front| {
                 front.state() != TmState::Stopping && front.callback_count() == 0
@@ -99,7 +99,7 @@ fn address(tmid: u32) -> String {
     format!("0@lo:12345:{PORTAL}:{tmid}")
 }
 
-/// So many transfer machines that have so many passive buffers queued each.
+/// Transfer machines, so many, that have so many passive buffers queued each.
 fn loaded(
     domain: &Domain,
     handler: &Arc<dyn Handler>,

@@ -51,7 +51,7 @@ impl End {
         let interface = Interface::by_name(side.interface)?;
         let (umem, mut stock) = Umem::new(&UmemConfig::new(FRAMES))?;
         let mut queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
-        // As the LND does, for as much as is looked at here.
+        // The LND fetches ahead too: here for as much as is looked at.
         if let Some(rx) = &mut queue.sockets[0].rx {
             rx.fetch_ahead(1);
         }

@@ -21,7 +21,7 @@ use crate::node::LIMITS;
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
 const EVENT_SLOTS: u32 = LIMITS.unlimited_events;
-/// So many descriptors have event slots for all messages that may be under way, also where an ACK overtakes a
+/// Descriptors that have event slots for all messages that may be under way, also where an ACK overtakes a
 /// SEND.
 const SOURCES: usize = 4;
 /// How long a thread waits before it looks whether it is to stop.
@@ -50,10 +50,10 @@ impl End {
         Self::open_on(side, operation, (bytes, window), &Threads::new())
     }
 
-    /// The same, on such threads.
+    /// Opens an end on such threads.
     ///
     /// # Errors
-    /// As [`End::open`].
+    /// The errors of [`End::open`].
     pub fn open_on(
         side: Side<'_>,
         operation: Operation,
@@ -69,10 +69,10 @@ impl End {
         )
     }
 
-    /// The same with these NIs, and a peer that has this NID.
+    /// Opens an end with these NIs, and a peer that has this NID.
     ///
     /// # Errors
-    /// As [`End::open`].
+    /// The errors of [`End::open`].
     pub fn open_with(
         nis: Vec<NiConfig>,
         peer: Nid,

@@ -75,7 +75,7 @@ impl Domain {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its buffers may be at most, and what the transport likes best.
+    /// The limits of its buffers, and what the transport likes best.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
@@ -154,7 +154,7 @@ impl Domain {
         self.lock().tm_count -= 1;
     }
 
-    /// What tells the domain from all others of the process.
+    /// A number that tells the domain from all others of the process.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.shared).addr()
     }

@@ -55,7 +55,7 @@ numbers! {
     Expired = 62, "ETIME";
     /// The other end breaks the protocol.
     Protocol = 71, "EPROTO";
-    /// What the other end sent cannot be decoded.
+    /// Bytes of the other end that cannot be decoded.
     BadMessage = 74, "EBADMSG";
     /// A message is longer than the receive buffer.
     MessageSize = 90, "EMSGSIZE";

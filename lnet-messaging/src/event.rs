@@ -9,7 +9,7 @@ use crate::memory::part;
 use crate::queue::{BufferId, QueueType};
 use crate::transport::{RetainedPayload, TmState};
 
-/// What became of a buffer's operation, or of one message of several in a receive buffer.
+/// An event of a buffer: the end of its operation, or one message of several in a receive buffer.
 ///
 /// An event of a buffer that stays queued ([`BufferEvent::is_last`] is false) lends bytes of that buffer.
 /// Over lnet the buffer's last event is told when all such events have been dropped: also the one that a
@@ -37,7 +37,7 @@ pub struct BufferEvent {
 pub(crate) enum Content {
     /// The buffer, which has left its queue.
     Last(Buffer),
-    /// It has not.
+    /// Bytes of a buffer that has not.
     Retained(Box<dyn RetainedPayload>),
 }
 
@@ -92,13 +92,13 @@ impl BufferEvent {
     }
 }
 
-/// What happened to a transfer machine.
+/// An event of a transfer machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TmEvent {
     /// Trouble that concerns no buffer: `ENOBUFS` where messages were lost for want of receive buffers.
     Error(Errno),
-    /// It has another state.
+    /// A change of its state.
     StateChange {
         /// Which one.
         state: TmState,

@@ -52,8 +52,8 @@
 //! # Inside
 //! [`transport`] is the contract between the front and transports, and says who calls what under which lock.
 //! Modules know those below them alone: the front knows the contract, transports know the contract, and
-//! neither knows the other. The crate uses the public API of `lnet-user` alone, and its mutexes, whose order is checked in tests. It
-//! has no unsafe code.
+//! neither knows the other. The crate uses the public API of `lnet-user` alone, and its mutexes, whose order
+//! is checked in tests. It has no unsafe code.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Error};
 
-/// What a transport takes at most, and what it likes best. Buffers of any alignment are accepted.
+/// The most that a transport takes, and what it likes best. Buffers of any alignment are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of a buffer.
@@ -89,7 +89,7 @@ impl Memory {
     /// Zero bytes in so many segments of the same size.
     ///
     /// # Errors
-    /// As [`Memory::from_segments`].
+    /// The errors of [`Memory::from_segments`].
     pub fn zeroed(segments: usize, segment_bytes: usize) -> Result<Self, Error> {
         Self::from_segments(vec![vec![0; segment_bytes]; segments])
     }
@@ -158,7 +158,7 @@ impl Memory {
     /// Checks whether a transport with these limits takes memory of this shape.
     ///
     /// # Errors
-    /// Those of [`Limits::check`].
+    /// The errors of [`Limits::check`].
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), Error> {
         let longest_bytes = self.segments().map(<[u8]>::len).max().unwrap_or(0) as u64;
         limits.check(self.segments().count(), longest_bytes, self.size_bytes())

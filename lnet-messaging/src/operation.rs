@@ -1,10 +1,10 @@
-//! What is done with a queued buffer, and the descriptor by which the other end of a bulk operation names it.
+//! Operations of queued buffers, and the descriptor by which the other end of a bulk operation names it.
 
 use crate::end_point::EndPoint;
 use crate::queue::QueueType;
 
-/// What the other end needs for a bulk operation with a passive buffer: opaque bytes, to be sent in a
-/// message. It names one use of the buffer, and is dead once that has ended.
+/// Opaque bytes that the other end needs for a bulk operation with a passive buffer, to be sent in a message.
+/// They name one use of the buffer, and are dead once that has ended.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct BulkDescriptor(Vec<u8>);
 
@@ -27,7 +27,7 @@ impl BulkDescriptor {
     }
 }
 
-/// What is done with a buffer that is added to a queue. Each has what it needs, and no more: what makes no
+/// The operation of a buffer that is added to a queue. Each has what it needs, and no more: what makes no
 /// sense does not compile.
 ///
 /// A buffer that is queued is the layer's:
@@ -78,7 +78,7 @@ pub enum Operation {
         /// How many bytes.
         length_bytes: u64,
     },
-    /// It is filled with the bytes of a passive buffer.
+    /// Bytes of a passive buffer are fetched into it.
     ActiveReceive {
         /// Of which one.
         from: BulkDescriptor,

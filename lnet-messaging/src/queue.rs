@@ -9,13 +9,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub enum QueueType {
     /// Messages are received into it.
     Receive = 0,
-    /// It is sent as a message.
+    /// Its bytes are sent as a message.
     Send = 1,
     /// Another transfer machine writes to it.
     PassiveReceive = 2,
     /// Another transfer machine reads from it.
     PassiveSend = 3,
-    /// It is filled with the bytes of another one's passive buffer.
+    /// Bytes of another one's passive buffer are fetched into it.
     ActiveReceive = 4,
     /// Its bytes are written to another one's passive buffer.
     ActiveSend = 5,

@@ -1,8 +1,8 @@
-//! What a queue has done: counters, read and set back under the lock of their transfer machine.
+//! Counters of queues, read and set back under the lock of their transfer machine.
 
 use std::time::Duration;
 
-/// What one queue of a transfer machine has done since it was made or its counters were set back.
+/// Counters of one queue of a transfer machine, since it was made or they were set back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct QueueStats {
     /// Buffers that were added.

@@ -60,7 +60,7 @@ impl Events {
         self.0.recv().await
     }
 
-    /// The same, on a thread of its own, which no runtime drives.
+    /// Waits for the next event on a thread of its own, which no runtime drives; `None` after the last one.
     pub fn next_blocking(&mut self) -> Option<Event> {
         self.0.blocking_recv()
     }
@@ -88,7 +88,7 @@ impl Handler for Forward {
     }
 
     fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
-        // As above; the buffer is deregistered with it.
+        // Without a receiver the buffer is deregistered with its event.
         let _ = self.0.send(Event::Buffer(event));
     }
 }

@@ -63,7 +63,7 @@ fn over_lnet() {
     check([&here, &there], "10.9.7.1@xdp:12345:34:1", "10.9.7.2@xdp:12345:34:1");
 }
 
-/// One that has as many values as may be takes no other one, and other bytes for each.
+/// A server that has as many values as may be takes no other one, and other bytes for each.
 #[test]
 fn a_full_server_takes_another_value_of_a_key() {
     let transport = MemTransport::default().shared();

@@ -28,7 +28,7 @@ fn node(fabric: &str, host: u8, shards: u32) -> Lnet {
     node_that_steers(fabric, host, shards, portal_policy())
 }
 
-/// The same with another policy of the portal.
+/// A node with another policy of the portal.
 fn node_that_steers(fabric: &str, host: u8, shards: u32, policy: Policy) -> Lnet {
     let nid = format!("10.9.8.{host}@xdp").parse().unwrap();
     let config = NodeConfig::new(vec![NiConfig::new(nid, &format!("in-process:{fabric}"))])

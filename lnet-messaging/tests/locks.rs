@@ -19,7 +19,7 @@ use lnet_user::{Lnet, NodeConfig};
 /// The order is that of ARCHITECTURE.md: of two that a thread has at once, the first file's is locked first.
 const ORDER: [(&str, &str); 10] = [
     ("buffer/pool.rs", "domain.rs"),
-    // That of all domains, and that of one.
+    // The lock of all domains, and that of one.
     ("domain.rs", "domain.rs"),
     ("domain.rs", "tm/mod.rs"),
     ("tm/mod.rs", "end_point.rs"),

@@ -96,7 +96,7 @@ fn me_05_a_message_without_a_receive_buffer() {
     assert_eq!(near.counts(QueueType::Send), (1, 0, 0, 1));
     assert_eq!(far.tm_event(), TmEvent::Error(Errno::NoBuffers));
     assert_eq!(far.counts(QueueType::Receive), (0, 0, 0, 1));
-    // It goes well as soon as there is one.
+    // A message arrives as soon as there is a buffer.
     far.post(8, 8, 1);
     let id = near.send("127.0.0.1:2021", b"hello");
     assert_eq!((near.end_of(id).0, far.buffer_event().payload_bytes()), (Ok(()), b"hello".to_vec()));

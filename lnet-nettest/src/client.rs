@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Room for the descriptors of an exchange.
 const BULK_MESSAGE_BYTES: u64 = 1 << 10;
 
-/// What others may see of a test while it goes on, and that it is to end.
+/// The state of a test that others may see while it goes on, and the order to end it.
 #[derive(Default)]
 pub(crate) struct Watch {
     ended: AtomicU64,
@@ -102,7 +102,7 @@ struct Client<'a> {
     messages: Vec<Buffer>,
     /// To be read by the server, and to be written.
     bulk: Vec<[Buffer; 2]>,
-    /// Those of exchanges that are not over.
+    /// Bulk buffers of exchanges that are not over.
     halves: HashMap<u64, Buffer>,
 }
 

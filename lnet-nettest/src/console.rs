@@ -92,7 +92,7 @@ impl Console {
         limit: Option<Duration>,
     ) -> Result<Report> {
         let result = self.steps(servers, clients, test, depth, limit);
-        // What is left of a run that has failed.
+        // Nodes that are left of a run that has failed.
         let busy: Vec<_> = std::mem::take(&mut self.busy).into_iter().collect();
         if !busy.is_empty() {
             let _ = self.step(&busy, "STOP", |_| Command::Stop);

@@ -24,7 +24,7 @@ const DEPTH: usize = 16;
 const LOOK: Duration = Duration::from_secs(1);
 const ABANDONED: Duration = Duration::from_secs(30);
 
-/// What a node is at the moment.
+/// The state of a node at the moment.
 enum State {
     Free,
     Server { server: Server, is_started: bool },

@@ -179,7 +179,7 @@ impl PlaceOptions {
     }
 }
 
-/// What a server is ready for.
+/// The messages and bulk buffers that a server is ready for.
 #[derive(Args, Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Service {
     /// Longest message
@@ -204,7 +204,7 @@ pub(crate) enum Kind {
     Stub,
 }
 
-/// What a client does.
+/// The test that a client does.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Test {
     #[arg(long = "test", value_enum, default_value = "ping")]
@@ -253,7 +253,7 @@ impl Test {
         self.count.unwrap_or(if self.duration.is_some() { u64::MAX } else { 1000 })
     }
 
-    /// What a server for this test must be ready for.
+    /// The service that this test needs.
     pub(crate) fn service(&self) -> Service {
         let (message, bulk) = match self.kind {
             Kind::Ping => (self.size, 1),
@@ -264,7 +264,7 @@ impl Test {
         Service { message_max: message, bulk_max: bulk, depth }
     }
 
-    /// The same for a server of so many clients; `depth` says otherwise.
+    /// A service for so many clients; `depth` says otherwise.
     pub(crate) fn service_for(&self, clients: usize, depth: Option<u32>) -> Service {
         let service = self.service();
         let all = service.depth.saturating_mul(u32::try_from(clients).unwrap_or(u32::MAX));

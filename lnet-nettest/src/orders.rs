@@ -1,4 +1,4 @@
-//! What a console says to nodes and they to it, as JSON in messages of their own transfer machines.
+//! Orders of a console to nodes and their answers, as JSON in messages of their own transfer machines.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::report::{Report, RoundTrips, Served};
 /// Longest order or answer.
 pub(crate) const MESSAGE_BYTES: u64 = 1 << 14;
 
-/// What a console asks of a node. The answer has the same number.
+/// An order of a console to a node. The answer has the same number.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Order {
     pub(crate) number: u64,
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// What a node is to be.
+/// The role that a node is to have.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Plan {
     /// Its address for test messages.
@@ -49,7 +49,7 @@ pub(crate) enum Role {
     },
 }
 
-/// What a node says of an order: `Err` why it does not obey.
+/// The answer of a node to an order: `Err` why it does not obey.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Answer {
     pub(crate) number: u64,
@@ -75,14 +75,14 @@ pub(crate) struct Status {
     pub(crate) is_over: bool,
 }
 
-/// What came of a node's work.
+/// The outcome of a node's work.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Outcome {
     Server(Served),
     Client { report: Box<Report>, round_trips: RoundTrips },
 }
 
-/// What comes to a desk.
+/// An arrival at a desk.
 #[derive(Debug)]
 pub(crate) enum Heard<M> {
     /// From this sender.
@@ -117,7 +117,7 @@ impl Desk {
         Ok(added.id)
     }
 
-    /// What comes next, if something does within this time. What is no such message is passed over.
+    /// The next arrival, if there is one within this time. Messages of another kind are passed over.
     ///
     /// # Errors
     /// When the transfer machine is gone.

@@ -41,7 +41,7 @@ impl Place {
     /// Two that reach each other in this process.
     pub(crate) fn both(transport: TransportName, workers: u16, depth: u32) -> Result<[Self; 2]> {
         let port = match transport {
-            // One that is free at the moment.
+            // A port that is free at the moment.
             TransportName::Rpc => TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
             _ => 0,
         };

@@ -1,4 +1,4 @@
-//! What a client counts, and what is printed of it.
+//! Counts of a client, and the report that is printed of them.
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,7 @@ pub(crate) struct Report {
     pub(crate) silent: Vec<String>,
 }
 
-/// What a node of a console says.
+/// The part of a console's node.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Part {
@@ -115,7 +115,7 @@ pub(crate) enum Part {
     },
 }
 
-/// What a server counts.
+/// Counts of a server.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Served {
     /// Messages of tests, and those that were sent back.
@@ -197,7 +197,7 @@ impl RoundTrips {
         Self::of(&histogram).unwrap()
     }
 
-    /// Such as take the most room.
+    /// Round trips that take the most room.
     #[cfg(test)]
     pub(crate) fn all_different() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
@@ -207,7 +207,7 @@ impl RoundTrips {
     }
 }
 
-/// What is being counted.
+/// Counts of a test that goes on.
 pub(crate) struct Counts {
     begun: Instant,
     second: Instant,

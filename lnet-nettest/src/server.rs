@@ -26,7 +26,7 @@ pub(crate) struct Server {
     thread: JoinHandle<Result<()>>,
 }
 
-/// What a server's thread shares: whether it is to end, and what it has counted.
+/// The state that a server's thread shares: whether it is to end, and what it has counted.
 #[derive(Default)]
 struct Watch {
     ends: AtomicBool,
@@ -44,7 +44,7 @@ impl Server {
         &self.address
     }
 
-    /// What it has counted until now.
+    /// The counts until now.
     pub(crate) fn served(&self) -> Served {
         *self.watch.served()
     }
@@ -85,7 +85,7 @@ struct Serving {
     station: Station,
     /// Bulk buffers that no exchange has.
     spare: Vec<Buffer>,
-    /// What is written back when it has been read, by the number that the buffer has.
+    /// Descriptors and lengths of what is written back when it has been read, by the number of the buffer.
     exchanges: HashMap<u64, (BulkDescriptor, u64)>,
     next: u64,
     watch: Arc<Watch>,
@@ -175,7 +175,7 @@ impl Serving {
         }
     }
 
-    /// What was read goes back.
+    /// Writes back what was read.
     fn write_back(&mut self, buffer: Buffer, is_good: bool, length_bytes: u64) {
         let written = match self.exchanges.remove(&buffer.user_data) {
             Some((to, length)) if is_good && length == length_bytes => {

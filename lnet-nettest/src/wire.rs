@@ -1,4 +1,4 @@
-//! What test messages say, and the bytes that are sent to and fro.
+//! Test messages, and the bytes that are sent to and fro.
 
 use std::sync::LazyLock;
 
@@ -12,20 +12,20 @@ const BULK: u64 = u64::from_le_bytes(*b"NetBulk1");
 /// A test message.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Message {
-    /// It comes back as it is.
+    /// A ping, which comes back as it is.
     Ping {
         sequence: u64,
     },
     Bulk(Exchange),
 }
 
-/// What a server needs for a bulk exchange.
+/// A bulk exchange, as its server needs to know it.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Exchange {
     pub(crate) length_bytes: u64,
-    /// It reads from here.
+    /// The buffer that the server reads.
     pub(crate) from: BulkDescriptor,
-    /// It writes to there.
+    /// The buffer that the server writes to.
     pub(crate) to: BulkDescriptor,
 }
 

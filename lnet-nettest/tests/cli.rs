@@ -84,7 +84,7 @@ fn free_port() -> u16 {
     TcpListener::bind((host(), 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// One that serves until it is dropped.
+/// A server of tests, which serves until this is dropped.
 struct Serving(Child);
 
 impl Serving {
@@ -92,7 +92,7 @@ impl Serving {
     fn start(arguments: &str, begin: &str) -> Self {
         let mut child = tool(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
-        // It ends as well where it says something else.
+        // The server ends as well where it says something else.
         let serving = Self(child);
         let mut line = String::new();
         said.read_line(&mut line).unwrap();

@@ -9,7 +9,7 @@ pub(crate) fn fill_source(bytes: &mut [u8]) {
     fill(bytes, SOURCE_WORD);
 }
 
-/// What a sink has before data comes, as far as a check would look at it.
+/// Fills a sink before data comes, as far as a check would look at it.
 pub(crate) fn fill_sink(bytes: &mut [u8], check: Check) {
     match check {
         Check::Full => fill(bytes, SINK_WORD),

@@ -19,7 +19,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bulk data of a unit.
 struct Data {
-    /// What it writes, once it does.
+    /// The data that it writes, once it does.
     offer: Rc<OnceCell<Offer>>,
     /// Room for what it reads, between two reads.
     sink: Option<Buffer>,

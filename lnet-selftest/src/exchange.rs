@@ -27,7 +27,7 @@ use crate::source::{Offer, Source};
 
 /// Requests of this node that are under way at once; more wait.
 pub(crate) const CALLS_MAX: usize = 256;
-/// Those of the console, which do not wait behind those of tests: it asks for no more at once.
+/// Requests of the console, which do not wait behind those of tests: it asks for no more at once.
 pub(crate) const ORDERS_MAX: usize = 128;
 /// Replies and bulk data for requests of others that are under way at once, at most.
 pub(crate) const ANSWERS_MAX: usize = 192;
@@ -36,7 +36,7 @@ pub(crate) const ANSWERS_MAX: usize = 192;
 const CALL_SLOTS: usize = 6;
 /// Event slots of an answer: bulk data with its REPLY, and the reply.
 const ANSWER_SLOTS: usize = 5;
-/// What a request lends to its server.
+/// Bulk data that a request lends to its server.
 pub(crate) enum Bulk {
     Nothing,
     /// Bytes to be got.
@@ -73,7 +73,7 @@ pub(crate) struct Exchange {
     /// Where messages start.
     shard: ShardHandle,
     pub(crate) source: Source,
-    /// That of the tests which run.
+    /// The offer of the tests that run.
     offer: RefCell<Weak<OnceCell<Offer>>>,
     events: EqHandle,
     /// By user pointer: who waits for the event of an entry.
@@ -240,7 +240,8 @@ impl Exchange {
         self.order(call, body).await
     }
 
-    /// The same for a request of the console, at once. There is room for [`ORDERS_MAX`].
+    /// Sends a request of the console at once, and waits as [`Exchange::call`] does. There is room for
+    /// [`ORDERS_MAX`].
     pub(crate) async fn order(
         &self,
         call: Call,

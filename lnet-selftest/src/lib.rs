@@ -133,7 +133,7 @@ impl Selftest {
     }
 }
 
-/// What runs the tasks of a node: its thread drives the shard of a node that has no other.
+/// The runtime of a node's tasks: its thread drives the shard of a node that has no other.
 fn runtime(lnet: &Lnet) -> Result<(Runtime, Option<Arc<Guest>>), SelftestError> {
     let mut builder = Builder::new_current_thread();
     builder.enable_time();

@@ -45,7 +45,7 @@ pub(crate) struct Server {
     common: Rc<Common>,
 }
 
-/// What all requests have in common.
+/// The parts of a node that all requests have in common.
 struct Common {
     exchange: Rc<Exchange>,
     sessions: RefCell<Sessions>,
@@ -53,7 +53,7 @@ struct Common {
     sinks: RefCell<Vec<Buffer>>,
 }
 
-/// What takes the requests of a portal.
+/// The taker of a portal's requests.
 struct Requests {
     portal: u32,
     events: EventQueue,
@@ -65,7 +65,7 @@ struct Requests {
 struct Answers {
     common: Rc<Common>,
     turns: RefCell<Turns<(Message, Target, Instant)>>,
-    /// One that waited does so no more.
+    /// Told when a request that waited does so no more.
     moved: Notify,
 }
 
@@ -257,7 +257,7 @@ fn refusal(body: &Body, status: Status, session: SessionId) -> Option<Body> {
             Body::BatchReply(lnet_wire::selftest::BatchReply { status, session, active: 0, time: 0 })
         }
         Body::Stat(_) => Body::StatReply(StatReply { status, session, ..NO_STATS }),
-        // That is for a console.
+        // Other bodies are for a console.
         _ => return None,
     })
 }

@@ -183,7 +183,7 @@ impl Sessions {
         SessionReply { status, session: self.id() }
     }
 
-    /// What a query of the session is told.
+    /// The answer to a query of the session.
     pub(crate) fn describe(&self) -> JoinReply {
         self.described(if self.0.is_some() { Status::OK } else { Status::NO_SESSION })
     }

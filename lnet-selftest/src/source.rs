@@ -33,7 +33,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// One on this shard, whose events are given to [`Source::sent`].
+    /// A source on this shard, whose events are given to [`Source::sent`].
     pub(crate) fn new(shard: &ShardHandle, events: EqHandle) -> Self {
         Self {
             shard: shard.clone(),
@@ -73,7 +73,7 @@ impl Source {
         }
         let (place, mut sending) = ((target, match_bits), self.sending.borrow_mut());
         let Some(waiting) = sending.get_mut(&place) else { return };
-        // It may have been given up.
+        // The transfer may have been given up.
         let _ = waiting.pop_front().map(|tell| tell.send(event.status()));
         if waiting.is_empty() {
             sending.remove(&place);

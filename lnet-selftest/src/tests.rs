@@ -230,7 +230,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert_eq!(run(&console, add_test(0, SelftestTest::Ping)).await.unwrap_err().errno, Errno::INVAL);
         let wide = add_test_for(2, 1, SelftestTest::Ping);
         assert_eq!(run(&console, wide).await.unwrap_err().errno, Errno::INVAL);
-        // As the reference has it, a batch without tests runs, and there is nothing to do.
+        // A batch without tests runs, and there is nothing to do: so the reference has it.
         let Ok(SelftestAnswer::Nodes(idle)) = run(&console, Command::Run { batch: "b".into() }).await else {
             panic!()
         };
@@ -388,7 +388,7 @@ fn plain_node(name: &str, address: u8) -> Lnet {
     lnet
 }
 
-/// Such nodes: more than are asked at once.
+/// Silent nodes: more than are asked at once.
 fn silent(name: &str) -> (Vec<u8>, Vec<Lnet>) {
     let addresses: Vec<u8> = (100..=100 + COMMANDS_MAX as u8).collect();
     let nodes = addresses.iter().map(|address| plain_node(name, *address)).collect();
@@ -499,7 +499,7 @@ fn a_node_whose_group_is_deleted_leaves_the_session() {
             agreed(&console, add_group("c", &[1])).await;
             assert_eq!(agreed(&console, Command::DeleteGroup { name: "c".into() }).await.len(), 1);
         }
-        // It is free for another console.
+        // The node is free for another console.
         agreed(&other, add_group("c", &[1])).await;
         let remove =
             Command::UpdateGroup { name: "c".into(), remove: vec![nid(1)], clean: vec![], refresh: false };

@@ -8,10 +8,10 @@ use std::collections::{HashMap, VecDeque};
 
 use lnet_user::Nid;
 
-/// What a source may have of that which is free: one part of so many.
+/// The share of a source in what is free: one part of so many.
 const SHARE: usize = 4;
 
-/// What a source has.
+/// The requests of a source.
 struct Held<T> {
     answered: usize,
     waiting: VecDeque<T>,
@@ -45,8 +45,8 @@ pub(crate) struct Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// So many `places` of requests that are answered at once; `room` in which others wait, `least` of it
-    /// for any source.
+    /// Turns with so many `places` of requests that are answered at once; `room` in which others wait,
+    /// `least` of it for any source.
     pub(crate) fn new(places: usize, room: usize, least: usize) -> Self {
         Self {
             free: places,

@@ -263,7 +263,7 @@ impl fmt::Display for FrameError {
 impl core::error::Error for FrameError {}
 
 impl SteerKey {
-    /// That of a frame whose type and portal were checked.
+    /// Reads the key of a frame whose type and portal were checked.
     #[inline(always)]
     pub(crate) const fn read(
         bytes: &[u8; FRAME_HEADER_BYTES],

@@ -44,9 +44,9 @@ named! {
     Discovery {
         /// Nothing; peers are pinged for the statuses of their NIs alone.
         Off => "off",
-        /// They become the NIDs of the peers.
+        /// The NIDs that peers tell become theirs.
         On => "on",
-        /// They are compared with what is known, and change nothing of it.
+        /// The NIDs that peers tell are compared with those that are known, and change nothing.
         Verify => "verify",
     }
 }

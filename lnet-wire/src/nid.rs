@@ -48,7 +48,7 @@ pub struct Nid {
     pub(crate) address: [u8; 16],
 }
 
-/// As text.
+/// The text of the NID.
 impl fmt::Debug for Nid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -89,13 +89,13 @@ impl Features {
         self.0 & other.0 == other.0
     }
 
-    /// These bits and those of `other`.
+    /// Adds the bits of `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These bits less those of `other`.
+    /// Takes away the bits of `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn lists_in_the_help_are_not_wrapped() {
-        // As many columns as clap fills at most.
+        // Columns that clap fills at most.
         for line in sock::HELP.lines().chain(EXAMPLES.lines()) {
             assert!(line.len() <= 100, "{line}");
         }

@@ -367,7 +367,7 @@ fn brw(words: &[String]) -> Result<SelftestTest> {
     if skips_copy && check.is_some() {
         bail!("skip_rx_copy conflicts with check=");
     }
-    // What is not copied is not looked at.
+    // Words that are not copied are not looked at.
     let check = check.unwrap_or(if skips_copy { 4 } else { 1 });
     Ok(SelftestTest::Brw { is_write, check, length_bytes, offset_bytes })
 }

@@ -27,11 +27,11 @@ use cli::{Command, Options, Ping, Query};
 use console::Console;
 use failure::Failure;
 
-/// What users of a session know, in the environment.
+/// The key that users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
 /// Feature bits of new sessions, in the environment.
 const SESSION_FEATURES: &str = "LST_FEATURES";
-/// What of session names fits into messages.
+/// The longest session name that fits into messages.
 const NAME_MAX_BYTES: usize = 31;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! What came of commands, as the reference prints it.
+//! The outcome of commands, as the reference prints it.
 
 use anyhow::{Context, Result, bail};
 use lnet_model::records::{
@@ -156,7 +156,7 @@ fn both(clients: &[SelftestNode], servers: &[SelftestNode]) {
     println!("{HEAD}\nclient\t{}\nserver\t{}", counts(clients), counts(servers));
 }
 
-/// What of a batch is active.
+/// Shows what of a batch is active.
 pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
     let &Query { test, all, active, idle, error, ref batch, .. } = options;
     let unknown = nodes.iter().filter(|node| node.failed.is_some()).count();
@@ -194,7 +194,7 @@ pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
     }
 }
 
-/// What nodes have said of their session.
+/// Shows what nodes have said of their session.
 pub(crate) fn pinged(nodes: &[SelftestNode]) {
     for node in nodes {
         let of = match &node.session {

@@ -20,7 +20,7 @@ fn sample(console: &mut Console, targets: &[String]) -> Result<Vec<Vec<SelftestS
     }
 }
 
-/// What a node did in a second: messages received and sent, bytes received and sent.
+/// The rates of a node in a second: messages received and sent, bytes received and sent.
 type Rates = [f64; 4];
 
 fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
@@ -70,7 +70,7 @@ pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
 
 fn print(target: &str, rates: &[Rates], options: &Stat) {
     let (unit, bytes) = if options.mbs { ("MB/s ", 1e6) } else { ("MiB/s", 1_048_576.0) };
-    // What nodes send is what others read of them; so the reference has it.
+    // Others read what nodes send; so the reference has it.
     let both = options.read == options.write;
     let directions = [("R", 0, both || options.write), ("W", 1, both || options.read)];
     let directions = directions.into_iter().filter(|(_, _, is_shown)| *is_shown);

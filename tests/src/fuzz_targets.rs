@@ -1,7 +1,8 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! They use `lnet-wire`, and four of them `lnet-core`, alone, so that the fuzzer has little to instrument.
+//! The bodies use `lnet-wire`, and four of them `lnet-core`, alone, so that the fuzzer has little to
+//! instrument.
 
 #[path = "fuzz_control/mod.rs"]
 mod fuzz_control;

@@ -69,7 +69,7 @@ fn replay(name: &str) {
     for (file_index, (path, bytes)) in corpus(name).into_iter().enumerate() {
         run(target, &path.display().to_string(), &bytes);
         let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15 ^ file_index as u64);
-        // Those of whole conversations take long.
+        // Mutations of whole conversations take long.
         let mutations = if matches!(name, "control" | "shard" | "socklnd" | "transfer") {
             MUTATIONS_PER_FILE / 8
         } else {

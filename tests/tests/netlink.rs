@@ -261,7 +261,7 @@ fn a_peer_that_loses_its_address_becomes_unreachable() {
         expect(&neighbours, peer, Resolution::Mac(lab.far_mac()));
         lab.far(&format!("addr del {peer}/{prefix} dev veth-b"));
         let gone = unreachable(Unreachable::NoNeighbour);
-        // Nothing is sent and nothing asked: the kernel's probes of the managed entry event.
+        // Nothing is sent and nothing asked: the kernel probes the managed entry, and notices.
         wait_until("the probes fail", || neighbours.lookup(peer) == gone);
     }
 }

@@ -130,7 +130,7 @@ fn what_is_sent_arrives() {
         (9014, 4096, 0),
         (9014, 3840, 256),
         (1500, 100, 7),
-        // As many descriptors as a frame may have.
+        // The most descriptors that a frame may have.
         (1800, 100, 0),
         (65_549, 3856, 240),
         (65_549, 4096, 0),
@@ -181,7 +181,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
         let (arrived_header, arrived) = buffer[..count].split_at(header.len());
         assert!(arrived_header == header && arrived == &payload[range.clone()], "{range:?}: {count} bytes");
         drain_all(&umem, &mut queue, &mut stock);
-        // They complete with the frame that they belong to.
+        // Payload completes with the frame that it belongs to.
         assert!(!payload.is_in_flight(range));
         assert_eq!(queue.completion.registered(), registered);
     }

@@ -153,7 +153,7 @@ impl Target {
             limits: Limits {
                 match_entries: capacity,
                 memory_descs: capacity,
-                // One for the message and one for the end, of each descriptor.
+                // Slots for the message and for the end of each descriptor.
                 events: if used == Use::Once { 2 * capacity } else { 2 },
                 ..Limits::DEFAULT
             },

@@ -36,7 +36,7 @@ impl Domain {
     /// copies.
     ///
     /// # Errors
-    /// As [`Domain::register`].
+    /// The errors of [`Domain::register`].
     pub fn allocate(&self, segments: usize, segment_bytes: usize) -> Result<Buffer, Error> {
         let size_bytes = (segments as u64).saturating_mul(segment_bytes as u64);
         self.limits().check(segments, segment_bytes as u64, size_bytes)?;

@@ -17,7 +17,7 @@ use super::free::FreeBuffers;
 use crate::domain::Domain;
 use crate::errno::{Errno, Error};
 
-/// What a pool is to be.
+/// The shape of a pool and its buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolSpec {
     /// Free buffers below which [`PoolHandler::below_threshold`] is called, and at which
@@ -31,8 +31,8 @@ pub struct PoolSpec {
     pub colours: usize,
 }
 
-/// What a pool calls, under its lock: through the [`LockedPool`] that it is given it may do what it likes
-/// with the pool, and it must neither lock a pool nor wait.
+/// Callbacks of a pool, under its lock: through the [`LockedPool`] that they are given they may do what they
+/// like with the pool, and they must neither lock a pool nor wait.
 pub trait PoolHandler: Send + Sync {
     /// There is a free buffer, and there was none. By default transfer machines that lack receive buffers get
     /// some.
@@ -146,7 +146,7 @@ impl Pool {
         &self.shared.domain
     }
 
-    /// What it was made as.
+    /// The shape that it was made with.
     #[must_use]
     pub fn spec(&self) -> &PoolSpec {
         &self.shared.spec
@@ -203,7 +203,7 @@ impl LockedPool<'_> {
         Some(buffer)
     }
 
-    /// As [`LockedPool::get`], for a caller with the lock of a transfer machine, who calls the handler later.
+    /// Takes a buffer for a caller with the lock of a transfer machine, who calls the handler later.
     pub(crate) fn get_silently(&mut self, colour: Option<usize>) -> Option<Buffer> {
         let free = &mut self.state.free;
         let newest = colour.and_then(|colour| free.pop_newest(colour));

@@ -22,8 +22,8 @@ use crate::transport::{Completion, TmFront, TmLink, TmState, TransportTm};
 use directory::{Directory, Listed};
 use work::{Item, Work, Worker};
 
-/// What is particular to a transport whose transfer machines have crews. Called without any lock, but for
-/// what is a matter of addresses and descriptors alone.
+/// The particulars of a transport whose transfer machines have crews. Called without any lock, but for what
+/// is a matter of addresses and descriptors alone.
 pub(crate) trait Carrier: Send + Sync + 'static {
     /// Where a transfer machine is found; its text is the canonical form.
     type Address: Copy + Eq + Hash + fmt::Display + Send + Sync;
@@ -87,7 +87,7 @@ pub(crate) trait Carrier: Send + Sync + 'static {
     ) -> Status;
 }
 
-/// What a bulk descriptor says.
+/// The contents of a bulk descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor<A> {
     pub(crate) id: BufferId,
@@ -158,7 +158,7 @@ impl<C: Carrier> TransportTm for Crew<C> {
         } else if id.queue != QueueType::Receive {
             self.work.push(Item::Operate(id));
         }
-        // What has an item has woken a worker already; what waits for others concerns them by its deadline
+        // An item has woken a worker already; a buffer that waits for others concerns workers by its deadline
         // alone.
         if queued.deadline().is_some() {
             self.work.wake();
@@ -172,7 +172,7 @@ impl<C: Carrier> TransportTm for Crew<C> {
             return;
         }
         queued.flags.cancelled = !queued.flags.timed_out;
-        // What sends or is active is on its way to a worker already.
+        // A buffer that sends or is active is on its way to a worker already.
         if id.queue == QueueType::Receive || id.queue.is_passive() {
             queued.flags.in_use = true;
             self.work.push(Item::Cancelled(id));
@@ -191,7 +191,7 @@ impl<C: Carrier> TransportTm for Crew<C> {
     }
 }
 
-/// What an operation needs to know, without the lock of its transfer machine.
+/// An operation as a worker knows it, without the lock of its transfer machine.
 enum Task {
     Send { to: Box<str>, length_bytes: u64 },
     Read { from: BulkDescriptor },

@@ -1,4 +1,4 @@
-//! What the threads of a transfer machine do: a list of items, and deadlines.
+//! The work of a transfer machine's threads: a list of items, and deadlines.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) enum Item {
     Stopped,
 }
 
-/// What is to be done by a transfer machine's workers.
+/// The items that a transfer machine's workers are to do.
 #[derive(Default)]
 pub(crate) struct Work {
     list: Mutex<List>,

@@ -1,4 +1,4 @@
-//! What events of LNet mean for buffers: the producer's side of a transfer machine's event ring.
+//! The meaning of LNet's events for buffers: the producer's side of a transfer machine's event ring.
 //!
 //! Invariants: each operation has a record from before it starts until its last event is in the ring; what is
 //! behind that, LNet says of no live operation. Of a GET the REPLY and the SEND may come in either order, and
@@ -12,7 +12,7 @@ use crate::errno::{Errno, Status};
 use crate::queue::{BufferId, ByNumber, QueueType};
 use crate::ring::Producer;
 
-/// What became of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's
+/// The outcome of an operation, or of a message in a receive buffer. Small, for each goes from one CPU's
 /// cache to another's.
 #[derive(Debug)]
 pub(crate) struct RingEvent {
@@ -38,7 +38,7 @@ impl RingEvent {
 /// Where a message came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sender {
-    /// It is no message.
+    /// No sender: the event is of no message.
     None,
     /// No transfer machine.
     Nameless,
@@ -47,7 +47,7 @@ pub(crate) enum Sender {
 }
 
 impl Sender {
-    /// That of a message with this header data.
+    /// The sender of a message with this header data.
     fn of(initiator: ProcessId, hdr_data: u64) -> Self {
         let address = LnetAddress::of_sender(initiator, hdr_data);
         let parts = address.and_then(|address| Some((u8::try_from(address.portal).ok()?, address.tmid?)));
@@ -55,7 +55,7 @@ impl Sender {
     }
 }
 
-/// What is known of an operation besides its buffer.
+/// The state of an operation besides its buffer.
 struct Operation {
     id: BufferId,
     /// A REPLY that came before the SEND.
@@ -75,17 +75,17 @@ impl Operations {
         Self { by_number: ByNumber::default(), ring }
     }
 
-    /// An operation starts.
+    /// Notes an operation that starts.
     pub(crate) fn begin(&mut self, id: BufferId) {
         self.by_number.insert(id.number, Operation { id, reply: None, refusal: None });
     }
 
-    /// It has not started.
+    /// Forgets an operation that has not started.
     pub(crate) fn abandon(&mut self, id: BufferId) {
         self.by_number.remove(&id.number);
     }
 
-    /// Its descriptor was made, but its message was not started.
+    /// Notes an operation whose descriptor was made, but whose message was not started.
     pub(crate) fn refuse(&mut self, id: BufferId, errno: Errno) {
         if let Some(operation) = self.by_number.get_mut(&id.number) {
             operation.refusal = Some(errno);
@@ -116,7 +116,7 @@ impl Operations {
 }
 
 impl Operation {
-    /// What an event means for the buffer, if anything.
+    /// The meaning of an event for the buffer, if it has one.
     fn meaning(&mut self, event: NetworkEvent) -> Option<RingEvent> {
         let NetworkEvent { kind, status, is_unlinked, length_bytes, offset_bytes, .. } = event;
         let (status, length_bytes, offset_bytes) = match (self.id.queue, kind) {

@@ -30,7 +30,7 @@ pub(crate) struct LnetDescriptor {
     pub(crate) size_bytes: u64,
 }
 
-/// What an active operation moves, and where.
+/// The bytes that an active operation moves, and their place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bulk {
     pub(crate) address: LnetAddress,
@@ -95,7 +95,7 @@ impl LnetDescriptor {
         Ok(Self { match_bits, address, queue, size_bytes })
     }
 
-    /// What an operation of `active` with so many bytes, of data or of room, does with this buffer.
+    /// The transfer of an operation of `active` with this buffer, by so many bytes of data or of room.
     ///
     /// # Errors
     /// `EPERM` in the wrong direction, `EFBIG` where the sizes do not fit, `EINVAL` where the match bits are

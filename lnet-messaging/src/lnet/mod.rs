@@ -45,7 +45,7 @@ pub use address::{endpoint_is_valid, net_cmp};
 /// Longest payload of a message (LNet `LNET_MAX_PAYLOAD`).
 const PAYLOAD_MAX_BYTES: u64 = 1 << 20;
 
-/// What buffers of lnet may be at most.
+/// The limits of buffers of lnet.
 pub const LIMITS: Limits = Limits {
     buffer_bytes: PAYLOAD_MAX_BYTES,
     segment_bytes: PAYLOAD_MAX_BYTES,
@@ -107,19 +107,19 @@ impl LnetTransport {
         Self { network, addresses: Arc::default(), interfaces, any_rail: false, first_counter: 1 }
     }
 
-    /// The same transport, for domains whose transfer machines send by any NI of the node on the net of the
-    /// destination: with several rails (Multi-Rail) they go on when one is cut. Without it they send by the
-    /// NI of their own address alone, and peers that do not know the node's NIDs as one peer's always see the
-    /// same sender.
+    /// Has transfer machines send by any NI of the node on the net of the destination, in domains that are
+    /// made from now on: with several rails (Multi-Rail) they go on when one is cut. Otherwise they send by
+    /// the NI of their own address alone, and peers that do not know the node's NIDs as one peer's always see
+    /// the same sender.
     #[must_use]
     pub fn over_any_rail(self) -> Self {
         Self { any_rail: true, ..self }
     }
 
-    /// The same transport, for domains whose transfer machines number their passive buffers from here on, and
-    /// not from 1. A program that starts anew under its former addresses thereby leaves out the numbers of its
-    /// former life: bulk descriptors from then name no buffer of now. The lower 52 bits count, of which 0
-    /// stands for 1; behind the largest number comes 1.
+    /// Has transfer machines number their passive buffers from here on and not from 1, in domains that are
+    /// made from now on. A program that starts anew under its former addresses thereby leaves out the numbers
+    /// of its former life: bulk descriptors from then name no buffer of now. The lower 52 bits count, of
+    /// which 0 stands for 1; behind the largest number comes 1.
     #[must_use]
     pub fn counting_from(self, first: u64) -> Self {
         Self { first_counter: (first & COUNTER_MAX).max(1), ..self }
@@ -136,7 +136,7 @@ impl LnetTransport {
         &self.interfaces
     }
 
-    /// As what [`Domain::new`](crate::Domain::new) takes.
+    /// The transport as [`Domain::new`](crate::Domain::new) takes it.
     #[must_use]
     pub fn shared(self) -> Arc<dyn Transport> {
         Arc::new(self)

@@ -1,4 +1,4 @@
-//! What the transport needs of LNet, so that its tests can have another one.
+//! The network that the transport needs: LNet's, or another one in tests.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub(crate) trait Network: Send + Sync {
     /// Event slots of a transfer machine: each buffer takes one for each of its operations, and one.
     fn event_slots(&self) -> u32;
 
-    /// What a transfer machine sends and receives by: entries will have this portal and match bits with this
-    /// identifier.
+    /// Opens the ends that a transfer machine sends and receives by: entries will have this portal and match
+    /// bits with this identifier.
     fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error>;
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct MdPlan {
     /// Most bytes of a message; less than that behind the last one uses it up.
     pub(crate) max_size_bytes: Option<u64>,
     pub(crate) threshold: u32,
-    /// What comes back with its events.
+    /// A number that comes back with its events.
     pub(crate) user_ptr: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct EntryPlan {
     pub(crate) allowed: Allowed,
 }
 
-/// What peers may do with an entry's memory.
+/// The use of an entry's memory that is allowed to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Allowed {
     Put,
@@ -60,11 +60,11 @@ pub(crate) trait Posted: Send {
     /// Asks for its end, of which an event tells, or its last one has done so already.
     fn cancel(self: Box<Self>);
 
-    /// It has ended by itself.
+    /// Lets go of what has ended by itself.
     fn forget(self: Box<Self>);
 }
 
-/// What was not posted.
+/// A refusal to post.
 pub(crate) struct NotPosted {
     pub(crate) error: Error,
     /// `None`: it comes with an UNLINK event.
@@ -132,7 +132,7 @@ pub(crate) struct NetworkEvent {
     pub(crate) payload: Payload,
 }
 
-/// What comes with an event.
+/// The bytes or memory that come with an event.
 #[derive(Debug)]
 pub(crate) enum Payload {
     None,

@@ -7,13 +7,12 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 use lnet_user::api::Outgoing;
 use lnet_user::{
-    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventKind, EventQueue, Lnet, LnetError, MdOptions,
-    MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
+    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventKind, EventQueue, Lnet, LnetError,
+    MdOptions, MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
 };
 
 use super::network::{
-    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
-    Payload, Posted, Poster,
+    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload, Posted, Poster,
 };
 use super::refusals::error_of;
 use crate::errno::{Errno, Error, Status};
@@ -57,7 +56,7 @@ impl Network for NodeNetwork {
 
 struct NodePoster {
     lnet: Lnet,
-    /// That of the event queue, or one of them.
+    /// The shard of the event queue, or one of its shards.
     shard: ShardHandle,
     /// The portal's policy has messages of one transfer machine on several shards: each entry has its own.
     is_on_several_shards: bool,

@@ -13,8 +13,7 @@ use super::LnetTransport;
 use super::address::{COUNTER_MAX, LnetAddress, TMID_MAX, join, next_counter, split};
 use super::descriptor::LnetDescriptor;
 use super::network::{
-    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted,
-    Payload, Posted, Poster,
+    Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload, Posted, Poster,
 };
 use super::registry::Addresses;
 use crate::errno::{Errno, Error, Status};
@@ -120,7 +119,7 @@ impl FakeLnet {
             let memory = if late {
                 self.lab(|lab| lab.lent.push((user_ptr, memory)));
                 self.post(last(event(EventKind::Unlink, user_ptr)));
-                // So long the worker has for that.
+                // The worker has this long for that.
                 std::thread::sleep(Duration::from_millis(20));
                 None
             } else {
@@ -416,7 +415,8 @@ fn kc_11_a_message_is_sent() {
     let mut setup = Setup::new();
     for fails in [false, true] {
         let (added, call) = setup.add(setup.send());
-        let to = Target { process: PEER, portal: 35, match_bits: join(9, 0), offset: 0, self_nid: Some(Nid::LO) };
+        let to =
+            Target { process: PEER, portal: 35, match_bits: join(9, 0), offset: 0, self_nid: Some(Nid::LO) };
         assert_eq!(call, Call::Put { to, hdr_data: join(7, 34), md: md(60, 1, &added) });
         // The callback of the round before drops its reference behind its event.
         setup.tm.wait(None, |front| front.callback_count() == 0);
@@ -503,7 +503,8 @@ fn kc_17_an_active_send() {
     ] {
         let to = Setup::descriptor(QueueType::PassiveReceive, 80);
         let (added, call) = setup.add(Operation::ActiveSend { to, length_bytes: 50 });
-        let to = Target { process: PEER, portal: 36, match_bits: join(5, 77), offset: 0, self_nid: Some(Nid::LO) };
+        let to =
+            Target { process: PEER, portal: 36, match_bits: join(5, 77), offset: 0, self_nid: Some(Nid::LO) };
         assert_eq!(call, Call::Put { to, hdr_data: 0, md: md(50, 1, &added) });
         let event = last(event(kind, added.id.number));
         setup.lnet.post(if fails { failed(event) } else { event });

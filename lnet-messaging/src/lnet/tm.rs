@@ -36,7 +36,8 @@ pub(super) struct Active {
     pub(super) counter: u64,
 }
 
-/// What the transfer machine and its worker share. Its locks are taken under that of the transfer machine.
+/// State that the transfer machine and its worker share. Its locks are taken under that of the transfer
+/// machine.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) active: Mutex<Option<Active>>,
@@ -142,7 +143,7 @@ impl TransportTm for LnetTm {
 
     fn del(&mut self, front: &mut TmFront, id: BufferId) {
         let posted = self.shared.active().as_mut().and_then(|active| active.posted.remove(&id.number));
-        // What has none has had its last event.
+        // A buffer without one has had its last event.
         let (Some(posted), Some(queued)) = (posted, front.queued(id)) else { return };
         queued.flags.cancelled = !queued.flags.timed_out;
         posted.cancel();
@@ -166,7 +167,7 @@ impl TransportTm for LnetTm {
 
     fn notify(&mut self, waker: Waker) {
         *self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
-        // What came before the waker was there has told no other.
+        // Events that came before the waker was there have told no other.
         if self.is_pending() {
             self.shared.tell();
         }
@@ -228,7 +229,7 @@ impl Active {
         Ok(descriptor)
     }
 
-    /// As [`Active::add`] for each of these receive buffers, with few calls of the node.
+    /// Starts the operation of each of these receive buffers, with few calls of the node.
     fn add_receives(&mut self, front: &mut TmFront, ids: &[BufferId]) -> Vec<Result<(), Error>> {
         let operations = Arc::clone(&self.operations);
         let mut operations = operations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,7 +249,8 @@ impl Active {
         results
     }
 
-    /// What starts the operation of a queued buffer, with slots in the ring for its events, and its memory.
+    /// Prepares the operation of a queued buffer, with slots in the ring for its events, and takes its
+    /// memory.
     fn begin(&mut self, front: &mut TmFront, id: BufferId) -> Result<(Begin, Memory), Error> {
         let queued = front.queued(id).ok_or_else(|| Error::invalid("a buffer that is not queued"))?;
         let begin = self.plan(queued.operation(), queued.size_bytes(), id)?;
@@ -369,7 +371,7 @@ impl Active {
                 }
             }
             let status = match event.status {
-                // What the node makes of the end of a GET whose answer was on its way.
+                // The node says so of the end of a GET whose answer was on its way.
                 Err(Errno::TimedOut) if queued.flags.cancelled => Err(Errno::Canceled),
                 status => status,
             };

@@ -34,7 +34,8 @@ pub(super) struct Worker {
     pub(super) cpus: Vec<usize>,
 }
 
-/// What a worker has of its transfer machine once that is up: address, events, and what they are about.
+/// The parts of a transfer machine that is up, as its worker has them: address, events, and the operations
+/// that they are about.
 type Opened = (LnetAddress, Box<dyn EventSource>, Arc<Mutex<Operations>>);
 
 struct Unpark(Thread);
@@ -58,7 +59,7 @@ impl Worker {
         self.link.report(Report::Started(&address.to_string()));
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
-        // What has come is often followed by more, and a thread that waits for that drives the shard itself.
+        // More often follows what has come, and a thread that waits for that drives the shard itself.
         let mut is_eager = false;
         loop {
             let has_ended = self.take(&mut *events, &operations, &mut context, &mut is_eager);

@@ -1,7 +1,7 @@
 //! The mem transport: transfer machines of one process, over copies in memory.
 //!
-//! It shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only transfer
-//! machines of different domains reach each other.
+//! Mem shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only
+//! transfer machines of different domains reach each other.
 
 mod address;
 mod descriptor;
@@ -19,7 +19,7 @@ use crate::transport::{Completion, Transport, TransportDomain, TransportTm};
 use address::MemAddress;
 use descriptor::DESCRIPTOR_BYTES;
 
-/// What buffers of mem may be at most.
+/// The limits of buffers of mem.
 pub const LIMITS: Limits = Limits {
     buffer_bytes: 1 << 22,
     segment_bytes: 1 << 18,
@@ -57,7 +57,7 @@ impl MemTransport {
         self.workers
     }
 
-    /// As what [`Domain::new`](crate::Domain::new) takes.
+    /// The transport as [`Domain::new`](crate::Domain::new) takes it.
     #[must_use]
     pub fn shared(self) -> Arc<dyn Transport> {
         Arc::new(self)

@@ -89,7 +89,7 @@ impl Connections {
             match record::write(&mut stream, call, deadline) {
                 Ok(()) => return Ok(stream),
                 Err(NotWritten { error, has_begun: true }) => return Err(error),
-                // It was closed a moment ago.
+                // The server closed it a moment ago.
                 Err(NotWritten { has_begun: false, .. }) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! What the server does for the calls of others, whose every word may be a lie.
+//! Answers of the server to the calls of others, whose every word may be a lie.
 
 use super::address::RpcAddress;
 use super::message::{self, Fault, Procedure};
@@ -108,9 +108,9 @@ fn passive<'a>(
 
 /// Why nothing is read.
 enum Refusal {
-    /// As the results say.
+    /// A status in the results.
     Status(Errno),
-    /// There are no results.
+    /// A fault in the place of results.
     Fault(Fault),
 }
 

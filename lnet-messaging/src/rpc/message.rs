@@ -1,8 +1,8 @@
 //! Calls and replies (RFC 5531, 9), without the arguments and results of procedures.
 //!
-//! They are written by the crate `onc-rpc`. It reads neither fragments nor credentials of more than 200
-//! bytes, and gives no number to answer what it refuses, so that what others send is read here. Their
-//! credentials and verifiers are looked at for their length alone.
+//! The crate `onc-rpc` writes them. What others send is read here, since that crate reads neither fragments
+//! nor credentials of more than 200 bytes, and gives no number to answer what it refuses. Of credentials and
+//! verifiers the length alone matters.
 
 use onc_rpc::auth::AuthFlavor;
 use onc_rpc::{AcceptedReply, AcceptedStatus, AuthError, CallBody, MessageType, RejectedReply, ReplyBody};
@@ -28,7 +28,7 @@ const AUTH_ERROR: u32 = 1;
 
 /// Neither credentials nor a verifier.
 const NONE: AuthFlavor<&[u8]> = AuthFlavor::AuthNone(None);
-/// What follows is appended by others.
+/// No bytes: others append what follows.
 const NOTHING: &[u8] = &[];
 
 /// The procedures of the program.
@@ -44,7 +44,7 @@ pub(super) enum Procedure {
     Put = 3,
 }
 
-/// What is wrong with a call, as its reply says.
+/// A fault of a call, as its reply says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     /// Another version of the protocol of calls.
@@ -80,7 +80,7 @@ pub(super) fn put_call(to: &mut Vec<u8>, xid: u32, procedure: Procedure) {
 /// A call, or what is wrong with it: with its number, to be answered, in either case.
 ///
 /// # Errors
-/// It is no call, and has no answer.
+/// No call, which has no answer.
 #[allow(clippy::type_complexity, reason = "a name for it would say less than its parts")]
 pub(super) fn call(record: &[u8]) -> Result<(u32, Result<(Procedure, &[u8]), Fault>), Garbage> {
     let mut decoder = Decoder::new(record);

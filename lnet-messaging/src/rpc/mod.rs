@@ -1,6 +1,6 @@
 //! The rpc transport: transfer machines of several processes and hosts, over ONC RPC (RFC 5531) on TCP.
 //!
-//! It works like [`mem`](crate::mem), with calls between processes in the place of copies:
+//! Calls between processes are in the place of the copies of [`mem`](crate::mem):
 //!
 //! ```text
 //!  worker: send, read, write -> Connections -> TCP -> server of the process -> handlers -> list of work of the target
@@ -43,7 +43,7 @@ use address::RpcAddress;
 use connection::Connections;
 use program::DESCRIPTOR_BYTES;
 
-/// What buffers of rpc may be at most.
+/// The limits of buffers of rpc.
 pub const LIMITS: Limits = Limits {
     buffer_bytes: program::MESSAGE_MAX_BYTES as u64,
     segment_bytes: program::SEGMENT_MAX_BYTES as u64,
@@ -114,14 +114,14 @@ impl RpcTransport {
     }
 
     /// Connections that the server serves at the same time, one at least. Each may occupy 4 MiB and some.
-    /// What the first transfer machine of the process asks for holds.
+    /// The number that the first transfer machine of the process asks for holds.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.connections_max = connections_max.max(1);
         self
     }
 
-    /// As what [`Domain::new`](crate::Domain::new) takes.
+    /// The transport as [`Domain::new`](crate::Domain::new) takes it.
     #[must_use]
     pub fn shared(self) -> Arc<dyn Transport> {
         Arc::new(self)
@@ -153,8 +153,8 @@ impl Transport for RpcTransport {
 struct Calls {
     transport: RpcTransport,
     connections: Connections,
-    /// Those whose deadlines the skulker looks at. Their locks are taken under this one, which is never taken
-    /// under theirs.
+    /// Transfer machines whose deadlines the skulker looks at. Their locks are taken under this one, which is
+    /// never taken under theirs.
     watched: Mutex<Vec<TmLink>>,
 }
 
@@ -167,7 +167,7 @@ impl Calls {
         let mut watched = self.watched();
         let position = watched.iter().position(|watched| watched.is(link));
         let removed = position.map(|position| watched.swap_remove(position));
-        // It may be the last reference: dropped without the lock.
+        // The last reference may be here: dropped without the lock.
         drop(watched);
         drop(removed);
     }

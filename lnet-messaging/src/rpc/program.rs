@@ -28,15 +28,15 @@ pub(super) const DESCRIPTOR_BYTES: usize = 40;
 /// Most bytes of a record: a message, and what stands around it.
 pub(super) const RECORD_MAX_BYTES: usize = MESSAGE_MAX_BYTES + 1024;
 
-/// What a descriptor says. A buffer has far less than 4 GiB, of which the wire tells.
+/// A descriptor of rpc. A buffer has far less than 4 GiB, of which the wire tells.
 pub(super) type RpcDescriptor = Descriptor<RpcAddress>;
 
 /// Why there is no descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoDescriptor {
-    /// It cannot be decoded.
+    /// Bytes that cannot be decoded.
     Garbage,
-    /// It says what cannot be.
+    /// Values that no descriptor has.
     Invalid,
 }
 
@@ -76,7 +76,7 @@ impl RpcDescriptor {
         Ok(Self { id: BufferId { queue, number }, initiator, passive, length_bytes: length_bytes.into() })
     }
 
-    /// As the application has it.
+    /// The bytes that the application has.
     pub(super) fn encode(&self) -> BulkDescriptor {
         let mut bytes = Vec::with_capacity(DESCRIPTOR_BYTES);
         self.put(&mut bytes);

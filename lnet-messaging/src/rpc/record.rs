@@ -23,7 +23,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// What Linux says of a timeout of a socket is `EAGAIN`.
+/// Tells a timeout of a socket, of which Linux says `EAGAIN`.
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }

@@ -33,7 +33,7 @@ struct Server {
     thread: JoinHandle<()>,
 }
 
-/// What one that starts the server asks of it.
+/// The terms on which the server starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerSpec {
     pub(super) connections_max: usize,
@@ -84,7 +84,7 @@ impl Server {
 
     fn stop(self) {
         self.served.lock().is_stopping = true;
-        // That wakes the thread; a listener that cannot be shut down is not one.
+        // The thread wakes; a listener that cannot be shut down is not one.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         drop(self.listener);
         // A panic has been printed by then.

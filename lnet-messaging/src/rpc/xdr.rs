@@ -33,7 +33,7 @@ pub(super) fn put_opaque<'a>(to: &mut Vec<u8>, length: usize, pieces: impl Itera
     to.resize(to.len() + padding_bytes(length), 0);
 }
 
-/// What is left to decode.
+/// The bytes that are left to decode.
 pub(super) struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
@@ -77,7 +77,7 @@ impl<'a> Decoder<'a> {
         Ok(bytes)
     }
 
-    /// What is left, undecoded.
+    /// The bytes that are left, undecoded.
     pub(super) fn rest(self) -> &'a [u8] {
         self.0
     }

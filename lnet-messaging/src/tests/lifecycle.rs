@@ -355,7 +355,7 @@ fn mi_02_transports_come_and_go_by_name() {
     assert_eq!(registry.names(), ["fake", "mem"]);
 }
 
-/// Those that need no node are known from the beginning.
+/// Transports that need no node are known from the beginning.
 #[test]
 fn mi_02_the_process_knows_mem_and_rpc() {
     assert_eq!(crate::registry().names()[..2], ["mem", "rpc"]);

@@ -31,7 +31,7 @@ fn locks_out_of_their_order_are_refused() {
             && is_refused(|| Fake::default().domain())
             && is_refused(|| same_domain.tm_count())
     };
-    // What the transport is asked for under the lock of the domain, and under that of a transfer machine.
+    // Requests to the transport under the lock of the domain, and under that of a transfer machine.
     fake.under(all_are_refused.clone(), || drop(domain.allocate(1, 8).unwrap()));
     fake.under(all_are_refused, || tm.confine(&[0]).unwrap());
     tm.finish().unwrap();

@@ -186,7 +186,7 @@ fn what_is_none_of_the_pools_is_refused() {
     assert_eq!(other.lock().free_count(), 1);
     let (error, _) = domain.allocate(1, 8).unwrap().put_back(None).unwrap_err();
     assert_eq!(error.errno(), Errno::Invalid);
-    // One of no pool becomes this one's.
+    // A buffer of no pool becomes this one's.
     pool.lock().put(domain.allocate(1, 8).unwrap(), None).unwrap();
     assert_eq!(pool.lock().total(), 1);
     for (segments, segment_bytes) in [(0, 8), (21, 8), (1, 0), (1, 4097)] {

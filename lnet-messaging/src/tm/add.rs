@@ -150,7 +150,7 @@ impl LockedTm {
 
     /// Takes a buffer out of its queue whose operation has not begun.
     fn take_back(&mut self, id: BufferId, error: Error) -> NotAdded {
-        // It is there: an addition that is refused posts nothing.
+        // The buffer is there: an addition that is refused posts nothing.
         let (_, Owned { buffer, .. }) =
             self.remove(id, None).expect("a buffer stays queued while it is added");
         NotAdded { error, buffer }

@@ -50,8 +50,8 @@ impl TransferMachine {
     /// it has started or failed.
     ///
     /// # Errors
-    /// It has failed already, without an event: `EINVAL` for what is no address; what the transport says
-    /// else. `EPERM` unless initialised, and nothing has changed.
+    /// `EPERM` unless initialised, and nothing has changed. With other errors the transfer machine has failed
+    /// already, without an event: `EINVAL` for what is no address; what the transport says else.
     pub fn start(&self, address: &str) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.front.expect_state(&[TmState::Initialized], "it is started")?;

@@ -203,7 +203,7 @@ impl TransferMachine {
     /// thread does so, or a callback of this one, that call goes on with them and this one returns.
     ///
     /// # Errors
-    /// As [`TransferMachine::is_pending`].
+    /// The errors of [`TransferMachine::is_pending`].
     pub fn deliver_all(&self) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.expect_synchronous()?;
@@ -222,7 +222,7 @@ impl TransferMachine {
     /// one.
     ///
     /// # Errors
-    /// As [`TransferMachine::is_pending`].
+    /// The errors of [`TransferMachine::is_pending`].
     pub fn notify(&self, waker: Waker) -> Result<(), Error> {
         let mut locked = self.shared.lock();
         locked.expect_synchronous()?;
@@ -238,8 +238,8 @@ struct Delivering<'a> {
 }
 
 impl Delivering<'_> {
-    /// What is pending. Where nothing is, the delivery ends under the same lock: another thread that brings
-    /// an event has it delivered here, or delivers it itself.
+    /// The next pending event. Where there is none, the delivery ends under the same lock: another thread
+    /// that brings an event has it delivered here, or delivers it itself.
     fn next(&mut self) -> Option<Completion> {
         let mut locked = self.tm.lock();
         let next = locked.parts().ok().and_then(|(front, transport)| transport.next_pending(front));

@@ -1,4 +1,4 @@
-//! What is called with the events of a transfer machine and its buffers.
+//! Handlers and callbacks, which are called with the events of a transfer machine and its buffers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::TransferMachine;
 use crate::event::{BufferEvent, TmEvent};
 
-/// What is called with the events of a transfer machine. It runs on a thread of the transport, without any
-/// lock of the layer: it may call what it likes, but for what waits for the transfer machine to be quiet.
+/// A handler of a transfer machine, which is called with its events. It runs on a thread of the transport,
+/// without any lock of the layer: it may call what it likes, but for what waits for the transfer machine to
+/// be quiet.
 pub trait Handler: Send + Sync {
     /// Something happened to the transfer machine.
     fn tm_event(&self, tm: &TransferMachine, event: &TmEvent) {
@@ -23,7 +24,7 @@ pub trait Handler: Send + Sync {
 
 type Called = dyn Fn(&TransferMachine, BufferEvent) + Send + Sync;
 
-/// What is called with the events of one buffer.
+/// A callback with the events of one buffer.
 #[derive(Clone)]
 pub struct Callback(Arc<Called>);
 

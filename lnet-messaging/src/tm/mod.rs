@@ -62,10 +62,10 @@ struct TmShared {
     woken: AtomicUsize,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 struct LockedTm {
     front: TmFront,
-    /// What of queued buffers is none of the transport's, by the number of their use.
+    /// The application's part of queued buffers, by the number of their use.
     owned: ByNumber<Owned>,
     transport: Option<Box<dyn TransportTm>>,
     provision: Provision,
@@ -83,7 +83,7 @@ struct Owned {
     added_at: Instant,
 }
 
-/// What can be seen of a queued buffer.
+/// The state of a queued buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueuedState {
     /// How far it is.
@@ -103,7 +103,7 @@ impl Clone for TransferMachine {
 impl Drop for TransferMachine {
     fn drop(&mut self) {
         if self.shared.handle_count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // One that cannot be stopped has been, or has failed.
+            // A transfer machine that cannot be stopped has been, or has failed.
             let _ = self.stop(StopMode::Abort);
         }
     }
@@ -202,7 +202,7 @@ impl TransferMachine {
         self.shared.lock().front.queue_length(queue)
     }
 
-    /// What can be seen of a buffer, if it is still queued.
+    /// The state of a buffer, if it is still queued.
     #[must_use]
     pub fn queued(&self, id: BufferId) -> Option<QueuedState> {
         let mut locked = self.shared.lock();
@@ -222,7 +222,7 @@ impl TransferMachine {
     /// The counters of all queues, by [`QueueType::number`].
     ///
     /// # Errors
-    /// As [`TransferMachine::stats`].
+    /// The errors of [`TransferMachine::stats`].
     pub fn all_stats(&self, reset: bool) -> Result<[QueueStats; 6], Error> {
         self.all_stats_of(&QueueType::ALL, reset)
     }

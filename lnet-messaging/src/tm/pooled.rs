@@ -25,11 +25,11 @@ const BURST: usize = 64;
 pub struct Attachment {
     /// The pool.
     pub pool: Pool,
-    /// As [`Operation::Receive`] says.
+    /// Room that a message is given, in bytes ([`Operation::Receive`]).
     pub min_receive_bytes: u64,
-    /// As [`Operation::Receive`] says.
+    /// Messages after which a buffer ends.
     pub max_messages: u32,
-    /// What is called with their events; `None`: the transfer machine's handler.
+    /// Called with their events; `None`: the transfer machine's handler is.
     pub callback: Option<Callback>,
 }
 

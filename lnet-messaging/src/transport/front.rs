@@ -1,4 +1,5 @@
-//! What a transport sees of a transfer machine under its lock: state, queues, deadlines, end points.
+//! The front of a transfer machine, which its transport sees under its lock: state, queues, deadlines, end
+//! points.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +29,7 @@ pub enum TmState {
     Stopping,
     /// Quiet.
     Stopped,
-    /// It did not start, or it broke down.
+    /// Broken down, or not started.
     Failed,
 }
 
@@ -47,7 +48,7 @@ pub struct QueuedBuffer {
 }
 
 impl QueuedBuffer {
-    /// What is done with it.
+    /// The operation that it was queued for.
     #[must_use]
     pub fn operation(&self) -> &Operation {
         &self.operation
@@ -114,7 +115,7 @@ pub struct TmFront {
     /// In the order in which they were added.
     queues: [BTreeMap<u64, QueuedBuffer>; 6],
     pub(crate) stats: [QueueStats; 6],
-    /// Those of queued buffers that have not passed.
+    /// Deadlines of queued buffers that have not passed.
     deadlines: BTreeSet<(Instant, BufferId)>,
     next_number: u64,
     pub(crate) delivers_synchronously: bool,

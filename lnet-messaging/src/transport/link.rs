@@ -10,7 +10,7 @@ use crate::end_point::EndPoint;
 use crate::errno::Errno;
 use crate::queue::BufferId;
 
-/// What becomes of a transfer machine as a whole.
+/// A report on a transfer machine as a whole.
 #[derive(Clone, Copy, Debug)]
 pub enum Report<'a> {
     /// The start went well, under this address in canonical form. A stop that overtook the start makes this
@@ -30,7 +30,7 @@ pub(crate) trait Linked: Send + Sync {
     /// transfer machine was finished.
     fn locked(&self, run: &mut dyn FnMut(&mut TmFront, Option<&mut dyn TransportTm>));
 
-    /// What tells the domain from all others.
+    /// A number that tells the domain from all others.
     fn domain_id(&self) -> usize;
 
     /// See [`TmLink::post`].
@@ -40,8 +40,8 @@ pub(crate) trait Linked: Send + Sync {
     fn report(self: Arc<Self>, report: Report<'_>);
 }
 
-/// What a transport has of a transfer machine: how it posts what happens. Unlike a handle it does not keep
-/// the transfer machine from stopping.
+/// The way of a transport to a transfer machine, by which it posts what happens. Unlike a handle it does not
+/// keep the transfer machine from stopping.
 #[derive(Clone)]
 pub struct TmLink(Arc<dyn Linked>);
 

@@ -32,11 +32,11 @@ pub trait Transport: Send + Sync + 'static {
     /// Its name, such as `lnet` or `mem`.
     fn name(&self) -> &str;
 
-    /// What its buffers may be at most: the same at all times.
+    /// The limits of its buffers: the same at all times.
     fn limits(&self) -> Limits;
 
-    /// Makes what it needs for one more domain. Called under the lock of all domains; that of the domain is not
-    /// taken.
+    /// Makes what it needs for one more domain. Called under the lock of all domains; that of the domain is
+    /// not taken.
     ///
     /// # Errors
     /// Why there can be none.
@@ -61,7 +61,7 @@ pub trait TransportDomain: Send {
     /// Makes memory that the transport sends and receives with least copies.
     ///
     /// # Errors
-    /// As [`Memory::zeroed`].
+    /// The errors of [`Memory::zeroed`].
     fn allocate(&mut self, segments: usize, segment_bytes: usize) -> Result<Memory, Error> {
         Memory::zeroed(segments, segment_bytes)
     }
@@ -93,8 +93,8 @@ pub trait TransportTm: Send {
     fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error>;
 
     /// Refuses what is new from now on. The front asks for the end of all buffers behind this, if the stop
-    /// aborts. When the transfer machine [is quiet](TmFront::is_quiet), [`Report::Stopped`] follows from another
-    /// thread.
+    /// aborts. When the transfer machine [is quiet](TmFront::is_quiet), [`Report::Stopped`] follows from
+    /// another thread.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -166,7 +166,7 @@ pub trait TransportTm: Send {
     fn finish(self: Box<Self>);
 }
 
-/// What came of a buffer's operation, or of a part of it.
+/// The outcome of a buffer's operation, or of a part of it.
 #[derive(Debug)]
 pub struct Completion {
     /// Which buffer.

@@ -49,7 +49,7 @@ pub(crate) fn a_pool_whose_buffers_are_held([mut near, far]: [Party; 2], address
         assert_eq!(pooled.tm_event(), TmEvent::Error(Errno::NoBuffers));
         assert_eq!(pooled.counts(QueueType::Receive), (0, 0, 0, 1));
     } else {
-        // It has left, and may be under way: on a slow machine it comes when there are buffers again.
+        // The message may still be under way: on a slow machine it comes when there are buffers again.
         std::thread::sleep(Duration::from_millis(100));
     }
     for buffer in buffers {

@@ -36,7 +36,7 @@ pub(crate) fn threads_deliver_in_order(net: &Arc<dyn Transport>, addresses: [&st
         while !is_over.load(Ordering::SeqCst) {
             far.deliver_all().unwrap();
             far.notify(waker.clone()).unwrap();
-            // One of both is told, and the test tells none of the end.
+            // Either of both is told, and the test tells none of the end.
             std::thread::park_timeout(Duration::from_millis(1));
         }
     };

@@ -59,7 +59,7 @@ fn rp_06_connections_are_cached_for_a_while() {
     assert_eq!(party.end_of(second).0, Ok(()));
     assert!(read_call(&mut stream).is_none(), "a connection that is idle is closed");
     assert!(answered.elapsed() >= idle);
-    // One that the server has closed is made anew, and what is idle goes with the domain.
+    // A connection that the server has closed is made anew, and idle ones go with the domain.
     for _ in 0..2 {
         let id = party.send(&address, b"once more");
         let mut stream = accept(&listener);
@@ -234,7 +234,7 @@ fn rp_10_servers_that_die_in_a_bulk_operation() {
     for queue in [QueueType::ActiveReceive, QueueType::ActiveSend] {
         assert_eq!(party.counts(queue), (1, 0, 0, 1));
     }
-    // It lives on.
+    // The server lives on.
     party.post(8, 8, 1);
     let mut other = Party::started(&rpc(), &place.address(2));
     let id = other.send(&party.address(), b"hello");
@@ -326,7 +326,7 @@ fn rp_10_servers_that_hold_a_caller_up() {
     drop(ended);
     drops.join().unwrap();
 
-    // It lives on.
+    // The server lives on.
     party.post(8, 8, 1);
     let mut other = Party::started(&rpc(), &place.address(2));
     let id = other.send(&party.address(), b"hello");

@@ -255,7 +255,7 @@ fn rp_03_the_server_lives_as_long_as_a_transfer_machine() {
     assert!(connects());
     far.end();
     assert!(!connects());
-    // The same again; and another program's port is none for it.
+    // A server may start again; and another program's port is none for it.
     let [near, far] = place.pair();
     near.end();
     far.end();

@@ -234,7 +234,7 @@ fn rp_08_hostile_records() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty());
     }
-    // It works as before.
+    // The server works as before.
     let id = party.send(&party.address(), b"hello");
     party.tm_event_or_end(id);
     party.end();

@@ -1,4 +1,4 @@
-//! The same between two processes, and a process that is killed (RP-01, RP-10).
+//! Operations between two processes, and a process that is killed (RP-01, RP-10).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -222,6 +222,10 @@ pub(crate) fn messages_to_nowhere([mut near, mut far]: [Party; 2]) {
         assert_eq!(near.end_of(id).0, Ok(()));
         assert_eq!(near.counts(QueueType::Send), (1, 0, 1, 0));
     }
+    // A message that has left may be under way: a fetch behind it shows that the far end has looked at it.
+    let passive = far.tm.add(far.filled(b"then"), passive_send(4)).unwrap();
+    let id = near.add(near.buffer(&[4]), Operation::ActiveReceive { from: passive.descriptor.unwrap() });
+    assert_eq!((near.end_of(id).0, far.end_of(passive.id).0), (Ok(()), Ok(())));
     far.post(8, 8, 1);
     let id = near.send(&to, b"found");
     assert_eq!(near.end_of(id).0, Ok(()));
@@ -248,7 +252,7 @@ pub(crate) fn several_messages_in_one_buffer([mut near, mut far]: [Party; 2]) {
     far.end();
 }
 
-/// It goes on where the first is full.
+/// A second buffer goes on where the first is full.
 pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
     far.add(far.buffer(&[40, 30, 30]), Operation::Receive { min_receive_bytes: 50, max_messages: 9 });
     far.post(60, 50, 9);
@@ -268,7 +272,7 @@ pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
     far.end();
 }
 
-/// It is lost, and its buffer stays.
+/// A message that is too long is lost, and its buffer stays.
 pub(crate) fn a_message_that_is_too_long([mut near, mut far]: [Party; 2]) {
     let id = far.post(100, 20, 2);
     send_each(&mut near, &far.address(), &[21]);
@@ -279,7 +283,7 @@ pub(crate) fn a_message_that_is_too_long([mut near, mut far]: [Party; 2]) {
     far.end();
 }
 
-/// They leave the passive buffer alone.
+/// Refused operations leave the passive buffer alone.
 pub(crate) fn refused_bulk_operations([mut near, mut far]: [Party; 2]) {
     let refused = |near: &Party, operation, bytes, errno| {
         let refused = near.tm.add(near.buffer(&[bytes]), operation).unwrap_err();

@@ -107,7 +107,7 @@ fn nt_09_one_node_in_many_rounds_and_many_nodes() {
 fn nt_09_nodes_that_do_not_answer_are_left_out() {
     let (servers, clients) = (some(46, SERVERS, 4), some(46, CLIENTS, 4));
     let nodes = [start(&servers[..2]), start(&clients[..2])];
-    // These have room for orders, and nothing that does them; others are not there at all.
+    // Two nodes have room for orders, and nothing that does them; others are not there at all.
     let deaf: Vec<_> = [&servers[2], &clients[2]].map(|member| place(&member.address)).into();
     let deaf: Vec<_> = deaf.iter().map(|place| Desk::new(place, DEPTH).unwrap()).collect();
     let report = console(46, Duration::from_secs(1)).run(&servers, &clients, &test(5), None, None).unwrap();

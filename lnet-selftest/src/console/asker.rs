@@ -15,7 +15,7 @@ use crate::failure::CallError;
 
 /// Nodes that a command asks at once; more wait.
 pub(crate) const COMMANDS_MAX: usize = 64;
-/// Those that are asked whether they are there, which do not wait behind the silent ones of a command: nodes
+/// Nodes that are asked whether they are there, which do not wait behind the silent ones of a command: nodes
 /// that hear nothing end the session.
 const KEEPALIVES_MAX: usize = 64;
 const _: () = assert!(COMMANDS_MAX + KEEPALIVES_MAX <= ORDERS_MAX);

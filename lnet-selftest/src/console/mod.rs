@@ -45,7 +45,7 @@ const OBJECTS_MAX: usize = 256;
 /// A command and where its answer goes.
 pub(crate) type Order = (SelftestRequest, oneshot::Sender<Result<SelftestAnswer, Refusal>>);
 
-/// What a session's requests have in common.
+/// The terms that a session's requests have in common.
 #[derive(Clone, Copy)]
 struct Terms {
     features: u32,
@@ -54,12 +54,12 @@ struct Terms {
     is_keepalive: bool,
 }
 
-/// What of a batch is controlled.
+/// The part of a batch that is controlled.
 #[derive(Clone, Copy)]
 struct Scope {
     /// The number of a test, from 1; 0 for all.
     test_index: u32,
-    /// What is under way is cut off.
+    /// Cut off what is under way.
     force: bool,
     /// Its servers are asked, instead of its clients.
     of_servers: bool,
@@ -88,7 +88,7 @@ pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedRec
         loop {
             tokio::time::sleep(KEEPALIVE_INTERVAL).await;
             let active = keeper.nodes_in(SelftestState::Active);
-            // Those that do not answer are down from now on.
+            // Nodes that do not answer are down from now on.
             let terms = Terms { is_keepalive: true, ..keeper.terms(None) };
             let _ = keeper.query_sessions(terms, active).await;
         }
@@ -517,7 +517,7 @@ impl Console {
         Ok(SelftestAnswer::Stats(stats))
     }
 
-    /// What requests have in common; nodes may take as long as the session says, or so many seconds.
+    /// The terms of requests; nodes may take as long as the session says, or so many seconds.
     fn terms(&self, asked_s: Option<u32>) -> Terms {
         let session = self.session.borrow();
         let (features, timeout_s) = session

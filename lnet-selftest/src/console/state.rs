@@ -1,4 +1,4 @@
-//! What a console knows of its session: nodes, groups, batches.
+//! The session as its console knows it: nodes, groups, batches.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use lnet_wire::selftest::{Name, SessionId};
 
 use super::OBJECTS_MAX;
 
-/// What was asked makes no sense now.
+/// Refuses what makes no sense now.
 pub(super) fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, message))
 }

@@ -152,7 +152,7 @@ pub struct Handshake {
     pub datagram_max_bytes: u32,
     /// The policies of its portals.
     pub policies: [PolicyWord; PORTALS],
-    /// That it lives at the address of that interface.
+    /// The proof that the node lives at the address of that interface.
     pub certificate: Certificate,
 }
 

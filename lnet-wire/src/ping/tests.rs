@@ -91,7 +91,7 @@ fn features_follow_the_interfaces() {
     assert_eq!(Features::MULTI_RAIL.with(Features::DISCOVERY).without(Features(8)), Features(0x10));
 }
 
-/// The same information as an owner of the other byte order has it.
+/// Ping information as an owner of the other byte order has it.
 fn swapped(bytes: &[u8], small_count: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let (words, _) = bytes.as_chunks_mut::<4>();

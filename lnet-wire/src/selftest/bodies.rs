@@ -164,7 +164,7 @@ bodies! {
 
     /// Counters of requests.
     RpcCounters: 36 {
-        /// That failed.
+        /// Failed.
         errors: u32 = 0,
         /// Sent.
         sent: u32 = 4,
@@ -258,9 +258,9 @@ bodies! {
     PingReply: 12 {
         /// How it ended.
         status: Status = 0,
-        /// As in the request.
+        /// The magic number of the request.
         magic: u32 = 4,
-        /// As in the request.
+        /// The number of the request.
         sequence: u32 = 8,
     }
 

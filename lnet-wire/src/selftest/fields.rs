@@ -22,7 +22,7 @@ impl Source {
         self.body.get(offset..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
 
-    /// As an integer's bytes in little endian.
+    /// The bytes of an integer in little endian.
     fn ordered<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut bytes = self.bytes(offset);
         if self.is_swapped {
@@ -71,7 +71,7 @@ integers! { u8 u16 u32 u64 i64 }
 pub struct Status(pub u32);
 
 impl Status {
-    /// It went well.
+    /// Success.
     pub const OK: Self = Self(0);
     /// There is no such batch, test or session (`ENOENT`).
     pub const NO_ENTRY: Self = Self(2);
@@ -79,7 +79,7 @@ impl Status {
     pub const NO_SESSION: Self = Self(3);
     /// No memory is left for it (`ENOMEM`).
     pub const NO_MEMORY: Self = Self(12);
-    /// Another session, or what runs, is in the path (`EBUSY`).
+    /// Another session or a running batch forbids it (`EBUSY`).
     pub const BUSY: Self = Self(16);
     /// A value is out of its range (`EINVAL`).
     pub const INVALID: Self = Self(22);
@@ -142,7 +142,7 @@ impl Name {
     /// No byte at all.
     pub const EMPTY: Self = Self([0; NAME_BYTES]);
 
-    /// This text; `None` if it is longer than 31 bytes or has a NUL.
+    /// The name of this text; `None` if the text is longer than 31 bytes or has a NUL.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; NAME_BYTES];
@@ -160,7 +160,7 @@ impl Name {
     }
 }
 
-/// As text; what is no UTF-8 is replaced.
+/// The text; bytes that are no UTF-8 are replaced.
 impl fmt::Display for Name {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.as_bytes().utf8_chunks() {

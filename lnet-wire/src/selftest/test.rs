@@ -63,7 +63,7 @@ impl Check {
 pub enum BatchOperation {
     /// Its tests begin.
     Run = 1,
-    /// They end.
+    /// Its tests end.
     Stop = 2,
     /// The node tells what is active.
     Query = 3,

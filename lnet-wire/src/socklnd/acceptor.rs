@@ -26,9 +26,9 @@ pub struct ConnectionRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectionRequestError {
-    /// They begin with another magic number.
+    /// Another magic number at the beginning.
     Magic(u32),
-    /// They ask which protocol is spoken here.
+    /// A question: which protocol is spoken here?
     Query,
     /// A version that does not exist.
     Version(u32),

@@ -23,7 +23,7 @@ static TABLE: [u32; 256] = {
 pub struct Checksum(u32);
 
 impl Checksum {
-    /// That of no bytes.
+    /// The checksum of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self(u32::MAX)

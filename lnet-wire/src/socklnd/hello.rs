@@ -82,7 +82,7 @@ pub enum ConnectionType {
 }
 
 impl ConnectionType {
-    /// As the other end sees it.
+    /// The type of the connection as the other end sees it.
     #[must_use]
     pub const fn inverted(self) -> Self {
         match self {
@@ -126,7 +126,7 @@ pub struct Hello {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HelloError {
-    /// They begin with another magic number.
+    /// Another magic number at the beginning.
     Magic(u32),
     /// A version that is not spoken here.
     Version {
@@ -137,7 +137,7 @@ pub enum HelloError {
     },
     /// More addresses than may follow.
     AddressCount(u32),
-    /// One of the addresses is 0.
+    /// An address of 0.
     ZeroAddress,
     /// A connection type that does not exist.
     Connection(u32),

@@ -70,8 +70,8 @@ impl ByteOrder {
 /// What the beginning of a stream is, as far as it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed<T> {
-    /// So many bytes from the beginning are needed to say more: more than there are.
+    /// Bytes from the beginning that are needed to say more: more than there are.
     Needs(usize),
-    /// It is whole, and has so many bytes.
+    /// The whole of it, and how many bytes it has.
     Whole(T, usize),
 }

@@ -45,7 +45,7 @@ pub struct Model {
 }
 
 impl Default for Model {
-    /// As the program is after loading.
+    /// The model of a program that has just been loaded.
     fn default() -> Self {
         Self {
             shards: 0,

@@ -45,7 +45,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// One of `values`.
+    /// A value of `values`.
     pub const fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())]
     }

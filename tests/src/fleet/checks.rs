@@ -178,7 +178,7 @@ workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
     fn what_an_lnd_never_ends_is_found() {
         let swallow = |_: &mut World<'_>, count, event| (count < 100 || !is_sent(&event)).then_some(event);
         check(swallow, " messages under way");
-        // Those of the peer NI, and those of the NI.
+        // Credits of the peer NI, and of the NI.
         check(swallow, " of 128 credits of 10.0.0.");
         check(swallow, " of 1024 credits of 10.0.0.");
     }

@@ -25,9 +25,9 @@ pub struct FleetReport {
     pub pairs: u64,
     /// When all of them knew each other for the first time, in simulated seconds.
     pub converged_s: Option<f64>,
-    /// Pings and pushes of discovery, and their bytes.
+    /// Pings of discovery.
     pub pings: u64,
-    /// The same of pushes.
+    /// Pushes of discovery.
     pub pushes: u64,
     /// Bytes of both.
     pub discovery_bytes: u64,
@@ -35,9 +35,9 @@ pub struct FleetReport {
     pub recovery_pings: u64,
     /// Puts that were started.
     pub puts: u64,
-    /// Those that were acknowledged.
+    /// Puts that were acknowledged.
     pub acked: u64,
-    /// Those that failed: they may not have arrived.
+    /// Puts that failed: they may not have arrived.
     pub failed: u64,
     /// Of these, those that were lost by as many paths as are tried, and by another one may have come
     /// through.

@@ -91,8 +91,8 @@ impl Stage {
         Self::of(rails, true)
     }
 
-    /// The same, and their requests do not wait until a peer is discovered, as those of programs that drive
-    /// their node themselves.
+    /// Nodes whose requests do not wait until a peer is discovered, as those of programs that drive their
+    /// node themselves.
     #[must_use]
     pub fn without_waiting(rails: &[&[u8]]) -> Self {
         Self::of(rails, false)
@@ -292,13 +292,13 @@ impl Stage {
         self.run_by(|_| 0);
     }
 
-    /// The same in an order that follows from a seed.
+    /// Delivers all messages, in an order that follows from a seed.
     pub fn run_in_any_order(&mut self, seed: u64) {
         let mut random = Random::new(seed);
         self.run_by(|count| random.below(count));
     }
 
-    /// The same; `choose` says which of so many messages is the next.
+    /// Delivers all messages; `choose` says which of so many is the next.
     pub fn run_by(&mut self, mut choose: impl FnMut(usize) -> usize) {
         for _ in 0..MESSAGES_MAX {
             if self.under_way.is_empty() {
@@ -379,7 +379,7 @@ impl Stage {
                 let bytes = answer[..answer.len().min(length_bytes)].to_vec();
                 self.send("reply", to, from, What::Answer { ping, bytes });
             }
-            // It has no portal for that.
+            // An old node has no portal for that.
             What::Push { .. } if is_old => {}
             What::Push { ping, bytes } => {
                 let room = member.node.push_room_bytes().min(bytes.len());

@@ -199,7 +199,7 @@ impl TwoRails {
         Self::with(seed, nid)
     }
 
-    /// The same with both NIs of a node on one net: each reaches both of the other node. A frame takes the
+    /// Two rails with both NIs of a node on one net: each reaches both of the other node. A frame takes the
     /// time of the first node's NI that it leaves or arrives by.
     #[must_use]
     pub fn on_one_net(seed: u64) -> Self {

@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// One of a few NIDs: some of this node's own, the wildcard and `lo` are among them.
+    /// A NID of a few: some of this node's own, the wildcard and `lo` are among them.
     fn nid(&mut self) -> Nid {
         match self.byte() {
             0xFF => Nid::ANY,

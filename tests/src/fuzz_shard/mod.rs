@@ -102,7 +102,7 @@ struct Scene {
     /// The honest peer's messages so far, and the answers to them that the LND was given.
     honest: u64,
     answers: BTreeMap<u64, u32>,
-    /// Those that were taken.
+    /// Messages of the honest peer that were taken.
     taken: Vec<u64>,
     awaited: Option<Awaited>,
 }

@@ -45,7 +45,7 @@ struct Above {
     /// Messages that are to end.
     delayed: BTreeMap<u32, u32>,
     delivered: BTreeSet<u32>,
-    /// Those of the honest peer that have.
+    /// Messages of the honest peer that have ended.
     honest: usize,
     honest_rx: Option<u32>,
 }

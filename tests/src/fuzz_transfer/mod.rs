@@ -148,7 +148,7 @@ impl Scene {
             match out.header.kind {
                 Kind::Welcome => self.tokens[place] = out.transfer.session,
                 Kind::Hello => {
-                    // It answers, with a token of its own.
+                    // The hostile peer answers, with a token of its own.
                     let header = FrameHeader::other(Kind::Welcome, 0, out.header.key.message_id);
                     let incarnation = self.lives[0].incarnation();
                     let transfer = Transfer { incarnation, session: self.shown, ..out.transfer };
@@ -189,7 +189,7 @@ impl Scene {
                     ..self.handshake
                 };
                 self.lie = match bytes[19] % 4 {
-                    // That of the honest one, which it was shown once, and one that is wrong.
+                    // The certificate of the honest peer, which it was shown once, and a wrong one.
                     1 => Some(Identity::new([HONEST; 32]).certify(&nid(HONEST))),
                     2 => Some(Certificate { signature: [bytes[20]; 64], ..self.handshake.certificate }),
                     _ => None,

@@ -1,4 +1,4 @@
-//! Attacks that fill one table each, from both addresses of the hostile peer: the honest one does not event.
+//! Attacks that fill one table each, from both addresses of the hostile peer: the honest one notices nothing.
 
 use super::*;
 
@@ -27,7 +27,7 @@ impl Scene {
 
     /// A life of the hostile peer is given a session at one of its addresses.
     fn meet(&mut self, life: u8, address: u8) {
-        // As often as certificates are checked.
+        // Certificates are checked as often as this.
         self.now = self.now + Duration::from_millis(64);
         self.step(&frame(HELLO, life, address));
     }

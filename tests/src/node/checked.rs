@@ -32,7 +32,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Those in a file, which is empty at first.
+    /// Arrivals in a file, which is empty at first.
     #[must_use]
     pub fn new(file: File) -> Arc<Self> {
         Arc::new(Self { file, count: AtomicU64::new(0), broken: AtomicU64::new(0) })

@@ -94,7 +94,7 @@ impl<S: Send + 'static> Driven<S> {
 /// Ends the driving of all shards of a node.
 ///
 /// # Panics
-/// As [`Driven::stop`].
+/// Where [`Driven::stop`] does.
 #[must_use]
 pub fn stop_all<S: Send + 'static>(driven: Vec<Driven<S>>) -> (Vec<Worker>, Vec<S>) {
     driven.into_iter().map(Driven::stop).unzip()

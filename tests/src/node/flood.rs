@@ -29,7 +29,7 @@ pub const FLOOD_WINDOW: u64 = 32;
 pub const UNANSWERED: &str = "unanswered";
 
 /// A Put that was sent well is given up after so long without an acknowledgement: its receiver may be gone.
-/// One that was not is never given up: the stack is to end it.
+/// A Put that was not is never given up: the stack is to end it.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 
 /// How far a flood is; all its shards share it.
@@ -60,7 +60,7 @@ impl Flood {
         Self::starting_at(0, target, count, length_bytes)
     }
 
-    /// As [`Flood::new`], with Puts that are numbered from `first` on.
+    /// A flood like [`Flood::new`]'s, with Puts that are numbered from `first` on.
     #[must_use]
     pub fn starting_at(first: u64, target: ProcessId, count: u64, length_bytes: u32) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
@@ -230,7 +230,7 @@ impl Flooder {
         }
         let is_lost = |put: &&UnderWay| put.sent == Some(Status::Ok) && put.put_at.elapsed() > LOST_AFTER;
         if let Some(oldest) = self.under_way.iter().find(is_lost) {
-            // One that is unlinked already is on its way home.
+            // A descriptor that is unlinked already is on its way home.
             let _ = worker.unlink(oldest.md);
         }
         while let Some(buffer) = self.free.pop() {

@@ -118,7 +118,7 @@ pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
 /// Starts a node inside a namespace; its shards may be driven anywhere.
 ///
 /// # Errors
-/// Those of [`NodeDriver::start`].
+/// The errors of [`NodeDriver::start`].
 pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(NodeDriver, Vec<Worker>), NodeError> {
     enter(namespace, || NodeDriver::start(config))
 }

@@ -120,7 +120,7 @@ impl Putter {
         true
     }
 
-    /// As [`Putter::drive_until`], until every Put has ended.
+    /// Drives until every Put has ended ([`Putter::drive_until`]).
     pub fn drive_to_end(&mut self, worker: &mut Worker, patience: Duration) -> bool {
         self.drive_until(worker, patience, |putter| putter.under_way() == 0)
     }

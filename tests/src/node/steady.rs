@@ -257,7 +257,7 @@ impl Source {
         let answers = matches!(event.kind(), EventKind::Ack | EventKind::Reply);
         message.done |= answers && event.status() == Status::Ok;
         if event.status() != Status::Ok {
-            // It has no more to wait for.
+            // The message has no more to wait for.
             message.descriptor = None;
             if event.kind() == EventKind::Send {
                 // Where nothing leads to the target the next one would end at once as well.

@@ -124,7 +124,7 @@ impl World {
         self.trace.say(|| format!("node {number}: {change:?}"));
         let now = Instant(self.now);
         let Some(control) = &mut self.nodes[number].control else { return false };
-        // One that was refused because too many wait is asked for again at the end.
+        // A change that was refused because too many wait is asked for again at the end.
         let drain_timeout = Duration::from_nanos(self.plan.stall_ns);
         let batch = Request::Batch { changes: vec![change], drain_timeout };
         let accepted = control.node.handle_request(now, batch).is_ok();

@@ -1,7 +1,7 @@
 //! The driver of a lane of the `xdp` LND: between its transfer machine and the frames.
 //!
-//! It does what that of the LND does: it turns what is to be sent into frames, as long as it has buffers;
-//! checks the frames that arrive; hands those of a sibling shard over; copies payload.
+//! The driver does what that of the LND does: it turns what is to be sent into frames, as long as it has
+//! buffers; checks the frames that arrive; hands those of a sibling shard over; copies payload.
 
 use std::collections::VecDeque;
 
@@ -170,7 +170,7 @@ impl Datagrams {
 
     fn send(&mut self, outgoing: &Outgoing, up: &mut Up<'_, '_>) {
         if self.xfer.nid_of(outgoing.ni).is_none() {
-            // It was to leave by an interface that has gone.
+            // The frame was to leave by an NI that has gone.
             return up.around.counts.add(Fault::NoInterface);
         }
         let Some(frame) = up.around.send_pool.take() else { return };

@@ -31,7 +31,7 @@ pub(super) enum LaneDriver {
 }
 
 impl LaneDriver {
-    /// That of the xdp LND, if it is.
+    /// The driver of the xdp LND, if it is that.
     pub(super) fn datagrams(&mut self) -> Option<&mut Datagrams> {
         match self {
             Self::Xdp(driver) => Some(driver),
@@ -39,7 +39,7 @@ impl LaneDriver {
         }
     }
 
-    /// That of the tcp LND, if it is.
+    /// The driver of the tcp LND, if it is that.
     pub(super) fn sock(&mut self) -> Option<&mut SockDriver> {
         match self {
             Self::Xdp(_) => None,

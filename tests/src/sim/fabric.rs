@@ -65,7 +65,7 @@ pub(super) struct Fate {
 }
 
 impl Fate {
-    /// It is lost.
+    /// The fate of a lost frame.
     pub(super) const LOST: Self = Self { delays_ns: [None; 2] };
 }
 

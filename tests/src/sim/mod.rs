@@ -207,7 +207,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// As the seed says, on an xdp net, without a bug.
+    /// A run as its seed says, on an xdp net, without a bug.
     pub const DEFAULT: Self =
         Self { net: NetKind::Xdp, nodes: None, cut: false, bug: None, tracing: Tracing::Off };
 }

@@ -51,7 +51,7 @@ const LIMITS: Limits = Limits {
     interfaces: 3,
 };
 
-/// The same, with little more than is needed for anything to go on.
+/// Limits with little more than is needed for anything to go on.
 const LIMITS_TIGHT: Limits =
     Limits { requests: 10, responses: 6, incoming: 5, delayed: 4, peers: 6, unlimited_events: 2, ..LIMITS };
 

@@ -10,7 +10,7 @@ use super::node::address;
 use super::{NetKind, Options};
 use crate::bpf::random::Random;
 
-/// One in this many: the unit of the rates of a [`Plan`].
+/// The unit of the rates of a [`Plan`]: one in this many.
 pub(super) const CERTAIN: u32 = 10_000;
 
 /// A millisecond, in the simulator's nanoseconds.
@@ -320,7 +320,7 @@ pub(super) struct StreamPlan {
 }
 
 impl StreamPlan {
-    /// That of nodes without streams.
+    /// The plan of nodes without streams.
     pub(super) const NONE: Self = Self {
         latency_ns: US,
         jitter_ns: 0,

@@ -1,8 +1,8 @@
 //! The driver of a lane of the `tcp` LND: between its connections and the streams.
 //!
-//! It does what that of the LND does: it carries bytes between the protocol and the streams; puts payload
-//! into its place; gives messages for peers of sibling shards, and connections with these, to the siblings.
-//! Bytes are read and written in pieces that the seed chooses.
+//! The driver does what that of the LND does: it carries bytes between the protocol and the streams; puts
+//! payload into its place; gives messages for peers of sibling shards, and connections with these, to the
+//! siblings. Bytes are read and written in pieces that the seed chooses.
 
 mod receive;
 mod transmit;

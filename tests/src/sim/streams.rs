@@ -34,7 +34,7 @@ pub(super) enum StreamStep {
     Request(EndId),
     /// Bytes arrive at this end.
     Flow(EndId),
-    /// This end learns that its stream is broken.
+    /// An end learns that its stream is broken.
     Break(EndId),
 }
 
@@ -170,7 +170,7 @@ impl Streams {
             return 0;
         }
         let to = self.end_mut(end.other());
-        // It looks as if what is lost had been sent.
+        // To the sender, bytes that are lost look as if they had been sent.
         let used_bytes = if to.is_lost { 0 } else { to.bytes.len() };
         to.is_awaited = used_bytes == window_bytes;
         window_bytes - used_bytes
@@ -336,7 +336,7 @@ impl Streams {
         self.silence(now, dialler, random, counts);
     }
 
-    /// The same befalls some streams as soon as they are connected.
+    /// Silences some streams as soon as they are connected.
     pub(super) fn silence_new(&mut self, now: u64, dialler: EndId, random: &mut Random, counts: &mut Counts) {
         if self.is_faulty && happens(random, self.plan.silent_dials) {
             self.silence(now, dialler, random, counts);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub enum Tracing {
     /// Nowhere.
     Off,
-    /// So many last ones are kept.
+    /// The last lines are kept, so many of them.
     Last(usize),
     /// To standard output.
     Print,

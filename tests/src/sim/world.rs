@@ -112,7 +112,7 @@ pub(super) enum Happening {
         node: usize,
         life: u32,
     },
-    /// It is looked whether the phase is over.
+    /// A look whether the phase is over.
     Check,
 }
 

@@ -77,7 +77,7 @@ fn a_rule_for_all_drops_its_message_type_and_no_other() {
     assert_eq!(counters.redirected(), 4 * 3 * 200);
 }
 
-/// As a rail that is cut: neither shards nor the kernel see anything.
+/// A rail that is cut: neither shards nor the kernel see anything.
 #[test]
 fn a_loss_of_all_drops_what_is_not_ours_as_well() {
     if !require_privilege("a_loss_of_all_drops_what_is_not_ours_as_well", &NETNS_NODES) {

@@ -43,7 +43,7 @@ fn rubbish_and_halves_hurt_nobody() {
     let mut rubbish = connect();
     rubbish.write_all(&[0x5A; 5000]).unwrap();
     let mut answer = Vec::new();
-    // It may be refused by the end of the connection alone.
+    // The end of the connection may be the only refusal.
     let _ = rubbish.read_to_end(&mut answer);
     // Half of what a client sends, and then the client is gone.
     let mut half = connect();

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::costs::{processor_time, resident_bytes};
 use crate::run::{Two, until_shown};
 
-/// So many are idle at first.
+/// Number of peers that are idle at first.
 const FEW: usize = 1000;
 const MANY: usize = 9000;
 /// What those may cost in all.

@@ -159,7 +159,7 @@ pub(crate) struct Dialler {
 }
 
 impl Dialler {
-    /// One that has said its request and its HELLO, whatever the answer will be.
+    /// A dialler that has said its request and its HELLO, whatever the answer will be.
     pub(crate) fn greet(stream: TcpStream, greeting: Greeting) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut dialler = Self { stream, greeting };
@@ -169,7 +169,7 @@ impl Dialler {
         dialler
     }
 
-    /// One whose HELLO was answered with another.
+    /// A dialler whose HELLO was answered with another.
     pub(crate) fn connected(stream: TcpStream, greeting: Greeting) -> Self {
         let mut dialler = Self::greet(stream, greeting);
         let answer = dialler.hello();

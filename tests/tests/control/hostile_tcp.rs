@@ -123,7 +123,7 @@ enum Expected {
     Refused,
     /// Its HELLO is answered, and the connection is closed for what follows.
     Cut,
-    /// It is served: a ping is answered at the end.
+    /// Service: a ping is answered at the end.
     Served,
 }
 

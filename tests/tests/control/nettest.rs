@@ -8,7 +8,7 @@ use lnet_tests::node::nid_v4;
 
 use crate::run::program;
 
-/// One that serves until it is dropped.
+/// A server of tests, which serves until this is dropped.
 struct Serving(Child);
 
 impl Serving {

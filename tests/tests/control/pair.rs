@@ -29,7 +29,7 @@ fn two_daemons_are_configured_and_ping_each_other() {
     }
     let two = Two::new(1, "");
     let [a, b] = two.nids(0);
-    // One by a document, one by commands.
+    // The one by a document, the other by commands.
     two.a.good("lnet configure");
     let interface = &two.netns.a().interface().name;
     let document = format!(
@@ -357,7 +357,7 @@ fn an_interface_that_is_renamed_is_shown_and_found_by_its_new_name() {
     }
 }
 
-/// They do by sockets on one interface; otherwise they are told why not.
+/// Nodes reach each other by sockets on one interface; otherwise they are told why not.
 #[test]
 fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

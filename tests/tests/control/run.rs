@@ -235,7 +235,7 @@ impl Two {
         Self { a, b, netns }
     }
 
-    /// The same, configured, with an NI on each rail, on a net of its own: `xdp`, `xdp1`.
+    /// Two configured daemons, with an NI on each rail, on a net of its own: `xdp`, `xdp1`.
     pub(crate) fn configured(rails: u8, options: &str) -> Self {
         let two = Self::new(rails, options);
         for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {

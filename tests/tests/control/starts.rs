@@ -59,7 +59,7 @@ fn a_start_up_document_is_carried_out_whole_or_the_daemon_ends() {
     node.good("set transaction_timeout 100");
     node.good("lnet configure --all");
     assert!(is_so());
-    // One that is wrong leaves the node unconfigured.
+    // A document that is wrong leaves the node unconfigured.
     node.good("lnet unconfigure");
     std::fs::write(&good, "global:\n    no_such: 1\n").unwrap();
     node.bad("lnet configure --all", &["good.yaml: line 2, column 5"]);
@@ -84,7 +84,7 @@ fn one_daemon_has_one_name() {
     second.stop();
 }
 
-/// As a unit of type `notify` has it, with a path and with an abstract name.
+/// A service manager's socket as units of type `notify` have it, with a path and with an abstract name.
 #[test]
 fn a_service_manager_is_told_when_clients_can_connect() {
     use std::os::linux::net::SocketAddrExt;

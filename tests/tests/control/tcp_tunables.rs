@@ -62,7 +62,7 @@ fn nis_that_say_nothing_have_what_the_daemon_was_started_with() {
     let [_, b] = nids(&two, "tcp");
     until_shown(&two.a, &format!("ping {b}"), &b);
     wait_until("one and three of each bulk type", PATIENCE, || count(&two.b, "established") == 7);
-    // Those that say something have that, and a net of another LND has its own.
+    // NIs that say something have that, and a net of another LND has its own.
     let name = &two.netns.a().interface().name;
     let own =
         "--credits 32 --peer-credits 2 --peer-buffer-credits 5 --peer-timeout 70 --conns-per-peer 2 --tos 8";
@@ -250,7 +250,7 @@ fn connections_have_the_lnd_timeout_that_is_set_while_nis_run() {
     add(b, "tcp2");
     connect(b.0, 0, "tcp2");
     until_all(a.0, true, &[200_000]);
-    // Those that it dials, and the other end, of which nothing was said.
+    // Connections that `a` dials, and the other end, of which nothing was said.
     add(a, "tcp3");
     add(b, "tcp3");
     connect(a.0, 1, "tcp3");

@@ -49,30 +49,30 @@ fn differs(step: &Step) -> bool {
     ["LST_SESSION=4713; lst end_session", "LST_SESSION=4713; lst new_session other", "LST_SESSION=0", "LST_SESSION=letters"]
         .iter()
         .any(|part| words.contains(part))
-        // It refuses these, and does not find its nodes.
+        // The kernel's `lst` refuses these, and does not find its nodes.
         || ["lst ping --session", "lst ping servers", "lst ping --timeout 5 --session", "check=none", "c=none"]
             .iter()
             .any(|part| words.contains(part))
         || (words.ends_with("lst ping") && step.status != 0)
-        // It looks up groups alone.
+        // The kernel's looks up groups alone.
         || ((words.contains("lst stat") || words.contains("show_error")) && words.contains("10.77"))
-        // It lists nodes of any state, and both of these together are none.
+        // The kernel's lists nodes of any state, and both of these together are none.
         || words.contains("list_group --busy") || words.contains("list_group --down")
         || words.contains("list_group --unknown") || words.contains("list_group --active --down")
         || words.contains("list_group -u") || words.contains("query -a -e")
-        // It loses nodes that are busy.
+        // The kernel's loses nodes that are busy.
         || words == "lst ping --group both" || words == "lst add_test --from both --to both ping"
-        // It takes one state, and fails where there is no group.
+        // The kernel's takes one state, and fails where there is no group.
         || words.contains("--clean active,down") || (words == "lst list_group" && step.status != 0)
-        // It takes a group of no node for one that was made, where ours refuses the NID.
+        // The kernel's takes a group of no node for one that was made, where ours refuses the NID.
         || words.contains("fd77::12@tcp")
-        // It says nothing where there is no session.
+        // The kernel's says nothing where there is no session.
         || (words.starts_with("export") && words.contains("list_group servers"))
         // Its test fails, but one of its groups is at the batch from then on.
         || (words.contains("list_batch") && step.printed.contains("server\t1\t0\t0\t0\t1") && step.printed.contains("client\t0"))
-        // It lists no nodes of a batch that has none.
+        // The kernel's lists no nodes of a batch that has none.
         || (words.contains("list_batch --") && words.ends_with(" batch") && step.printed.is_empty())
-        // It had errors of requests then.
+        // The kernel's had errors of requests then.
         || (words.contains("show_error") && step.printed.contains("Total 1 error"))
         || words == "sleep 3" || words.contains('|')
 }

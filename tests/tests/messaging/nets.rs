@@ -44,7 +44,7 @@ pub(crate) fn config_of(namespace: &Namespace, carrier: Carrier) -> NodeConfig {
     config_on(carrier, &interfaces)
 }
 
-/// The same, with these addresses and interfaces.
+/// The configuration of a node with these addresses and interfaces.
 pub(crate) fn config_on(carrier: Carrier, interfaces: &[(Ipv4Addr, &str)]) -> NodeConfig {
     let ni = |(ipv4, name): &(Ipv4Addr, &str)| {
         let ni = NiConfig::new(nid(carrier, *ipv4), name);

@@ -80,7 +80,7 @@ fn target_that_is_killed() {
     }
 }
 
-/// As [`target_that_is_killed`], at the other end.
+/// The child that is killed at the other end than [`target_that_is_killed`].
 #[test]
 fn initiator_that_is_killed() {
     let Some(nid) = told::<Nid>(CHILD) else { return };
@@ -244,7 +244,7 @@ fn a_target_is_killed() {
     let arrived = lives.len() as u64 - took(0);
     assert!(arrived <= acked + failed, "{arrived} of {acked} and {failed}");
     for life in 1..=LIVES + 1 {
-        // Those acknowledgements count here that were still on their way from the life before.
+        // Acknowledgements that were still on their way from the life before count here.
         let count = took(life);
         assert!(count + 2 * WINDOW > PUTS, "life {life} took {count}");
     }

@@ -202,7 +202,7 @@ fn a_link_is_down_for_a_while() {
         for number in 0..COUNT {
             putter.put(&mut worker, PINNED_PORTALS[number as usize % 2], true);
         }
-        // They are on their way, and none gets there.
+        // The Puts are on their way, and none gets there.
         set_faults(&mut joined.nodes[1], 1_000_000, 0);
         worker.progress();
         joined.link("down");

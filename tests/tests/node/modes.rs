@@ -31,7 +31,7 @@ fn carry_out(plan: Plan, source: Started, target: Started, by: &[By]) -> (Starte
     carry_out_after(&[], plan, source, target, by)
 }
 
-/// As [`carry_out`], by nodes that have lost something before.
+/// Carries out a plan ([`carry_out`]) by nodes that have lost something before.
 fn carry_out_after(
     lost: &[(&str, u64)],
     plan: Plan,

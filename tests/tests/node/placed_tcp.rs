@@ -116,7 +116,7 @@ fn long_payload_is_copied_on_no_shard() {
     // The first messages go by the connection that is made first, among short ones.
     exchange(&near, &far, nids[1], 0);
     for (from, to, nid) in [(&near, &far, nids[1]), (&far, &near, nids[0])] {
-        // One of the shards is not that of the connections.
+        // A shard of the two is not that of the connections.
         for pinned in 0..SHARDS {
             let before = counts();
             exchange(from, to, nid, pinned);

@@ -1,5 +1,5 @@
 //! A peer that holds sessions and never acknowledges anything: what it is sent ends in time, it takes no more
-//! of the node than its share, and another peer does not event.
+//! of the node than its share, and another peer notices nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,7 +199,7 @@ fn assert_silent_ended(flood: &Flood, frames: u64) {
         assert!(failures.remove(status).is_some(), "nothing ended as {status}: {:?}", flood.failures());
     }
     assert!(failures.is_empty(), "{failures:?}");
-    // It is asked ever more rarely whether it is there.
+    // The silent peer is asked ever more rarely whether it is there.
     let most = 4 * (flood.failed() + u64::from(SHARDS) * FLOOD_WINDOW) * u64::from(FRAMES_PER_PUT);
     assert!(frames > 0 && frames < most, "{frames} frames went to it");
 }

@@ -44,7 +44,7 @@ pub(crate) fn carry_out(
     carry_out_over(&[], plan, source, target, by)
 }
 
-/// As [`carry_out`]; what is counted under one of `forgiven` is no loss.
+/// Carries out a plan ([`carry_out`]); what is counted under one of `forgiven` is no loss.
 pub(crate) fn carry_out_over(
     forgiven: &[&str],
     plan: Plan,
@@ -58,7 +58,7 @@ pub(crate) fn carry_out_over(
     ended
 }
 
-/// As [`carry_out`]; what either node has counted as lost is for the caller to judge.
+/// Carries out a plan ([`carry_out`]); the caller judges what either node has counted as lost.
 pub(crate) fn carry_out_with_losses(
     plan: Plan,
     (source, mut source_workers): (NodeDriver, Vec<Worker>),

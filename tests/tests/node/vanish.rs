@@ -67,7 +67,7 @@ fn a_target_that_vanishes_and_comes_back() {
     assert!(usage.clone().all(|usage| (usage.memory_descs, usage.messages) == (0, 0)), "{usage:?}");
 }
 
-/// Frames that a fault rule drops are sent again: the shards event nothing.
+/// Frames that a fault rule drops are sent again: the shards notice nothing.
 #[test]
 fn frames_that_are_dropped_come_again() {
     const COUNT: u64 = 20_000;

@@ -394,7 +394,7 @@ fn a_worker_that_changes_hands() {
         return;
     }
     let mut joined = Joined::new(2);
-    // This thread has slept on it already.
+    // The test's thread has slept on this shard already.
     let mut worker = joined.sources.remove(1);
     let mut putter = Putter::new(joined.target, &mut worker);
     worker.wait(Some(Duration::from_millis(10))).unwrap();

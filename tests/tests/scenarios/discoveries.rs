@@ -34,7 +34,7 @@ fn a_nid_that_came_to_a_known_peer_is_told_with_the_others() {
     }
 }
 
-/// The same, by either NID and in any order, with the push.
+/// A discovery by either NID and in any order, with the push.
 #[test]
 fn a_discovery_tells_all_nids_in_every_order_of_what_is_under_way() {
     for (rail, seed) in (0..200).flat_map(|seed| [(0, seed), (1, seed)]) {

@@ -47,7 +47,7 @@ fn edge_case_two_programs_discover_a_peer_by_different_nids() {
     }
 }
 
-/// One of two pings to a node is lost: what the other one has found out counts.
+/// A ping of two to a node is lost: what the other one has found out counts.
 #[test]
 fn edge_case_one_of_two_pings_to_a_node_is_lost() {
     for (lost, other) in [(0, 1), (1, 0)] {
@@ -115,7 +115,7 @@ fn edge_case_an_ni_is_deleted_in_use() {
         let put = stage.put(other, at(own, 1));
         stage.run();
         assert_eq!(stage.ended(put), Some(true));
-        // It comes back.
+        // The NI comes back.
         stage.add_ni(own, 0);
         stage.run();
         assert_eq!(stage.peer(other, at(own, 0)).unwrap().nis.len(), 2);

@@ -116,7 +116,7 @@ fn scenario_04_the_administrator_changes_a_discovered_peer() {
     assert_eq!(stage.ended(put), Some(true), "what was under way has arrived");
     let discovery = stage.discover(A, at(B, 0), true);
     stage.deliver(&["ping"]);
-    // It goes a second time, while the node tells of it.
+    // The peer goes a second time, while its node answers the ping.
     stage.edit(A, PeerEdit::Delete { primary: at(B, 0), nids: Vec::new(), is_forced: false });
     assert!(stage.result(A, discovery).unwrap().is_err());
     stage.edit(A, configured(B, &[0]));

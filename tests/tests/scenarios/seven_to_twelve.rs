@@ -18,7 +18,7 @@ fn scenario_07_the_active_node_has_discovery_switched_off() {
     stage.set_discovery(A, Discovery::Off);
     stage.put(A, at(B, 0));
     stage.run();
-    // It asks once how the peer's NIs are.
+    // Node `a` asks once how the peer's NIs are.
     assert_eq!((stage.sent("ping a0>b0"), stage.discovery_traffic()), (1, 1));
     check_knows(&stage, A, B, &[0], PLAIN);
     check_knows(&stage, B, A, &[0], 0);
@@ -64,14 +64,14 @@ fn scenario_08_discovery_is_switched_on_among_known_peers() {
     stage.run();
     assert_eq!(stage.discovery_traffic(), before, "a peer in use goes on as it is");
     check_knows(&stage, A, B, &[0], PLAIN);
-    // One that was configured and not used yet is discovered with its first message, and stays as it is
+    // A peer that was configured and not used yet is discovered with its first message, and stays as it is
     // configured.
     stage.put(A, at(2, 1));
     stage.run();
     assert_eq!(stage.sent("ping a1>c1"), 1);
     let plain = PLAIN & !peer_state::NO_DISCOVERY | peer_state::CONFIGURED;
     check_knows(&stage, A, 2, &[1], plain);
-    // One that is known is discovered when that is asked for.
+    // A peer that is known is discovered when that is asked for.
     stage.discover(A, at(B, 0), true);
     stage.run();
     check_acquainted(&stage, &[0, 1]);
@@ -173,7 +173,7 @@ fn scenario_10_a_push_comes_before_the_own_push_is_sent() {
     stage.put(A, at(B, 0));
     stage.put(B, at(A, 0));
     stage.deliver(&["ping a0>b0", "reply b0>a0", "push a0>b0"]);
-    // It knows all, and waits for its reply before it pushes.
+    // Node `b` knows all, and waits for its reply before it pushes.
     let peer = stage.peer(B, at(A, 0)).unwrap();
     assert_eq!((peer.nids(), peer.is(peer_state::PING_SENT)), (vec![at(A, 0), at(A, 1)], true));
     assert_eq!(stage.sent("push b"), 0);
@@ -236,7 +236,7 @@ fn scenario_11_one_node_discovers_two_nids_of_another_one() {
     check_quiet(&mut stage, 2);
 }
 
-/// The same from one source NID: the passive node has one peer from the first ping on.
+/// Both pings come from one source NID: the passive node has one peer from the first ping on.
 #[test]
 fn scenario_11_both_pings_come_from_one_nid() {
     let mut stage = Stage::new(&[&[0, 1], &[0]]);
@@ -269,7 +269,7 @@ fn scenario_12_two_nodes_discover_each_other_on_two_nids() {
     }
 }
 
-/// The same while each node gets an NI and loses another one.
+/// Both nodes discover each other while each gets an NI and loses another one.
 #[test]
 fn scenario_12_and_nis_come_and_go_meanwhile() {
     for seed in 0..100 {

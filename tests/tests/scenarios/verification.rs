@@ -26,7 +26,7 @@ fn verification_says_nothing_of_a_configuration_that_is_right() {
     stage.run();
     check_knows(&stage, A, B, &[0, 1], CONFIGURED);
     assert_eq!(stage.warnings(A), []);
-    // It tells what it is, and the other node, which only discovers, takes it over.
+    // The verifying node tells what it is, and the other one, which only discovers, takes it over.
     assert_eq!((stage.sent("ping a"), stage.sent("push a")), (1, 1));
     check_knows(&stage, B, A, &[0, 1], MULTI_RAIL);
     check_quiet(&mut stage, 2);
