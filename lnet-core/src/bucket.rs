@@ -9,12 +9,11 @@
 
 use alloc::boxed::Box;
 
+use crate::collections::{List, NONE, Slab};
 use crate::handle::SLOT_BITS;
-use crate::list::{List, NONE};
 use crate::lnd::Prefetch;
 use crate::md::MemoryDesc;
 use crate::portal::{MatchEntry, Request, Stamps, takes};
-use crate::slab::Slab;
 
 /// What a bucket has room for: a cache line of cells.
 const CELLS: usize = 4;

@@ -8,11 +8,10 @@
 use lnet_wire::{MessageType, Nid, ProcessId};
 use thiserror::Error;
 
+use crate::collections::{Link, List, Slab, linked};
 use crate::handle::MdHandle;
-use crate::list::{Link, List, linked};
 use crate::lnd::{Span, Status};
 use crate::md::MdOptions;
-use crate::slab::Slab;
 
 /// The kinds of [`Event`]s, with the values of LNet's `enum lnet_event_kind`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use lnet_wire::{Header, Nid, ProcessId};
 
+pub use crate::collections::{Full, Prefetch};
 use crate::handle::BufferRef;
 use crate::health::HealthStatus;
 use crate::time::Instant;
@@ -61,10 +62,6 @@ pub struct Lent<'a> {
     /// Whether another one follows for the same interface, before the next [`Lnd::flush`].
     pub more: bool,
 }
-
-/// An answer that hands the value back, or names it: there was no room for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Full<T>(pub T);
 
 /// How a message ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,10 +164,6 @@ pub struct PrefetchHint {
     /// Who sent it.
     pub source: ProcessId,
 }
-
-/// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The
-/// driver's, since safe code cannot do it.
-pub type Prefetch = fn(*const u8);
 
 /// The two ends between which messages to a peer go: a local interface, and the peer NI that it sends to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,11 +11,10 @@ use alloc::collections::VecDeque;
 
 use lnet_wire::{Body, Header};
 
-use crate::list::NONE;
+use crate::collections::{NONE, Slab};
 use crate::lnd::{Prefetch, PrefetchHint};
 use crate::md::MemoryDesc;
 use crate::portal::MatchTables;
-use crate::slab::Slab;
 
 /// Messages that are fetched for; those that are announced beyond come as if they were not.
 const AHEAD_MAX: usize = 64;

@@ -10,9 +10,8 @@ use core::ops::BitOr;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use thiserror::Error;
 
+use crate::collections::{NONE, slot_bytes};
 use crate::handle::{EqHandle, MeHandle};
-use crate::list::NONE;
-use crate::slab::slot_bytes;
 
 /// What may be done with a descriptor, and how: LNet's `LNET_MD_*` with their values.
 ///

@@ -17,11 +17,10 @@ use core::marker::PhantomData;
 
 use lnet_wire::Header;
 
+use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::handle::BufferHandle;
 use crate::limits::Limits;
-use crate::list::{Link, List, NONE, linked};
 use crate::lnd::{Span, Status, Transmit, TxId};
-use crate::slab::Slab;
 use crate::time::Instant;
 
 /// A state of a message.

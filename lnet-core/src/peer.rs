@@ -7,14 +7,11 @@
 
 use lnet_wire::Nid;
 
+use crate::collections::{Chain, Keyed, Link, List, NONE, Seed, Table, linked, nid_words, slot_bytes};
 use crate::credit::Credits;
-use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, linked};
 use crate::lnd::NiId;
 use crate::message::Queued;
-use crate::slab::slot_bytes;
 use crate::stats::NiCounters;
-use crate::table::{Chain, Keyed, Table};
 
 pub(crate) struct PeerNi {
     pub(crate) nid: Nid,

@@ -15,10 +15,8 @@ use lnet_wire::steer::PORTALS;
 use thiserror::Error;
 
 use crate::bucket::Buckets;
-use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, linked};
+use crate::collections::{Link, List, NONE, Seed, Slab, linked, nid_words, slot_bytes};
 use crate::md::{MdOptions, MemoryDesc};
-use crate::slab::{Slab, slot_bytes};
 use crate::stats::DropReason;
 
 /// Where a new entry stands among those of its portal.
@@ -386,9 +384,8 @@ mod steps {
     use lnet_wire::{Nid, ProcessId};
 
     use super::{EntrySpec, MatchTables, Request};
-    use crate::hash::Seed;
+    use crate::collections::{Seed, Slab};
     use crate::md::{MdOptions, MdSpec, MemoryDesc, Threshold};
-    use crate::slab::Slab;
 
     std::thread_local! {
         /// Entries that were compared with messages on this thread. A bucket's cells are looked at before, of

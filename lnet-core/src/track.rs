@@ -6,8 +6,7 @@
 
 use lnet_wire::Nid;
 
-use crate::list::{Link, List, NONE, linked};
-use crate::slab::Slab;
+use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::time::Instant;
 
 /// What answers a request.

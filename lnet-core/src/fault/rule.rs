@@ -6,9 +6,9 @@ use core::time::Duration;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::{FaultError, Filter, RULES_MAX};
+use crate::collections::Random;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Status};
-use crate::random::Random;
 use crate::time::Instant;
 
 /// A set of health statuses, with the bits of LNet's rules: bit n is the status of number n.

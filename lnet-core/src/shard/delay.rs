@@ -20,7 +20,7 @@ use lnet_wire::{Header, MessageType, Nid};
 use super::Shard;
 use super::delayed::{Ask, DelayedMessage, Origin, RESPONSES, Resumption, State, list_of};
 use super::target::{Arriving, Decision, Scope, Wait};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
 use crate::md::Ending;
 use crate::portal::EntryError;

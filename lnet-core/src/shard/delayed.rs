@@ -17,11 +17,10 @@ use lnet_wire::{Body, Header, Nid};
 
 use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
+use crate::collections::{Link, List, Slab, linked};
 use crate::handle::ShardId;
 use crate::limits::Limits;
-use crate::list::{Link, List, linked};
 use crate::lnd::{NiId, RxId, Span, Status};
-use crate::slab::Slab;
 use crate::stats::DropReason;
 use crate::time::Instant;
 

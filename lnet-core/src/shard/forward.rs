@@ -5,8 +5,8 @@ use lnet_wire::{Header, Nid};
 use thiserror::Error;
 
 use super::Shard;
+use crate::collections::NONE;
 use crate::handle::BufferHandle;
-use crate::list::NONE;
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;

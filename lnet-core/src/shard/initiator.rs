@@ -6,8 +6,8 @@ use thiserror::Error;
 
 use super::report::Ended;
 use super::{Choice, Shard};
+use crate::collections::NONE;
 use crate::handle::MdHandle;
-use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, MemoryDesc, Withheld};
 use crate::message::{Budget, MessageState, Purpose};

@@ -4,7 +4,7 @@ use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
 use super::target::Inbound;
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{NiId, Status};
 use crate::peer::PeerRecord;
 use crate::stats::{Counters, DropReason, NiCounters};

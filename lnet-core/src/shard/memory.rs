@@ -5,9 +5,9 @@ use lnet_wire::steer::PORTALS;
 
 use super::Shard;
 use super::report::Ended;
+use crate::collections::NONE;
 use crate::event::Event;
 use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
-use crate::list::NONE;
 use crate::lnd::{Cause, Status};
 use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
 use crate::portal::{EntryError, EntrySpec};

@@ -8,7 +8,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use super::Shard;
 use super::report::Ended;
 use super::target::Inbound;
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
 use crate::md::{Ending, Withheld};
 use crate::message::{Budget, MessageState, Purpose};

@@ -4,7 +4,7 @@ use lnet_wire::socklnd::ConnectionType;
 
 use super::connection::{Connection, Phase, Reading};
 use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, Status, Uplink};
 use crate::time::Instant;
 

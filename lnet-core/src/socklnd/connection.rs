@@ -7,7 +7,7 @@ use lnet_wire::socklnd::{
 };
 
 use super::Ends;
-use crate::list::{Link, List, NONE, linked};
+use crate::collections::{Link, List, NONE, linked};
 use crate::lnd::{NiId, Span};
 use crate::time::Instant;
 

@@ -43,13 +43,9 @@ use core::time::Duration;
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
 
+use crate::collections::{List, Schedule, Seed, Slab, Table};
 use crate::handle::{ShardId, ShardSet};
-use crate::hash::Seed;
-use crate::list::List;
 use crate::lnd::{NiId, Path, PathReport, Span, Status, TxId};
-use crate::schedule::Schedule;
-use crate::slab::Slab;
-use crate::table::Table;
 use crate::time::{self, Instant};
 use crate::tunables::SockTunables;
 

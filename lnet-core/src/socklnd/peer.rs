@@ -6,10 +6,8 @@ use lnet_wire::Nid;
 use lnet_wire::socklnd::{ConnectionType, Version};
 
 use super::connection::{OfPeer, Queue};
-use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, linked};
+use crate::collections::{Chain, Keyed, Link, List, Seed, linked, nid_words};
 use crate::lnd::NiId;
-use crate::table::{Chain, Keyed};
 use crate::time::Instant;
 
 /// Marks peers that nothing is under way with, the longest first.

@@ -8,7 +8,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 use super::connection::{Connection, Phase, Queue, Silence};
 use super::peer::REFUSALS_MAX;
 use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
-use crate::list::{Link, NONE, linked};
+use crate::collections::{Link, NONE, linked};
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use crate::time::Instant;
 

@@ -6,7 +6,7 @@ use lnet_wire::socklnd::{ConnectionType, Version};
 
 use super::connection::{Connection, Phase, Reading, Silence};
 use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, Path, PathReport, Status, Uplink};
 use crate::time::Instant;
 

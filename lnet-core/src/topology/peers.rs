@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use lnet_wire::{Net, Nid};
 
 use super::{HEALTH_MAX, PRIORITY_NONE, PreferredSources};
-use crate::hash::{Seed, nid_words};
+use crate::collections::{Seed, nid_words};
 
 /// NIDs that a list of the map has at most on average.
 const LIST_NIDS: usize = 8;

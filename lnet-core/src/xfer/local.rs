@@ -9,7 +9,7 @@ use lnet_wire::steer::SHARDS_MAX;
 
 use super::config::{XferConfig, XferTimes};
 use super::stats::XferCounters;
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::time::Instant;
 
 /// How often what was not touched for long is looked for.

@@ -13,7 +13,7 @@ use super::sending::{self, Sending, Unread};
 use super::sessions::{Address, Opened, Path, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use crate::time::{Instant, earliest};
 

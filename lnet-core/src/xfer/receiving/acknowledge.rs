@@ -7,7 +7,7 @@ use lnet_wire::frame::{Ack, Kind};
 use super::stream::{Busy, ReceiveStream};
 use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
-use crate::list::{List, NONE};
+use crate::collections::{List, NONE};
 use crate::lnd::Uplink;
 use crate::xfer::sessions::{Reply, Sessions};
 use crate::xfer::{Outgoing, XferTimes};

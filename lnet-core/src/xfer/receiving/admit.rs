@@ -6,7 +6,7 @@ use lnet_wire::frame::{Kind, Transfer};
 
 use super::stream::ReceiveStream;
 use super::{Call, Receiving};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, Uplink};
 use crate::time::Instant;
 use crate::xfer::local::existing;

@@ -6,10 +6,8 @@ use alloc::vec;
 use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
-use crate::hash::Seed;
-use crate::list::{Link, NONE, linked};
+use crate::collections::{Chain, Keyed, Link, NONE, Seed, Table, linked};
 use crate::lnd::Span;
-use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 
 /// Where an arriving message stands.

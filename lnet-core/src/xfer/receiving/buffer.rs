@@ -3,8 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::list::{Link, List, linked};
-use crate::slab::Slab;
+use crate::collections::{Link, List, Slab, linked};
 use crate::time::Instant;
 use crate::xfer::{BufferId, Replay};
 

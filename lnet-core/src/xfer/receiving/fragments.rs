@@ -7,7 +7,7 @@ use super::arrivals::Phase;
 use super::deferred::NO_TICKET;
 use super::window::Seen;
 use super::{Call, Receiving};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, RxId, Span, Status, Uplink, Verdict};
 use crate::xfer::{Action, XferDrop};
 

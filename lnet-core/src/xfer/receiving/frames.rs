@@ -7,7 +7,7 @@ use lnet_wire::{Body, Header, WireHandle};
 
 use super::arrivals::{OfStream, Phase};
 use super::{Call, Fragment, Receiving};
-use crate::list::List;
+use crate::collections::List;
 use crate::lnd::{Cause, Uplink};
 use crate::xfer::sessions::Sessions;
 use crate::xfer::{Action, Arrived, Control, XferDrop};

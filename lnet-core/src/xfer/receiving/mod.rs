@@ -33,10 +33,7 @@ use super::config::XferConfig;
 use super::local::{BySlot, Streams};
 use super::sending::Sending;
 use super::sessions::Sessions;
-use crate::hash::Seed;
-use crate::list::{List, NONE};
-use crate::schedule::Schedule;
-use crate::slab::{Slab, slot_bytes};
+use crate::collections::{List, NONE, Schedule, Seed, Slab, slot_bytes};
 use crate::time::Instant;
 
 /// Bytes that a peer takes of which messages come from one shard.

@@ -4,7 +4,7 @@ use lnet_wire::Nid;
 
 use super::arrivals::OfStream;
 use super::window::FramesSeen;
-use crate::list::{Link, List, linked};
+use crate::collections::{Link, List, linked};
 use crate::time::Instant;
 use crate::xfer::sessions::Address;
 

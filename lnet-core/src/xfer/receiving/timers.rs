@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::arrivals::Phase;
 use super::stream::Busy;
 use super::{Call, Receiving};
-use crate::list::List;
+use crate::collections::List;
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::local::SWEEP_INTERVAL;

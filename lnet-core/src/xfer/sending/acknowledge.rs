@@ -5,7 +5,7 @@ use lnet_wire::frame::Ack;
 use super::item::{Cargo, SentItem};
 use super::message::Outbound;
 use super::{Call, Sending};
-use crate::list::{List, NONE};
+use crate::collections::{List, NONE};
 use crate::lnd::{Status, Uplink};
 use crate::time::Instant;
 use crate::xfer::XferDrop;

@@ -9,7 +9,7 @@ use lnet_wire::frame::Kind;
 use super::item::Cargo;
 use super::message::{Outbound, Queued, Stage};
 use super::{Call, Sending};
-use crate::list::{List, NONE};
+use crate::collections::{List, NONE};
 use crate::lnd::{Cause, Status, Uplink};
 use crate::xfer::Control;
 use crate::xfer::sessions::Sessions;

@@ -6,7 +6,7 @@
 use super::item::{Cargo, SentItem};
 use super::stream::GivenUp;
 use super::{Call, Sending};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::Uplink;
 use crate::time::Instant;
 use crate::xfer::CANDIDATES_MAX;

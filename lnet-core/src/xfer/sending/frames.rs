@@ -10,7 +10,7 @@ use super::Sending;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
-use crate::list::{Link, NONE};
+use crate::collections::{Link, NONE};
 use crate::lnd::Span;
 use crate::time::Instant;
 use crate::xfer::sessions::Sessions;

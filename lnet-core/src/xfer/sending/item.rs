@@ -4,7 +4,7 @@
 //! `pending`, to be sent (again). A frame with several messages has an item for each, one after the other
 //! with the same number.
 
-use crate::list::{Link, linked};
+use crate::collections::{Link, linked};
 use crate::time::Instant;
 use crate::xfer::Control;
 

@@ -2,7 +2,7 @@
 
 use lnet_wire::{Body, Nid};
 
-use crate::list::{Link, linked};
+use crate::collections::{Link, linked};
 use crate::lnd::{NiId, Transmit};
 use crate::time::Instant;
 

@@ -35,10 +35,8 @@ use super::WINDOW_IDS;
 use super::config::XferLimits;
 use super::local::{BySlot, Streams, existing};
 use super::sessions::{OfPeer, Sessions};
-use crate::list::{Link, List, NONE};
+use crate::collections::{Link, List, NONE, Schedule, Slab, slot_bytes};
 use crate::lnd::{Cause, NiId, Status, Transmit, Uplink};
-use crate::schedule::Schedule;
-use crate::slab::{Slab, slot_bytes};
 use crate::time::Instant;
 
 /// Bytes that a peer takes of which messages go to one shard.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
-use crate::list::{Link, List, NONE, linked};
+use crate::collections::{Link, List, NONE, linked};
 use crate::time::Instant;
 use crate::xfer::XferTimes;
 use crate::xfer::sessions::SILENCE;

@@ -4,7 +4,7 @@ use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
 use super::message::Deadlines;
 use super::{Call, Sending, unfinished};
-use crate::list::List;
+use crate::collections::List;
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::sessions::Sessions;

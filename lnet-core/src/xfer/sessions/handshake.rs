@@ -17,7 +17,7 @@ use super::paths::{Asking, Path, Session};
 use super::peers::PeerSteering;
 use super::tokens::{FRESH_NS, Holder, Worth};
 use super::{Address, NOWHERE, Reply, Sessions};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::Uplink;
 use crate::xfer::{Action, Arrived, XferDrop};
 

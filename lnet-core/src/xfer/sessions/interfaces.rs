@@ -4,7 +4,7 @@ use lnet_wire::Nid;
 use lnet_wire::frame::{Certificate, Handshake};
 
 use super::{Address, Identity, Sessions};
-use crate::list::NONE;
+use crate::collections::NONE;
 use crate::lnd::{NiId, Path, Uplink};
 use crate::xfer::{CANDIDATES_MAX, Xfer};
 

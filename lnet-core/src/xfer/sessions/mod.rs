@@ -36,9 +36,8 @@ pub(super) use self::tokens::{Holder, Worth, is_newer};
 use super::Arrived;
 use super::config::XferConfig;
 use super::local::Local;
-use crate::hash::Seed;
+use crate::collections::{Seed, slot_bytes};
 use crate::lnd::{PathReport, Uplink};
-use crate::slab::slot_bytes;
 use crate::time::Instant;
 
 /// How long a path that does not answer is avoided, or another one taken instead.

@@ -10,11 +10,8 @@ use lnet_wire::Nid;
 
 use super::quality::Quality;
 use super::tokens::RENEWAL_NS;
-use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, linked};
+use crate::collections::{Chain, Keyed, Link, List, NONE, Schedule, Seed, Table, linked, nid_words};
 use crate::lnd::{self, NiId};
-use crate::schedule::Schedule;
-use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 use crate::xfer::local::BySlot;
 

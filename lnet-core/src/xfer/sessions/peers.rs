@@ -5,10 +5,8 @@ use core::time::Duration;
 use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 
-use crate::hash::Seed;
-use crate::list::{Link, linked};
+use crate::collections::{Chain, Keyed, Link, Seed, Table, linked};
 use crate::lnd::NiId;
-use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 
 /// Peers among which one is chosen to be forgotten.

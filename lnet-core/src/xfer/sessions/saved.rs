@@ -14,8 +14,7 @@ use lnet_wire::Nid;
 use super::paths::{OfPeer, Path, Session};
 use super::peers::PeerSteering;
 use super::{Address, Sessions};
-use crate::hash::{Seed, nid_words};
-use crate::list::List;
+use crate::collections::{List, Seed, nid_words};
 use crate::lnd::NiId;
 use crate::time::Instant;
 

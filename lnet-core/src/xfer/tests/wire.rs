@@ -10,9 +10,9 @@ use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::super::*;
+use crate::collections::Random;
 use crate::handle::{Cookie, Kind as Object, MdHandle, ShardId};
 use crate::lnd::{Path, PathReport, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
-use crate::random::Random;
 use crate::testing::nid;
 use crate::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The hash of the tables of this crate: seeded, so that a peer cannot aim at one bucket.
+//! The hash of all tables: seeded, so that a peer cannot aim at one bucket.
 //!
 //! Which bucket something is in never decides an outcome, only how long it takes to find.
 
@@ -12,21 +12,24 @@ const fn fold(a: u64, b: u64) -> u64 {
 
 /// A seed, prepared.
 #[derive(Clone, Copy)]
-pub(crate) struct Seed {
+pub struct Seed {
     start: u64,
     factor: u64,
 }
 
 impl Seed {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// Prepares a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         // Odd constants with about as many ones as zeros; the factor must not be 0.
         let start = fold(seed ^ 0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93);
         Self { start, factor: fold(start ^ 0xA076_1D64_78BD_642F, 0xE703_7ED1_A0B4_28DB) | 1 }
     }
 
     /// Hash of a few words.
+    #[must_use]
     #[inline]
-    pub(crate) fn hash<const N: usize>(self, words: [u64; N]) -> u64 {
+    pub fn hash<const N: usize>(self, words: [u64; N]) -> u64 {
         let mut state = self.start;
         for word in words {
             state = fold(state ^ word, self.factor);
@@ -36,8 +39,9 @@ impl Seed {
 }
 
 /// A NID as three words.
+#[must_use]
 #[inline]
-pub(crate) fn nid_words(nid: &Nid) -> [u64; 3] {
+pub fn nid_words(nid: &Nid) -> [u64; 3] {
     let bytes = nid.to_bytes();
     let mut words = [0; 3];
     for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {

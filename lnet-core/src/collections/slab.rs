@@ -9,8 +9,17 @@ use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::handle::SLOT_BITS;
-use crate::list::NONE;
-use crate::lnd::{Full, Prefetch};
+
+/// No slot.
+pub const NONE: u32 = u32::MAX;
+
+/// An answer that hands the value back, or names it: there was no room for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full<T>(pub T);
+
+/// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The
+/// driver's, since safe code cannot do it.
+pub type Prefetch = fn(*const u8);
 
 enum Content<T> {
     /// The next free slot, or [`NONE`].
@@ -18,8 +27,9 @@ enum Content<T> {
     Used(T),
 }
 
-pub(crate) struct Slab<T> {
-    /// Those that were ever in use, in memory for all. Apart from the generations, so that a value of a cache
+/// Values in slots, of a fixed number.
+pub struct Slab<T> {
+    /// Slots that were ever in use, in memory for all. Apart from the generations, so that a value of a cache
     /// line is in one.
     slots: Vec<Content<T>>,
     generations: Vec<u32>,
@@ -31,35 +41,51 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     /// A slab for `capacity` values; at most `1 << SLOT_BITS`, what a cookie can name.
-    pub(crate) fn new(capacity: u32) -> Self {
+    ///
+    /// # Panics
+    /// If they are more.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
         assert!(capacity <= 1 << SLOT_BITS, "a slab of {capacity} slots exceeds a cookie's slot number");
         let (slots, generations) =
             (Vec::with_capacity(capacity as usize), Vec::with_capacity(capacity as usize));
         Self { slots, generations, capacity, free: NONE, used_count: 0 }
     }
 
-    pub(crate) const fn used_count(&self) -> u32 {
+    /// Slots that are in use.
+    #[must_use]
+    pub const fn used_count(&self) -> u32 {
         self.used_count
     }
 
-    /// The slot that the next value gets.
-    pub(crate) fn first_free(&self) -> Option<u32> {
+    /// The slot that the next value gets; `None` if there is none.
+    #[must_use]
+    pub fn first_free(&self) -> Option<u32> {
         let fresh = self.slots.len() as u32;
         if self.free == NONE { (fresh < self.capacity).then_some(fresh) } else { Some(self.free) }
     }
 
     /// Values that it has room for.
-    pub(crate) const fn capacity(&self) -> u32 {
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    pub(crate) const fn is_full(&self) -> bool {
+    /// Whether all slots are in use.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
         self.used_count == self.capacity
     }
 
     /// Stores a value and says in which slot.
+    ///
+    /// # Errors
+    /// [`Full`] with the value if there is no room.
+    ///
+    /// # Panics
+    /// Never, unless the slab is broken.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
+    pub fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
         let slot = self.free;
         let Some(vacant) = self.slots.get_mut(slot as usize) else { return self.insert_fresh(value) };
         let Content::Free(next) = *vacant else { unreachable!("slot {slot} of the free list is in use") };
@@ -82,7 +108,10 @@ impl<T> Slab<T> {
     }
 
     /// Vacates a slot that is in use.
-    pub(crate) fn remove(&mut self, slot: u32) -> T {
+    ///
+    /// # Panics
+    /// If the slot is not in use.
+    pub fn remove(&mut self, slot: u32) -> T {
         let content = core::mem::replace(&mut self.slots[slot as usize], Content::Free(self.free));
         let Content::Used(value) = content else { unreachable!("slot {slot} is vacated twice") };
         self.vacated(slot);
@@ -90,8 +119,11 @@ impl<T> Slab<T> {
     }
 
     /// Drops the value in a slot that is in use: the way to vacate it without moving what may be large.
+    ///
+    /// # Panics
+    /// If the slot is not in use.
     #[inline]
-    pub(crate) fn vacate(&mut self, slot: u32) {
+    pub fn vacate(&mut self, slot: u32) {
         let content = &mut self.slots[slot as usize];
         assert!(matches!(content, Content::Used(_)), "slot {slot} is vacated twice");
         *content = Content::Free(self.free);
@@ -107,19 +139,21 @@ impl<T> Slab<T> {
     }
 
     /// Generation of the value in a slot.
-    pub(crate) fn generation(&self, slot: u32) -> u32 {
+    #[must_use]
+    pub fn generation(&self, slot: u32) -> u32 {
         self.generations.get(slot as usize).copied().unwrap_or(1)
     }
 
     /// Whether this name still has a value.
+    #[must_use]
     #[inline]
-    pub(crate) fn holds(&self, slot: u32, generation: u32) -> bool {
+    pub fn holds(&self, slot: u32, generation: u32) -> bool {
         self.generations.get(slot as usize) == Some(&generation)
             && matches!(self.slots[slot as usize], Content::Used(_))
     }
 
     /// The slots that are in use, in their order.
-    pub(crate) fn used(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn used(&self) -> impl Iterator<Item = (u32, &T)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(slot, content)| match content {
             Content::Used(value) => Some((slot as u32, value)),
@@ -129,7 +163,7 @@ impl<T> Slab<T> {
 
     /// Has a slot, if it exists, and its generation fetched.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: u32, prefetch: Prefetch) {
+    pub fn prefetch(&self, slot: u32, prefetch: Prefetch) {
         let slot = slot as usize;
         if let (Some(content), Some(generation)) = (self.slots.get(slot), self.generations.get(slot)) {
             prefetch(core::ptr::from_ref(content).cast());
@@ -138,7 +172,8 @@ impl<T> Slab<T> {
     }
 
     /// The value in a slot, if the slot exists and is in use.
-    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, slot: u32) -> Option<&T> {
         match self.slots.get(slot as usize)? {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
@@ -146,7 +181,7 @@ impl<T> Slab<T> {
     }
 
     /// As [`Slab::get`], to be changed.
-    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         match self.slots.get_mut(slot as usize)? {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
@@ -177,7 +212,8 @@ impl<T> IndexMut<u32> for Slab<T> {
 }
 
 /// Bytes that a slot for such a value takes.
-pub(crate) const fn slot_bytes<T>() -> usize {
+#[must_use]
+pub const fn slot_bytes<T>() -> usize {
     size_of::<Content<T>>()
 }
 

@@ -6,30 +6,32 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::list::NONE;
+use super::slab::NONE;
 use crate::time::Instant;
 
 /// When each slot is to be looked at.
-pub(crate) struct Schedule {
+pub struct Schedule {
     heap: Vec<(Instant, u32)>,
     /// Where a slot stands in the heap, or [`NONE`].
     positions: Box<[u32]>,
 }
 
 impl Schedule {
-    /// For slots below `capacity`.
-    pub(crate) fn new(capacity: u32) -> Self {
+    /// A schedule for slots below `capacity`, none of which has a time.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
         let positions = (0..capacity).map(|_| NONE).collect();
         Self { heap: Vec::with_capacity(capacity as usize), positions }
     }
 
     /// The earliest time.
-    pub(crate) fn first(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn first(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }
 
     /// Takes out a slot whose time has come.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let &(at, slot) = self.heap.first()?;
         if at > now {
             return None;
@@ -38,9 +40,9 @@ impl Schedule {
         Some(slot)
     }
 
-    /// A slot is to be looked at by then.
+    /// Has a slot looked at by then, unless it is earlier already.
     #[inline]
-    pub(crate) fn set(&mut self, slot: u32, at: Instant) {
+    pub fn set(&mut self, slot: u32, at: Instant) {
         let position = self.positions[slot as usize];
         let Some(entry) = self.heap.get_mut(position as usize) else {
             self.positions[slot as usize] = self.heap.len() as u32;
@@ -53,8 +55,8 @@ impl Schedule {
         }
     }
 
-    /// A slot is not to be looked at any more.
-    pub(crate) fn remove(&mut self, slot: u32) {
+    /// Takes the time of a slot away, if it has one.
+    pub fn remove(&mut self, slot: u32) {
         let position = core::mem::replace(&mut self.positions[slot as usize], NONE) as usize;
         if position >= self.heap.len() {
             return;

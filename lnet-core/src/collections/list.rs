@@ -6,25 +6,22 @@
 
 use core::marker::PhantomData;
 
-use crate::slab::Slab;
-
-/// No slot.
-pub(crate) const NONE: u32 = u32::MAX;
+use super::slab::{NONE, Slab};
 
 /// Neighbours of a value in its list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub struct Link {
     prev: u32,
     next: u32,
 }
 
 impl Link {
     /// The link of a value that is in no list.
-    pub(crate) const UNLINKED: Self = Self { prev: NO_LIST, next: NO_LIST };
+    pub const UNLINKED: Self = Self { prev: NO_LIST, next: NO_LIST };
 
     /// Whether the value is in a list.
     #[inline]
-    pub(crate) const fn is_linked(&self) -> bool {
+    pub const fn is_linked(&self) -> bool {
         self.next != NO_LIST
     }
 }
@@ -33,61 +30,76 @@ impl Link {
 const NO_LIST: u32 = NONE - 1;
 
 /// A value that can be in a list of kind `L`.
-pub(crate) trait Linked<L> {
+pub trait Linked<L> {
+    /// Its neighbours in such a list.
     fn link(&self) -> &Link;
+    /// The same, to be changed.
     fn link_mut(&mut self) -> &mut Link;
 }
 
-/// Says by which of its fields a value is in the lists of a kind.
+/// Says by which of its fields a value is in the lists of a kind: `linked!(Value, Kind, field)`.
+#[macro_export]
 macro_rules! linked {
     ($value:ty, $kind:ty, $field:ident) => {
-        impl $crate::list::Linked<$kind> for $value {
-            fn link(&self) -> &$crate::list::Link {
+        impl $crate::collections::Linked<$kind> for $value {
+            fn link(&self) -> &$crate::collections::Link {
                 &self.$field
             }
-            fn link_mut(&mut self) -> &mut $crate::list::Link {
+            fn link_mut(&mut self) -> &mut $crate::collections::Link {
                 &mut self.$field
             }
         }
     };
 }
-pub(crate) use linked;
 
 /// First and last slot of a list.
-pub(crate) struct List<L> {
+pub struct List<L> {
     head: u32,
     tail: u32,
     kind: PhantomData<fn() -> L>,
 }
 
+impl<L> Default for List<L> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<L> List<L> {
-    pub(crate) const fn new() -> Self {
+    /// A list without values.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { head: NONE, tail: NONE, kind: PhantomData }
     }
 
     /// First slot, or [`NONE`].
-    pub(crate) const fn first(&self) -> u32 {
+    #[must_use]
+    pub const fn first(&self) -> u32 {
         self.head
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    /// Whether it has no value.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.head == NONE
     }
 
     /// Last slot, or [`NONE`].
-    pub(crate) const fn last(&self) -> u32 {
+    #[must_use]
+    pub const fn last(&self) -> u32 {
         self.tail
     }
 
     /// The slot after `slot`, or [`NONE`].
+    #[must_use]
     #[inline]
-    pub(crate) fn next<T: Linked<L>>(slab: &Slab<T>, slot: u32) -> u32 {
+    pub fn next<T: Linked<L>>(slab: &Slab<T>, slot: u32) -> u32 {
         slab[slot].link().next
     }
 
     /// The values in their order, with their slots.
     #[inline]
-    pub(crate) fn iter<'a, T: Linked<L>>(
+    pub fn iter<'a, T: Linked<L>>(
         &self,
         slab: &'a Slab<T>,
     ) -> impl Iterator<Item = (u32, &'a T)> + use<'a, L, T> {
@@ -102,14 +114,14 @@ impl<L> List<L> {
 
     /// The first value of which `is` is true.
     #[inline]
-    pub(crate) fn find<T: Linked<L>>(&self, slab: &Slab<T>, mut is: impl FnMut(&T) -> bool) -> Option<u32> {
+    pub fn find<T: Linked<L>>(&self, slab: &Slab<T>, mut is: impl FnMut(&T) -> bool) -> Option<u32> {
         self.iter(slab).find(|(_, value)| is(value)).map(|(slot, _)| slot)
     }
 
     /// The slot in `next`, if it is one, and moves that on: so the value may be taken out before the next
     /// step.
     #[inline]
-    pub(crate) fn step<T: Linked<L>>(slab: &Slab<T>, next: &mut u32) -> Option<u32> {
+    pub fn step<T: Linked<L>>(slab: &Slab<T>, next: &mut u32) -> Option<u32> {
         let slot = *next;
         *next = slab.get(slot)?.link().next;
         Some(slot)
@@ -117,7 +129,7 @@ impl<L> List<L> {
 
     /// Puts a value at the end, unless it is in such a list; says whether it was in none.
     #[inline]
-    pub(crate) fn add<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
+    pub fn add<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
         let is_new = !slab[slot].link().is_linked();
         if is_new {
             self.push_back(slab, slot);
@@ -127,7 +139,7 @@ impl<L> List<L> {
 
     /// Takes a value out if it is in this list; says whether it was. It is in no other one of its kind.
     #[inline]
-    pub(crate) fn discard<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
+    pub fn discard<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
         let is_linked = slab[slot].link().is_linked();
         if is_linked {
             self.remove(slab, slot);
@@ -135,7 +147,8 @@ impl<L> List<L> {
         is_linked
     }
 
-    pub(crate) fn push_back<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    /// Puts a value that is in no such list at the end.
+    pub fn push_back<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         *slab[slot].link_mut() = Link { prev: self.tail, next: NONE };
         if self.tail == NONE {
             self.head = slot;
@@ -145,7 +158,8 @@ impl<L> List<L> {
         self.tail = slot;
     }
 
-    pub(crate) fn push_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    /// Puts a value that is in no such list at the front.
+    pub fn push_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         *slab[slot].link_mut() = Link { prev: NONE, next: self.head };
         if self.head == NONE {
             self.tail = slot;
@@ -157,7 +171,7 @@ impl<L> List<L> {
 
     /// Puts a value behind the last one whose key is not greater; looks from the back, where it mostly
     /// belongs. The list is in the order of the keys before and after.
-    pub(crate) fn insert_by_key<T: Linked<L>, K: Ord>(
+    pub fn insert_by_key<T: Linked<L>, K: Ord>(
         &mut self,
         slab: &mut Slab<T>,
         slot: u32,
@@ -182,7 +196,10 @@ impl<L> List<L> {
     }
 
     /// Takes out a value that is in this list.
-    pub(crate) fn remove<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    ///
+    /// # Panics
+    /// If an end of this list is not where the value says that it is: then it is in another list.
+    pub fn remove<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         let Link { prev, next } = core::mem::replace(slab[slot].link_mut(), Link::UNLINKED);
         if prev == NONE {
             assert_eq!(self.head, slot, "slot {slot} is not in this list");
@@ -198,7 +215,8 @@ impl<L> List<L> {
         }
     }
 
-    pub(crate) fn pop_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
+    /// Takes out the first value; its slot.
+    pub fn pop_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
         let slot = self.head;
         if slot == NONE {
             return None;

@@ -7,21 +7,21 @@ use alloc::boxed::Box;
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-use crate::hash::Seed;
-use crate::list::{Linked, List, NONE};
-use crate::slab::Slab;
+use super::hash::Seed;
+use super::list::{Linked, List};
+use super::slab::{NONE, Slab};
 
 /// Marks the values of a bucket.
-pub(crate) struct Chain;
+pub struct Chain;
 
 /// A value that is found by a key.
-pub(crate) trait Keyed: Linked<Chain> {
+pub trait Keyed: Linked<Chain> {
     /// The hash of its key.
     fn hash(&self, seed: Seed) -> u64;
 }
 
 /// A slab whose values are found by their keys.
-pub(crate) struct Table<T> {
+pub struct Table<T> {
     slab: Slab<T>,
     buckets: Box<[List<Chain>]>,
     /// The one that was found last, which mostly is the next.
@@ -30,7 +30,12 @@ pub(crate) struct Table<T> {
 }
 
 impl<T: Keyed> Table<T> {
-    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
+    /// A table for so many values.
+    ///
+    /// # Panics
+    /// If a slab cannot have so many.
+    #[must_use]
+    pub fn new(capacity: u32, seed: Seed) -> Self {
         Self {
             slab: Slab::new(capacity),
             buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
@@ -41,7 +46,7 @@ impl<T: Keyed> Table<T> {
 
     /// The newest value that `is` is true of, among those whose keys are these words.
     #[inline]
-    pub(crate) fn find<const N: usize>(
+    pub fn find<const N: usize>(
         &self,
         words: impl FnOnce() -> [u64; N],
         is: impl Fn(&T) -> bool,
@@ -56,21 +61,25 @@ impl<T: Keyed> Table<T> {
     }
 
     /// Stores a value, if there is room for it, and says in which slot.
-    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+    pub fn insert(&mut self, value: T) -> Option<u32> {
         let bucket = self.bucket(value.hash(self.seed));
         let slot = self.slab.insert(value).ok()?;
         self.buckets[bucket].push_front(&mut self.slab, slot);
         Some(slot)
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> T {
+    /// Takes a value out.
+    ///
+    /// # Panics
+    /// If the slot is not in use.
+    pub fn remove(&mut self, slot: u32) -> T {
         let bucket = self.bucket(self.slab[slot].hash(self.seed));
         self.buckets[bucket].remove(&mut self.slab, slot);
         self.slab.remove(slot)
     }
 
     /// Gives a value another key.
-    pub(crate) fn change_key(&mut self, slot: u32, change: impl FnOnce(&mut T)) {
+    pub fn change_key(&mut self, slot: u32, change: impl FnOnce(&mut T)) {
         let former = self.bucket(self.slab[slot].hash(self.seed));
         self.buckets[former].remove(&mut self.slab, slot);
         change(&mut self.slab[slot]);

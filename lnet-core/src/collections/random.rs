@@ -1,20 +1,22 @@
-//! Randomness for fault rules: the same numbers for the same seed, for ever.
+//! Random numbers of fault rules and tests: the same ones for the same seed, for ever.
 
-use crate::hash::Seed;
+use super::hash::Seed;
 
 /// A stream of numbers.
-pub(crate) struct Random {
+pub struct Random {
     seed: Seed,
     drawn: u64,
 }
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The numbers that follow from a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self { seed: Seed::new(seed), drawn: 0 }
     }
 
     /// The next number, below `bound`; 0 if that is 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.drawn = self.drawn.wrapping_add(1);
         let number = self.seed.hash([self.drawn]);
         // The high half of the product is below `bound`.
