@@ -16,9 +16,6 @@ use anyhow::Context;
 use lnet_core::handle::{BufferRef, Cookie, ShardId};
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{
-    Action, Arrived, Content, Identity, Outgoing, Xfer, XferConfig, XferLimits, XferTimes,
-};
 use lnet_wire::frame::{
     CRC_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES, RECORD_CRC_OFFSET,
     Record, Transfer,
@@ -26,6 +23,7 @@ use lnet_wire::frame::{
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{PORTALS, PolicyWord, initiator_hash};
 use lnet_wire::{Body, FrameHeader, Header, Net, Nid, ProcessId, WireHandle};
+use lnet_xdp_proto::{Action, Arrived, Content, Identity, Outgoing, Xfer, XferConfig, XferLimits, XferTimes};
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,

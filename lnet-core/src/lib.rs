@@ -24,14 +24,12 @@ pub mod node;
 mod peer;
 pub mod portal;
 pub mod shard;
-pub mod socklnd;
 pub mod stats;
 pub mod time;
 pub mod topology;
 mod track;
 pub mod tunables;
 pub mod udsp;
-pub mod xfer;
 
 #[cfg(test)]
 mod testing;

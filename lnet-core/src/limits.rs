@@ -3,7 +3,6 @@
 //! [`Shard::new`]: crate::shard::Shard::new
 
 use crate::handle::SLOT_BITS;
-use crate::{peer, xfer};
 
 /// Number of slots of each kind in one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,17 +59,15 @@ impl Limits {
         forwards: 0,
         incoming: 1 << 12,
         delayed: 1 << 10,
-        peers: Self::peers_in(32 << 20),
+        peers: 1 << 14,
         interfaces: 16,
     };
 
-    /// Bytes of memory that a peer of one shard takes, which messages go to and come from.
-    pub const PEER_BYTES: usize = peer::ENTRY_BYTES + xfer::PEER_BYTES;
-
-    /// Peers that so many bytes of memory hold, for [`Limits::peers`].
+    /// Peers that so many bytes of memory hold, for [`Limits::peers`]: `peer_bytes` is what one takes, in the
+    /// shard ([`PEER_BYTES`](crate::shard::PEER_BYTES)) and in its LNDs.
     #[must_use]
-    pub const fn peers_in(bytes: u64) -> u32 {
-        let count = bytes / Self::PEER_BYTES as u64;
+    pub const fn peers_in(bytes: u64, peer_bytes: usize) -> u32 {
+        let count = bytes / peer_bytes as u64;
         if count < 1 << SLOT_BITS { count as u32 } else { 1 << SLOT_BITS }
     }
 
@@ -128,9 +125,8 @@ mod tests {
 
     #[test]
     fn memory_says_how_many_peers_there_are() {
-        assert!((1500..4096).contains(&Limits::PEER_BYTES), "{} bytes a peer", Limits::PEER_BYTES);
-        assert_eq!(Limits::peers_in(10 * Limits::PEER_BYTES as u64 + 1), 10);
-        assert!(Limits { peers: Limits::peers_in(u64::MAX), ..Limits::DEFAULT }.is_valid());
+        assert_eq!(Limits::peers_in(10 * 300 + 1, 300), 10);
+        assert!(Limits { peers: Limits::peers_in(u64::MAX, 300), ..Limits::DEFAULT }.is_valid());
     }
 
     #[test]

@@ -14,7 +14,12 @@ use crate::handle::BufferRef;
 use crate::health::HealthStatus;
 use crate::time::Instant;
 
-/// A local network interface of this node: its index in the topology.
+/// Portal of pings and pushes, by which nodes ask and tell each other who they are.
+pub const PING_PORTAL: u32 = 0;
+/// Match bits of pings and pushes.
+pub const PING_MATCH_BITS: u64 = 1 << 63;
+
+/// A local NI of this node: its index in the topology.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NiId(pub u16);
 

@@ -52,7 +52,7 @@ impl Keyed for PeerNi {
 }
 
 /// Bytes that a peer interface takes in the table.
-pub(crate) const ENTRY_BYTES: usize = slot_bytes::<PeerNi>();
+pub const PEER_BYTES: usize = slot_bytes::<PeerNi>();
 
 /// Peers that are found again without hashing.
 const RECENT: usize = 64;

@@ -56,7 +56,7 @@ fn start() -> (Node<()>, Vec<Shard>) {
     let mut node = Node::new(config);
     let mut shards = vec![shard(64)];
     let add = |rail| {
-        let options = NetOptions { lnd_timeout: Some(Duration::from_secs(5)), ..NetOptions::default() };
+        let options = NetOptions { lnd_timeout: Duration::from_secs(5), ..NetOptions::default() };
         Change::AddNi(NiSpec { nid: nid(rail, 0), interface: format!("eth{rail}"), options, lnd: () })
     };
     node.handle_request(NOW, Request::batch(RAILS.map(add).to_vec())).unwrap();

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Parser};
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::api::Threads;
 use lnet_user::control::{ControlOptions, ServeOptions};
-use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, XdpMode};
+use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::{Limits, NodeConfig};
 
@@ -124,13 +124,12 @@ impl Options {
 
     /// Peers that each shard remembers.
     fn peers(&self) -> Result<u32> {
-        let (bytes, least) =
-            (self.peer_memory, Limits::PEER_BYTES as u64 * 2 * u64::from(DAEMON_LIMITS.delayed));
+        let (bytes, least) = (self.peer_memory, PEER_BYTES as u64 * 2 * u64::from(DAEMON_LIMITS.delayed));
         ensure!(
             (least..=PEER_MEMORY_MAX).contains(&bytes),
             "--peer-memory {bytes}: {least} to {PEER_MEMORY_MAX} bytes are expected"
         );
-        Ok(Limits::peers_in(bytes))
+        Ok(Limits::peers_in(bytes, PEER_BYTES))
     }
 
     pub(crate) fn node(&self) -> Result<NodeConfig> {
@@ -283,7 +282,7 @@ mod tests {
     fn memory_for_peers_decides_how_many_are_remembered() {
         let peers = |words: &str| options(words).unwrap().node().unwrap().limits.peers;
         assert_eq!(peers(""), DAEMON_LIMITS.peers);
-        assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20));
+        assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20, PEER_BYTES));
         assert!(peers("") > 4000 && peers("--peer-memory 64M") > 16_000);
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use lnet_core::socklnd::SocklndEvent;
+use lnet_tcp_proto::SocklndEvent;
 #[cfg(feature = "sabotage")]
 use lnet_tests::sim::Bug;
 use lnet_tests::sim::{self, Counts, Fault, NetKind, Options, Tracing};

@@ -25,8 +25,10 @@ use crate::{build_ebpf, fuzz, run, setup, tidy};
 
 /// The feature that the tests with a second loader are behind.
 const LIBBPF: &str = "lnet-tests/libbpf";
-/// The feature of the hooks that switch bugs of the core on, for the simulator's checkers to find.
+/// The feature of the hooks that switch bugs on, for the simulator's checkers to find.
 const SABOTAGE: &str = "lnet-tests/sabotage";
+/// The packages that have such hooks.
+const HOOKED: [&str; 3] = ["lnet-core", "lnet-xdp-proto", "lnet-tcp-proto"];
 /// Messages of the run that comes last.
 const RUN_COUNT: u64 = 20_000;
 /// Inputs of each fuzz target.
@@ -184,23 +186,28 @@ fn unit(root: &Path) -> Result<String> {
 
 /// What a plain `cargo build` makes has no hooks for tests in it.
 fn no_test_hooks(root: &Path) -> Result<String> {
-    let mut command = cargo(root);
-    command.args(["tree", "--edges", "normal,build,features", "--invert", "lnet-core", "--prefix", "none"]);
-    let words = words(&command);
-    let output = command.output().with_context(|| format!("`{words}` did not start"))?;
-    ensure!(output.status.success(), "`{words}` failed, {}", output.status);
-    check_hooks(&String::from_utf8_lossy(&output.stdout)).with_context(|| words)?;
+    for package in HOOKED {
+        let mut command = cargo(root);
+        command.args(["tree", "--edges", "normal,build,features", "--invert", package, "--prefix", "none"]);
+        let words = words(&command);
+        let output = command.output().with_context(|| format!("`{words}` did not start"))?;
+        ensure!(output.status.success(), "`{words}` failed, {}", output.status);
+        check_hooks(package, &String::from_utf8_lossy(&output.stdout)).with_context(|| words)?;
+    }
     Ok("a plain `cargo build` makes none".to_owned())
 }
 
-/// Checks what `cargo tree` says of lnet-core's features and of who asks for them.
-fn check_hooks(tree: &str) -> Result<()> {
-    let is_tree = tree.lines().any(|line| line.starts_with("lnet-core feature "));
-    ensure!(is_tree, "a line \"lnet-core feature ...\" is expected, not {tree:?}");
+/// Checks what `cargo tree` says of a package's features and of who asks for them.
+fn check_hooks(package: &str, tree: &str) -> Result<()> {
+    let start = format!("{package} feature ");
+    ensure!(
+        tree.lines().any(|line| line.starts_with(&start)),
+        "a line \"{start}...\" is expected, not {tree:?}"
+    );
     let mut lines = tree.lines().skip_while(|line| !line.contains("feature \"sabotage\""));
     if let (Some(_), asker) = (lines.next(), lines.next()) {
         let asker = asker.unwrap_or("the command line");
-        bail!("{asker} has lnet-core built with the feature `sabotage`, which is for tests alone");
+        bail!("{asker} has {package} built with the feature `sabotage`, which is for tests alone");
     }
     Ok(())
 }
@@ -464,11 +471,11 @@ mod tests {
 
     #[test]
     fn test_hooks_in_a_plain_build_are_noticed() {
-        check_hooks("lnet-core v0.1.0\nlnet-core feature \"default\"\nlnetd v0.1.0").unwrap();
+        check_hooks("lnet-core", "lnet-core v0.1.0\nlnet-core feature \"default\"\nlnetd v0.1.0").unwrap();
         let with = "lnet-core feature \"default\"\nlnet-core feature \"sabotage\"\nlnet-tests v0.1.0 (/t)";
-        let error = check_hooks(with).unwrap_err().to_string();
+        let error = check_hooks("lnet-core", with).unwrap_err().to_string();
         assert!(error.starts_with("lnet-tests v0.1.0 (/t) has"), "{error}");
-        assert!(check_hooks("").unwrap_err().to_string().contains("is expected"));
+        assert!(check_hooks("lnet-core", "").unwrap_err().to_string().contains("is expected"));
         no_test_hooks(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
     }
 

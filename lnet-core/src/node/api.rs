@@ -10,10 +10,11 @@ use lnet_wire::{Net, NetType, Nid};
 
 use super::change::Change;
 use super::error::{DriverError, RequestError};
-use super::nets::{NetTunables, NiConfig, NiSpec};
+use super::nets::{NiConfig, NiSpec};
 use super::pings::{PingId, Pinged};
 use crate::lnd::NiId;
 use crate::shard::{Confirmation, HealthNote, PathNote};
+use crate::tunables::NetTunables;
 
 /// How long what is under way by an interface that goes may take, unless a request says otherwise.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -138,7 +139,8 @@ pub enum Action<O> {
         /// Its slot.
         ni: NiId,
     },
-    /// Send a GET of [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report
+    /// Send a GET of [`PING_PORTAL`](crate::lnd::PING_PORTAL) with
+    /// [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS), and report
     /// [`Report::Answered`] or [`Report::Unanswered`], if that comes before [`Action::Forget`].
     Ping {
         /// Names it.
@@ -150,7 +152,8 @@ pub enum Action<O> {
         /// Room for the answer.
         length_bytes: usize,
     },
-    /// Send a PUT with ACK to [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report
+    /// Send a PUT with ACK to [`PING_PORTAL`](crate::lnd::PING_PORTAL) with
+    /// [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS), and report
     /// [`Report::Answered`], without bytes, when it is acknowledged, or [`Report::Unanswered`].
     Push {
         /// Names it.

@@ -236,8 +236,7 @@ impl<O: Clone> Draft<'_, O> {
         if self.nis.len() + usize::from(LOOPBACK.0) + 1 >= max as usize {
             return Err(ChangeError::TooMany { max });
         }
-        let tunables =
-            on_net().next().map_or_else(|| options.tunables(net.net_type()), |(_, other)| other.tunables);
+        let tunables = on_net().next().map_or_else(|| options.tunables(), |(_, other)| other.tunables);
         if tunables.peer_credits == 0 {
             return Err(ChangeError::NoCredits(nid));
         }
@@ -277,7 +276,7 @@ impl<O: Clone> Draft<'_, O> {
             None if nid.is_loopback() => Err(ChangeError::Loopback),
             None => Err(ChangeError::UnknownNid(*nid)),
             Some((Some(_), config)) => {
-                config.spec.options.lnd_timeout = Some(timeout);
+                config.spec.options.lnd_timeout = timeout;
                 Ok(())
             }
             Some((None, config)) => {

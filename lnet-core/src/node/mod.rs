@@ -46,9 +46,9 @@ pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Req
 pub use change::{Change, policy_word};
 pub use discovery::DiscoveryCounters;
 pub use error::{ChangeError, DriverError, RequestError, SettingRange};
-pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
+pub use nets::{LOOPBACK, NetOptions, NiConfig, NiSpec};
 pub use peers::{Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
-pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};
+pub use pings::{PingId, Pinged};
 pub use recovery::{Recovering, Recovery};
 pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
@@ -57,6 +57,7 @@ pub use verify::Difference;
 use crate::shard::Confirmation;
 use crate::time::Instant;
 use crate::topology::{NiStatus, PeerMap, Topology};
+use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
 
 use nets::Nis;

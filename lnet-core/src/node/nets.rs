@@ -8,40 +8,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::{Global, Net, NetType, Nid};
+use lnet_wire::{Global, Net, Nid};
 
 use super::recovery::Recovery;
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::{HEALTH_MAX, LocalNi, NiStatus};
+use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
-use crate::xfer::XferTimes;
 
 /// The slot of `lo`.
 pub const LOOPBACK: NiId = NiId(0);
 
-/// Tunables of a net.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct NetTunables {
-    /// Seconds without a sign of life after which a peer is taken for dead; 0 is never.
-    pub peer_timeout_s: u32,
-    /// Messages that may be in flight to a peer.
-    pub peer_credits: u32,
-    /// Messages of a peer that may be forwarded at once; 0 is as many as `peer_credits`.
-    pub peer_buffer_credits: u32,
-    /// Messages that an interface may have in flight.
-    pub credits: u32,
-}
-
-impl NetTunables {
-    /// Defaults of nets of type tcp (LNet `socklnd_modparams.c`).
-    pub const TCP: Self = Self { peer_timeout_s: 180, peer_credits: 8, peer_buffer_credits: 0, credits: 256 };
-    /// Defaults of nets of type xdp.
-    pub const XDP: Self = Self { peer_credits: 128, credits: 1024, ..Self::TCP };
-}
-
-/// Tunables that are asked for; the others are the defaults of the net's type, or what its net has.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+/// Tunables that are asked for; the others are the defaults of the LND, or what the net of the NI has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetOptions {
     /// As in [`NetTunables`].
     pub peer_timeout_s: Option<u32>,
@@ -51,19 +31,31 @@ pub struct NetOptions {
     pub peer_buffer_credits: Option<u32>,
     /// As in [`NetTunables`].
     pub credits: Option<u32>,
-    /// What a new net has where nothing is asked for, instead of the defaults of its type.
-    pub new_net: Option<NetTunables>,
-    /// How long the LND may take for a message; the default of the net's type if it does not say, and zero
-    /// follows the global tunables.
-    pub lnd_timeout: Option<Duration>,
+    /// What a new net of its LND has where nothing is asked for.
+    pub new_net: NetTunables,
+    /// How long its LND may take for a message; zero follows the global tunables.
+    pub lnd_timeout: Duration,
+}
+
+impl Default for NetOptions {
+    /// What kernel nodes have ([`NetTunables::LNET`], `sock_timeout`).
+    fn default() -> Self {
+        Self {
+            peer_timeout_s: None,
+            peer_credits: None,
+            peer_buffer_credits: None,
+            credits: None,
+            new_net: NetTunables::LNET,
+            lnd_timeout: Duration::from_secs(50),
+        }
+    }
 }
 
 impl NetOptions {
-    /// The tunables of a new net of this type.
+    /// The tunables of a new net.
     #[must_use]
-    pub fn tunables(&self, net_type: NetType) -> NetTunables {
-        let of_type = if net_type == NetType::XDP { NetTunables::XDP } else { NetTunables::TCP };
-        let new = self.new_net.unwrap_or(of_type);
+    pub fn tunables(&self) -> NetTunables {
+        let new = self.new_net;
         let credits = self.credits.unwrap_or(new.credits);
         NetTunables {
             peer_timeout_s: self.peer_timeout_s.unwrap_or(new.peer_timeout_s),
@@ -167,10 +159,8 @@ impl<O> NiConfig<O> {
     #[must_use]
     pub fn lnd_timeout(&self, settings: &Settings) -> Duration {
         match self.spec.options.lnd_timeout {
-            None if self.spec.nid.net().net_type() == NetType::XDP => XferTimes::DEFAULT.message,
-            None => SOCKLND_TIMEOUT,
-            Some(Duration::ZERO) => Duration::from_secs(settings.get(Global::LndTimeout).into()),
-            Some(timeout) => timeout,
+            Duration::ZERO => Duration::from_secs(settings.get(Global::LndTimeout).into()),
+            timeout => timeout,
         }
     }
 
@@ -193,9 +183,6 @@ impl<O> NiConfig<O> {
         }
     }
 }
-
-/// socklnd's own (`sock_timeout`).
-const SOCKLND_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The local interfaces but `lo`, in the order in which they were added.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Pings: what this node answers, and what it asks others (LNet `api-ni.c: lnet_ping`).
 //!
-//! A ping is a GET of portal [`PORTAL`] with match bits [`MATCH_BITS`]. Invariants: each ends once, by
+//! A ping is a GET of portal [`PING_PORTAL`](crate::lnd::PING_PORTAL) with match bits
+//! [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS). Invariants: each ends once, by
 //! answer, failure, deadline or cancellation, whatever comes first; what comes later is ignored; what an
 //! answer says is bounded before anything is kept of it.
 
@@ -15,11 +16,6 @@ use super::error::RequestError;
 use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
 use crate::topology::NiStatus;
-
-/// Portal of pings.
-pub const PORTAL: u32 = 0;
-/// Match bits of pings.
-pub const MATCH_BITS: u64 = 1 << 63;
 
 /// Most bytes that a ping on request has room for at first.
 const ROOM_MAX_BYTES: usize = 3960;

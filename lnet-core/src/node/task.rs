@@ -313,7 +313,7 @@ impl<O: Clone> Node<O> {
         }
         for &(ni, timeout) in &task.plan.timeouts {
             if let Some(config) = self.nis.get_mut(ni) {
-                config.spec.options.lnd_timeout = Some(timeout);
+                config.spec.options.lnd_timeout = timeout;
             }
         }
         let former_nets = self.nis.nets();

@@ -40,7 +40,7 @@ use alloc::vec::Vec;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
-pub use crate::peer::PeerRecord;
+pub use crate::peer::{PEER_BYTES, PeerRecord};
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use health::{HealthNote, PathNote, PathState};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};

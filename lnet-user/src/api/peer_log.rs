@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use lnet_core::node::Difference;
 use lnet_core::shard::PeerChange;
-use lnet_core::socklnd::SocklndEvent;
 use lnet_io::driver::Counted;
+use lnet_tcp_proto::SocklndEvent;
 use lnet_wire::Nid;
 use tracing::{info, warn};
 

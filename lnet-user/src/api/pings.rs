@@ -1,9 +1,9 @@
 //! Pings on the wire: what answers them, and the GETs that are pings.
 
 use lnet_core::handle::{MdHandle, MeHandle};
-use lnet_core::lnd::{Cause, Status};
+use lnet_core::lnd::{Cause, PING_MATCH_BITS, PING_PORTAL, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::node::{DriverError, MATCH_BITS, PORTAL};
+use lnet_core::node::DriverError;
 use lnet_core::portal::EntrySpec;
 use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
@@ -27,7 +27,7 @@ pub(super) struct Posted {
 impl Core {
     /// Posts the answer to pings on all shards that are asked for it.
     pub(super) fn post(&self, answer: &[u8]) -> Result<Vec<Posted>, LnetError> {
-        let entry = EntrySpec::new(PORTAL, MATCH_BITS);
+        let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
         let md = MdSpec {
             length_bytes: answer.len() as u64,
             max_size_bytes: None,
@@ -50,7 +50,7 @@ impl Core {
 
     /// The shards that pings and pushes are to be awaited on.
     pub(super) fn own_homes(&self) -> impl Iterator<Item = usize> {
-        let home = entry_home(&self.steering(), PORTAL, &ProcessId::ANY, MATCH_BITS, 0);
+        let home = entry_home(&self.steering(), PING_PORTAL, &ProcessId::ANY, PING_MATCH_BITS, 0);
         (0..self.shards.len()).filter(move |shard| match home {
             Ok(Home::Shard(home)) => *shard == home as usize,
             Ok(Home::Any) => *shard == 0,
@@ -95,7 +95,7 @@ pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), Driv
             MdSpec::new(bytes.len() as u64, Threshold::Count(2), MdOptions::TRACK_RESPONSE, events.handle());
         let source =
             lnet.shard(0)?.bind(&md, Buffer::from(bytes.to_vec())).map_err(|refused| refused.error)?;
-        source.put(&Target::new(nid, PORTAL, MATCH_BITS), Ack::Wanted, 0).await
+        source.put(&Target::new(nid, PING_PORTAL, PING_MATCH_BITS), Ack::Wanted, 0).await
     };
     let queued = pushed.await.map_err(|error: LnetError| driver_error(&error))?;
     match queued.event.status() {
@@ -116,7 +116,7 @@ async fn get_once(
     // One GET, one REPLY.
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());
     let sink = shard.bind(&md, Buffer::zeroed(length_bytes)).map_err(|refused| refused.error)?;
-    let source = Target { self_nid: source, ..Target::new(nid, PORTAL, MATCH_BITS) };
+    let source = Target { self_nid: source, ..Target::new(nid, PING_PORTAL, PING_MATCH_BITS) };
     let queued = sink.get(&source).await?;
     Ok(match queued.event.status() {
         Status::Ok => queued.payload().map(<[u8]>::to_vec).ok_or(Status::Unknown(Cause::Timeout)),

@@ -15,8 +15,8 @@ use rtrb::Consumer;
 
 use lnet_core::event::Event;
 use lnet_core::handle::EqHandle;
+use lnet_core::lnd::{PING_MATCH_BITS, PING_PORTAL};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::node::{MATCH_BITS, PORTAL};
 use lnet_core::portal::EntrySpec;
 use lnet_wire::Nid;
 
@@ -96,7 +96,7 @@ impl Core {
     /// Has the node take pushes.
     pub(super) fn take_pushes(&self) -> Result<(), LnetError> {
         for shard in &self.shards {
-            shard.run(|worker, _| worker.set_lazy(PORTAL))??;
+            shard.run(|worker, _| worker.set_lazy(PING_PORTAL))??;
         }
         let pushes = &self.runner.pushes;
         for shard in self.own_homes() {
@@ -113,7 +113,7 @@ impl Core {
     pub(super) fn post_push_targets(&self) -> Result<(), LnetError> {
         let length_bytes = self.runner.machine().push_room_bytes();
         for target in self.runner.pushes.targets().iter_mut().filter(|target| !target.is_posted) {
-            let entry = EntrySpec::new(PORTAL, MATCH_BITS);
+            let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
             let options = MdOptions::PUT | MdOptions::TRUNCATE;
             let md = MdSpec::new(length_bytes as u64, Threshold::Count(1), options, target.queue);
             let post = move |worker: &mut _, queues: &mut super::Queues| {

@@ -1,6 +1,7 @@
 //! Batches of changes, made whole or not at all.
 
-use lnet_core::node::{self, PORTAL, Request};
+use lnet_core::lnd::PING_PORTAL;
+use lnet_core::node::{self, Request};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::request::{Batch, Change, Outcome};
 use lnet_model::{Errno, Refusal};
@@ -119,7 +120,7 @@ impl Control {
             return Err(Refusal::new(Errno::BUSY, message));
         }
         let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;
-        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !(1 << PORTAL);
+        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !(1 << PING_PORTAL);
         if in_use == 0 {
             return Ok(());
         }

@@ -2,7 +2,6 @@
 
 use lnet_core::handle::ShardSet;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
-use lnet_core::socklnd::home_of;
 use lnet_core::topology::PRIORITY_NONE;
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
@@ -10,6 +9,7 @@ use lnet_model::records::{
 };
 use lnet_model::text::NidText;
 use lnet_model::{Errno, Refusal};
+use lnet_tcp_proto::home_of;
 use lnet_wire::Nid;
 use tracing::info;
 

@@ -174,7 +174,7 @@ impl Control {
         Ok(node::Change::AddNi(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
-            options: plan.lnd.complete(asked_of_net, is_tcp(location.nid, options.lnd)),
+            options: plan.lnd.complete(asked_of_net, location.nid, is_tcp(location.nid, options.lnd)),
             lnd: LndOptions {
                 lnd: options.lnd,
                 mode: options.mode,

@@ -211,7 +211,7 @@ impl PeerSum {
 fn peer_ni_record(
     ni: &lnet_core::node::PeerNi,
     sum: &PeerSum,
-    tunables: Option<lnet_core::node::NetTunables>,
+    tunables: Option<lnet_core::tunables::NetTunables>,
 ) -> PeerNiRecord {
     let max = tunables.map_or(sum.credits_max, |tunables| tunables.peer_credits.into());
     let buffers = tunables.map_or(0, |tunables| i64::from(tunables.peer_buffer_credits));

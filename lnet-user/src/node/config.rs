@@ -7,12 +7,13 @@ use std::time::Duration;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::node::NetOptions;
-use lnet_core::tunables::SockTunables;
-use lnet_core::xfer::XferTimes;
+use lnet_core::tunables::NetTunables;
 use lnet_io::xsk::RingSizes;
 use lnet_model::ni::Lnd;
+use lnet_tcp_proto::SockTunables;
 use lnet_wire::steer::Policy;
 use lnet_wire::{NetType, Nid};
+use lnet_xdp_proto::XferTimes;
 
 use super::rings::frames_per_shard;
 use super::{ConfigError, XdpMode, fabric_of, plan, setters, start};
@@ -22,6 +23,9 @@ use crate::lnd::xdp::SendFault;
 pub const LO: NiId = NiId(0);
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
+
+/// Bytes of memory that a peer of one shard takes, which messages go to and come from.
+pub const PEER_BYTES: usize = lnet_core::shard::PEER_BYTES + lnet_xdp_proto::PEER_BYTES;
 
 /// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less
 /// than 32 MiB, besides the frames of its NIs over rings.
@@ -36,7 +40,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     forwards: 0,
     incoming: 1 << 10,
     delayed: 1 << 8,
-    peers: Limits::peers_in(16 << 20),
+    peers: Limits::peers_in(16 << 20, PEER_BYTES),
     interfaces: 16,
 };
 
@@ -206,9 +210,13 @@ impl LndDefaults {
     }
 
     /// What is asked of the net of an NI, with what the node says of it.
-    pub(crate) fn complete(&self, asked: NetOptions, is_tcp: bool) -> NetOptions {
-        let new_net = is_tcp.then_some(self.tcp.net);
-        NetOptions { new_net, lnd_timeout: Some(self.timeout(is_tcp)), ..asked }
+    pub(crate) fn complete(&self, asked: NetOptions, nid: Nid, is_tcp: bool) -> NetOptions {
+        let new_net = match nid.net().net_type() {
+            _ if is_tcp => self.tcp.net,
+            NetType::XDP => lnet_xdp_proto::NET_TUNABLES,
+            _ => NetTunables::LNET,
+        };
+        NetOptions { new_net, lnd_timeout: self.timeout(is_tcp), ..asked }
     }
 }
 
@@ -240,7 +248,7 @@ impl NodeConfig {
             log_refusals: false,
             registered_bytes: 0,
             rings: RingSizes::default(),
-            limits: Limits::default(),
+            limits: Limits { peers: Limits::peers_in(32 << 20, PEER_BYTES), ..Limits::DEFAULT },
             lnd_timeout: XferTimes::DEFAULT.message,
             sock: SockTunables::DEFAULT,
             lock_prim_nid: true,

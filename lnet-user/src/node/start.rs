@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use lnet_core::node::{self, Action, Change, NetOptions, NetTunables, NiSpec, Report, Request};
+use lnet_core::node::{self, Action, Change, NetOptions, NiSpec, Report, Request};
 use lnet_core::time::Instant;
+use lnet_core::tunables::NetTunables;
 use lnet_model::ni::Lnd;
 use lnet_wire::nid::NetType;
 
@@ -49,7 +50,7 @@ impl NiConfig {
     pub(crate) fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
         let (credits, peer_credits) = (self.credits, self.peer_credits);
         let asked = NetOptions { credits, peer_credits, ..NetOptions::default() };
-        let options = defaults.complete(asked, self.is_tcp());
+        let options = defaults.complete(asked, self.nid, self.is_tcp());
         let &Self { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = self;
         let serving_shards = self.serving_shards.clone();
         let is_chosen_by_nid = true;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::NiId;
-use lnet_core::tunables::Accept;
 use lnet_io::netlink::{Interface, Neighbours, link_speed_mbits};
 use lnet_io::port;
 use lnet_io::uring::WaitError;
 use lnet_io::uring::tcp::socket::SocketOptions;
+use lnet_tcp_proto::Accept;
 use lnet_wire::Nid;
 
 use super::shards::{incarnation, random_number};

@@ -14,13 +14,13 @@ use lnet_core::lnd::{NiId, Status};
 use lnet_core::node::{Action, Report};
 use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
-use lnet_core::xfer::{
-    Action as XferAction, Arrived, BufferId, Content, Identity, Outgoing, Replay, Xfer, XferConfig,
-    XferCounters, XferLimits, XferTimes,
-};
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Net, NetType, Nid};
+use lnet_xdp_proto::{
+    Action as XferAction, Arrived, BufferId, Content, Identity, Outgoing, Replay, Xfer, XferConfig,
+    XferCounters, XferLimits, XferTimes,
+};
 
 use super::node::{Member, nid, nid_on};
 use crate::bpf::random::Random;

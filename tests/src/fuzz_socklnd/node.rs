@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
-use lnet_core::socklnd::{
+use lnet_core::time::Instant;
+use lnet_tcp_proto::{Accept, SockTunables};
+use lnet_tcp_proto::{
     Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, Wants, home_of,
 };
-use lnet_core::time::Instant;
-use lnet_core::tunables::{Accept, SockTunables};
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
     ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Prefix,

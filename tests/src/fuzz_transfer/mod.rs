@@ -15,10 +15,10 @@ use std::time::Duration;
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
 use lnet_core::lnd::{Span, Status};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Content, Identity, Outgoing, XferLimits, XferUsage};
 use lnet_wire::frame::{Ack, Certificate, FrameHeader, Handshake, Kind, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
+use lnet_xdp_proto::{Content, Identity, Outgoing, XferLimits, XferUsage};
 
 use self::node::Node;
 

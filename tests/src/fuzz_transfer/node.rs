@@ -6,10 +6,10 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Action, Arrived, BufferId, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage};
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+use lnet_xdp_proto::{Action, Arrived, BufferId, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage};
 
 use super::{DATAGRAM_BYTES, DELAYING, DROPPING, LIMITS, nid, span};
 

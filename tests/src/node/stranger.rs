@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use lnet_core::xfer::Identity;
 use lnet_user::node::DEFAULT_PORT;
 use lnet_wire::Nid;
 use lnet_wire::frame::{
@@ -11,6 +10,7 @@ use lnet_wire::frame::{
     SESSION_OFFSET, SHARD_OFFSET, Transfer,
 };
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_xdp_proto::Identity;
 
 use super::message::{Message, NO_TRANSFER, seal};
 use crate::netns::{Namespace, enter};

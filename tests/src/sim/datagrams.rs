@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use lnet_core::lnd::{Cause, NiId, RxId, Transmit, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Action, Arrived, BufferId, Outgoing, Replay, Xfer, XferConfig};
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::SteerKey;
+use lnet_xdp_proto::{Action, Arrived, BufferId, Outgoing, Replay, Xfer, XferConfig};
 
 use super::Bug;
 use super::frame::{self, Decoded};
@@ -311,7 +311,7 @@ fn act(
 fn describe(outgoing: &Outgoing) -> String {
     let Outgoing { ni, destination, header, transfer, content } = outgoing;
     let what = match content {
-        lnet_core::xfer::Content::Message { payload, bundled, .. } => {
+        lnet_xdp_proto::Content::Message { payload, bundled, .. } => {
             format!("{} bytes, {bundled} more", payload.map_or(0, |span| span.length_bytes))
         }
         _ => String::new(),

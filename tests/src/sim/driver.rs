@@ -2,8 +2,8 @@
 
 use lnet_core::lnd::{Cause, NiId, RxId, Transmit, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::XferConfig;
 use lnet_wire::Nid;
+use lnet_xdp_proto::XferConfig;
 
 use super::datagrams::{Arrival, Datagrams};
 use super::report::Counts;

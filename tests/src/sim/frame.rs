@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use lnet_core::lnd::Span;
-use lnet_core::xfer::{Content, Outgoing, Xfer};
 use lnet_wire::frame::{
     CRC_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES, RECORD_CRC_OFFSET,
     Record, ShortPut, Transfer,
@@ -13,6 +12,7 @@ use lnet_wire::frame::{
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
 use lnet_wire::{Body, FrameHeader, Header, Nid, ProcessId, WireHandle};
+use lnet_xdp_proto::{Content, Outgoing, Xfer};
 
 /// A frame, read.
 pub(super) struct Decoded {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lnet_core::socklnd::Ends;
+use lnet_tcp_proto::Ends;
 
 use super::driver::DriverConfig;
 use super::node;

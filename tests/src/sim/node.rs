@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
-use lnet_core::socklnd::{Socklnd, SocklndLimits};
 use lnet_core::topology::{LocalNi, Topology};
-use lnet_core::tunables::{ResponseTracking, SockTunables, Tunables};
-use lnet_core::xfer::{self, Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_core::tunables::{ResponseTracking, Tunables};
 use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_tcp_proto::{SockTunables, Socklnd, SocklndLimits};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, Nid, ProcessId};
+use lnet_xdp_proto::{Xfer, XferConfig, XferLimits, XferTimes};
 
 use super::control::Control;
 use super::datagrams::Datagrams;
@@ -115,7 +115,7 @@ fn topology(plan: &Plan, number: usize) -> Topology {
 pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
-    pub(super) keys: xfer::Identity,
+    pub(super) keys: lnet_xdp_proto::Identity,
     /// Of the drivers of its shards; of the machines that they make with their first interface.
     pub(super) config: DriverConfig,
     /// None where there is no mesh.
@@ -178,10 +178,10 @@ pub(super) fn make_xfer(config: &XferConfig, shard: ShardId, bugs: &Bugs) -> Xfe
 }
 
 /// The keys of a life.
-pub(super) fn draw_keys(random: &mut Random) -> xfer::Identity {
+pub(super) fn draw_keys(random: &mut Random) -> lnet_xdp_proto::Identity {
     let mut secret = [0; 32];
     secret.as_chunks_mut().0.iter_mut().for_each(|word| *word = random.bits().to_le_bytes());
-    xfer::Identity::new(secret)
+    lnet_xdp_proto::Identity::new(secret)
 }
 
 /// What the drivers of a node of the tcp LND are made from.
@@ -221,7 +221,7 @@ impl Node {
     pub(super) fn new(
         plan: &Plan,
         identity: &Identity,
-        (life, keys): (u32, &xfer::Identity),
+        (life, keys): (u32, &lnet_xdp_proto::Identity),
         datagram_max_bytes: [u32; 2],
         send_pool: usize,
         random: &mut Random,

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-use lnet_core::socklnd::{SocklndCounters, SocklndEvent};
-use lnet_core::xfer::{XferCounters, XferDrop};
+use lnet_tcp_proto::{SocklndCounters, SocklndEvent};
+use lnet_xdp_proto::{XferCounters, XferDrop};
 
 use super::NetKind;
 

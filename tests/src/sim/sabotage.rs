@@ -3,15 +3,15 @@
 //! Invariant: without its hooks the core is given no bug, and a run that asks for one fails.
 
 use lnet_core::Shard;
-use lnet_core::socklnd::Socklnd;
-use lnet_core::xfer::Xfer;
+use lnet_tcp_proto::Socklnd;
+use lnet_xdp_proto::Xfer;
 
 use super::{Bug, Bugs};
 
 /// Switches on those of a transfer machine.
 #[cfg(feature = "sabotage")]
 pub(super) fn switch_on(bugs: &Bugs, xfer: &mut Xfer) {
-    xfer.sabotage(lnet_core::xfer::Sabotage {
+    xfer.sabotage(lnet_xdp_proto::Sabotage {
         no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
         early_ack: bugs.has(Bug::AckBeforeData),
         no_failover: bugs.has(Bug::FailoverOff),
@@ -21,7 +21,7 @@ pub(super) fn switch_on(bugs: &Bugs, xfer: &mut Xfer) {
 /// Switches on those of the protocol of the tcp LND.
 #[cfg(feature = "sabotage")]
 pub(super) fn switch_on_sock(bugs: &Bugs, sock: &mut Socklnd) {
-    sock.sabotage(lnet_core::socklnd::Sabotage {
+    sock.sabotage(lnet_tcp_proto::Sabotage {
         resent_after_cut: bugs.has(Bug::ResentAfterCut),
         end_lost: bugs.has(Bug::EndLost),
         offset_stuck: bugs.has(Bug::OffsetStuck),

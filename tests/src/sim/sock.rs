@@ -12,11 +12,9 @@ use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{NiId, Span, Status, Transmit, TxId};
-use lnet_core::socklnd::{
-    Action, ConnId, Ends, HandedOver, Socklnd, SocklndConfig, SocklndLimits, SocklndNi,
-};
 use lnet_core::time::Instant;
-use lnet_core::tunables::SockTunables;
+use lnet_tcp_proto::SockTunables;
+use lnet_tcp_proto::{Action, ConnId, Ends, HandedOver, Socklnd, SocklndConfig, SocklndLimits, SocklndNi};
 use lnet_wire::{Nid, ProcessId};
 
 use super::streams::{EndId, Seat};

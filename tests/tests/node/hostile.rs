@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lnet_core::stats::DropReason;
-use lnet_core::xfer::XferDrop;
 use lnet_io::xsk::{self, Kick, QueueConfig, RingDescriptor, Umem, UmemConfig};
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::random::{Random, seed};
@@ -22,6 +21,7 @@ use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::Reason;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
+use lnet_xdp_proto::XferDrop;
 
 use crate::privileged;
 use crate::traffic::PATIENCE;

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use lnet_core::xfer::XferDrop;
 use lnet_tests::netns::{Netns, Wiring, ip};
 use lnet_tests::node::{
     Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
@@ -13,6 +12,7 @@ use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::MessageType;
+use lnet_xdp_proto::XferDrop;
 
 use crate::privileged;
 use crate::traffic::{Ended, PATIENCE, carry_out_over};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
-use lnet_core::socklnd::{
+use lnet_core::time::Instant;
+use lnet_tcp_proto::SockTunables;
+use lnet_tcp_proto::{
     Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndEvent, SocklndLimits, SocklndNi, Wants,
 };
-use lnet_core::time::Instant;
-use lnet_core::tunables::SockTunables;
 use lnet_wire::socklnd::{Acks, Hello};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 

@@ -10,7 +10,7 @@ mod said;
 
 use std::path::Path;
 
-use lnet_core::socklnd::SocklndEvent;
+use lnet_tcp_proto::SocklndEvent;
 use lnet_wire::PingInfo;
 use lnet_wire::selftest::Message;
 

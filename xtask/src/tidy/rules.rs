@@ -14,11 +14,13 @@ const UNSAFE_FENCE: [&str; 4] =
     ["lnet-io/src/xsk/", "lnet-io/src/uring/", "lnet-io/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 9] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
     "lnet-io/src/",
+    "lnet-xdp/proto/src/",
+    "lnet-tcp/proto/src/",
     "lnet-user/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",

@@ -83,11 +83,13 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 10] = [
+const PRODUCT: [&str; 12] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
     "lnet-io/src/",
+    "lnet-xdp/proto/src/",
+    "lnet-tcp/proto/src/",
     "lnet-user/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",
@@ -273,7 +275,7 @@ mod tests {
         check("under_way_by(way)", &[1]);
         check("fn a_place_that_is_kept() {}", &[]);
         check("fn a_visitor_that_is_kept() {}", &[1]);
-        for path in ["lnet-core/src/xfer/tests/wire.rs", "lnet-core/tests/node/main.rs", "bench/src/put.rs"] {
+        for path in ["lnet-xdp/proto/src/tests/wire.rs", "lnet-core/tests/node/main.rs", "bench/src/put.rs"] {
             let found = retired_words(&source(path, "let kept = 1;\nlet contact = 1;"));
             assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2], "{path}");
         }
@@ -335,7 +337,7 @@ mod tests {
         check("lnet-core/src/peer.rs", "// struct Peer\nstruct Peers;\nimpl Peer {}\nfn f(p: Peer);", &[]);
         assert!(is_product("lnet-core/src/peer.rs"));
         for path in
-            ["lnet-core/src/xfer/tests/wire.rs", "lnet-io/src/xsk/plain_tests.rs", "tests/src/peer.rs"]
+            ["lnet-xdp/proto/src/tests/wire.rs", "lnet-io/src/xsk/plain_tests.rs", "tests/src/peer.rs"]
         {
             assert!(!is_product(path), "{path}");
         }

@@ -11,11 +11,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
-use lnet_core::socklnd::{ConnId, HandedOver};
 use lnet_core::time::Instant;
 use lnet_io::memory::Memory;
 use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::StreamId;
+use lnet_tcp_proto::{ConnId, HandedOver};
 
 use super::transmit::{LEND_MIN_BYTES, Payload};
 use super::{Link, TcpLnd};

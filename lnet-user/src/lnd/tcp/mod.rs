@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
-use lnet_core::socklnd::{Action, ConnId, Piece, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of};
 use lnet_core::time::{self, Instant};
-use lnet_core::tunables::SockTunables;
 use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
 use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
+use lnet_tcp_proto::SockTunables;
+use lnet_tcp_proto::{Action, ConnId, Piece, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of};
 use lnet_wire::ProcessId;
 use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -347,7 +347,7 @@ impl TcpLnd {
     fn handle(&mut self, now: Instant, event: StreamEvent, up: &mut impl Uplink, memory: &mut Memory) {
         match event {
             StreamEvent::Accepted { id, from, local, .. } => {
-                let ends = lnet_core::socklnd::Ends { remote: from, local: local.ip() };
+                let ends = lnet_tcp_proto::Ends { remote: from, local: local.ip() };
                 match self.sock.accept(now, ends, up) {
                     Some(conn) => {
                         self.act(now, up);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
-use lnet_core::tunables::SockTunables;
 use lnet_io::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
 use lnet_io::uring::tcp::{ListenerId, TcpError};
+use lnet_tcp_proto::SockTunables;
 use lnet_wire::Nid;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

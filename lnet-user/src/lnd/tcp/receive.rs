@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use lnet_core::lnd::{Span, Uplink};
-use lnet_core::socklnd::{ConnId, Wants};
 use lnet_core::time::Instant;
 use lnet_io::memory::Memory;
 use lnet_io::uring::tcp::{Mode, ReceivedBytes, StreamId};
+use lnet_tcp_proto::{ConnId, Wants};
 
 use super::{Receiving, TcpLnd, WAITING_MAX_BYTES};
 

@@ -1,10 +1,10 @@
 //! Pieces that leave: heads are copied, payload too where it is short, else it stays where it is.
 
 use lnet_core::lnd::{Span, TxId, Uplink};
-use lnet_core::socklnd::{ConnId, Piece};
 use lnet_core::time::Instant;
 use lnet_io::memory::{Memory, ReadLease};
 use lnet_io::uring::tcp::StreamId;
+use lnet_tcp_proto::{ConnId, Piece};
 
 use super::TcpLnd;
 

@@ -1,7 +1,7 @@
 //! What the `xdp` LND counts, over rings and over sockets.
 
-use lnet_core::xfer::XferDrop;
 use lnet_io::driver::Counted;
+use lnet_xdp_proto::XferDrop;
 
 use super::XdpLnd;
 
@@ -69,7 +69,7 @@ pub struct XdpCounters {
     pub frames_misdirected: u64,
     /// Frames that the transfer protocol took, of every kind.
     pub frames_taken: u64,
-    /// Frames that it refused; [`XferCounters`](lnet_core::xfer::XferCounters) say why.
+    /// Frames that it refused; [`XferCounters`](lnet_xdp_proto::XferCounters) say why.
     pub frames_refused: u64,
     /// Frames that were kept for it, and in the end not wanted.
     pub frames_forgotten: u64,

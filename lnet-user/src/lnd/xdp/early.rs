@@ -1,6 +1,6 @@
 //! Early frames: packets that are kept for the transfer protocol until it wants them again, or not at all.
 
-use lnet_core::xfer::BufferId;
+use lnet_xdp_proto::BufferId;
 
 use super::exchange::Packet;
 

@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, BufferId, Content, Outgoing, Xfer};
 use lnet_io::memory::{Fragments, FragmentsMut, Memory, checksum};
 use lnet_wire::frame::{
     CRC_OFFSET, FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind,
@@ -20,6 +19,7 @@ use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
 use lnet_wire::nid::NID_BYTES;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Nid, ProcessId};
+use lnet_xdp_proto::{Action, Arrived, BUNDLE_MAX, BufferId, Content, Outgoing, Xfer};
 
 use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;

@@ -6,7 +6,7 @@
 //! kind talks to both, and a message that left by one and leaves again by the other is recognised. NIs come
 //! and go (`ports`).
 //!
-//! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
+//! What travels in which frame, and again when it is lost, is [`lnet_xdp_proto`]'s: the LND turns what that
 //! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it
 //! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
@@ -44,7 +44,6 @@ use std::sync::atomic::AtomicBool;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
-use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_io::capture::Tap;
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Mac;
@@ -54,6 +53,7 @@ use lnet_io::xsk::{
 };
 use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
+use lnet_xdp_proto::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 
 use early::EarlyFrames;
 use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
-use lnet_core::xfer::Replay;
 use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::{Memory, checksum};
 use lnet_io::xsk::{RingDescriptor, Umem};
 use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
+use lnet_xdp_proto::Replay;
 
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::Packet as Parts;

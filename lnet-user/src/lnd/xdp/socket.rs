@@ -16,7 +16,6 @@ use std::time::Duration;
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::{self, Instant};
-use lnet_core::xfer::{Outgoing, Xfer};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
@@ -25,6 +24,7 @@ use lnet_io::xsk::Statistics;
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
+use lnet_xdp_proto::{Outgoing, Xfer};
 use rustix::io::Errno;
 
 use super::announce::{Batch, FRAMES_MAX};

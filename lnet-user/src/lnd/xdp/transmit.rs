@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Content, Outgoing};
 use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::{Resolution, Unreachable};
 use lnet_io::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 use lnet_wire::Nid;
+use lnet_xdp_proto::{Content, Outgoing};
 
 use super::fault::Fate;
 use super::frames::Source;

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use lnet_core::xfer::Outgoing;
 use lnet_io::xsk::{CHUNK_BYTES, Frame, RingDescriptor, Umem};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
+use lnet_xdp_proto::Outgoing;
 
 use super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};

@@ -1,8 +1,8 @@
 //! What arrives at a lane of the `tcp` LND: from streams and from sibling shards.
 
 use lnet_core::lnd::{RxId, Span, Transmit, TxId, Uplink, Verdict};
-use lnet_core::socklnd::{ConnId, Wants};
 use lnet_core::time::Instant;
+use lnet_tcp_proto::{ConnId, Wants};
 
 use super::super::uplink::Up;
 use super::{Letter, Link, SockDriver, StreamEvent};

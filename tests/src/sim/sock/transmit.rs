@@ -1,9 +1,8 @@
 //! What leaves by a lane of the `tcp` LND.
 
-use lnet_core::lnd::Span;
-use lnet_core::lnd::{Full, Transmit, Uplink};
-use lnet_core::socklnd::{ConnId, home_of};
+use lnet_core::lnd::{Full, Span, Transmit, Uplink};
 use lnet_core::time::Instant;
+use lnet_tcp_proto::{ConnId, home_of};
 
 use super::super::uplink::Up;
 use super::{Letter, Outgoing, SockDriver};

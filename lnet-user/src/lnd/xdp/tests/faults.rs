@@ -246,7 +246,7 @@ fn a_sender_doubles_and_delays_frames_when_told_to() {
     let duplicates: u64 = wire.nodes[0]
         .shards
         .iter()
-        .map(|shard| shard.lnd.transfer_counters().dropped(lnet_core::xfer::XferDrop::Duplicate))
+        .map(|shard| shard.lnd.transfer_counters().dropped(lnet_xdp_proto::XferDrop::Duplicate))
         .sum();
     assert_ne!(duplicates, 0);
     assert_ne!(frames_overtaken(&wire), 0);

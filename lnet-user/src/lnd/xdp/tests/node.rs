@@ -12,7 +12,6 @@ use lnet_core::lnd::{
     TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_io::driver::Driver;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::netlink::{Neighbours, Resolution};
@@ -27,6 +26,7 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
+use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
     Common, Lane, OwnedQueue, Port, ReturnRings, RingPort, Rings, SendFault, UmemShare, XdpLnd, XdpPort,

@@ -12,7 +12,6 @@ use lnet_core::lnd::{
     Verdict,
 };
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_io::driver::Driver;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::netlink::Neighbours;
@@ -24,6 +23,7 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Header, Nid, ProcessId};
+use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
     Common, DATAGRAM_MIN_BYTES, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,

@@ -1,0 +1,304 @@
+//! Connections that others open: connection request, HELLO, and what becomes of them (LNet `acceptor.c`,
+//! `socklnd.c: ksocknal_create_conn`).
+
+use lnet_core::lnd::Uplink;
+use lnet_core::time::Instant;
+use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, Parsed, Version};
+use lnet_wire::{Nid, ProcessId};
+
+use super::connection::{Connection, Phase};
+use super::peer::CONNECTIONS_MAX;
+use super::{Accept, Action, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, Timer, home_of};
+
+/// The highest source port that only privileged users have.
+const PRIVILEGED_PORT_MAX: u16 = 1023;
+
+impl Socklnd {
+    /// A stream that a peer has opened; `None` if it is to be closed at once.
+    pub fn accept(&mut self, now: Instant, ends: Ends, up: &mut impl Uplink) -> Option<ConnId> {
+        let is_privileged = ends.remote.port() <= PRIVILEGED_PORT_MAX;
+        if self.config.tunables.accept == Accept::Secure && !is_privileged {
+            self.counters.add(SocklndEvent::Unprivileged);
+            return None;
+        }
+        if self.handshakes.len() >= self.config.limits.handshakes as usize
+            && let Some(oldest) = self.handshakes.front().copied()
+        {
+            self.counters.add(SocklndEvent::HandshakesFull);
+            self.close(now, oldest, up);
+        }
+        let deadline = now + self.config.tunables.accept_timeout;
+        let slot = self.insert(Connection::new(now, Phase::Accepted, ends, deadline))?;
+        self.handshakes.push_back(slot);
+        self.set_timer(Timer::Connection(slot), deadline);
+        self.counters.add(SocklndEvent::Accepted);
+        Some(ConnId(slot))
+    }
+
+    /// A stream whose HELLO another shard has read; `None` if it is to be closed at once.
+    pub fn adopt(&mut self, now: Instant, handed: &HandedOver, up: &mut impl Uplink) -> Option<ConnId> {
+        let local = *self.ni(handed.ni)?;
+        let deadline = now + self.config.tunables.accept_timeout;
+        let slot = self.insert(Connection::new(now, Phase::Requested, handed.ends, deadline))?;
+        self.set_timer(Timer::Connection(slot), deadline);
+        self.connections[slot].ni = Some(handed.ni);
+        self.answer(now, slot, &local, &handed.hello, up);
+        if self.connections[slot].phase != Phase::Closed {
+            return Some(ConnId(slot));
+        }
+        // The driver has no such connection, so it is not told to close it.
+        self.actions.retain(|action| *action != Action::Close { conn: ConnId(slot) });
+        self.closed(now, ConnId(slot), up);
+        None
+    }
+
+    fn insert(&mut self, connection: Connection) -> Option<u32> {
+        let slot = self.connections.insert(connection).ok();
+        if slot.is_none() {
+            self.counters.add(SocklndEvent::ConnectionsFull);
+        }
+        slot
+    }
+
+    /// Collects bytes until `parse` says what they are; how many that took.
+    pub(super) fn parse<T, E>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        parse: impl Fn(&[u8]) -> Result<Parsed<T>, E>,
+    ) -> (usize, Option<Result<T, E>>) {
+        let connection = &mut self.connections[slot];
+        let mut used = 0;
+        loop {
+            match parse(connection.collected()) {
+                Err(error) => return (used, Some(Err(error))),
+                Ok(Parsed::Whole(value, _)) => {
+                    connection.input_bytes = 0;
+                    return (used, Some(Ok(value)));
+                }
+                Ok(Parsed::Needs(wanted)) => {
+                    used += connection.collect(&bytes[used..], wanted);
+                    if connection.collected().len() < wanted {
+                        return (used, None);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn take_request(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        bytes: &[u8],
+        up: &mut impl Uplink,
+    ) -> usize {
+        let (used, parsed) = self.parse(slot, bytes, ConnectionRequest::parse);
+        match parsed {
+            None => {}
+            Some(Ok(ConnectionRequest { target })) => match self.nis.iter().find(|ni| ni.nid == target) {
+                Some(local) => {
+                    let (conn, ni) = (ConnId(slot), local.ni);
+                    let connection = &mut self.connections[slot];
+                    (connection.phase, connection.ni) = (Phase::Requested, Some(ni));
+                    self.actions.push_back(Action::Serve { conn, ni });
+                }
+                None => {
+                    self.counters.add(SocklndEvent::UnknownTarget);
+                    self.close(now, slot, up);
+                }
+            },
+            Some(Err(error)) => {
+                self.counters.add(SocklndEvent::BadRequest);
+                match error.answer() {
+                    Some(answer) => self.say_last(slot, &answer),
+                    None => self.close(now, slot, up),
+                }
+            }
+        }
+        used
+    }
+
+    /// The HELLO of a dialler.
+    pub(super) fn take_hello(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        bytes: &[u8],
+        up: &mut impl Uplink,
+    ) -> usize {
+        let (used, parsed) = self.parse(slot, bytes, Hello::parse);
+        let connection = &self.connections[slot];
+        let (ends, local) = (connection.ends, connection.ni.map(|ni| self.known_ni(ni)));
+        let (Some(parsed), Some(local)) = (parsed, local) else { return used };
+        match parsed.map(|hello| Hello { source: identity(&hello, &ends, &local), ..hello }) {
+            // A peer of the NI is on its net; in the name of `0@lo` it would be taken for this node.
+            Ok(hello) if hello.connection.is_some() && hello.source.nid.net() == local.nid.net() => {
+                self.handshakes.retain(|other| *other != slot);
+                let to = home_of(&hello.source.nid, local.serving);
+                if to == self.config.shard {
+                    self.answer(now, slot, &local, &hello, up);
+                } else {
+                    self.part(now, slot);
+                    self.connections.vacate(slot);
+                    let handed = HandedOver { ni: local.ni, hello, ends };
+                    self.actions.push_back(Action::HandOver { conn: ConnId(slot), to, handed });
+                }
+            }
+            Err(HelloError::Version { .. }) => {
+                self.counters.add(SocklndEvent::BadHello);
+                let version = self.connections[slot].version;
+                let unknown = ProcessId { nid: Nid::ANY, pid: 0 };
+                self.refuse(now, slot, &local, version, unknown, up);
+            }
+            Ok(_) | Err(_) => {
+                self.counters.add(SocklndEvent::BadHello);
+                self.close(now, slot, up);
+            }
+        }
+        used
+    }
+
+    /// Takes the connection of a dialler whose HELLO has been read, or refuses it.
+    fn answer(&mut self, now: Instant, slot: u32, local: &SocklndNi, hello: &Hello, up: &mut impl Uplink) {
+        let Hello { source, version, source_incarnation, .. } = *hello;
+        let Some(kind) = hello.connection.map(ConnectionType::inverted) else { return };
+        let Some(peer) = self.peer(local.ni, &source.nid, source.pid) else {
+            self.counters.add(SocklndEvent::PeersFull);
+            return self.close(now, slot, up);
+        };
+        let is_at_home = self.is_at_home(peer, slot);
+        let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
+        if !is_at_home && (is_own || self.connection_from(peer, true).is_some()) {
+            // Kernel nodes take a name from any address; so any node could end another one's connections,
+            // or speak as this one.
+            self.counters.add(SocklndEvent::Impostor);
+            self.refuse(now, slot, local, version, source, up);
+            return self.settle(now, peer);
+        }
+        while is_at_home && let Some(stranger) = self.connection_from(peer, false) {
+            self.counters.add(SocklndEvent::Impostor);
+            self.close(now, stranger, up);
+            if self.peers[peer].connections.is_empty() {
+                // What its dialler has said of the peer's life is no more believed.
+                self.peers[peer].incarnation = None;
+            }
+        }
+        let known = &self.peers[peer];
+        let is_new_life = known.incarnation.is_some_and(|incarnation| incarnation != source_incarnation)
+            || known.incarnation.is_some() && known.version != Some(version);
+        let loses_race = known.dialling.is_some() && source.nid.to_bytes() < local.nid.to_bytes();
+        if loses_race {
+            self.counters.add(SocklndEvent::RaceLost);
+        } else if is_new_life {
+            self.counters.add(SocklndEvent::Restarted);
+            self.close_all(now, peer, up);
+        } else if self.has_enough(peer, kind, slot, local.conns_per_peer) {
+            self.counters.add(SocklndEvent::Duplicate);
+        } else {
+            // As kernel nodes do: what the dialler said of this end goes back as what is said of it.
+            let answer = Hello {
+                source: ProcessId { nid: local.nid, pid: self.config.pid },
+                destination: ProcessId { nid: source.nid, ..hello.destination },
+                source_incarnation: local.incarnation,
+                connection: Some(kind),
+                ..*hello
+            };
+            if self.say(slot, &answer) {
+                self.establish(now, slot, peer, kind, hello);
+                return self.launch(now, peer);
+            }
+            self.close(now, slot, up);
+            return self.settle(now, peer);
+        }
+        self.refuse(now, slot, local, version, source, up);
+        self.settle(now, peer);
+    }
+
+    /// Whether the other end of a connection has the address of this peer's NID.
+    fn is_at_home(&self, peer: u32, slot: u32) -> bool {
+        self.peers[peer].nid.ip() == Some(self.connections[slot].ends.remote.ip())
+    }
+
+    /// A connection of a peer that comes from its own address, or one that does not.
+    fn connection_from(&self, peer: u32, is_at_home: bool) -> Option<u32> {
+        let mut connections = self.peers[peer].connections.iter(&self.connections);
+        connections.find(|(slot, _)| self.is_at_home(peer, *slot) == is_at_home).map(|(slot, _)| slot)
+    }
+
+    /// Whether a peer has as many connections of this type between these addresses as it may have. One of
+    /// this host may have more, since both ends of it have the same addresses; none has more than can be
+    /// counted.
+    fn has_enough(&self, peer: u32, kind: ConnectionType, slot: u32, conns_per_peer: u8) -> bool {
+        let Ends { remote, local } = self.connections[slot].ends;
+        let max = if kind == ConnectionType::Control { 1 } else { usize::from(conns_per_peer) };
+        let is_like = |other: &Connection| {
+            (other.kind, other.ends.remote.ip(), other.ends.local) == (kind, remote.ip(), local)
+        };
+        let known = &self.peers[peer];
+        let present = known.connections.iter(&self.connections);
+        known.count(kind) >= CONNECTIONS_MAX
+            || remote.ip() != local && present.filter(|(_, other)| is_like(other)).count() >= max
+    }
+
+    /// Says NONE to a dialler, and closes the connection.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        local: &SocklndNi,
+        version: Version,
+        to: ProcessId,
+        up: &mut impl Uplink,
+    ) {
+        let refusal = Hello {
+            version,
+            order: self.connections[slot].order,
+            source: ProcessId { nid: local.nid, pid: self.config.pid },
+            destination: to,
+            source_incarnation: local.incarnation,
+            destination_incarnation: 0,
+            connection: None,
+        };
+        self.handshakes.retain(|other| *other != slot);
+        if self.say(slot, &refusal) {
+            self.connections[slot].phase = Phase::Closing;
+        } else {
+            self.close(now, slot, up);
+        }
+    }
+
+    /// Has a HELLO be the next that is sent; false if it cannot be written in its version.
+    pub(super) fn say(&mut self, slot: u32, hello: &Hello) -> bool {
+        let mut bytes = [0; lnet_wire::socklnd::HELLO_MAX_BYTES];
+        let Ok(length) = hello.encode(&mut bytes) else { return false };
+        self.say_bytes(slot, &bytes[..length]);
+        true
+    }
+
+    /// Has bytes be sent in front of all others.
+    pub(super) fn say_bytes(&mut self, slot: u32, bytes: &[u8]) {
+        let connection = &mut self.connections[slot];
+        let begin = usize::from(connection.greeting_bytes);
+        connection.greeting[begin..begin + bytes.len()].copy_from_slice(bytes);
+        connection.greeting_bytes += bytes.len() as u8;
+        self.ready.add(&mut self.connections, slot);
+    }
+
+    /// Sends bytes, and closes the connection.
+    fn say_last(&mut self, slot: u32, bytes: &[u8]) {
+        self.handshakes.retain(|other| *other != slot);
+        self.say_bytes(slot, bytes);
+        self.connections[slot].phase = Phase::Closing;
+    }
+}
+
+/// Who a dialler is: what it says, if its port shows that its system vouches for it (LNet `socklnd_cb.c:
+/// ksocknal_recv_hello`).
+fn identity(hello: &Hello, ends: &Ends, local: &SocklndNi) -> ProcessId {
+    if ends.remote.port() <= PRIVILEGED_PORT_MAX {
+        return hello.source;
+    }
+    let nid = Nid::new_ip(local.nid.net(), ends.remote.ip()).unwrap_or(hello.source.nid);
+    ProcessId { nid, pid: u32::from(ends.remote.port()) | ProcessId::USER_FLAG }
+}

@@ -1,0 +1,159 @@
+//! Connections, peers and interfaces that end.
+
+use lnet_core::collections::NONE;
+use lnet_core::lnd::{Cause, NiId, Status, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::socklnd::ConnectionType;
+
+use super::connection::{Connection, Phase, Reading};
+use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
+
+impl Socklnd {
+    /// A stream has ended, or is broken.
+    pub fn ended(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        match self.connections[conn.0].phase {
+            Phase::Dialling | Phase::Greeting => self.dial_failed(now, conn.0, up),
+            Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
+            Phase::Established => {
+                self.counters.add(SocklndEvent::Closed);
+                self.close_siblings(now, conn.0, up);
+            }
+            Phase::Closed => unreachable!("{conn:?} is closed"),
+        }
+    }
+
+    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or
+    /// [`Wants::Whole`](super::Wants::Whole) than its driver can store.
+    pub fn overrun(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        self.fault(now, conn.0, SocklndEvent::Overrun, up);
+    }
+
+    /// A peer breaks the protocol: all connections with it end.
+    pub(super) fn fault(&mut self, now: Instant, slot: u32, event: SocklndEvent, up: &mut impl Uplink) {
+        self.counters.add(event);
+        self.close_siblings(now, slot, up);
+    }
+
+    /// Ends a connection and all others of its peer.
+    pub(super) fn close_siblings(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let peer = self.connections[slot].peer;
+        self.close_all(now, peer, up);
+        self.settle(now, peer);
+    }
+
+    /// Ends all connections of a peer.
+    pub(super) fn close_all(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
+        loop {
+            let slot = self.peers[peer].connections.first();
+            if slot == NONE {
+                return;
+            }
+            self.close(now, slot, up);
+        }
+    }
+
+    /// Ends a connection. What was not polled for sending waits for another one; what is under way ends with
+    /// [`Socklnd::closed`], since the driver may use its memory until then.
+    pub(super) fn close(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        if let Reading::Delayed { .. } = self.connections[slot].reading {
+            up.received(now, self.rx(slot), Status::Unknown(Cause::Reset));
+            self.connections[slot].reading = Reading::Head;
+        }
+        if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
+            self.handshakes.retain(|other| *other != slot);
+        }
+        self.requeue(slot);
+        self.part(now, slot);
+        self.connections[slot].phase = Phase::Closed;
+        self.actions.push_back(Action::Close { conn: ConnId(slot) });
+    }
+
+    /// The driver has closed a stream, and uses no memory of its messages any more: they end now.
+    ///
+    /// # Panics
+    /// If it was not told to close that stream.
+    pub fn closed(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        let connection = &mut self.connections[conn.0];
+        assert!(connection.phase == Phase::Closed, "{conn:?} was to be closed");
+        while let Some(item) = connection.sending.pop_front(&mut self.items) {
+            let tx = self.items.remove(item).transmit.tx;
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.end_lost {
+                continue;
+            }
+            self.ended.push_back((tx, Status::Unknown(Cause::Reset)));
+        }
+        let reading = connection.reading;
+        self.connections.vacate(conn.0);
+        if let Reading::Payload { .. } = reading {
+            up.received(now, self.rx(conn.0), Status::Unknown(Cause::Reset));
+        }
+    }
+
+    /// Gives the messages of a connection that wait back to its peer.
+    fn requeue(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot];
+        #[cfg(feature = "sabotage")]
+        while self.sabotage.resent_after_cut
+            && let Some(item) = connection.sending.pop_front(&mut self.items)
+        {
+            connection.queue.push_front(&mut self.items, item);
+        }
+        let Some(peer) = self.peers.get_mut(connection.peer) else { return };
+        loop {
+            let last = connection.queue.last();
+            if last == NONE {
+                return;
+            }
+            connection.queue.remove(&mut self.items, last);
+            peer.queue.push_front(&mut self.items, last);
+        }
+    }
+
+    /// Takes a connection off its peer, and off all lists.
+    pub(super) fn part(&mut self, now: Instant, slot: u32) {
+        self.ready.discard(&mut self.connections, slot);
+        self.resumed.discard(&mut self.connections, slot);
+        self.clear_timer(Timer::Connection(slot));
+        let connection = &self.connections[slot];
+        let (peer, kind, phase): (_, ConnectionType, _) =
+            (connection.peer, connection.kind, connection.phase);
+        if let Some(peer) = self.peers.get_mut(peer) {
+            if phase == Phase::Established {
+                peer.connections.remove(&mut self.connections, slot);
+                peer.lost_at = now;
+                *peer.count_mut(kind) -= 1;
+                if peer.connections.is_empty() {
+                    peer.refusals = 0;
+                }
+            }
+            peer.dialling.take_if(|dialling| *dialling == slot);
+        }
+        self.connections[slot].peer = NONE;
+    }
+
+    /// Ends what waits for a connection with a peer.
+    pub(super) fn fail_queue(&mut self, peer: u32, status: Status) {
+        while let Some(item) = self.peers[peer].queue.pop_front(&mut self.items) {
+            let tx = self.items.remove(item).transmit.tx;
+            self.ended.push_back((tx, status));
+        }
+    }
+
+    /// Ends all that is under way by an interface, once its connections are closed; nothing begins any more.
+    pub fn close_ni(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
+        let is_its = |connection: &Connection| connection.ni == Some(ni) && connection.phase != Phase::Closed;
+        let its = self.connections.used().filter(|(_, connection)| is_its(connection));
+        let slots: alloc::vec::Vec<u32> = its.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.close(now, slot, up);
+        }
+        let peers: alloc::vec::Vec<u32> =
+            self.peers.used().filter(|(_, peer)| peer.ni == ni).map(|(slot, _)| slot).collect();
+        for slot in peers {
+            self.fail_queue(slot, Status::NeverSent(Cause::Device));
+            self.forget_peer(slot);
+        }
+        self.nis.retain(|known| known.ni != ni);
+    }
+}

@@ -1,0 +1,163 @@
+//! What ends, and when.
+
+use super::*;
+
+#[test]
+fn a_connection_that_was_handed_over_in_vain_is_closed_once() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let ends = |host| Ends {
+        remote: (core::net::Ipv4Addr::new(10, 0, 0, host), 1000).into(),
+        local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
+    };
+    let mut adopted = |host| {
+        let hello = hello(host, Version::V3, ConnectionType::Control);
+        node.sock.adopt(now, &HandedOver { ni: NI, hello, ends: ends(host) }, &mut node.shard)
+    };
+    assert!((10..26).all(|host| adopted(host).is_some()));
+    // There is no room for another peer: `None` says all.
+    assert_eq!(adopted(26), None);
+    assert_eq!((node.count(SocklndEvent::PeersFull), node.sock.poll_action()), (1, None));
+    assert_eq!(node.sock.usage().connections, 16);
+}
+
+#[test]
+fn an_interface_that_goes_ends_all_that_is_its() {
+    let mut pair = Pair::new(1000);
+    pair.submit(0, 0, 64);
+    pair.run();
+    pair.nodes[1].shard.verdicts = [Verdict::Delay].into();
+    pair.submit(0, 1, 64);
+    pair.run();
+    let (now, node) = (pair.now, &mut pair.nodes[1]);
+    let own = node.nid;
+    node.sock.submit(now, &transmit(8, own, nid(0, 40), 5)).unwrap();
+    node.sock.close_ni(now, NI, &mut node.shard);
+    node.close(now);
+    assert_eq!(node.shard.received.last().unwrap().1, Status::Unknown(Cause::Reset));
+    assert_eq!(node.sock.poll_ended(), Some((TxId(8), Status::NeverSent(Cause::Device))));
+    assert_eq!((node.sock.usage().connections, node.sock.peers.used_count()), (0, 0));
+    node.sock.submit(now, &transmit(9, own, nid(0, 40), 5)).unwrap();
+    assert_eq!(node.sock.poll_ended(), Some((TxId(9), Status::NeverSent(Cause::Device))));
+}
+
+/// The driver may be sending a payload, and receiving another into its place, when the connection ends.
+#[test]
+fn messages_end_once_their_stream_is_closed() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    let (own, peer) = (node.nid, nid(0, 1));
+    let whole = message(&header(peer, own, LONG_BYTES), [0; 2], 0);
+    node.take(now, conn, &whole[..whole.len() - 60], 1000);
+    node.sock.submit(now, &transmit(3, own, peer, 100)).unwrap();
+    assert_eq!(node.sock.poll_ready(), Some(conn));
+    assert!(node.sock.poll_send(now, conn).is_some());
+
+    node.sock.ended(now, conn, &mut node.shard);
+    assert_eq!(node.sock.poll_action(), Some(Action::Close { conn }));
+    assert_eq!((node.shard.received.len(), node.sock.poll_ended()), (0, None), "the memory is in use");
+    assert_eq!(node.sock.wants(conn), Wants::Nothing);
+    // Time changes nothing, nor does the end of the interface.
+    node.sock.handle_timeout(now + SECOND * 1000, &mut node.shard);
+    node.sock.close_ni(now, NI, &mut node.shard);
+    assert_eq!((node.sock.poll_action(), node.sock.poll_ended()), (None, None));
+
+    node.sock.closed(now, conn, &mut node.shard);
+    let lost = Status::Unknown(Cause::Reset);
+    assert_eq!(node.shard.received, [(RxId(0), lost)]);
+    assert_eq!(node.sock.poll_ended(), Some((TxId(3), lost)));
+    let SocklndUsage { connections, messages, incoming, .. } = node.sock.usage();
+    assert_eq!((connections, messages, incoming), (0, 0, 0));
+}
+
+#[test]
+fn the_name_of_a_connection_is_free_once_its_stream_is_closed() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    node.sock.ended(now, conn, &mut node.shard);
+    let ends = Ends {
+        remote: (core::net::Ipv4Addr::new(10, 0, 0, 3), 1000).into(),
+        local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
+    };
+    let handed = HandedOver { ni: NI, hello: hello(3, Version::V3, ConnectionType::Control), ends };
+    let adopted = node.sock.adopt(now, &handed, &mut node.shard).unwrap();
+    assert_ne!(adopted, conn);
+    assert_eq!((node.sock.poll_action(), node.sock.poll_action()), (Some(Action::Close { conn }), None));
+    node.sock.closed(now, conn, &mut node.shard);
+    let handed = HandedOver { hello: hello(4, Version::V3, ConnectionType::Control), ..handed };
+    assert_eq!(node.sock.adopt(now, &handed, &mut node.shard), Some(conn));
+}
+
+/// A peer dials while it is dialled: of each type there may be one more than this node wants, and no more
+/// than that. To close it would end all of the peer's connections.
+#[test]
+fn a_dial_under_way_makes_one_connection_more_at_most() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    // The peer's name is the larger one, so it is not refused for the race.
+    let (own, peer) = (node.nid, 3);
+    node.sock.submit(now, &transmit(1, own, nid(0, peer), 5)).unwrap();
+    let mut ports = 900..;
+    let mut dialled_by_peer = |node: &mut Node, kind: ConnectionType| {
+        let said = hello(peer, Version::V3, kind.inverted());
+        let conn = played(node, now, peer, ports.next().unwrap(), said);
+        // The message may follow.
+        let Ok(Parsed::Whole(answer, _)) = Hello::parse(&sent(node, now, conn)) else { panic!("no HELLO") };
+        answer.connection
+    };
+    for (kind, most) in
+        [(ConnectionType::Control, 1), (ConnectionType::BulkIn, 2), (ConnectionType::BulkOut, 2)]
+    {
+        let dial = loop {
+            match node.sock.poll_action().expect("a connection is dialled") {
+                Action::Dial { conn, .. } => break conn,
+                Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
+                Action::Serve { .. } | Action::Ask { .. } => {}
+                Action::HandOver { .. } => unreachable!("there is one shard"),
+            }
+        };
+        node.sock.dialled(now, dial, true, &mut node.shard);
+        sent(&mut node, now, dial);
+        assert!((0..most).all(|_| dialled_by_peer(&mut node, kind) == Some(kind)), "{kind:?}");
+        let mut bytes = [0; HELLO_MAX_BYTES];
+        let length = hello(peer, Version::V3, kind.inverted()).encode(&mut bytes).unwrap();
+        assert!(node.take(now, dial, &bytes[..length], 1000).is_empty());
+        assert_eq!(dialled_by_peer(&mut node, kind), None, "{kind:?}");
+        let known = node.sock.connections.used();
+        let count =
+            known.filter(|(_, known)| known.phase == connection::Phase::Established && known.kind == kind);
+        assert_eq!(count.count(), most + 1, "{kind:?}");
+    }
+}
+
+/// A cut that nothing tells of: the stream takes bytes no more, long before that ends the connection.
+#[test]
+fn a_stream_that_takes_nothing_is_reported_as_silent() {
+    use lnet_core::lnd::{Path, PathReport};
+
+    use core::time::Duration;
+
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    let (own, peer) = (node.nid, nid(0, 1));
+    let after = |node: &mut Node, milliseconds| {
+        node.sock.handle_timeout(now + Duration::from_millis(milliseconds), &mut node.shard);
+        core::iter::from_fn(|| node.sock.poll_report()).collect::<alloc::vec::Vec<_>>()
+    };
+    after(&mut node, 0);
+    assert_eq!(after(&mut node, 20_000), [], "there is nothing to be sent");
+    let begun = now + Duration::from_secs(20);
+    node.sock.submit(begun, &transmit(3, own, peer, 100)).unwrap();
+    assert_eq!(node.sock.poll_ready(), Some(conn));
+    assert!(node.sock.poll_send(begun, conn).is_some());
+    let silent = (Path { ni: NI, peer }, PathReport::Silent);
+    assert_eq!(after(&mut node, 21_400), []);
+    assert_eq!(after(&mut node, 21_500), [silent]);
+    assert_eq!(after(&mut node, 21_900), []);
+    assert_eq!(after(&mut node, 22_000), [silent], "as long as it lasts");
+    node.sock.sent(now + Duration::from_secs(25), conn, 1, &mut node.shard);
+    let answers = (silent.0, PathReport::Answers { round_trip: None });
+    assert_eq!(after(&mut node, 25_000), [answers]);
+    assert_eq!(after(&mut node, 26_400), []);
+    assert_eq!(after(&mut node, 26_500), [silent]);
+}

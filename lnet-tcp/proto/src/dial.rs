@@ -1,0 +1,255 @@
+//! Connections that this node opens (LNet `socklnd_cb.c: ksocknal_connect`).
+
+use core::time::Duration;
+
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, REQUEST_MAX_BYTES, Version};
+use lnet_wire::{Nid, ProcessId};
+
+use super::connection::{Connection, Phase};
+use super::peer::{self, REFUSALS_MAX, SockPeer};
+use super::{Action, ConnId, Ends, Socklnd, SocklndEvent, Timer};
+
+/// The acceptor's port; the driver knows the one that the node really uses.
+const ANY_PORT: u16 = 0;
+
+impl Socklnd {
+    /// The peer's slot: known, or new, where need be in the place of the one that has been idle for longest.
+    /// `None` if there is no room.
+    pub(super) fn peer(&mut self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
+        let known = self.known_peer(ni, nid, pid);
+        if known.is_some() {
+            return known;
+        }
+        if self.peers.is_full() {
+            self.forget_idle();
+        }
+        self.peers.insert(SockPeer::new(ni, *nid, pid))
+    }
+
+    /// The slot of a peer that is known.
+    pub(super) fn known_peer(&self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
+        let is = |peer: &SockPeer| (peer.ni, peer.pid) == (ni, pid) && peer.nid == *nid;
+        self.peers.find(|| peer::words(ni, nid, pid), is)
+    }
+
+    fn forget_idle(&mut self) {
+        // What has begun since a peer was idle does not take it off the list.
+        while let Some(slot) = self.idle.pop_front(&mut self.peers) {
+            if self.peers[slot].is_idle() {
+                return self.forget_peer(slot);
+            }
+        }
+    }
+
+    /// Frees a peer's slot.
+    pub(super) fn forget_peer(&mut self, slot: u32) {
+        self.clear_timer(Timer::Peer(slot));
+        self.idle.discard(&mut self.peers, slot);
+        self.peers.remove(slot);
+    }
+
+    /// Dials a connection to a peer that lacks one, unless one is being dialled or it is too early.
+    pub(super) fn dial_lacking(&mut self, now: Instant, slot: u32) {
+        let peer = &self.peers[slot];
+        let local = self.known_ni(peer.ni);
+        let (Some(to), Some(from)) = (peer.nid.ip(), local.nid.ip()) else { return };
+        let lacking = peer.lacks(local.conns_per_peer).filter(|_| peer.pid & ProcessId::USER_FLAG == 0);
+        let Some(kind) = lacking.filter(|_| peer.dialling.is_none()) else { return };
+        if now < peer.retry_at {
+            let at = peer.retry_at;
+            return self.set_timer(Timer::Peer(slot), at);
+        }
+        let deadline = now + self.config.tunables.timeout;
+        let ends = Ends { remote: (to, ANY_PORT).into(), local: from };
+        let mut connection = Connection::new(now, Phase::Dialling, ends, deadline);
+        (connection.ni, connection.peer, connection.kind) = (Some(peer.ni), slot, kind);
+        connection.version = peer.version.unwrap_or_else(|| default_version(&peer.nid, &local.nid));
+        let Ok(conn) = self.connections.insert(connection) else {
+            self.counters.add(SocklndEvent::ConnectionsFull);
+            let at = now + self.config.tunables.min_reconnect;
+            return self.set_timer(Timer::Peer(slot), at);
+        };
+        self.peers[slot].dialling = Some(conn);
+        self.set_timer(Timer::Connection(conn), deadline);
+        self.counters.add(SocklndEvent::Dialled);
+        self.actions.push_back(Action::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
+    }
+
+    /// A stream was connected, or could not be.
+    pub fn dialled(&mut self, now: Instant, conn: ConnId, is_connected: bool, up: &mut impl Uplink) {
+        let slot = conn.0;
+        if !is_connected {
+            return self.dial_failed(now, slot, up);
+        }
+        let connection = &mut self.connections[slot];
+        connection.phase = Phase::Greeting;
+        let (peer, kind, version) = (&self.peers[connection.peer], connection.kind, connection.version);
+        let local = self.known_ni(peer.ni);
+        let target = ConnectionRequest { target: peer.nid };
+        let hello = Hello {
+            version,
+            order: lnet_wire::socklnd::ByteOrder::Little,
+            source: ProcessId { nid: local.nid, pid: self.config.pid },
+            destination: ProcessId { nid: peer.nid, pid: 0 },
+            source_incarnation: local.incarnation,
+            destination_incarnation: 0,
+            connection: Some(kind),
+        };
+        let mut request = [0; REQUEST_MAX_BYTES];
+        let length = target.encode(&mut request);
+        self.say_bytes(slot, &request[..length]);
+        if !self.say(slot, &hello) {
+            self.dial_failed(now, slot, up);
+        }
+    }
+
+    /// The answer of a peer that was dialled.
+    pub(super) fn take_answer(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        bytes: &[u8],
+        up: &mut impl Uplink,
+    ) -> usize {
+        let (used, parsed) = self.parse(slot, bytes, Hello::parse);
+        let Some(parsed) = parsed else { return used };
+        let &Connection { peer, kind, version, .. } = &self.connections[slot];
+        let known = &self.peers[peer];
+        match parsed {
+            Ok(hello) if hello.connection.is_none() => self.refused(now, slot, hello.version, up),
+            Ok(hello)
+                if hello.version == version
+                    && hello.connection.map(ConnectionType::inverted) == Some(kind)
+                    && (hello.source.nid, hello.source.pid) == (known.nid, known.pid) =>
+            {
+                let is_new_life =
+                    known.incarnation.is_some_and(|incarnation| incarnation != hello.source_incarnation);
+                if is_new_life {
+                    self.counters.add(SocklndEvent::Restarted);
+                    self.close_all(now, peer, up);
+                }
+                self.establish(now, slot, peer, kind, &hello);
+                self.launch(now, peer);
+            }
+            Ok(_) | Err(_) => {
+                self.counters.add(SocklndEvent::BadHello);
+                self.dial_failed(now, slot, up);
+            }
+        }
+        used
+    }
+
+    /// The peer has said NONE.
+    fn refused(&mut self, now: Instant, slot: u32, version: Version, up: &mut impl Uplink) {
+        let (peer, offered) = (self.connections[slot].peer, self.connections[slot].version);
+        self.counters.add(SocklndEvent::Refused);
+        let min_reconnect = self.config.tunables.min_reconnect;
+        let known = &mut self.peers[peer];
+        if version != offered && !known.has_changed_version {
+            // Another protocol: the peer's own. A peer that names one after the other is not dialled at once
+            // for each.
+            (known.version, known.has_changed_version) = (Some(version), true);
+        } else {
+            known.refusals = known.refusals.saturating_add(1);
+            if known.refusals >= REFUSALS_MAX && !known.has_all_types() {
+                known.backoff = known.backoff.max(min_reconnect);
+                return self.back_off(now, slot, up);
+            }
+            known.retry_at = now + min_reconnect;
+        }
+        self.close(now, slot, up);
+        self.settle(now, peer);
+    }
+
+    /// A connection could not be made. What waits for it alone ends.
+    pub(super) fn dial_failed(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let known = &mut self.peers[self.connections[slot].peer];
+        (known.refusals, known.has_changed_version) = (0, false);
+        self.counters.add(SocklndEvent::DialFailed);
+        self.back_off(now, slot, up);
+    }
+
+    /// Ends a dial; the next one is later each time.
+    fn back_off(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let peer = self.connections[slot].peer;
+        self.close(now, slot, up);
+        let tunables = &self.config.tunables;
+        let known = &mut self.peers[peer];
+        known.backoff = (known.backoff * 2).clamp(tunables.min_reconnect, tunables.max_reconnect);
+        known.retry_at = now + known.backoff;
+        if known.connections.is_empty() {
+            let path = Path { ni: known.ni, peer: known.nid };
+            self.reports.push_back((path, PathReport::Silent));
+            self.fail_queue(peer, Status::NeverSent(Cause::Unreachable));
+        }
+        self.settle(now, peer);
+    }
+
+    /// A connection carries messages from now on.
+    pub(super) fn establish(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        peer: u32,
+        kind: ConnectionType,
+        hello: &Hello,
+    ) {
+        let known = &mut self.peers[peer];
+        if known.dialling == Some(slot) {
+            known.dialling = None;
+            known.refusals = 0;
+        }
+        known.has_changed_version = false;
+        (known.version, known.incarnation) = (Some(hello.version), Some(hello.source_incarnation));
+        let former = known.last_incarnation.replace(hello.source_incarnation);
+        if former.is_some_and(|former| former != hello.source_incarnation) {
+            self.restarts.push_back(known.nid);
+        }
+        (known.backoff, known.retry_at) = (Duration::ZERO, now);
+        *known.count_mut(kind) += 1;
+        known.connections.push_back(&mut self.connections, slot);
+        let connection = &mut self.connections[slot];
+        (connection.phase, connection.peer, connection.kind) = (Phase::Established, peer, kind);
+        (connection.version, connection.order) = (hello.version, hello.order);
+        (connection.received_at, connection.sent_at) = (now, now);
+        let path = Path { ni: known.ni, peer: known.nid };
+        self.reports.push_back((path, PathReport::Answers { round_trip: None }));
+        self.counters.add(SocklndEvent::Established);
+        self.clear_timer(Timer::Connection(slot));
+        let keepalive = self.config.tunables.keepalive;
+        if keepalive != Duration::ZERO {
+            self.set_timer(Timer::Connection(slot), now + keepalive);
+        }
+    }
+
+    /// Looks what a peer needs after something has ended; one that needs nothing is forgotten.
+    pub(super) fn settle(&mut self, now: Instant, slot: u32) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.connections.is_empty() {
+            peer.incarnation = None;
+            if peer.is_idle() {
+                (peer.version, peer.has_changed_version) = (None, false);
+                // How long to wait is remembered for as long again.
+                let forgotten_at =
+                    (peer.retry_at + peer.backoff).max(peer.lost_at + self.config.tunables.timeout);
+                self.clear_timer(Timer::Peer(slot));
+                if forgotten_at <= now {
+                    self.forget_peer(slot);
+                } else {
+                    self.set_timer(Timer::Peer(slot), forgotten_at);
+                    self.idle.discard(&mut self.peers, slot);
+                    self.idle.push_back(&mut self.peers, slot);
+                }
+                return;
+            }
+        }
+        self.launch(now, slot);
+    }
+}
+
+/// The protocol that is offered to a peer of which nothing is known.
+fn default_version(peer: &Nid, local: &Nid) -> Version {
+    if peer.is_large() || local.is_large() { Version::V4 } else { Version::V3 }
+}

@@ -1,0 +1,341 @@
+//! Diallers that claim to be others, and more of them than there is room for.
+
+use alloc::vec::Vec;
+
+use lnet_core::handle::{BufferHandle, Cookie, Kind};
+use lnet_core::lnd::{PrefetchHints, RxId, Uplink, Verdict};
+use lnet_wire::header::SMALL_HEADER_BYTES;
+use lnet_wire::socklnd::{
+    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
+    REQUEST_MAX_BYTES, Version,
+};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+
+use super::*;
+use crate::testing::nid;
+
+const NI: NiId = NiId(1);
+const OWN: u8 = 2;
+const PEERS: u32 = 6;
+const NOW: Instant = Instant(1);
+/// Payload that is matched before it is there.
+const LONG_BYTES: u32 = 5000;
+
+/// A shard that takes PUTs, and nothing else.
+struct Shard;
+
+impl PrefetchHints for Shard {}
+
+impl Uplink for Shard {
+    fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, header: &Header) -> Verdict {
+        let is_put = matches!(header.body, Body::Put { .. });
+        if is_put { Verdict::Deliver(span(header.payload_length)) } else { Verdict::Drop }
+    }
+
+    fn received(&mut self, _: Instant, _: RxId, _: Status) {}
+
+    fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+}
+
+fn span(length_bytes: u32) -> Span {
+    let buffer = BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+    Span { buffer, offset_bytes: 0, length_bytes }
+}
+
+/// The head of a message from a host.
+fn head(from: u8, payload_length: u32, body: Body) -> [u8; PREFIX_BYTES + SMALL_HEADER_BYTES] {
+    let mut bytes = [0; PREFIX_BYTES + SMALL_HEADER_BYTES];
+    Prefix::message().encode(bytes.first_chunk_mut().unwrap());
+    let (source, destination) = (ProcessId::lustre(nid(0, from)), ProcessId::lustre(nid(0, OWN)));
+    let header = Header { source, destination, payload_length, body };
+    header.encode_small(bytes[PREFIX_BYTES..].first_chunk_mut().unwrap()).unwrap();
+    bytes
+}
+
+fn put(from: u8, payload_length: u32) -> [u8; PREFIX_BYTES + SMALL_HEADER_BYTES] {
+    let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 6, portal: 7, offset: 0 };
+    head(from, payload_length, body)
+}
+
+/// What became of a HELLO.
+#[derive(PartialEq, Eq, Debug)]
+enum Answer {
+    Taken(ConnId),
+    /// NONE was said.
+    Refused,
+    Closed,
+}
+
+/// A node that is dialled.
+struct Node {
+    sock: Socklnd,
+    closed: Vec<ConnId>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut sock = Socklnd::new(SocklndConfig {
+            shard: ShardId(0),
+            pid: ProcessId::LUSTRE_PID,
+            tunables: SockTunables::DEFAULT,
+            limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4 },
+            seed: 1,
+        });
+        sock.add_ni(SocklndNi {
+            ni: NI,
+            nid: nid(0, OWN),
+            incarnation: 2,
+            conns_per_peer: 2,
+            serving: ShardSet::all(1),
+        });
+        Self { sock, closed: Vec::new() }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.sock.poll_action() {
+            match action {
+                Action::Serve { .. } | Action::Ask { .. } => {}
+                Action::Close { conn } => {
+                    self.sock.closed(NOW, conn, &mut Shard);
+                    self.closed.push(conn);
+                }
+                _ => panic!("{action:?}"),
+            }
+        }
+    }
+
+    /// A dialler at this address says HELLO in the name of a host.
+    fn dial(&mut self, address: u8, name: u8, incarnation: u64, kind: ConnectionType) -> Answer {
+        self.dial_as(address, nid(0, name), incarnation, kind)
+    }
+
+    /// The same in a name of any net.
+    fn dial_as(&mut self, address: u8, name: Nid, incarnation: u64, kind: ConnectionType) -> Answer {
+        let ends =
+            Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
+        let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
+        let mut request = [0; REQUEST_MAX_BYTES];
+        let length = ConnectionRequest { target: nid(0, OWN) }.encode(&mut request);
+        assert_eq!(self.sock.take(NOW, conn, &request[..length], &mut Shard), length);
+        let hello = Hello {
+            version: Version::V3,
+            order: ByteOrder::Little,
+            source: ProcessId::lustre(name),
+            destination: ProcessId::lustre(nid(0, OWN)),
+            source_incarnation: incarnation,
+            destination_incarnation: 0,
+            connection: Some(kind),
+        };
+        let mut bytes = [0; HELLO_MAX_BYTES];
+        let length = hello.encode(&mut bytes).unwrap();
+        assert_eq!(self.sock.take(NOW, conn, &bytes[..length], &mut Shard), length);
+        self.act();
+        let mut said = Vec::new();
+        while let Some(ready) = self.sock.poll_ready() {
+            while let Some(piece) = self.sock.poll_send(NOW, ready) {
+                said.extend_from_slice(piece.head());
+                self.sock.sent(NOW, ready, piece.head().len() as u64, &mut Shard);
+            }
+        }
+        self.act();
+        if said.is_empty() {
+            assert!(self.closed.contains(&conn));
+            return Answer::Closed;
+        }
+        let Ok(Parsed::Whole(answer, _)) = Hello::parse(&said) else { panic!("{said:?}") };
+        assert_eq!(self.closed.contains(&conn), answer.connection.is_none());
+        if answer.connection.is_some() { Answer::Taken(conn) } else { Answer::Refused }
+    }
+
+    fn take(&mut self, address: u8, name: u8, incarnation: u64, kind: ConnectionType) -> ConnId {
+        self.closed.clear();
+        match self.dial(address, name, incarnation, kind) {
+            Answer::Taken(conn) => conn,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    fn count(&self, event: SocklndEvent) -> u64 {
+        self.sock.counters().get(event)
+    }
+}
+
+#[test]
+fn a_connected_peer_loses_neither_name_nor_connections_to_a_dialler_elsewhere() {
+    let mut node = Node::new();
+    node.take(1, 1, 5, ConnectionType::Control);
+    node.take(1, 1, 5, ConnectionType::BulkIn);
+    // In a new life, in the same one, and again.
+    for (incarnation, kind) in
+        [(6, ConnectionType::Control), (5, ConnectionType::BulkOut), (7, ConnectionType::Any)]
+    {
+        node.closed.clear();
+        assert_eq!(node.dial(9, 1, incarnation, kind), Answer::Refused);
+        assert_eq!(node.closed.len(), 1, "its own connection alone");
+    }
+    assert_eq!((node.count(SocklndEvent::Impostor), node.count(SocklndEvent::Restarted)), (3, 0));
+    assert_eq!(node.sock.usage().connections, 2);
+    // At its own address a new life is one: what there was ends, and the dialler comes again.
+    node.closed.clear();
+    assert_eq!(node.dial(1, 1, 6, ConnectionType::Control), Answer::Refused);
+    assert_eq!(node.closed.len(), 3);
+    node.take(1, 1, 6, ConnectionType::Control);
+}
+
+#[test]
+fn who_claims_a_name_of_this_node_or_of_another_net_is_turned_away() {
+    let mut node = Node::new();
+    for name in [Nid::LO, nid(7, 1), "10.0.0.1@o2ib".parse().unwrap(), "9@gni".parse().unwrap()] {
+        assert_eq!(node.dial_as(1, name, 1, ConnectionType::Control), Answer::Closed, "{name}");
+    }
+    assert_eq!(node.count(SocklndEvent::BadHello), 4);
+    // Its own connections come from its own address.
+    assert_eq!(node.dial(1, OWN, 1, ConnectionType::Control), Answer::Refused);
+    assert_eq!(node.count(SocklndEvent::Impostor), 1);
+    node.take(OWN, OWN, 2, ConnectionType::Control);
+    node.take(1, 1, 1, ConnectionType::Control);
+    // None of the others is remembered.
+    assert_eq!(node.sock.usage().peers, 2);
+}
+
+#[test]
+fn a_peer_that_comes_from_its_own_address_ends_those_in_its_name() {
+    for incarnation in [5, 6] {
+        let mut node = Node::new();
+        // As kernel nodes do: a name without a connection may come from anywhere.
+        let strange = [ConnectionType::Control, ConnectionType::BulkIn].map(|kind| node.take(9, 1, 5, kind));
+        node.take(1, 1, incarnation, ConnectionType::Control);
+        assert_eq!(node.closed, strange);
+        assert_eq!(node.count(SocklndEvent::Impostor), 2);
+        assert_eq!(node.sock.usage().connections, 1);
+    }
+}
+
+#[test]
+fn idle_peers_make_room_and_connected_ones_stay() {
+    let mut node = Node::new();
+    let stays = node.take(1, 1, 5, ConnectionType::Control);
+    for name in 10..100 {
+        let conn = node.take(name, name, 5, ConnectionType::Control);
+        node.sock.ended(NOW, conn, &mut Shard);
+        node.act();
+        assert_eq!(node.closed, [conn]);
+    }
+    assert_eq!(node.count(SocklndEvent::PeersFull), 0);
+    let others = (100..99 + PEERS as u8).map(|name| node.take(name, name, 5, ConnectionType::Control));
+    let others: Vec<_> = others.collect();
+    assert_eq!(node.dial(200, 200, 5, ConnectionType::Control), Answer::Closed);
+    assert_eq!(node.count(SocklndEvent::PeersFull), 1);
+    assert!(!node.closed.contains(&stays) && others.iter().all(|conn| !node.closed.contains(conn)));
+}
+
+#[test]
+fn a_connection_whose_bytes_find_no_room_ends_with_its_siblings() {
+    let mut node = Node::new();
+    let conns = [ConnectionType::Control, ConnectionType::BulkIn].map(|kind| node.take(1, 1, 5, kind));
+    let other = node.take(3, 3, 5, ConnectionType::Control);
+    node.sock.overrun(NOW, conns[1], &mut Shard);
+    node.act();
+    assert_eq!(node.closed, conns);
+    assert_eq!((node.count(SocklndEvent::Overrun), node.sock.usage().connections), (1, 1));
+    assert!(!node.closed.contains(&other));
+}
+
+#[test]
+fn what_is_missing_of_a_head_is_known_from_the_handshake_on() {
+    let mut node = Node::new();
+    let ends = Ends { remote: (nid(0, 1).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
+    let greeting = node.sock.accept(NOW, ends, &mut Shard).unwrap();
+    assert_eq!(node.sock.missing_of_head(greeting), None);
+    let conn = node.take(3, 3, 5, ConnectionType::BulkOut);
+    let bytes = head(3, 40, Body::Reply { md: WireHandle::NONE });
+    for from in 0..bytes.len() {
+        assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len() - from));
+        assert_eq!(node.sock.take(NOW, conn, &bytes[from..=from], &mut Shard), 1);
+    }
+    assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Whole(40), None));
+    node.sock.whole(NOW, conn, &mut Shard);
+    // It was dropped.
+    assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Skip(40), None));
+    node.sock.placed(NOW, conn, 40, &mut Shard);
+    assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len()));
+}
+
+/// No entry is matched by a message that is short and not there: it ends with its time.
+#[test]
+fn short_messages_are_matched_once_they_are_whole() {
+    let mut node = Node::new();
+    let push = |length_bytes| {
+        let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 6, portal: 0, offset: 0 };
+        head(3, length_bytes, body)
+    };
+    for (bytes, awaited) in [(put(3, 4095), 4095), (push(5000), 5000), (push(1 << 20), 16 << 10)] {
+        let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
+        node.sock.take(NOW, conn, &bytes, &mut Shard);
+        assert_eq!(node.sock.wants(conn), Wants::Whole(awaited));
+        assert_eq!(node.sock.usage().incoming, 0, "the shard knows nothing of it");
+        node.closed.clear();
+        node.sock.handle_timeout(NOW + SockTunables::DEFAULT.timeout, &mut Shard);
+        node.act();
+        assert_eq!(node.closed, [conn]);
+    }
+    // What is longer has a place at once.
+    let conn = node.take(3, 3, 5, ConnectionType::BulkIn);
+    node.sock.take(NOW, conn, &put(3, 4096), &mut Shard);
+    assert_eq!(node.sock.wants(conn), Wants::Payload(span(4096)));
+}
+
+/// Payload that comes byte by byte is progress, as with kernel nodes: it may go on for ever, and holds up its
+/// own connection alone.
+#[track_caller]
+fn served_beside_dripping(hosts: core::ops::Range<u8>, kinds: &[ConnectionType]) {
+    let mut node = Node::new();
+    let honest = node.take(1, 1, 5, ConnectionType::Control);
+    let mut dripping = Vec::new();
+    for host in hosts {
+        for kind in kinds {
+            let conn = node.take(host, host, 5, *kind);
+            node.sock.take(NOW, conn, &put(host, LONG_BYTES), &mut Shard);
+            dripping.push(conn);
+        }
+    }
+    let serve = |node: &mut Node, now| {
+        let head = put(1, 8);
+        assert_eq!(node.sock.take(now, honest, &head, &mut Shard), head.len());
+        assert_eq!(node.sock.wants(honest), Wants::Whole(8));
+        node.sock.whole(now, honest, &mut Shard);
+        assert_eq!(node.sock.wants(honest), Wants::Payload(span(8)));
+        node.sock.placed(now, honest, 8, &mut Shard);
+        assert_eq!(node.sock.wants(honest), Wants::Head);
+    };
+    let mut now = NOW;
+    for left in (LONG_BYTES - 100..LONG_BYTES).rev() {
+        now = now + SockTunables::DEFAULT.timeout * 9 / 10;
+        for conn in &dripping {
+            assert!(matches!(node.sock.wants(*conn), Wants::Payload(span) if span.length_bytes == left + 1));
+            node.sock.placed(now, *conn, 1, &mut Shard);
+        }
+        node.sock.handle_timeout(now, &mut Shard);
+        serve(&mut node, now);
+        assert_eq!(node.sock.usage().incoming as usize, dripping.len());
+    }
+    // They stop.
+    now = now + SockTunables::DEFAULT.timeout;
+    node.closed.clear();
+    node.sock.handle_timeout(now, &mut Shard);
+    node.act();
+    node.closed.sort_unstable();
+    assert_eq!((node.closed.as_slice(), node.sock.usage().incoming), (dripping.as_slice(), 0));
+    serve(&mut node, now);
+}
+
+#[test]
+fn one_peer_that_drips_on_all_its_connections_holds_up_no_other_peer() {
+    use ConnectionType::{Any, BulkIn, BulkOut, Control};
+    served_beside_dripping(10..11, &[Control, BulkIn, BulkIn, BulkOut, BulkOut, Any, Any]);
+}
+
+#[test]
+fn peers_that_drip_on_one_connection_each_hold_up_no_other_peer() {
+    served_beside_dripping(10..9 + PEERS as u8, &[ConnectionType::BulkIn]);
+}

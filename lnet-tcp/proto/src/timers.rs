@@ -1,0 +1,217 @@
+//! What happens after some time (LNet `socklnd_cb.c: ksocknal_check_peer_timeouts`).
+
+use core::time::Duration;
+
+use lnet_core::collections::NONE;
+use lnet_core::lnd::{Cause, Path, PathReport, Status, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::socklnd::{ConnectionType, Version};
+
+use super::connection::{Connection, Phase, Reading, Silence};
+use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
+
+/// Keepalives are so far apart at least.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its
+/// path counts as silent, at most: half of the time after which the stream is given up. TCP has sent again
+/// three times by then, and a node that is not scheduled for a second is not silent.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// How often a silent path is reported, and a stream asked whether the peer has what was sent, at least. So a
+/// silent path is known after 2 s.
+const SILENCE_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Socklnd {
+    /// Ends what takes too long, dials again, keeps connections alive.
+    pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        while let Some(due) = self.timers.pop_due(now) {
+            match due.checked_sub(self.config.limits.connections) {
+                None => self.connection_due(now, due, up),
+                Some(peer) => self.peer_due(now, peer),
+            }
+        }
+    }
+
+    fn connection_due(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let Some(connection) = self.connections.get(slot) else { return };
+        let handshake_deadline = connection.handshake_deadline;
+        match connection.phase {
+            Phase::Established => self.established_due(now, slot, up),
+            Phase::Closed => {}
+            _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
+            Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, up),
+            Phase::Accepted | Phase::Requested | Phase::Closing => {
+                self.counters.add(SocklndEvent::HandshakeTimeout);
+                self.close(now, slot, up);
+            }
+        }
+    }
+
+    fn established_due(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let (timeout, keepalive) = (self.config.tunables.timeout, self.config.tunables.keepalive);
+        let connection = &self.connections[slot];
+        let stall = connection.stalls_at(timeout);
+        #[cfg(feature = "sabotage")]
+        let stall = stall.filter(|_| !self.sabotage.stall_unnoticed || !connection.is_within_message());
+        if stall.is_some_and(|at| at <= now) {
+            return self.give_up(now, slot, Silence::TakesNothing, up);
+        }
+        let mut keepalive_at = None;
+        if keepalive != Duration::ZERO && self.carries_keepalives(slot) {
+            let peer = self.connections[slot].peer;
+            let quiet_until = self.moved_at(peer) + keepalive;
+            let at = quiet_until.max(self.peers[peer].keepalive_at + KEEPALIVE_INTERVAL);
+            keepalive_at = Some(at);
+            if at <= now {
+                self.peers[peer].keepalive_at = now;
+                self.connections[slot].wants_keepalive = true;
+                self.ready.add(&mut self.connections, slot);
+                keepalive_at = Some(now + KEEPALIVE_INTERVAL);
+            }
+        }
+        let silent_at = self.look_for_silence(now, slot);
+        if let Some(at) = lnet_core::time::earliest([stall, keepalive_at, silent_at]) {
+            self.set_timer(Timer::Connection(slot), at);
+        }
+    }
+
+    /// Whether keepalives of a peer may leave by a connection.
+    fn carries_keepalives(&self, slot: u32) -> bool {
+        let connection = &self.connections[slot];
+        let has_bulk_in = self.peers[connection.peer].count(ConnectionType::BulkIn) != 0;
+        let carrier = if has_bulk_in { ConnectionType::BulkIn } else { ConnectionType::Control };
+        connection.kind == carrier && connection.version >= Version::V3
+    }
+
+    /// When something last arrived from a peer, or TCP took something for it, on any connection.
+    fn moved_at(&self, peer: u32) -> Instant {
+        let connections = self.peers[peer].connections.iter(&self.connections);
+        let times = connections.map(|(_, connection)| connection.received_at.max(connection.sent_at));
+        times.max().unwrap_or(Instant(0))
+    }
+
+    /// When something last arrived from the peer of a connection, on any.
+    fn last_received_at(&self, slot: u32) -> Instant {
+        let siblings = self.peers[self.connections[slot].peer].connections.iter(&self.connections);
+        siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
+    }
+
+    fn silence(&self) -> Duration {
+        SILENCE.min(self.config.tunables.timeout / 2)
+    }
+
+    fn silence_interval(&self) -> Duration {
+        SILENCE_INTERVAL.min(self.config.tunables.timeout / 4)
+    }
+
+    /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages
+    /// take another one long before this stalls. When to look again.
+    fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
+        let connection = &self.connections[slot];
+        if connection.polled_bytes == connection.acknowledged_bytes {
+            return None;
+        }
+        // A peer that has no room for this message, and answers by other connections, is not silent.
+        let received_at = self.last_received_at(slot);
+        let connection = &self.connections[slot];
+        let is_sending = connection.polled_bytes != connection.sent_bytes;
+        let silent_at = connection.sent_at.max(received_at) + self.silence();
+        if is_sending && now >= silent_at {
+            self.report_silence(slot, Silence::TakesNothing);
+        } else if now >= received_at + self.silence_interval() {
+            // TCP takes small messages for a long time that reach nothing.
+            self.actions.push_back(Action::Ask { conn: ConnId(slot) });
+        } else if connection.silence == Some(Silence::AcknowledgesNothing) {
+            self.end_silence(slot);
+        }
+        let next = now + self.silence_interval();
+        Some(if is_sending && now < silent_at { next.min(silent_at) } else { next })
+    }
+
+    /// So many bytes that were sent on a connection are not known to have reached the peer's system, as
+    /// [`Action::Ask`] wanted to know.
+    pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
+        let connection = self.connections.get_mut(conn.0);
+        let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };
+        let acknowledged_bytes = connection.sent_bytes.saturating_sub(bytes);
+        if acknowledged_bytes > connection.acknowledged_bytes {
+            (connection.acknowledged_bytes, connection.acknowledged_at) = (acknowledged_bytes, now);
+            if connection.silence == Some(Silence::AcknowledgesNothing) {
+                self.end_silence(conn.0);
+            }
+            return;
+        }
+        let waits_since = connection.acknowledged_at;
+        if now >= waits_since + self.config.tunables.timeout {
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.stall_unnoticed {
+                return;
+            }
+            self.give_up(now, conn.0, Silence::AcknowledgesNothing, up);
+        } else if now >= waits_since.max(self.last_received_at(conn.0)) + self.silence() {
+            self.report_silence(conn.0, Silence::AcknowledgesNothing);
+        }
+    }
+
+    /// Ends all connections of a peer since one has made no progress for too long. Messages take another path
+    /// before the dial that follows shows whether this one works.
+    fn give_up(&mut self, now: Instant, slot: u32, why: Silence, up: &mut impl Uplink) {
+        self.counters.add(SocklndEvent::Stalled);
+        self.report_silence(slot, why);
+        self.close_siblings(now, slot, up);
+    }
+
+    fn report_silence(&mut self, slot: u32, why: Silence) {
+        let connection = &mut self.connections[slot];
+        connection.silence = Some(why);
+        let peer = &self.peers[connection.peer];
+        self.reports.push_back((Path { ni: peer.ni, peer: peer.nid }, PathReport::Silent));
+    }
+
+    /// Bytes of a connection move again.
+    #[cold]
+    pub(super) fn end_silence(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot];
+        connection.silence = None;
+        if let Some(peer) = self.peers.get(connection.peer) {
+            let path = Path { ni: peer.ni, peer: peer.nid };
+            self.reports.push_back((path, PathReport::Answers { round_trip: None }));
+        }
+    }
+
+    /// When a connection that has begun to send is to be looked at.
+    pub(super) fn watch_sending(&mut self, now: Instant, slot: u32) {
+        let at = now + self.silence_interval();
+        self.set_timer(Timer::Connection(slot), at);
+    }
+
+    fn peer_due(&mut self, now: Instant, slot: u32) {
+        loop {
+            let Some(peer) = self.peers.get_mut(slot) else { return };
+            let first = peer.queue.first();
+            if first == NONE || self.items[first].deadline > now {
+                break;
+            }
+            peer.queue.remove(&mut self.items, first);
+            let tx = self.items.remove(first).transmit.tx;
+            self.ended.push_back((tx, Status::NeverSent(Cause::Timeout)));
+        }
+        self.settle(now, slot);
+    }
+}
+
+impl Connection {
+    /// Whether a message has begun to arrive, and waits for nothing but its own bytes.
+    pub(super) const fn is_within_message(&self) -> bool {
+        self.input_bytes != 0
+            || matches!(self.reading, Reading::Short(_) | Reading::Payload { .. } | Reading::Skip { .. })
+    }
+
+    /// When it has made no progress for too long, if it is to make some.
+    fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
+        let sends = self.polled_bytes != self.sent_bytes;
+        let received = self.is_within_message().then(|| self.received_at + timeout);
+        let sent = sends.then(|| self.sent_at + timeout);
+        lnet_core::time::earliest([received, sent])
+    }
+}

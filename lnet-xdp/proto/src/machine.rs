@@ -1,0 +1,479 @@
+//! [`Xfer`]: the three owners together, and what concerns more than one of them.
+
+use core::time::Duration;
+
+use lnet_core::collections::NONE;
+use lnet_core::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
+use lnet_core::time::{Instant, earliest};
+use lnet_wire::frame::Kind;
+use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Header, Nid};
+
+use super::config::XferConfig;
+use super::local::SWEEP_INTERVAL;
+use super::receiving::{Call, Receiving, Writing};
+use super::sending::{self, Sending, Unread};
+use super::sessions::{Address, Opened, Path, PeerIncarnation, Sessions};
+use super::stats::{XferCounters, XferDrop, XferUsage};
+use super::{Action, Arrived, Bundled, Outgoing, Replay};
+
+/// The transfer protocol of one shard. See the [module](super) for the order of calls.
+pub struct Xfer {
+    pub(super) sessions: Sessions,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+}
+
+impl Xfer {
+    /// Allocates all that it will ever use.
+    #[must_use]
+    pub fn new(config: XferConfig) -> Self {
+        Self {
+            sending: Sending::new(&config.limits, config.shard.0),
+            receiving: Receiving::new(&config),
+            sessions: Sessions::new(config),
+        }
+    }
+
+    /// Switches bugs on.
+    #[cfg(feature = "sabotage")]
+    pub const fn sabotage(&mut self, sabotage: super::Sabotage) {
+        self.sessions.local.sabotage = sabotage;
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counters(&self) -> &XferCounters {
+        &self.sessions.local.counters
+    }
+
+    /// What is in use at this moment.
+    #[must_use]
+    pub fn usage(&self) -> XferUsage {
+        let Self { sessions, sending, receiving } = self;
+        XferUsage {
+            messages: sending.messages.used_count(),
+            incoming: receiving.arrivals.used_count(),
+            partials: receiving.maps.used_count(),
+            frames: sending.items.used_count(),
+            buffered: receiving.buffer.count(),
+            peers: sessions.peers.used_count(),
+            send_streams: sending.streams.used_count(),
+            receive_streams: receiving.streams.used_count(),
+        }
+    }
+
+    /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
+    ///
+    /// # Errors
+    /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
+    pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
+        self.sessions.local.now = now;
+        if self.sending.messages.is_full() {
+            return Err(Full(transmit.tx));
+        }
+        let path = self.sessions.acquire(transmit.ni, &transmit.next_hop).ok_or(Full(transmit.tx))?;
+        if self.sessions.paths[path].peer == NONE {
+            self.resume_path(path);
+        }
+        self.sending.submit(transmit, path, &mut self.sessions);
+        Ok(())
+    }
+
+    /// Goes on with the session that was saved when a path, or its peer, made room.
+    #[cold]
+    fn resume_path(&mut self, path: u32) {
+        let Path { ni, nid, asking, .. } = self.sessions.paths[path];
+        if asking.is_some() {
+            return;
+        }
+        let Some(resumable) = self.sessions.resumable(path) else { return };
+        let known = PeerIncarnation::find(&self.sessions.peers, resumable.incarnation);
+        // Without room for it the path asks, and waits.
+        let peer = known.or_else(|| self.new_peer(resumable.incarnation, (ni, nid)).ok());
+        if let Some(peer) = peer {
+            self.sessions.resume((path, peer), resumable);
+        }
+    }
+
+    /// The next frame to be sent; the driver has room for one of the largest size.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        self.sessions.local.now = now;
+        if let Some(reply) = self.sessions.poll_reply() {
+            return Some(reply);
+        }
+        if let Some(mut frame) = self.sending.poll(&mut self.sessions) {
+            frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to);
+            return Some(frame);
+        }
+        // What has no path has asked for one.
+        self.sessions.poll_reply().or_else(|| self.receiving.poll_ack(&mut self.sessions))
+    }
+
+    /// Whether [`Xfer::poll_transmit`] may have a frame.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        self.sessions.has_reply() || self.sending.is_ready() || !self.receiving.acks.is_empty()
+    }
+
+    /// The message that the frame begins with which [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has none.
+    #[must_use]
+    pub fn polled(&self) -> &Transmit {
+        &self.sending.polled(0).transmit
+    }
+
+    /// Message `index` behind the first one of the frame that [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has fewer.
+    #[must_use]
+    pub fn bundled(&self, index: u8) -> Bundled {
+        let message = self.sending.polled(1 + usize::from(index));
+        Bundled {
+            id_delta: (message.id - self.sending.polled(0).id) as u16,
+            lnet: message.transmit.header,
+            payload: message.transmit.payload,
+        }
+    }
+
+    /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
+    ///
+    /// # Panics
+    /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
+    pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
+        self.sessions.local.now = now;
+        assert!(self.receiving.writing.is_none(), "the driver has not said that it has written");
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        let outcome = match frame.header.kind {
+            Kind::Hello => self.sessions.hello(frame),
+            Kind::Welcome => self.welcome(frame, up),
+            Kind::Reset => self.reset(frame, up),
+            Kind::Ack => self.lone_ack(frame, up),
+            Kind::Data
+            | Kind::Deferred
+            | Kind::Pull
+            | Kind::Discard
+            | Kind::Ping
+            | Kind::Gone
+            | Kind::Lost => self.numbered(frame, up),
+        };
+        outcome.unwrap_or_else(|reason| {
+            self.sessions.local.counters.count_drop(reason);
+            Action::Drop(reason)
+        })
+    }
+
+    #[inline(always)]
+    fn numbered(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let now = self.sessions.local.now;
+        let address = frame.address();
+        let stream = match self.receiving.admit(frame, &mut self.sessions)? {
+            Some(stream) => stream,
+            None => {
+                self.receiving.may_open(frame, &self.sessions)?;
+                let peer = match self.sessions.sender(frame) {
+                    Some(peer) => peer,
+                    None => self.new_peer(frame.transfer.incarnation, address)?,
+                };
+                let stream = self.receiving.open(now, frame, peer);
+                self.speaks_from(peer, address);
+                stream
+            }
+        };
+        if self.receiving.streams[stream].address != address {
+            self.speaks_from(self.receiving.streams[stream].peer, address);
+        }
+        self.receiving.received_from(stream, address, &mut self.sessions);
+        if let Some(ack) = frame.transfer.ack {
+            let (peer, shard) = (self.receiving.streams[stream].peer, frame.transfer.shard);
+            self.sending.unread = Some(Unread { at: now, peer, shard, ack });
+        }
+        let (receiving, mut call) = self.split(up);
+        receiving.numbered(stream, frame, &mut call)
+    }
+
+    /// A stream of a peer begins at an address, or goes on from there.
+    fn speaks_from(&mut self, peer: u32, address: Address) {
+        let Self { sessions, sending, receiving } = self;
+        sessions.lives_now_at(peer, address, |peer| !sending.is_idle(peer) || !receiving.is_idle(peer));
+    }
+
+    /// Takes in a further message of a frame whose first one was not dropped; `id_delta` is what its record
+    /// says.
+    pub fn receive_record(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        id_delta: u16,
+        lnet: &Header,
+        up: &mut impl Uplink,
+    ) -> Action {
+        self.sessions.local.now = now;
+        let Self { sessions, sending, receiving } = self;
+        receiving.take_record((frame, id_delta), lnet, &mut Call { sessions, sending, up })
+    }
+
+    /// A frame with several messages is dealt with.
+    pub fn end_bundle(&mut self, now: Instant, frame: &Arrived<'_>) {
+        self.sessions.local.now = now;
+        self.receiving.end_bundle(frame, &mut self.sessions);
+    }
+
+    /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
+    ///
+    /// # Panics
+    /// If it is not to.
+    #[inline]
+    #[must_use]
+    pub fn destination(&self) -> &Span {
+        let Some(Writing { span, .. }) = &self.receiving.writing else { panic!("nothing is to be written") };
+        span
+    }
+
+    /// The driver has copied what [`Action::Write`] told it to copy.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub fn written(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
+        let (receiving, mut call) = self.split(up);
+        receiving.written(&mut call);
+    }
+
+    /// What becomes of a frame that the driver keeps.
+    pub fn poll_replay(&mut self) -> Option<Replay> {
+        self.receiving.buffer.poll()
+    }
+
+    /// Goes on with a message that the shard has delayed.
+    ///
+    /// # Panics
+    /// If it was not delayed, or `verdict` is to delay it again.
+    pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
+        let (receiving, mut call) = self.split(up);
+        receiving.resume(rx, verdict, &mut call);
+    }
+
+    fn lone_ack(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let peer = self.sessions.sender(frame).ok_or(XferDrop::BadAck)?;
+        let is_ours = self.sessions.has_given(peer, frame);
+        let ack = frame.transfer.ack.as_ref().filter(|_| is_ours).ok_or(XferDrop::BadAck)?;
+        self.sessions.acknowledged_from(peer, frame);
+        self.sending.acknowledged(
+            (peer, frame.transfer.shard),
+            ack,
+            &mut sending::Call { sessions: &mut self.sessions, up },
+        );
+        Ok(Action::Done)
+    }
+
+    /// A question is answered.
+    fn welcome(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let (path, handshake) = self.sessions.answer(frame)?;
+        let peer = match self.sessions.sender(frame) {
+            Some(peer) => peer,
+            None => self.new_peer(frame.transfer.incarnation, frame.address())?,
+        };
+        let Opened { former, is_resteered } = self.sessions.open((path, peer), handshake, frame, up);
+        if former != NONE && former != peer && !self.sessions.has_session(former) {
+            self.end_peer(former, &frame.from, up);
+        }
+        if is_resteered {
+            self.sending.steer_again(peer, &mut sending::Call { sessions: &mut self.sessions, up });
+        }
+        self.sending.go_on_with_peer(peer, &mut self.sessions);
+        Ok(Action::Done)
+    }
+
+    /// A peer does not know the session that it was shown.
+    fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let path = self
+            .sessions
+            .paths
+            .with_token(&frame.from, frame.transfer.session)
+            .ok_or(XferDrop::UnknownSession)?;
+        let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
+        if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
+            self.end_peer(peer, &nid, up);
+            return Ok(Action::Done);
+        }
+        // It lives, and has forgotten this shard: what is under way was not taken.
+        self.sessions.paths[path].session = None;
+        self.sessions.ask(path);
+        self.sending.lose_all_of_peer(peer);
+        Ok(Action::Done)
+    }
+
+    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
+    /// the new one. What came from it ends as well, unless its last frame came from another address than the
+    /// one that has told: it may have lost that only.
+    fn end_peer(&mut self, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        sessions.local.counters.peers_restarted += 1;
+        up.restarted(told_by);
+        sessions.paths.forget_peer(peer);
+        sending.end_peer(peer, &mut sending::Call { sessions, up });
+        if sessions.peers[peer].address.1 != *told_by {
+            return;
+        }
+        receiving.end_peer(peer, Cause::Reset, &mut Call { sessions, sending, up });
+        sessions.remember_over(sessions.peers[peer].incarnation);
+        self.forget_peer(peer);
+    }
+
+    /// The receiving side, and what its calls work with.
+    #[inline(always)]
+    const fn split<'a, U>(&'a mut self, up: &'a mut U) -> (&'a mut Receiving, Call<'a, U>) {
+        let Self { sessions, sending, receiving } = self;
+        (receiving, Call { sessions, sending, up })
+    }
+
+    /// Makes a peer; one that is idle makes room.
+    fn new_peer(&mut self, incarnation: u64, address: Address) -> Result<u32, XferDrop> {
+        let now = self.sessions.local.now;
+        if self.sessions.peers.is_full() {
+            let is_idle = |peer| self.sending.is_idle(peer) && self.receiving.is_idle(peer);
+            let Sessions { peers, hand, .. } = &mut self.sessions;
+            let oldest = PeerIncarnation::oldest(peers, hand, is_idle).ok_or(XferDrop::PeersFull)?;
+            self.sessions.save_all(oldest);
+            self.forget_peer(oldest);
+        }
+        let new = PeerIncarnation::new(now, incarnation, address);
+        let peer = self.sessions.peers.insert(new).ok_or(XferDrop::PeersFull)?;
+        self.sending.begin_peer(peer);
+        Ok(peer)
+    }
+
+    /// Forgets a peer that is idle.
+    fn forget_peer(&mut self, peer: u32) {
+        self.sending.forget_peer(peer);
+        self.sessions.paths.forget_peer(peer);
+        self.sessions.peers.remove(peer);
+    }
+
+    /// Other policies hold from now on; all shards of the node get the same. Peers ask for new sessions.
+    pub fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+        if self.sessions.set_policies(policies) {
+            self.receiving.examine_anew();
+        }
+    }
+
+    /// A message ends after this time from now on, and none that is under way takes longer; see
+    /// [`XferTimes::message`](super::XferTimes::message). Silent senders are remembered as if it had never
+    /// been lowered.
+    pub fn set_message_timeout(&mut self, now: Instant, timeout: Duration) {
+        let local = &mut self.sessions.local;
+        if local.times.message == timeout {
+            return;
+        }
+        local.times.message = timeout;
+        local.patience_max = local.patience_max.max(timeout);
+        self.sending.end_by(now + timeout);
+        if let Some(deadline) = self.sending.next_deadline() {
+            local.set_timer(deadline);
+        }
+    }
+
+    /// What the shard can take at once has changed, in bytes of frames: peers learn it with acknowledgements.
+    pub const fn set_receive_bytes(&mut self, bytes: u32) {
+        self.receiving.receive_bytes = bytes;
+    }
+
+    /// The NID of an interface that there is.
+    #[inline]
+    #[must_use]
+    pub fn nid_of(&self, ni: NiId) -> Option<&Nid> {
+        self.sessions.nid_of(ni)
+    }
+
+    /// Makes all acknowledgements that wait due at once: before an interface goes by which some of them do.
+    pub fn acknowledge_now(&mut self, now: Instant) {
+        self.sessions.local.now = now;
+        self.receiving.acknowledge_now(&mut self.sessions);
+    }
+
+    /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known;
+    /// others end. So do those that arrive from a peer that nothing leads to any more. The peer's windows
+    /// stay, so that what it sends again by any path is recognised, also when the interface has come back.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
+        let Self { sessions, sending, receiving } = self;
+        sending.catch_up(&mut sending::Call { sessions, up });
+        sessions.remove_interface(ni);
+        for peer in 0..sessions.peers.capacity() {
+            if sessions.peers.get(peer).is_some() {
+                let address = sessions.move_peer(peer, ni, up);
+                receiving.move_peer(peer, ni, address, &mut Call { sessions, sending, up });
+            }
+        }
+        sending.remove_interface(ni, &mut sending::Call { sessions, up });
+        sessions.paths.remove_interface(ni);
+    }
+
+    /// An interface does not send any more: messages that only it carried end.
+    pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        self.sending.fail_interface(ni, cause, &mut sending::Call { sessions: &mut self.sessions, up });
+    }
+
+    /// When [`Xfer::handle_timeout`] may have something to do.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        if self.sending.unread.is_some() { Some(Instant(0)) } else { self.sessions.local.timer }
+    }
+
+    /// Does what is due.
+    #[inline]
+    pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        if self.sessions.local.timer.is_some_and(|timer| timer <= now) {
+            self.run_timers(up);
+        }
+    }
+
+    fn run_timers(&mut self, up: &mut impl Uplink) {
+        let now = self.sessions.local.now;
+        let Self { sessions, sending, receiving } = self;
+        sessions.local.timer = None;
+        receiving.end_buffered(&mut Call { sessions, sending, up });
+        sending.end_messages(&mut sending::Call { sessions, up });
+        while let Some(path) = sessions.paths.pop_asked(now) {
+            let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
+            if sessions.ask_again(path, is_in_use, up) {
+                sending.dispatch_waiting(path, sessions);
+            }
+        }
+        if core::mem::take(&mut sessions.local.starved) {
+            sending.try_again(sessions);
+        }
+        let next_sent = sending.follow_streams(&mut sending::Call { sessions, up });
+        let next_received = receiving.follow_streams(sessions);
+        if sessions.local.sweep_at <= now {
+            sessions.local.sweep_at = now + SWEEP_INTERVAL;
+            receiving.sweep(&mut Call { sessions, sending, up });
+            let patience = sessions.local.times.message;
+            sending
+                .sweep(|from| receiving.is_silent(now, from, patience), &mut sending::Call { sessions, up });
+        }
+        let sweeps = receiving.streams.used_count() != 0
+            || sending.messages.used_count() != 0
+            || sending.items.used_count() != 0;
+        let next_sweep = sweeps.then_some(sessions.local.sweep_at);
+        let next_buffered = receiving.buffer.first().map(|(_, _, until)| until);
+        let next_deadline = sending.next_deadline();
+        let next_asked = sessions.paths.next_asked();
+        let next = earliest([next_sent, next_received, next_sweep, next_deadline, next_buffered, next_asked]);
+        if let Some(next) = next {
+            sessions.local.set_timer(next);
+        }
+    }
+}

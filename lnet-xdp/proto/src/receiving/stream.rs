@@ -1,0 +1,93 @@
+//! Receive streams: what this shard receives from one shard of a peer.
+
+use lnet_core::collections::{Link, List, linked};
+use lnet_core::time::Instant;
+use lnet_wire::Nid;
+
+use super::arrivals::OfStream;
+use super::window::FramesSeen;
+use crate::sessions::Address;
+
+pub(crate) struct ReceiveStream {
+    pub(crate) peer: u32,
+    /// The peer's shard.
+    pub(crate) shard: u8,
+    /// The token that it showed last.
+    pub(crate) token: u64,
+    /// Whether that was found good under the policies of now.
+    pub(crate) is_examined: bool,
+    /// Whether its window has begun: with the first frame that carries an id of the sender's.
+    pub(crate) window_begun: bool,
+    /// `None` until a frame was dealt with.
+    pub(crate) frames: Option<FramesSeen>,
+    /// Frames too far below the highest to be told with it, to be acknowledged on their own.
+    pub(crate) late: Option<FramesSeen>,
+    /// What is new is acknowledged with the next frame, at this time at the latest.
+    pub(crate) ack_at: Option<Instant>,
+    /// Frames since the last acknowledgement.
+    pub(crate) unacknowledged: u32,
+    /// The lowest number of these.
+    pub(crate) unacknowledged_from: u32,
+    /// Whether its last frame is all that its sender waits for: a PUT that asks for no ACK and has no other
+    /// message before it.
+    pub(crate) is_awaited: bool,
+    /// Where its last frame came from.
+    pub(crate) address: Address,
+    /// Where it was opened: whose share of the table it takes.
+    pub(crate) opened_at: Nid,
+    pub(crate) seen_at: Instant,
+    pub(crate) arriving: List<OfStream>,
+    /// How many these are, and how many of them have a map.
+    pub(crate) arriving_count: u32,
+    pub(crate) partial_count: u32,
+    pub(crate) busy: Link,
+    pub(crate) acks: Link,
+    pub(crate) recent: Link,
+}
+
+/// Marks streams whose acknowledgement is due.
+pub(crate) struct Acks;
+/// Marks the order in which streams had their last frames.
+pub(crate) struct Recent;
+
+/// Marks streams that have received of late.
+pub(crate) struct Busy;
+
+linked!(ReceiveStream, Busy, busy);
+linked!(ReceiveStream, Acks, acks);
+linked!(ReceiveStream, Recent, recent);
+
+impl ReceiveStream {
+    pub(crate) fn new((peer, shard): (u32, u8), token: u64, address: Address, now: Instant) -> Self {
+        Self {
+            peer,
+            shard,
+            token,
+            is_examined: true,
+            window_begun: false,
+            frames: None,
+            late: None,
+            ack_at: None,
+            unacknowledged: 0,
+            unacknowledged_from: 0,
+            is_awaited: false,
+            address,
+            opened_at: address.1,
+            seen_at: now,
+            arriving: List::new(),
+            arriving_count: 0,
+            partial_count: 0,
+            busy: Link::UNLINKED,
+            acks: Link::UNLINKED,
+            recent: Link::UNLINKED,
+        }
+    }
+
+    /// Whether an acknowledgement with this frame as the highest one would not tell any more of one that is
+    /// still to be acknowledged.
+    #[inline]
+    pub(crate) const fn would_hide(&self, number: u32) -> bool {
+        let distance = number.wrapping_sub(self.unacknowledged_from);
+        self.unacknowledged != 0 && distance > 64 && distance < 1 << 31
+    }
+}

@@ -1,0 +1,326 @@
+//! Messages and control frames become frames.
+
+use lnet_core::collections::{Link, NONE};
+use lnet_core::lnd::Span;
+use lnet_core::time::Instant;
+use lnet_wire::frame::{
+    FIRST_HEADERS_BYTES, FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, RECORD_BYTES, Transfer,
+};
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::steer::SteerKey;
+
+use super::Sending;
+use super::congestion::frame_cost;
+use super::item::{Cargo, SentItem};
+use super::message::Stage;
+use crate::sessions::Sessions;
+use crate::{BUNDLE_MAX, Content, Control, Outgoing};
+
+/// Payload of a message that may share a frame with others.
+pub(crate) const BUNDLED_BYTES_MAX: u32 = 1024;
+/// Fragments of messages that were begun before the queue has its turn.
+const TURN_FRAGMENTS: u32 = 4;
+/// Messages of several frames that are begun at once.
+const BEGUN_MAX: u32 = 4;
+
+/// Bytes before the payload of a first fragment.
+pub(crate) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
+
+impl Sending {
+    /// The next numbered frame to be sent; an acknowledgement may be added to it.
+    pub(crate) fn poll(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
+        while let Some(stream) = self.ready.pop_front(&mut self.streams) {
+            let frame = self.next_frame(stream, sessions);
+            if frame.is_some() {
+                self.go_on(stream);
+                self.polled_to = (self.streams[stream].peer, self.streams[stream].shard);
+                return frame;
+            }
+        }
+        None
+    }
+
+    /// The next frame of a stream, if it has one that may be sent now.
+    fn next_frame(&mut self, slot: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+        let now = sessions.local.now;
+        let pending = self.streams[slot].pending.first();
+        if pending != NONE {
+            let Cargo::Fragment { message, offset, length } = self.items[pending].cargo else {
+                return self.control_frame(slot, pending, sessions);
+            };
+            let own = self.messages[message].path;
+            let path = self.find_path(slot, own, sessions)?;
+            let room = self.room_bytes(slot, sessions.datagram_max(path), (offset, length))?;
+            if room < length && !self.split(slot, pending, room) {
+                self.is_short_of_items = true;
+                return None;
+            }
+            return self.message_frame(slot, pending, path, sessions);
+        }
+        if self.free_items() == 0 {
+            self.is_short_of_items = true;
+            return None;
+        }
+        let message = self.next_message(slot, sessions)?;
+        let offset = self.messages[message].next_offset;
+        let rest = self.messages[message].total_bytes() - offset;
+        let path = self.find_path(slot, self.messages[message].path, sessions)?;
+        let length = self.room_bytes(slot, sessions.datagram_max(path), (offset, rest))?;
+        let item = self.cut(message, offset, length);
+        let stream = &mut self.streams[slot];
+        stream.owes(now);
+        stream.pending.push_front(&mut self.items, item);
+        self.message_frame(slot, item, path, sessions)
+    }
+
+    /// Sent items that fragments may still have.
+    #[inline]
+    pub(crate) fn free_items(&self) -> u32 {
+        let fragments = self.items.used_count() - self.control_count;
+        (self.items.capacity() - self.items_reserved).saturating_sub(fragments)
+    }
+
+    /// The message whose turn it is: of those begun, several fragments for each of the queue.
+    fn next_message(&self, slot: u32, sessions: &Sessions) -> Option<u32> {
+        let stream = &self.streams[slot];
+        let (begun, queued) = (stream.begun.first(), stream.queue.first());
+        let Some(message) = self.messages.get(queued) else { return (begun != NONE).then_some(begun) };
+        let fits = || message.total_bytes() <= sessions.datagram_max(message.path) - HEADERS_BYTES;
+        let queue_first =
+            begun == NONE || (stream.turn >= TURN_FRAGMENTS && (stream.begun_count < BEGUN_MAX || fits()));
+        Some(if queue_first { queued } else { begun })
+    }
+
+    /// How much of `length` bytes at `offset` of a message one frame takes in a datagram of `limit` bytes;
+    /// `None` if the window is full.
+    fn room_bytes(&self, stream: u32, limit: u32, (offset, length): (u32, u32)) -> Option<u32> {
+        let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
+        let room = limit - headers;
+        let stream = &self.streams[stream];
+        let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
+        let cost = frame_cost(headers + taken);
+        (stream.has_room_for(cost) || stream.in_flight_bytes == 0 || stream.probes_due != 0).then_some(taken)
+    }
+
+    /// Takes the next fragment of a message.
+    fn cut(&mut self, slot: u32, offset: u32, length: u32) -> u32 {
+        let cargo = Cargo::Fragment { message: slot, offset, length };
+        let item = self.new_item(cargo).unwrap_or_else(|| unreachable!("there was room"));
+        self.unqueue(slot);
+        let message = &mut self.messages[slot];
+        let stream = &mut self.streams[message.stream];
+        stream.turn = if message.begun { stream.turn + 1 } else { 0 };
+        message.next_offset += length;
+        message.begun = true;
+        message.open_frames += 1;
+        if message.is_cut() {
+            message.stage = Stage::Sent;
+        } else {
+            stream.begun.push_back(&mut self.messages, slot);
+            stream.begun_count += 1;
+        }
+        item
+    }
+
+    pub(crate) fn new_item(&mut self, cargo: Cargo) -> Option<u32> {
+        self.items
+            .insert(SentItem {
+                cargo,
+                number: 0,
+                sent_at: Instant(0),
+                overtaken_at: None,
+                cost_bytes: 0,
+                path: NONE,
+                sends: 0,
+                link: Link::UNLINKED,
+            })
+            .ok()
+    }
+
+    /// Leaves the first `room` bytes of a pending fragment in it; the rest becomes another one.
+    fn split(&mut self, stream: u32, item: u32, room: u32) -> bool {
+        let Cargo::Fragment { message, offset, length } = self.items[item].cargo else {
+            unreachable!("only fragments are split")
+        };
+        let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
+        // Of any that is free: what was begun by a longer path has to go on.
+        let Some(rest) = self.new_item(cargo) else { return false };
+        self.items[rest].sends = self.items[item].sends;
+        self.items[item].cargo = Cargo::Fragment { message, offset, length: room };
+        self.messages[message].open_frames += 1;
+        let pending = &mut self.streams[stream].pending;
+        pending.remove(&mut self.items, item);
+        pending.push_front(&mut self.items, rest);
+        pending.push_front(&mut self.items, item);
+        true
+    }
+
+    /// The frame of the first pending item, which becomes an outstanding one.
+    fn message_frame(
+        &mut self,
+        stream: u32,
+        item: u32,
+        path: u32,
+        sessions: &mut Sessions,
+    ) -> Option<Outgoing> {
+        let Cargo::Fragment { message: slot, offset, length } = self.items[item].cargo else {
+            unreachable!("control frames have frames of their own")
+        };
+        let (ni, destination, token) = sessions.paths.session(path);
+        self.bundle.clear();
+        self.bundle.push(slot);
+        let mut datagram_bytes = FRAME_HEADER_BYTES as u32 + length;
+        if offset == 0 {
+            datagram_bytes += LARGE_HEADER_BYTES as u32;
+        }
+        let whole = length == self.messages[slot].total_bytes();
+        let resent = self.items[item].sends != 0;
+        let number = self.launch((stream, item), path, sessions);
+        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.shares_frames(slot, sessions) {
+            datagram_bytes = self.bundle_more((stream, number), datagram_bytes, path, sessions);
+        }
+        if offset == 0 {
+            let bundled = self.bundle.len() > 1;
+            for message in &self.bundle {
+                self.messages[*message].bundled |= bundled;
+                self.messages[*message].goes_by(ni, sessions.nid_of(ni), &destination);
+            }
+        }
+        let (transfer, header, lnet, payload) = {
+            let message = &mut self.messages[slot];
+            message.polled = true;
+            let header = &message.transmit.header;
+            let key = SteerKey::of(header, message.id, sessions.local.initiator_hash)?;
+            let payload = (length != 0).then(|| sub_span(message.transmit.payload, offset, length)).flatten();
+            let total = message.total_bytes();
+            let bundled = self.bundle.len() > 1;
+            let header = FrameHeader { bundled, ..FrameHeader::data(key, offset, total) };
+            let lnet = (offset == 0).then_some(message.transmit.header);
+            let (id, ticket, peer) = (message.id, message.ticket, message.peer);
+            let oldest = (id - self.peers[peer].oldest_id(&self.messages)) as u16;
+            (Transfer { oldest, ticket, ..sessions.local.transfer(number, token) }, header, lnet, payload)
+        };
+        let transfer = self.charge((stream, item), datagram_bytes, transfer, sessions);
+        let bundled = (self.bundle.len() - 1) as u8;
+        Some(Outgoing {
+            ni,
+            destination,
+            header,
+            transfer,
+            content: Content::Message { lnet, payload, bundled, resent },
+        })
+    }
+
+    /// Whether a message may share a frame with others.
+    #[inline]
+    fn shares_frames(&self, slot: u32, sessions: &Sessions) -> bool {
+        let message = &self.messages[slot];
+        message.ticket.is_none()
+            && self.streams[message.stream].shares_frames(sessions.local.now, message.portal())
+    }
+
+    /// Puts further small messages that are ready into a frame that goes by a path; returns its length.
+    fn bundle_more(
+        &mut self,
+        (stream, number): (u32, u64),
+        mut datagram_bytes: u32,
+        path: u32,
+        sessions: &mut Sessions,
+    ) -> u32 {
+        let now = sessions.local.now;
+        if self.streams[stream].queue.is_empty() {
+            return datagram_bytes;
+        }
+        let first = self.bundle[0];
+        let limit = sessions.datagram_max(path);
+        while self.bundle.len() < BUNDLE_MAX {
+            let slot = self.streams[stream].queue.first();
+            let Some(message) = self.messages.get(slot) else { break };
+            let length = message.total_bytes();
+            let bytes = (RECORD_BYTES + LARGE_HEADER_BYTES) as u32 + length;
+            let fits = !message.begun
+                && length <= BUNDLED_BYTES_MAX
+                && self.shares_frames(slot, sessions)
+                && message.path == self.messages[first].path
+                && message.id - self.messages[first].id <= u64::from(u16::MAX)
+                && datagram_bytes + bytes <= limit
+                && self.free_items() != 0;
+            if !fits {
+                break;
+            }
+            let item = self.cut(slot, 0, length);
+            self.streams[stream].outstanding.push_back(&mut self.items, item);
+            let item = &mut self.items[item];
+            (item.number, item.sent_at, item.path, item.sends) = (number, now, path, 1);
+            self.messages[slot].polled = true;
+            self.bundle.push(slot);
+            sessions.local.counters.messages_bundled += 1;
+            datagram_bytes += bytes;
+        }
+        datagram_bytes
+    }
+
+    fn control_frame(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+        let Cargo::Control(Control { kind, id, ticket }) = self.items[item].cargo else {
+            unreachable!("fragments have frames of their own")
+        };
+        let own = self.last_path(stream, sessions).unwrap_or(NONE);
+        let path = self.find_path(stream, own, sessions)?;
+        let (ni, destination, token) = sessions.paths.session(path);
+        let number = self.launch((stream, item), path, sessions);
+        let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
+        let transfer = self.charge((stream, item), FRAME_HEADER_BYTES as u32, transfer, sessions);
+        let header = FrameHeader::other(kind, self.streams[stream].shard, id);
+        Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
+    }
+
+    /// Moves the first pending item to the outstanding ones, under a new number; it goes by a path.
+    fn launch(&mut self, (stream, item): (u32, u32), path: u32, sessions: &mut Sessions) -> u64 {
+        let now = sessions.local.now;
+        let stream = &mut self.streams[stream];
+        stream.pending.remove(&mut self.items, item);
+        if stream.outstanding.is_empty() {
+            stream.waits_since = now;
+        }
+        let number = stream.next_number;
+        stream.next_number += 1;
+        stream.outstanding.push_back(&mut self.items, item);
+        let item = &mut self.items[item];
+        sessions.local.counters.frames_sent += 1;
+        sessions.local.counters.frames_resent += u64::from(item.sends != 0);
+        (item.number, item.sent_at, item.overtaken_at, item.path) = (number, now, None, path);
+        item.sends = item.sends.saturating_add(1);
+        number
+    }
+
+    /// Counts a frame as in flight, and says whether it wants an acknowledgement at once.
+    #[inline]
+    fn charge(
+        &mut self,
+        (slot, item): (u32, u32),
+        datagram_bytes: u32,
+        transfer: Transfer,
+        sessions: &mut Sessions,
+    ) -> Transfer {
+        let now = sessions.local.now;
+        let cost_bytes = frame_cost(datagram_bytes);
+        self.items[item].cost_bytes = cost_bytes;
+        let stream = &mut self.streams[slot];
+        stream.in_flight_bytes += cost_bytes;
+        let is_probe = stream.probes_due != 0;
+        stream.probes_due = stream.probes_due.saturating_sub(1);
+        // Where another one would not fit, all that is left to do is to wait for it.
+        let ack_now = is_probe || !stream.has_room_for(cost_bytes);
+        let timeout = stream.probe_at(&sessions.local.times);
+        let timeout = timeout.max(now);
+        self.timers.set(slot, timeout);
+        sessions.local.set_timer(timeout);
+        Transfer { ack_now, ..transfer }
+    }
+}
+
+/// A part of a payload.
+fn sub_span(payload: Option<Span>, offset: u32, length: u32) -> Option<Span> {
+    let span = payload?;
+    Some(Span { offset_bytes: span.offset_bytes + u64::from(offset), length_bytes: length, ..span })
+}

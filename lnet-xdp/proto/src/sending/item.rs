@@ -1,0 +1,40 @@
+//! Sent items: what a frame carries, from the time that it is first to be sent until it is acknowledged.
+//!
+//! Invariant: an item is in exactly one list of its stream: `outstanding`, in the order of frame numbers, or
+//! `pending`, to be sent (again). A frame with several messages has an item for each, one after the other
+//! with the same number.
+
+use lnet_core::collections::{Link, linked};
+use lnet_core::time::Instant;
+
+use crate::Control;
+
+/// What is to arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cargo {
+    /// A part of a message.
+    Fragment { message: u32, offset: u32, length: u32 },
+    /// A control frame about a message.
+    Control(Control),
+}
+
+pub(crate) struct SentItem {
+    pub(crate) cargo: Cargo,
+    /// Number of the frame that it was last sent in.
+    pub(crate) number: u64,
+    pub(crate) sent_at: Instant,
+    /// When an acknowledgement first told of a frame that was sent later, and not of this one.
+    pub(crate) overtaken_at: Option<Instant>,
+    /// What the frame takes of its receiver; 0 but in its first item.
+    pub(crate) cost_bytes: u32,
+    /// The path that it went by last.
+    pub(crate) path: u32,
+    /// How often it was sent.
+    pub(crate) sends: u8,
+    pub(crate) link: Link,
+}
+
+/// Marks a list of a stream.
+pub(crate) struct InStream;
+
+linked!(SentItem, InStream, link);

@@ -1,0 +1,98 @@
+//! Messages that are being sent, and the frames that carry them.
+
+use lnet_core::collections::{Link, linked};
+use lnet_core::lnd::{NiId, Transmit};
+use lnet_core::time::Instant;
+use lnet_wire::{Body, Nid};
+
+/// Where a message stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// In its path's list, until that has a session.
+    Waiting,
+    /// In its stream's queue, or among those begun: parts of it were never sent.
+    Queued,
+    /// All of it was sent; frames are not acknowledged.
+    Sent,
+    /// In its peer's list of messages of which it keeps the headers.
+    Deferred,
+}
+
+/// A message that is being sent.
+pub(crate) struct Outbound {
+    pub(crate) transmit: Transmit,
+    pub(crate) path: u32,
+    /// The NI that its header names as the source; `None` if the header is not of this node, or not for the
+    /// next hop.
+    pub(crate) source_ni: Option<NiId>,
+    /// Its peer and stream from [`Stage::Queued`] on.
+    pub(crate) peer: u32,
+    pub(crate) stream: u32,
+    /// The peer's shard that it goes to.
+    pub(crate) shard: u8,
+    pub(crate) id: u64,
+    pub(crate) stage: Stage,
+    /// Payload bytes before this were put into frames.
+    pub(crate) next_offset: u32,
+    /// Whether the first fragment was.
+    pub(crate) begun: bool,
+    /// Whether any frame of it was ever polled.
+    pub(crate) polled: bool,
+    /// Whether it shared a frame with others.
+    pub(crate) bundled: bool,
+    /// Frames of it that are not acknowledged.
+    pub(crate) open_frames: u32,
+    /// What its receiver pulls it by.
+    pub(crate) ticket: Option<u32>,
+    pub(crate) deadline: Instant,
+    pub(crate) queue: Link,
+    pub(crate) ids: Link,
+    pub(crate) deadlines: Link,
+}
+
+/// Marks the list of a path, a stream or a peer, by [`Stage`].
+pub(crate) struct Queued;
+/// Marks the order of ids.
+pub(crate) struct Unfinished;
+/// Marks the order of deadlines.
+pub(crate) struct Deadlines;
+
+linked!(Outbound, Queued, queue);
+linked!(Outbound, Unfinished, ids);
+linked!(Outbound, Deadlines, deadlines);
+
+impl Outbound {
+    /// Bytes of payload.
+    #[inline]
+    pub(crate) fn total_bytes(&self) -> u32 {
+        self.transmit.payload.map_or(0, |span| span.length_bytes)
+    }
+
+    /// The portal that it goes to; of an answer any.
+    #[inline]
+    pub(crate) const fn portal(&self) -> u32 {
+        match self.transmit.header.body {
+            Body::Put { portal, .. } | Body::Get { portal, .. } => portal,
+            _ => 0,
+        }
+    }
+
+    /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by
+    /// another NI, so its receiver need not know the first one, and answers by the path that works.
+    #[inline]
+    pub(crate) fn goes_by(&mut self, ni: NiId, source: Option<&Nid>, destination: &Nid) {
+        let Some(source_ni) = &mut self.source_ni else { return };
+        let header = &mut self.transmit.header;
+        if (*source_ni != ni || header.destination.nid != *destination)
+            && let Some(source) = source
+        {
+            *source_ni = ni;
+            (header.source.nid, header.destination.nid) = (*source, *destination);
+        }
+    }
+
+    /// Whether all of it was put into frames.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.begun && self.next_offset == self.total_bytes()
+    }
+}

@@ -1,0 +1,152 @@
+//! The interfaces of this node, as one shard sees them.
+
+use lnet_core::collections::NONE;
+use lnet_core::lnd::{NiId, Path, Uplink};
+use lnet_wire::Nid;
+use lnet_wire::frame::{Certificate, Handshake};
+
+use super::{Address, Identity, Sessions};
+use crate::{CANDIDATES_MAX, Xfer};
+
+/// The interface of addresses that nothing leads to any more; no driver has it.
+pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
+
+/// The longest datagram by an interface that is gone: it is not sent.
+const NOWHERE_BYTES: u32 = 1024;
+
+/// What a HELLO by it would carry.
+const NOT_SENT: Certificate = Certificate { key: [0; 32], signature: [0; 64] };
+
+/// A local interface, as this shard sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct XferNi {
+    nid: Nid,
+    /// The longest UDP payload that it can send and take.
+    datagram_max_bytes: u32,
+    /// What shows that this node lives there.
+    certificate: Certificate,
+}
+
+impl XferNi {
+    pub(crate) fn new(nid: Nid, datagram_max_bytes: u32, identity: &Identity) -> Self {
+        Self { nid, datagram_max_bytes, certificate: identity.certify(&nid) }
+    }
+}
+
+impl Xfer {
+    /// Sends and takes by a further interface from now on. May allocate, where no interface has had so high a
+    /// number.
+    ///
+    /// # Panics
+    /// If there is one of this number.
+    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+        let index = usize::from(ni.0);
+        if index >= self.sessions.interfaces.len() {
+            self.sessions.interfaces.resize(index + 1, None);
+        }
+        let interface = XferNi::new(nid, datagram_max_bytes, &self.sessions.identity);
+        let former = self.sessions.interfaces[index].replace(interface);
+        assert!(former.is_none(), "there is an interface {} already", ni.0);
+    }
+
+    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
+    /// next session; frames that were cut before are cut again when they are sent again.
+    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        if let Some(Some(interface)) = self.sessions.interfaces.get_mut(usize::from(ni.0)) {
+            interface.datagram_max_bytes = bytes;
+        }
+    }
+
+    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
+    #[must_use]
+    pub fn handshake(&self, ni: NiId) -> Handshake {
+        Handshake {
+            shards: self.sessions.shards,
+            datagram_max_bytes: self.sessions.own_datagram_max(ni),
+            policies: self.sessions.policies,
+            certificate: self.sessions.interface(ni).map_or(NOT_SENT, |interface| interface.certificate),
+        }
+    }
+}
+
+impl Sessions {
+    /// The NID of an interface that there is.
+    #[inline]
+    #[must_use]
+    pub(crate) fn nid_of(&self, ni: NiId) -> Option<&Nid> {
+        self.interface(ni).map(|interface| &interface.nid)
+    }
+
+    #[inline]
+    fn interface(&self, ni: NiId) -> Option<&XferNi> {
+        self.interfaces.get(usize::from(ni.0))?.as_ref()
+    }
+
+    /// The longest UDP payload that an interface can send and take.
+    #[inline]
+    pub(crate) fn own_datagram_max(&self, ni: NiId) -> u32 {
+        self.interface(ni).map_or(NOWHERE_BYTES, |interface| interface.datagram_max_bytes)
+    }
+
+    /// The longest datagram that goes by a path with a session.
+    #[inline]
+    pub(crate) fn datagram_max(&self, path: u32) -> u32 {
+        let path = &self.paths[path];
+        let own = self.own_datagram_max(path.ni);
+        path.session.map_or(own, |session| own.min(session.datagram_max_bytes))
+    }
+
+    /// The interface that has a NID.
+    #[inline]
+    pub(crate) fn interface_of(&self, nid: &Nid) -> Option<NiId> {
+        let its =
+            |interface: &Option<XferNi>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
+        self.interfaces.iter().position(its).map(|index| NiId(index as u16))
+    }
+
+    /// Forgets an interface.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub(crate) fn remove_interface(&mut self, ni: NiId) {
+        let interface = self.interfaces.get_mut(usize::from(ni.0)).and_then(Option::take);
+        assert!(interface.is_some(), "there is no interface {}", ni.0);
+        self.replies.retain(|reply| reply.to.0 != ni);
+    }
+
+    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that
+    /// is chosen.
+    pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
+        let now = self.local.now;
+        let entry = &self.peers[peer];
+        let (former, nid) = entry.address;
+        let other = entry.other_address.filter(|(other, _)| *other != ni && *other != NOWHERE);
+        let mut address = (former, nid);
+        if former == ni {
+            let silent = Path { ni, peer: nid };
+            let mut candidates = [silent; CANDIDATES_MAX];
+            let paths = self.paths.of_peer(peer).map(|path| (self.paths[path].ni, self.paths[path].nid));
+            let others = other.into_iter().chain(paths.filter(|(other, _)| *other != ni));
+            let filled = candidates.iter_mut().zip(others).map(|(candidate, (ni, peer))| {
+                *candidate = Path { ni, peer };
+            });
+            let count = filled.count();
+            let chosen = if count == 0 { None } else { up.reroute(now, &silent, &candidates[..count]) };
+            let chosen = chosen.and_then(|index| candidates[..count].get(index));
+            address = chosen.map_or((NOWHERE, nid), |path| (path.ni, path.peer));
+        }
+        let entry = &mut self.peers[peer];
+        (entry.address, entry.other_address) = (address, other);
+        address
+    }
+
+    /// The path by which a peer is spoken to, with a reference on it.
+    pub(crate) fn other_path(&mut self, peer: u32) -> Option<u32> {
+        let (ni, nid) = self.peers.get(peer)?.address;
+        let path = (ni != NOWHERE).then(|| self.acquire(ni, &nid)).flatten()?;
+        if self.paths[path].peer == NONE {
+            self.paths.set_peer(path, peer);
+        }
+        Some(path)
+    }
+}

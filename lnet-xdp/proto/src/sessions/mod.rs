@@ -1,0 +1,218 @@
+//! Sessions: who this node is, who its peers are, and by which paths they are reached.
+//!
+//! Invariants: knows nothing of messages and streams. No state is made for a frame without a session, and
+//! only who has received a token has one: under its own incarnation, and for one of its own addresses.
+//! Forgetting a peer loses nothing here.
+
+mod handshake;
+mod identity;
+mod interfaces;
+mod paths;
+mod peers;
+mod quality;
+mod reply;
+mod saved;
+mod tokens;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_core::collections::{Seed, slot_bytes};
+use lnet_core::lnd::{PathReport, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+pub(super) use self::handshake::Opened;
+use self::identity::Checks;
+pub use self::identity::Identity;
+pub(super) use self::interfaces::NOWHERE;
+use self::paths::Paths;
+pub(super) use self::paths::{OfPeer, Path};
+use self::peers::Peers;
+pub(super) use self::peers::{Address, PeerIncarnation};
+use self::reply::REPLIES_MAX;
+pub(super) use self::reply::Reply;
+use self::saved::Saved;
+use self::tokens::Tokens;
+pub(super) use self::tokens::{Holder, Worth, is_newer};
+use super::Arrived;
+use super::config::XferConfig;
+use super::local::Local;
+
+/// How long a path that does not answer is avoided, or another one taken instead.
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
+
+/// Bytes that a peer with one path takes.
+pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
+    + slot_bytes::<paths::Path>()
+    + identity::KNOWN_BYTES
+    + saved::SAVED_BYTES;
+
+/// Incarnations that have ended and are remembered for that.
+const OVER_MAX: usize = 1024;
+
+/// The sessions of one shard.
+pub(super) struct Sessions {
+    pub(super) local: Local,
+    pub(super) paths: Paths,
+    pub(super) peers: Peers,
+    pub(super) tokens: Tokens,
+    identity: Identity,
+    checks: Checks,
+    saved: Saved,
+    secret: [u64; 2],
+    shards: u8,
+    policies: [PolicyWord; PORTALS],
+    /// How often a session was asked for.
+    questions: u64,
+    /// No path is avoided from then on.
+    silent_until: Instant,
+    /// By number; those that are gone leave holes.
+    interfaces: Vec<Option<interfaces::XferNi>>,
+    replies: VecDeque<Reply>,
+    /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
+    over: VecDeque<(u64, Instant)>,
+    /// Where the next peer that makes room is looked for.
+    pub(super) hand: u32,
+}
+
+impl Sessions {
+    pub(super) fn new(config: XferConfig) -> Self {
+        let peers = config.limits.peers;
+        let seed = Seed::new(config.seed);
+        let local = Local::new(&config);
+        let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
+        let interface = |(nid, bytes)| Some(interfaces::XferNi::new(nid, bytes, &config.identity));
+        Self {
+            local,
+            paths: Paths::new(peers, peers, seed),
+            peers: Peers::new(peers, seed),
+            tokens: Tokens::new(config.secret, &config.policies),
+            checks: Checks::new(config.secret, peers),
+            saved: Saved::new(peers, seed),
+            interfaces: interfaces.map(interface).collect(),
+            identity: config.identity,
+            secret: config.secret,
+            shards: config.shard_count,
+            policies: config.policies,
+            questions: 0,
+            silent_until: Instant(0),
+            replies: VecDeque::with_capacity(REPLIES_MAX),
+            over: VecDeque::with_capacity(OVER_MAX.min(peers as usize)),
+            hand: 0,
+        }
+    }
+
+    /// The peer that has sent a frame, if it is known.
+    #[inline]
+    pub(super) fn sender(&self, frame: &Arrived<'_>) -> Option<u32> {
+        PeerIncarnation::find(&self.peers, frame.transfer.incarnation)
+    }
+
+    /// What was sent by a path is not answered: it is avoided for a while where there is another one.
+    pub(super) fn note_silence(&mut self, path: u32, up: &mut impl Uplink) {
+        let now = self.local.now;
+        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (now + SILENCE, true);
+        self.silent_until = now + SILENCE;
+        up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
+    }
+
+    /// What was sent by a path is answered.
+    pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
+        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (Instant(0), false);
+        up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
+    }
+
+    /// Frames that went by a path to a peer have arrived, or were lost. The path is judged from time to time.
+    /// One that was told as silent is told to answer again, also where the stream itself had been answered by
+    /// another path.
+    #[inline]
+    pub(super) fn note_frames(
+        &mut self,
+        (path, peer): (u32, u32),
+        (arrived, lost): (u32, u32),
+        up: &mut impl Uplink,
+    ) {
+        let now = self.local.now;
+        // It may have made room for another one meanwhile.
+        let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer) else { return };
+        // What arrives while the path is avoided had left before.
+        if arrived != 0 && known.is_told_silent && now >= known.silent_until {
+            known.is_told_silent = false;
+            up.path_health(now, &known.as_path(), PathReport::Answers { round_trip: None });
+        }
+        if known.quality.count(now, arrived, lost) {
+            self.judge(path, up);
+        }
+    }
+
+    /// A frame by a path counted as lost, and has arrived after all.
+    pub(super) fn note_found(&mut self, (path, peer): (u32, u32)) {
+        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
+            path.quality.found();
+        }
+    }
+
+    /// A round trip by a path was measured.
+    #[inline]
+    pub(super) fn measure(&mut self, (path, peer): (u32, u32), round_trip: Duration) {
+        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
+            path.quality.measure(round_trip);
+        }
+    }
+
+    /// Ends a path's window, and reports it if it is clearly worse than another one that answers.
+    fn judge(&mut self, path: u32, up: &mut impl Uplink) {
+        let now = self.local.now;
+        let suspicion = self.paths[path].quality.end_window(now);
+        if !suspicion.is_any() {
+            return;
+        }
+        let judged = &self.paths[path];
+        let others = self.paths.of_peer(judged.peer).filter(|other| *other != path);
+        let others = others.map(|other| &self.paths[other]);
+        // One that was silent answers again if it has carried a window since.
+        let answers = |other: &&Path| {
+            let silent_until = other.silent_until;
+            silent_until == Instant(0) || other.quality.is_known_since(silent_until, now)
+        };
+        let is_usable = |other: &&Path| other.session.is_some() && !other.is_silent(now) && answers(other);
+        let others = others.filter(is_usable);
+        let report = judged.quality.beside(now, suspicion, others.map(|other| other.quality));
+        let Some(report) = report else { return };
+        match report {
+            PathReport::Slow => self.local.counters.paths_slow += 1,
+            _ => self.local.counters.paths_lossy += 1,
+        }
+        up.path_health(now, &judged.as_path(), report);
+    }
+
+    /// Where a peer is answered whose last frame came from `address`: there, or while nothing that is sent
+    /// there is answered, at another address.
+    pub(super) fn answered_at(&self, peer: u32, address: Address) -> Address {
+        let now = self.local.now;
+        if now >= self.silent_until {
+            return address;
+        }
+        let own = self.paths.find(address.0, &address.1);
+        if own.is_none_or(|path| !self.paths[path].is_silent(now)) {
+            return address;
+        }
+        let mut paths = self.paths.of_peer(peer).map(|path| &self.paths[path]);
+        let other = paths.find(|path| path.session.is_some() && !path.is_silent(now));
+        other.map_or(address, |path| (path.ni, path.nid))
+    }
+
+    /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies:
+    /// numbers of frames belong to pairs of shards, so what was steered by others must not be taken for one
+    /// of its new shard's. It is answered by RESET, and its sender learns the policies with its next session.
+    pub(super) fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) -> bool {
+        let differ = self.policies != *policies;
+        if differ {
+            self.policies = *policies;
+            self.tokens = Tokens::new(self.secret, policies);
+        }
+        differ
+    }
+}

@@ -1,0 +1,351 @@
+//! Paths: the addresses that this shard sends to, each by one of its NIs, and the sessions that were given
+//! there.
+//!
+//! Invariant: a path stays while messages refer to it or a question of its is open.
+
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+
+use lnet_core::collections::{Chain, Keyed, Link, List, NONE, Schedule, Seed, Table, linked, nid_words};
+use lnet_core::lnd::{self, NiId};
+use lnet_core::time::Instant;
+use lnet_wire::Nid;
+
+use super::quality::Quality;
+use super::tokens::RENEWAL_NS;
+use crate::local::BySlot;
+
+/// An open question for a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    /// What the answer must repeat.
+    pub(crate) nonce: u64,
+    /// When the first HELLO was sent.
+    pub(crate) asked_at: Instant,
+    pub(crate) next_at: Instant,
+    pub(crate) interval: Duration,
+    pub(crate) is_repeated: bool,
+    /// The incarnation on whose behalf it was asked last.
+    pub(crate) asker: Option<u64>,
+}
+
+/// An address that messages are sent to, or answers.
+pub(crate) struct Path {
+    pub(crate) nid: Nid,
+    pub(crate) ni: NiId,
+    /// The incarnation that has answered under it, or that messages go to there which went by another one
+    /// before; or [`NONE`].
+    pub(crate) peer: u32,
+    pub(crate) asking: Option<Asking>,
+    /// What was given there.
+    pub(crate) session: Option<Session>,
+    /// Until when it is avoided, since it did not answer.
+    pub(crate) silent_until: Instant,
+    /// It was told as silent, and not as answering since.
+    pub(crate) is_told_silent: bool,
+    pub(crate) quality: Quality,
+    /// Messages that go there.
+    pub(crate) references: u32,
+    chain: Link,
+    idle: Link,
+    of_peer: Link,
+}
+
+impl Path {
+    /// As it is told to those that choose.
+    pub(crate) const fn as_path(&self) -> lnd::Path {
+        lnd::Path { ni: self.ni, peer: self.nid }
+    }
+
+    /// Whether it has not answered, of late or the first time that it was asked.
+    #[inline]
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        now < self.silent_until || self.asking.is_some_and(|asking| asking.is_repeated)
+    }
+}
+
+/// Marks paths that nothing refers to.
+pub(crate) struct Idle;
+/// Marks the paths that lead to a peer.
+pub(crate) struct OfPeer;
+
+linked!(Path, Chain, chain);
+linked!(Path, Idle, idle);
+linked!(Path, OfPeer, of_peer);
+
+impl Keyed for Path {
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.hash(nid_words(&self.nid))
+    }
+}
+
+/// The addresses that are known.
+pub(crate) struct Paths {
+    table: Table<Path>,
+    idle: List<Idle>,
+    /// When each open question is asked again.
+    asked: Schedule,
+    /// By the slot of a peer: those that lead there.
+    of_peers: BySlot<List<OfPeer>>,
+}
+
+impl Paths {
+    /// So many, to so many peers.
+    pub(crate) fn new(capacity: u32, peers: u32, seed: Seed) -> Self {
+        Self {
+            table: Table::new(capacity, seed),
+            idle: List::new(),
+            asked: Schedule::new(capacity),
+            of_peers: BySlot::new(peers, List::new),
+        }
+    }
+
+    /// The path for an address.
+    #[inline]
+    pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
+        self.to_nid(nid, |path| path.ni == ni)
+    }
+
+    /// A path to this NID, by any NI, of which `is` is true.
+    #[inline]
+    pub(crate) fn to_nid(&self, nid: &Nid, is: impl Fn(&Path) -> bool) -> Option<u32> {
+        self.table.find(|| nid_words(nid), |path| path.nid == *nid && is(path))
+    }
+
+    /// Finds or makes the path for an address, and takes a reference on it; `None` if all are in use.
+    #[inline]
+    pub(crate) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        if let Some(slot) = self.acquire_known(ni, nid) {
+            return Some(slot);
+        }
+        if self.table.is_full() {
+            let oldest = self.idle.pop_front(&mut self.table)?;
+            self.set_peer(oldest, NONE);
+            self.table.remove(oldest);
+        }
+        self.table.insert(Path {
+            nid: *nid,
+            ni,
+            peer: NONE,
+            asking: None,
+            session: None,
+            silent_until: Instant(0),
+            is_told_silent: false,
+            quality: Quality::NEW,
+            references: 1,
+            chain: Link::UNLINKED,
+            idle: Link::UNLINKED,
+            of_peer: Link::UNLINKED,
+        })
+    }
+
+    /// Takes a reference on the path for an address, if there is one.
+    #[inline]
+    pub(crate) fn acquire_known(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        let slot = self.find(ni, nid)?;
+        self.refer(slot);
+        Some(slot)
+    }
+
+    /// The path that makes room for the next new one, if one has to.
+    pub(crate) fn next_to_go(&self) -> Option<u32> {
+        let first = self.idle.first();
+        (self.table.is_full() && first != NONE).then_some(first)
+    }
+
+    #[inline]
+    fn refer(&mut self, slot: u32) {
+        if self.table[slot].references == 0 {
+            self.idle.remove(&mut self.table, slot);
+        }
+        self.table[slot].references += 1;
+    }
+
+    /// Gives a reference back.
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.table[slot].references -= 1;
+        if self.table[slot].references == 0 {
+            self.idle.push_back(&mut self.table, slot);
+        }
+    }
+
+    /// Forgets a path that nothing refers to.
+    fn remove(&mut self, slot: u32) {
+        assert_eq!(self.table[slot].references, 0, "a path is in use");
+        self.idle.remove(&mut self.table, slot);
+        self.set_peer(slot, NONE);
+        self.table.remove(slot);
+    }
+
+    /// Opens a question where none is open; it holds a reference.
+    pub(crate) fn ask(&mut self, slot: u32, asking: Asking) {
+        self.refer(slot);
+        self.table[slot].asking = Some(asking);
+        self.asked.set(slot, asking.next_at);
+    }
+
+    /// Asks once more, and notes when the next time is.
+    pub(crate) fn ask_again(&mut self, slot: u32, asking: Asking) {
+        self.table[slot].asking = Some(asking);
+        self.asked.set(slot, asking.next_at);
+    }
+
+    /// A path whose question is to be asked again.
+    pub(crate) fn pop_asked(&mut self, now: Instant) -> Option<u32> {
+        self.asked.pop_due(now)
+    }
+
+    /// When the next question is asked again.
+    pub(crate) fn next_asked(&self) -> Option<Instant> {
+        self.asked.first()
+    }
+
+    /// Closes the question.
+    pub(crate) fn answered(&mut self, slot: u32) {
+        if self.table[slot].asking.take().is_some() {
+            self.asked.remove(slot);
+            self.release(slot);
+        }
+    }
+
+    /// The paths that lead to a peer.
+    pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = u32> {
+        self.of_peers[peer].iter(&self.table).map(|(slot, _)| slot)
+    }
+
+    /// The paths that lead to a peer, from the one behind `path` on, and all of them once more: so each has
+    /// its turn.
+    pub(crate) fn of_peer_after(&self, peer: u32, path: u32) -> impl Iterator<Item = u32> {
+        let behind = self.of_peer(peer).skip_while(move |of| *of != path).skip(1);
+        behind.chain(self.of_peer(peer))
+    }
+
+    /// The first path that leads to a peer, or [`NONE`].
+    pub(crate) fn first_of_peer(&self, peer: u32) -> u32 {
+        self.of_peers[peer].first()
+    }
+
+    /// A path leads to a peer from now on, or to none that is known ([`NONE`]); where it led before.
+    pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
+        let former = core::mem::replace(&mut self.table[slot].peer, peer);
+        if former != peer {
+            self.table[slot].quality = Quality::NEW;
+            if former != NONE {
+                self.of_peers[former].remove(&mut self.table, slot);
+            }
+            if peer != NONE {
+                self.of_peers[peer].push_back(&mut self.table, slot);
+            }
+        }
+        former
+    }
+
+    /// Makes every path of a peer one to an unknown peer.
+    pub(crate) fn forget_peer(&mut self, peer: u32) {
+        self.end_sessions(peer);
+        while self.first_of_peer(peer) != NONE {
+            self.set_peer(self.first_of_peer(peer), NONE);
+        }
+    }
+
+    /// Ends the sessions of a peer.
+    pub(crate) fn end_sessions(&mut self, peer: u32) {
+        let mut next = self.first_of_peer(peer);
+        while let Some(path) = List::<OfPeer>::step(&self.table, &mut next) {
+            self.table[path].session = None;
+        }
+    }
+
+    /// Forgets the paths of an interface, which no message takes any more.
+    pub(crate) fn remove_interface(&mut self, ni: NiId) {
+        for slot in 0..self.table.capacity() {
+            if self.table.get(slot).is_some_and(|path| path.ni == ni) {
+                self.answered(slot);
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// The address of a path that has a session, and the session's token.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[inline]
+    pub(crate) fn session(&self, slot: u32) -> (NiId, Nid, u64) {
+        let path = &self.table[slot];
+        let Some(session) = path.session else { panic!("frames go by a path without a session") };
+        (path.ni, path.nid, session.token)
+    }
+
+    /// The path to this NID where this token was given, and counts.
+    pub(crate) fn with_token(&self, nid: &Nid, token: u64) -> Option<u32> {
+        self.to_nid(nid, |path| path.session.is_some_and(|session| session.token == token))
+    }
+}
+
+/// What a peer gives under one of its addresses to one of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) token: u64,
+    /// The one before, which acknowledgements that are under way may have.
+    pub(crate) former_token: Option<u64>,
+    pub(crate) since: Instant,
+    /// The longest datagram that it takes there.
+    pub(crate) datagram_max_bytes: u32,
+}
+
+impl Session {
+    /// Whether it is to be renewed where nothing has been answered of late.
+    #[inline]
+    pub(crate) fn is_aged(&self, now: Instant) -> bool {
+        now.0.saturating_sub(self.since.0) > RENEWAL_NS
+    }
+}
+
+impl Deref for Paths {
+    type Target = Table<Path>;
+
+    #[inline]
+    fn deref(&self) -> &Table<Path> {
+        &self.table
+    }
+}
+
+impl DerefMut for Paths {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Table<Path> {
+        &mut self.table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::testing::nid;
+
+    #[test]
+    fn each_path_of_a_peer_has_its_turn_whatever_their_order() {
+        let mut paths = Paths::new(4, 2, Seed::new(1));
+        let slots: Vec<u32> = (0..4).map(|host| paths.acquire(NiId(0), &nid(1, host)).unwrap()).collect();
+        for at in [2, 0, 3, 1] {
+            paths.set_peer(slots[at], 1);
+        }
+        let mut tried = Vec::from([slots[0]]);
+        while tried.len() < 4 {
+            let next = paths.of_peer_after(1, tried[tried.len() - 1]).next().unwrap();
+            assert!(!tried.contains(&next), "{next} again after {tried:?}");
+            tried.push(next);
+        }
+        assert_eq!(paths.set_peer(slots[3], 0), 1);
+        assert!(paths.of_peer(1).eq([slots[2], slots[0], slots[1]]) && paths.of_peer(0).eq([slots[3]]));
+        paths.forget_peer(1);
+        assert!(paths.of_peer(1).next().is_none());
+        assert!(slots[..3].iter().all(|slot| paths[*slot].peer == NONE));
+        // One that makes room leads nowhere any more.
+        slots.iter().for_each(|slot| paths.release(*slot));
+        (4..8).for_each(|host| assert!(paths.acquire(NiId(0), &nid(1, host)).is_some()));
+        assert!(paths.of_peer(0).next().is_none());
+    }
+}
