@@ -10,10 +10,10 @@
 use alloc::boxed::Box;
 
 use crate::collections::{List, NONE, Slab};
+use crate::entry::{MatchEntry, Request, Stamps, takes};
 use crate::handle::SLOT_BITS;
 use crate::lnd::Prefetch;
 use crate::md::MemoryDesc;
-use crate::portal::{MatchEntry, Request, Stamps, takes};
 
 /// What a bucket has room for: a cache line of cells.
 const CELLS: usize = 4;

@@ -11,6 +11,7 @@ extern crate alloc;
 mod bucket;
 pub mod collections;
 mod credit;
+mod entry;
 pub mod event;
 pub mod fault;
 pub mod handle;

@@ -49,7 +49,7 @@ pub struct Span {
 pub struct Transmit {
     /// Names the message in [`Uplink::sent`].
     pub tx: TxId,
-    /// The interface to send by.
+    /// The NI to send by.
     pub ni: NiId,
     /// The peer NI to send it to: where the header says that it goes, or a router on the way there.
     pub next_hop: Nid,
@@ -64,7 +64,7 @@ pub struct Transmit {
 pub struct Lent<'a> {
     /// The message.
     pub transmit: &'a Transmit,
-    /// Whether another one follows for the same interface, before the next [`Lnd::flush`].
+    /// Whether another one follows for the same NI, before the next [`Lnd::flush`].
     pub more: bool,
 }
 
@@ -79,15 +79,39 @@ pub enum Status {
     Unknown(Cause),
 }
 
+impl Status {
+    /// How health judges this end (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None` for a good
+    /// one, for one that this node did not want any more, and for one that no path was chosen for before.
+    #[must_use]
+    pub const fn health(self) -> Option<HealthStatus> {
+        Some(match self {
+            Self::Ok
+            | Self::NeverSent(Cause::Cancelled | Cause::Undiscovered(_))
+            | Self::Unknown(Cause::Cancelled | Cause::Undiscovered(_)) => return None,
+            Self::NeverSent(Cause::Simulated(status)) | Self::Unknown(Cause::Simulated(status)) => status,
+            Self::NeverSent(Cause::CreditTimeout) | Self::Unknown(Cause::Timeout | Cause::CreditTimeout) => {
+                HealthStatus::NetworkTimeout
+            }
+            Self::NeverSent(Cause::Timeout) => HealthStatus::LocalTimeout,
+            Self::NeverSent(Cause::Unreachable) => HealthStatus::LocalNoRoute,
+            // The device has refused it, or is gone.
+            Self::NeverSent(Cause::Device) => HealthStatus::LocalDropped,
+            Self::NeverSent(_) => HealthStatus::LocalError,
+            Self::Unknown(Cause::Device) => HealthStatus::RemoteDropped,
+            Self::Unknown(_) => HealthStatus::RemoteError,
+        })
+    }
+}
+
 /// Why a message ended badly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// No route, no interface or no neighbour for the destination (`-EHOSTUNREACH`).
+    /// No route, no NI or no neighbour for the destination (`-EHOSTUNREACH`).
     Unreachable,
     /// Not in time (`-ETIMEDOUT`).
     Timeout,
-    /// Its deadline passed while it waited for a credit of its peer or its interface (`-ETIMEDOUT`).
+    /// Its deadline passed while it waited for a credit of its peer or its NI (`-ETIMEDOUT`).
     CreditTimeout,
     /// Unlinked before it was sent (`-ECANCELED`).
     Cancelled,
@@ -170,12 +194,12 @@ pub struct PrefetchHint {
     pub source: ProcessId,
 }
 
-/// The two ends between which messages to a peer go: a local interface, and the peer NI that it sends to.
+/// The two ends between which messages to a peer go: a local NI, and the peer NI that it sends to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// The interface.
+    /// The local NI.
     pub ni: NiId,
-    /// The NID of the peer NI, on a net of the interface's.
+    /// The NID of the peer NI, on a net of the local NI's.
     pub peer: Nid,
 }
 
@@ -251,5 +275,31 @@ pub trait Uplink: PrefetchHints {
     /// on, `None` to stay. All lead to the same peer; `silent` may be among them.
     fn reroute(&mut self, _now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         candidates.iter().position(|candidate| candidate != silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_judged() {
+        assert_eq!(Status::Ok.health(), None);
+        assert_eq!(Status::NeverSent(Cause::Cancelled).health(), None);
+        assert_eq!(Status::NeverSent(Cause::Undiscovered(110)).health(), None);
+        assert_eq!(Status::NeverSent(Cause::Unreachable).health(), Some(HealthStatus::LocalNoRoute));
+        assert_eq!(Status::NeverSent(Cause::TooLong).health(), Some(HealthStatus::LocalError));
+        assert_eq!(Status::NeverSent(Cause::Device).health(), Some(HealthStatus::LocalDropped));
+        assert_eq!(Status::NeverSent(Cause::Timeout).health(), Some(HealthStatus::LocalTimeout));
+        for status in [Status::Unknown(Cause::Timeout), Status::NeverSent(Cause::CreditTimeout)] {
+            assert_eq!(status.health(), Some(HealthStatus::NetworkTimeout));
+        }
+        assert_eq!(Status::Unknown(Cause::Reset).health(), Some(HealthStatus::RemoteError));
+        for status in HealthStatus::ALL {
+            let cause = Cause::Simulated(status);
+            for end in [Status::NeverSent(cause), Status::Unknown(cause)] {
+                assert_eq!(end.health(), Some(status));
+            }
+        }
     }
 }

@@ -15,7 +15,8 @@ use lnet_wire::steer::PORTALS;
 use thiserror::Error;
 
 use crate::bucket::Buckets;
-use crate::collections::{Link, List, NONE, Seed, Slab, linked, nid_words, slot_bytes};
+use crate::collections::{Link, List, NONE, Seed, Slab, nid_words};
+use crate::entry::{MatchEntry, Request, Stamps, takes};
 use crate::md::{MdOptions, MemoryDesc};
 use crate::stats::DropReason;
 
@@ -99,25 +100,6 @@ enum Kind {
     Wildcard,
 }
 
-/// Marks the order of stamps: entries beyond a hash bucket, or the list of a portal.
-pub(crate) struct Stamps;
-
-/// A match entry as a shard holds it: a cache line.
-#[repr(align(64))]
-pub(crate) struct MatchEntry {
-    pub(crate) match_bits: u64,
-    ignore_bits: u64,
-    stamp: i64,
-    link: Link,
-    /// Its descriptor, or [`NONE`].
-    pub(crate) md: u32,
-    source: ProcessId,
-    pub(crate) portal: u8,
-    pub(crate) auto_unlink: bool,
-}
-
-linked!(MatchEntry, Stamps, link);
-
 struct Portal {
     kind: Option<Kind>,
     entry_count: u32,
@@ -126,20 +108,6 @@ struct Portal {
     next: i64,
     /// Entries with ignore bits.
     ranges: List<Stamps>,
-}
-
-/// A PUT or GET that looks for an entry.
-#[derive(Clone, Copy)]
-pub(crate) struct Request {
-    pub(crate) portal: u32,
-    pub(crate) source: ProcessId,
-    pub(crate) match_bits: u64,
-    /// [`MdOptions::PUT`] or [`MdOptions::GET`].
-    pub(crate) operation: MdOptions,
-    /// Bytes of payload of a PUT, bytes that a GET can take.
-    pub(crate) requested_bytes: u32,
-    /// The offset that counts where the descriptor leaves it to the sender.
-    pub(crate) remote_offset_bytes: u32,
 }
 
 /// Room for a message in a descriptor.
@@ -347,51 +315,15 @@ impl MatchTables {
     }
 }
 
-/// Whether a descriptor, if it is one, takes such an operation now.
-#[inline]
-pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &Request) -> bool {
-    md != NONE && {
-        let md = &mds[md];
-        !md.is_exhausted() && md.options.contains(message.operation)
-    }
-}
-
-const _: () = assert!(slot_bytes::<MatchEntry>() == 64, "an entry exceeds a cache line");
-
-impl MatchEntry {
-    /// Whether it takes messages of everybody.
-    pub(crate) const fn is_for_any_initiator(&self) -> bool {
-        self.source.nid.is_any() && self.source.pid == ProcessId::ANY_PID
-    }
-
-    #[inline]
-    pub(crate) fn accepts(&self, message: &Request) -> bool {
-        #[cfg(test)]
-        steps::LOOKS.set(steps::LOOKS.get() + 1);
-        (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
-            && u32::from(self.portal) == message.portal
-            && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)
-            && (self.source.nid.is_any() || self.source.nid == message.source.nid)
-    }
-}
-
 #[cfg(test)]
 mod steps {
-    extern crate std;
-
-    use core::cell::Cell;
-
     use lnet_wire::{Nid, ProcessId};
 
-    use super::{EntrySpec, MatchTables, Request};
+    use super::{EntrySpec, MatchTables};
     use crate::collections::{Seed, Slab};
+    use crate::entry::Request;
+    use crate::entry::looks::COUNT;
     use crate::md::{MdOptions, MdSpec, MemoryDesc, Threshold};
-
-    std::thread_local! {
-        /// Entries that were compared with messages on this thread. A bucket's cells are looked at before, of
-        /// which there are few.
-        pub(super) static LOOKS: Cell<u32> = const { Cell::new(0) };
-    }
 
     /// Most entries that one of these messages is compared with, of so many that are posted.
     fn looks_max(count: u32, source: ProcessId) -> u32 {
@@ -412,13 +344,13 @@ mod steps {
             tables.set_md(entry, slot);
         }
         let looks = (0..u64::from(count)).step_by(count as usize / 10).map(|match_bits| {
-            LOOKS.set(0);
+            COUNT.set(0);
             let source = ProcessId { nid: Nid::LO, pid: 12345 };
             let (operation, requested_bytes, remote_offset_bytes) = (MdOptions::PUT, 1, 0);
             let message =
                 Request { portal: 4, source, match_bits, operation, requested_bytes, remote_offset_bytes };
             assert!(tables.find(&mds, &message).is_ok(), "{match_bits} of {count}");
-            LOOKS.get()
+            COUNT.get()
         });
         looks.max().unwrap()
     }

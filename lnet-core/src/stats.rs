@@ -7,11 +7,10 @@ use core::ops::AddAssign;
 
 use lnet_wire::named;
 
-use crate::health::HealthStatus;
 use crate::lnd::Status;
 
 pub use interface::{HealthCounts, Latency, NiCounters, TypeCounts};
-pub use summary::Statistics;
+pub use summary::{Statistics, Usage};
 
 /// Messages and their payload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -164,7 +163,7 @@ impl Counters {
     #[cold]
     pub(crate) fn count_failure(&mut self, status: Status) {
         self.send_failures += 1;
-        if let Some(health) = HealthStatus::of(status) {
+        if let Some(health) = status.health() {
             self.failed.add(health);
         }
     }

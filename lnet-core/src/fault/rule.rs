@@ -347,7 +347,7 @@ mod tests {
             let local = status.name().starts_with("local");
             let is_unsent = matches!(simulated(status), Status::NeverSent(_));
             assert_eq!(is_unsent, local || status.allows_another_path(), "{status}");
-            assert_eq!(HealthStatus::of(simulated(status)), Some(status));
+            assert_eq!(simulated(status).health(), Some(status));
         }
     }
 }

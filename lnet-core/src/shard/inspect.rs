@@ -7,27 +7,8 @@ use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{NiId, Status};
 use crate::peer::PeerRecord;
-use crate::stats::{Counters, DropReason, NiCounters};
+use crate::stats::{Counters, DropReason, NiCounters, Usage};
 use crate::time::Instant;
-
-/// What a shard holds at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usage {
-    /// Match entries.
-    pub match_entries: u32,
-    /// Memory descriptors, those that wait for their last operation included.
-    pub memory_descs: u32,
-    /// Events that were not polled yet.
-    pub events: u32,
-    /// Messages on their way out.
-    pub messages: u32,
-    /// Delayed messages, and those that a sibling shard receives here or that this one receives there.
-    pub delayed: u32,
-    /// Descriptors for which responses are awaited.
-    pub trackers: u32,
-    /// Peers that are remembered.
-    pub peers: u32,
-}
 
 /// What a shard knows of a local interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

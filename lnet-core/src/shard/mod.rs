@@ -41,10 +41,11 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::{PEER_BYTES, PeerRecord};
+pub use crate::stats::Usage;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use health::{HealthNote, PathNote, PathState};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
-pub use inspect::{ForgedSource, NiRecord, PeerChange, Usage};
+pub use inspect::{ForgedSource, NiRecord, PeerChange};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
 pub use update::Confirmation;

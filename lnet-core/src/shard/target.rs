@@ -9,11 +9,12 @@ use super::Shard;
 use super::delayed::{Ask, list_of};
 use super::inspect::{ForgedSource, PeerChange};
 use super::promise::Promise;
+use crate::entry::Request;
 use crate::lnd::{
     NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
 };
 use crate::md::{MdOptions, Withheld};
-use crate::portal::{Request, Room};
+use crate::portal::Room;
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};

@@ -215,7 +215,7 @@ impl Shard {
     fn resend(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let status = self.messages.record(&message).status;
         let is_unsent = matches!(status, Status::NeverSent(_));
-        if !is_unsent || !HealthStatus::of(status).is_some_and(HealthStatus::allows_another_path) {
+        if !is_unsent || !status.health().is_some_and(HealthStatus::allows_another_path) {
             return Err(message);
         }
         self.resend_by_another_path(now, message)
@@ -248,7 +248,7 @@ impl Shard {
             let Some(former) = self.move_to_peer(&message, &choice) else { return Err(message) };
             Some(former)
         };
-        if let Some(status) = HealthStatus::of(status) {
+        if let Some(status) = status.health() {
             self.note_failure(ni, &header, &next_hop, status);
         }
         self.messages.record_mut(&message).resends += 1;
@@ -344,7 +344,7 @@ impl Shard {
         }
         if status != Status::Ok {
             self.counters.count_failure(status);
-            if let Some(health) = HealthStatus::of(status) {
+            if let Some(health) = status.health() {
                 of_both.into_iter().for_each(|counters| counters.failed.add(health));
                 let nid = self.peers.get_mut(record.peer).nid;
                 self.note_failure(ni, &header, &nid, health);

@@ -1,7 +1,25 @@
-//! What `lnetctl stats show` prints of a node.
+//! What a shard holds, and what `lnetctl stats show` prints of a node.
 
 use super::{Counters, HealthCounts, Traffic};
-use crate::shard::Usage;
+
+/// What a shard holds at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Match entries.
+    pub match_entries: u32,
+    /// Memory descriptors, those that wait for their last operation included.
+    pub memory_descs: u32,
+    /// Events that were not polled yet.
+    pub events: u32,
+    /// Messages on their way out.
+    pub messages: u32,
+    /// Delayed messages, and those that a sibling shard receives here or that this one receives there.
+    pub delayed: u32,
+    /// Descriptors for which responses are awaited.
+    pub trackers: u32,
+    /// Peers that are remembered.
+    pub peers: u32,
+}
 
 /// The counters of a node's shards together.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

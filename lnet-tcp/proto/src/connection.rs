@@ -1,15 +1,15 @@
 //! One connection: where its handshake and its stream stand.
 
+use core::net::{IpAddr, SocketAddr};
+
 use lnet_core::collections::{Link, List, NONE, linked};
-use lnet_core::lnd::{NiId, Span};
+use lnet_core::lnd::{NiId, Span, Transmit};
 use lnet_core::time::Instant;
 use lnet_wire::Header;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::socklnd::{
     ByteOrder, Checksum, ConnectionType, HELLO_MAX_BYTES, PREFIX_BYTES, REQUEST_MAX_BYTES, Version,
 };
-
-use super::Ends;
 
 /// Bytes of the longest head of a piece.
 pub(super) const HEAD_MAX_BYTES: usize = PREFIX_BYTES + LARGE_HEADER_BYTES;
@@ -33,6 +33,26 @@ pub(super) struct Queue;
 linked!(Connection, Ready, ready);
 linked!(Connection, Resumed, resumed);
 linked!(Connection, OfPeer, of_peer);
+linked!(Item, Queue, link);
+
+/// The ends of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// This node's.
+    pub local: IpAddr,
+}
+
+/// A message on its way out.
+pub(super) struct Item {
+    pub(super) transmit: Transmit,
+    /// When it ends, should it wait for a connection until then.
+    pub(super) deadline: Instant,
+    /// The count of its connection's bytes with its last one.
+    pub(super) end_bytes: u64,
+    pub(super) link: Link,
+}
 
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -44,7 +44,7 @@ mod tests;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 use lnet_core::collections::{List, Schedule, Seed, Slab, Table};
@@ -54,10 +54,10 @@ use lnet_core::time::{self, Instant};
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
 
-use connection::{Connection, Ready, Resumed};
+use connection::{Connection, Item, Ready, Resumed};
 use peer::{Idle, SockPeer};
-use send::Item;
 
+pub use connection::Ends;
 pub use stats::{SocklndCounters, SocklndEvent};
 pub use tunables::{Accept, SockTunables};
 
@@ -106,15 +106,6 @@ pub struct SocklndNi {
     pub conns_per_peer: u8,
     /// The shards that have its connections.
     pub serving: ShardSet,
-}
-
-/// The ends of a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
-    /// The peer's.
-    pub remote: SocketAddr,
-    /// This node's.
-    pub local: IpAddr,
 }
 
 /// A connection of which only this much is known yet: its dialler's HELLO.

@@ -1,28 +1,16 @@
 //! What leaves: which connection carries it, and in which pieces (LNet `socklnd_cb.c:
 //! ksocknal_find_conn_locked`, `ksocknal_queue_tx_locked`).
 
-use lnet_core::collections::{Link, NONE, linked};
+use lnet_core::collections::{Link, NONE};
 use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{Checksum, PREFIX_BYTES, Prefix, Version};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use super::connection::{Connection, Phase, Queue, Silence};
+use super::connection::{Connection, Item, Phase, Silence};
 use super::peer::REFUSALS_MAX;
 use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
-
-linked!(Item, Queue, link);
-
-/// A message on its way out.
-pub(super) struct Item {
-    pub(super) transmit: Transmit,
-    /// When it ends, should it wait for a connection until then.
-    pub(super) deadline: Instant,
-    /// The count of its connection's bytes with its last one.
-    end_bytes: u64,
-    link: Link,
-}
 
 impl Socklnd {
     /// Takes a message, whose end [`Socklnd::poll_ended`] tells.

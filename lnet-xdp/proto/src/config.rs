@@ -9,7 +9,7 @@ use lnet_core::tunables::NetTunables;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::sessions::Identity;
+use super::identity::Identity;
 
 /// What nets of the xdp LND have by default: with the credits of [`NetTunables::LNET`] a peer would be sent no
 /// more than 8 messages in a round trip.

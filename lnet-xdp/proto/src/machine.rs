@@ -5,7 +5,7 @@ use core::time::Duration;
 use lnet_core::collections::NONE;
 use lnet_core::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::{Instant, earliest};
-use lnet_wire::frame::Kind;
+use lnet_wire::frame::{Handshake, Kind};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Nid};
 
@@ -13,9 +13,9 @@ use super::config::XferConfig;
 use super::local::SWEEP_INTERVAL;
 use super::receiving::{Call, Receiving, Writing};
 use super::sending::{self, Sending, Unread};
-use super::sessions::{Address, Opened, Path, PeerIncarnation, Sessions};
+use super::sessions::{Opened, Path, PeerIncarnation, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
-use super::{Action, Arrived, Bundled, Outgoing, Replay};
+use crate::contract::{Action, Address, Arrived, Bundled, Outgoing, Replay};
 
 /// The transfer protocol of one shard. See the [module](super) for the order of calls.
 pub struct Xfer {
@@ -394,6 +394,26 @@ impl Xfer {
     pub fn acknowledge_now(&mut self, now: Instant) {
         self.sessions.local.now = now;
         self.receiving.acknowledge_now(&mut self.sessions);
+    }
+
+    /// Sends and takes by a further NI from now on. May allocate, where no NI has had so high a number.
+    ///
+    /// # Panics
+    /// If there is one of this number.
+    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+        self.sessions.add_interface(ni, nid, datagram_max_bytes);
+    }
+
+    /// Changes the longest UDP payload that an NI can send and take. Peers learn it with their next session;
+    /// frames that were cut before are cut again when they are sent again.
+    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        self.sessions.set_datagram_max(ni, bytes);
+    }
+
+    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
+    #[must_use]
+    pub fn handshake(&self, ni: NiId) -> Handshake {
+        self.sessions.handshake(ni)
     }
 
     /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known;

@@ -10,7 +10,7 @@ use lnet_wire::steer::SteerKey;
 
 use super::machine::Xfer;
 use super::sending::{BUNDLED_BYTES_MAX, HEADERS_BYTES, frame_cost};
-use super::{Content, Outgoing, WINDOW_IDS};
+use crate::contract::{Content, Outgoing, WINDOW_IDS};
 
 impl Xfer {
     /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that

@@ -9,8 +9,9 @@ use lnet_wire::frame::{Ack, Kind};
 use super::stream::{Busy, ReceiveStream};
 use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
+use crate::config::XferTimes;
+use crate::contract::Outgoing;
 use crate::sessions::{Reply, Sessions};
-use crate::{Outgoing, XferTimes};
 
 /// Frames after which an acknowledgement does not wait any longer.
 const ACK_FRAMES: u32 = 16;

@@ -9,9 +9,10 @@ use lnet_wire::frame::{Kind, Transfer};
 
 use super::stream::ReceiveStream;
 use super::{Call, Receiving};
+use crate::contract::{Address, Arrived};
 use crate::local::existing;
-use crate::sessions::{Address, Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
-use crate::{Arrived, XferDrop};
+use crate::sessions::{Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
+use crate::stats::XferDrop;
 
 impl Receiving {
     /// The stream that a frame belongs to, if there is one; its token must be good, and fresh where there is

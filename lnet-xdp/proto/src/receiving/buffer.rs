@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 use lnet_core::collections::{Link, List, Slab, linked};
 use lnet_core::time::Instant;
 
-use crate::{BufferId, Replay};
+use crate::contract::{BufferId, Replay};
 
 /// A buffered frame of a message.
 struct Buffered {

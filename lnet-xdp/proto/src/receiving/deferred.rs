@@ -14,7 +14,8 @@ use lnet_wire::frame::Kind;
 use super::arrivals::{Arriving, Phase};
 use super::stream::ReceiveStream;
 use super::{Call, Receiving};
-use crate::{BufferId, Control, sending};
+use crate::contract::{BufferId, Control};
+use crate::sending;
 
 /// The ticket of a message that was never deferred.
 pub(crate) const NO_TICKET: u32 = 0;

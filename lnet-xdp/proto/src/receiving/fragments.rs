@@ -9,7 +9,8 @@ use super::arrivals::{Arriving, Phase};
 use super::deferred::NO_TICKET;
 use super::window::Seen;
 use super::{Call, Receiving};
-use crate::{Action, XferDrop};
+use crate::contract::Action;
+use crate::stats::XferDrop;
 
 /// What [`Receiving::written`] concludes.
 #[derive(Clone, Copy, Debug)]

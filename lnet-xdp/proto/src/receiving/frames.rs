@@ -9,8 +9,9 @@ use lnet_wire::{Body, Header, WireHandle};
 
 use super::arrivals::{OfStream, Phase};
 use super::{Call, Fragment, Receiving};
+use crate::contract::{Action, Arrived, Control};
 use crate::sessions::Sessions;
-use crate::{Action, Arrived, Control, XferDrop};
+use crate::stats::XferDrop;
 
 impl Receiving {
     /// Takes in a numbered frame of a stream.

@@ -30,11 +30,11 @@ pub(super) use self::fragments::Fragment;
 pub(super) use self::fragments::Writing;
 use self::stream::{Acks, Busy, ReceiveStream, Recent};
 use self::window::Window;
-use super::Arrived;
 use super::config::XferConfig;
 use super::local::{BySlot, Streams};
 use super::sending::Sending;
 use super::sessions::Sessions;
+use crate::contract::Arrived;
 
 /// Bytes that a peer takes of which messages come from one shard.
 pub(super) const PEER_BYTES: usize =

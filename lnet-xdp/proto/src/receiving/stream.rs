@@ -6,7 +6,7 @@ use lnet_wire::Nid;
 
 use super::arrivals::OfStream;
 use super::window::FramesSeen;
-use crate::sessions::Address;
+use crate::contract::Address;
 
 pub(crate) struct ReceiveStream {
     pub(crate) peer: u32,

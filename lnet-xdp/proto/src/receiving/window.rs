@@ -1,6 +1,6 @@
 //! What a receiver remembers: which messages it has had, and which frames.
 
-use crate::WINDOW_IDS;
+use crate::contract::WINDOW_IDS;
 
 /// Which messages of one sending shard have been here.
 ///

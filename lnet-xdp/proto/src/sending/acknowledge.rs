@@ -8,9 +8,9 @@ use lnet_wire::frame::Ack;
 use super::item::{Cargo, SentItem};
 use super::message::Outbound;
 use super::{Call, Sending};
-use crate::XferDrop;
 use crate::local::existing;
 use crate::sessions::Sessions;
+use crate::stats::XferDrop;
 
 /// An acknowledgement that is still to be taken in.
 pub(crate) struct Unread {

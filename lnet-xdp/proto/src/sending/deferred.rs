@@ -11,7 +11,7 @@ use lnet_wire::frame::Kind;
 use super::item::Cargo;
 use super::message::{Outbound, Queued, Stage};
 use super::{Call, Sending};
-use crate::Control;
+use crate::contract::Control;
 use crate::sessions::Sessions;
 
 impl Sending {

@@ -10,7 +10,7 @@ use lnet_core::time::Instant;
 use super::item::{Cargo, SentItem};
 use super::stream::GivenUp;
 use super::{Call, Sending};
-use crate::CANDIDATES_MAX;
+use crate::contract::CANDIDATES_MAX;
 use crate::sessions::{SILENCE, Sessions};
 
 /// Probes without an answer after which another path is tried, with each further one.

@@ -13,8 +13,8 @@ use super::Sending;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
+use crate::contract::{BUNDLE_MAX, Content, Control, Outgoing};
 use crate::sessions::Sessions;
-use crate::{BUNDLE_MAX, Content, Control, Outgoing};
 
 /// Payload of a message that may share a frame with others.
 pub(crate) const BUNDLED_BYTES_MAX: u32 = 1024;

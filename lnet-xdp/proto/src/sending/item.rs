@@ -7,7 +7,7 @@
 use lnet_core::collections::{Link, linked};
 use lnet_core::time::Instant;
 
-use crate::Control;
+use crate::contract::Control;
 
 /// What is to arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

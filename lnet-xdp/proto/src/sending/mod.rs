@@ -33,11 +33,10 @@ use self::message::{Deadlines, Queued, Unfinished};
 pub(super) use self::message::{Outbound, Stage};
 use self::stream::Ready;
 pub(super) use self::stream::SendStream;
-use super::BUNDLE_MAX;
-use super::WINDOW_IDS;
 use super::config::XferLimits;
 use super::local::{BySlot, Streams, existing};
 use super::sessions::{OfPeer, Sessions};
+use crate::contract::{BUNDLE_MAX, WINDOW_IDS};
 
 /// Bytes that a peer takes of which messages go to one shard.
 pub(super) const PEER_BYTES: usize = slot_bytes::<SendStream>() + size_of::<ToPeer>();

@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
-use crate::XferTimes;
+use crate::config::XferTimes;
 use crate::sessions::SILENCE;
 
 /// How long messages to a portal that has deferred some have frames of their own.

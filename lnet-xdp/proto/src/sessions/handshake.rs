@@ -18,8 +18,9 @@ use lnet_wire::frame::{Handshake, Kind};
 use super::paths::{Asking, Path, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
 use super::tokens::{FRESH_NS, Holder, Worth};
-use super::{Address, NOWHERE, Reply, Sessions};
-use crate::{Action, Arrived, XferDrop};
+use super::{NOWHERE, Reply, Sessions};
+use crate::contract::{Action, Address, Arrived};
+use crate::stats::XferDrop;
 
 /// Longest interval between two HELLOs.
 const HELLO_MAX: Duration = Duration::from_secs(1);

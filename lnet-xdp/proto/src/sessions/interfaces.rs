@@ -5,8 +5,9 @@ use lnet_core::lnd::{NiId, Path, Uplink};
 use lnet_wire::Nid;
 use lnet_wire::frame::{Certificate, Handshake};
 
-use super::{Address, Identity, Sessions};
-use crate::{CANDIDATES_MAX, Xfer};
+use super::Sessions;
+use crate::contract::{Address, CANDIDATES_MAX};
+use crate::identity::Identity;
 
 /// The interface of addresses that nothing leads to any more; no driver has it.
 pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
@@ -33,43 +34,34 @@ impl XferNi {
     }
 }
 
-impl Xfer {
-    /// Sends and takes by a further interface from now on. May allocate, where no interface has had so high a
-    /// number.
-    ///
-    /// # Panics
-    /// If there is one of this number.
-    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+impl Sessions {
+    /// Has a further NI, which was not there before.
+    pub(crate) fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
         let index = usize::from(ni.0);
-        if index >= self.sessions.interfaces.len() {
-            self.sessions.interfaces.resize(index + 1, None);
+        if index >= self.interfaces.len() {
+            self.interfaces.resize(index + 1, None);
         }
-        let interface = XferNi::new(nid, datagram_max_bytes, &self.sessions.identity);
-        let former = self.sessions.interfaces[index].replace(interface);
+        let former = self.interfaces[index].replace(XferNi::new(nid, datagram_max_bytes, &self.identity));
         assert!(former.is_none(), "there is an interface {} already", ni.0);
     }
 
-    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
-    /// next session; frames that were cut before are cut again when they are sent again.
-    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
-        if let Some(Some(interface)) = self.sessions.interfaces.get_mut(usize::from(ni.0)) {
+    /// Changes the longest UDP payload that an NI can send and take, if there is such an NI.
+    pub(crate) fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        if let Some(Some(interface)) = self.interfaces.get_mut(usize::from(ni.0)) {
             interface.datagram_max_bytes = bytes;
         }
     }
 
     /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
-    #[must_use]
-    pub fn handshake(&self, ni: NiId) -> Handshake {
+    pub(crate) fn handshake(&self, ni: NiId) -> Handshake {
         Handshake {
-            shards: self.sessions.shards,
-            datagram_max_bytes: self.sessions.own_datagram_max(ni),
-            policies: self.sessions.policies,
-            certificate: self.sessions.interface(ni).map_or(NOT_SENT, |interface| interface.certificate),
+            shards: self.shards,
+            datagram_max_bytes: self.own_datagram_max(ni),
+            policies: self.policies,
+            certificate: self.interface(ni).map_or(NOT_SENT, |interface| interface.certificate),
         }
     }
-}
 
-impl Sessions {
     /// The NID of an interface that there is.
     #[inline]
     #[must_use]

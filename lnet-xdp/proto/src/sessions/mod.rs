@@ -5,7 +5,6 @@
 //! Forgetting a peer loses nothing here.
 
 mod handshake;
-mod identity;
 mod interfaces;
 mod paths;
 mod peers;
@@ -24,30 +23,27 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
-use self::identity::Checks;
-pub use self::identity::Identity;
 pub(super) use self::interfaces::NOWHERE;
 use self::paths::Paths;
 pub(super) use self::paths::{OfPeer, Path};
+pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
-pub(super) use self::peers::{Address, PeerIncarnation};
 use self::reply::REPLIES_MAX;
 pub(super) use self::reply::Reply;
 use self::saved::Saved;
 use self::tokens::Tokens;
 pub(super) use self::tokens::{Holder, Worth, is_newer};
-use super::Arrived;
 use super::config::XferConfig;
 use super::local::Local;
+use crate::contract::{Address, Arrived};
+use crate::identity::{Checks, Identity, KNOWN_BYTES};
 
 /// How long a path that does not answer is avoided, or another one taken instead.
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that a peer with one path takes.
-pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
-    + slot_bytes::<paths::Path>()
-    + identity::KNOWN_BYTES
-    + saved::SAVED_BYTES;
+pub(super) const PEER_BYTES: usize =
+    slot_bytes::<peers::PeerIncarnation>() + slot_bytes::<paths::Path>() + KNOWN_BYTES + saved::SAVED_BYTES;
 
 /// Incarnations that have ended and are remembered for that.
 const OVER_MAX: usize = 1024;

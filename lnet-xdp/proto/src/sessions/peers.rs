@@ -3,16 +3,13 @@
 use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, Seed, Table, linked};
-use lnet_core::lnd::NiId;
 use lnet_core::time::Instant;
-use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+
+use crate::contract::Address;
 
 /// Peers among which one is chosen to be forgotten.
 const CANDIDATES_MAX: u32 = 16;
-
-/// Where a peer is: by which interface, under which NID.
-pub(crate) type Address = (NiId, Nid);
 
 linked!(PeerIncarnation, Chain, chain);
 

@@ -2,8 +2,8 @@
 
 use lnet_wire::frame::{Ack, FrameHeader, Kind, Transfer};
 
-use super::{Address, Sessions};
-use crate::{Content, Outgoing};
+use super::Sessions;
+use crate::contract::{Address, Content, Outgoing};
 
 /// Replies that wait for room for a frame; further ones are not given.
 pub(crate) const REPLIES_MAX: usize = 64;

@@ -14,9 +14,10 @@ use lnet_core::lnd::NiId;
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
 
+use super::Sessions;
 use super::paths::{OfPeer, Path, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
-use super::{Address, Sessions};
+use crate::contract::Address;
 
 /// Sessions that are saved for each peer that is, as many as certificates.
 const SAVED_PER_PEER: usize = 4;

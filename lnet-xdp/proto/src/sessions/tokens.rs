@@ -14,7 +14,7 @@ use lnet_wire::frame::Transfer;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use siphasher::sip::SipHasher13;
 
-use crate::Arrived;
+use crate::contract::Arrived;
 
 /// Tokens count time in units of 2^30 ns.
 const UNIT_SHIFT: u32 = 30;

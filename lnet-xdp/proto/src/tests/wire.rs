@@ -7,9 +7,11 @@ use core::time::Duration;
 
 use lnet_core::collections::Random;
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use lnet_core::lnd::{Path, PathReport, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{
+    NiId, Path, PathReport, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+};
 use lnet_core::time::Instant;
-use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, HANDSHAKE_BYTES, Handshake, Kind};
+use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, Transfer};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 

@@ -15,7 +15,7 @@ use lnet_wire::Nid;
 use lnet_wire::frame::Certificate;
 use siphasher::sip::SipHasher13;
 
-use crate::XferDrop;
+use crate::stats::XferDrop;
 
 /// What comes before an address in what is signed.
 const CONTEXT: [u8; 12] = *b"LNDX address";
