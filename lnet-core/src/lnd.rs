@@ -23,6 +23,32 @@ pub const PING_MATCH_BITS: u64 = 1 << 63;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NiId(pub u16);
 
+/// What an LND is, as far as the core goes by it: the same of all its NIs. It comes with each NI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LndFacts {
+    /// Whether it proves by which NIDs a peer goes. Then it names the source of a message itself where that
+    /// is proven ([`Uplink::header`]), and what discovery has heard of the peer adds nothing.
+    pub proves_sources: bool,
+    /// Whether what an NI sends to its own NID comes back to it. Then a ping of that NID shows whether the NI
+    /// works; else it goes by `lo`.
+    pub reaches_itself: bool,
+    /// Whether peers bear a GET for a portal where they have posted nothing: kernel nodes assert that they
+    /// have, and die.
+    pub takes_any_get: bool,
+}
+
+impl Default for LndFacts {
+    /// As LNDs of kernel nodes are.
+    fn default() -> Self {
+        Self::KERNEL
+    }
+}
+
+impl LndFacts {
+    /// What [`LndFacts::default`] returns.
+    pub const KERNEL: Self = Self { proves_sources: false, reaches_itself: true, takes_any_get: false };
+}
+
 /// A message on its way out, as its shard names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TxId(pub u32);
@@ -80,8 +106,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// How health judges this end (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None` for a good
-    /// one, for one that this node did not want any more, and for one that no path was chosen for before.
+    /// How health judges this end (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None` for a
+    /// good one, for one that this node did not want any more, and for one without a path yet.
     #[must_use]
     pub const fn health(self) -> Option<HealthStatus> {
         Some(match self {

@@ -15,7 +15,7 @@ pub use peers::{FailedDiscovery, PeerMap, PeerNid, PeerView};
 pub use preferred::PreferredSources;
 
 use crate::handle::ShardId;
-use crate::lnd::NiId;
+use crate::lnd::{LndFacts, NiId};
 use crate::tunables::Tunables;
 
 /// Whether an interface serves.
@@ -54,6 +54,8 @@ pub struct LocalNi {
     pub message_timeout: Duration,
     /// How long its LND may take for a message; what the LND was made with, if there is none.
     pub lnd_timeout: Option<Duration>,
+    /// What its LND is.
+    pub facts: LndFacts,
     /// Whether it serves.
     pub status: NiStatus,
     /// Its health, at most [`HEALTH_MAX`].
@@ -142,6 +144,7 @@ impl LocalNi {
             peer_credits,
             message_timeout,
             lnd_timeout: None,
+            facts: LndFacts::KERNEL,
             status,
             health,
             priority,
@@ -341,7 +344,12 @@ impl Topology {
         slots.filter_map(|(slot, ni)| ni.as_ref().map(|ni| (NiId(slot as u16), ni)))
     }
 
-    /// The interfaces on a net by which new requests may leave.
+    /// The first NI on a net, whether it serves or not.
+    pub(crate) fn on_net(&self, net: Net) -> Option<&LocalNi> {
+        self.local_nis().map(|(_, ni)| ni).find(|ni| ni.net == net)
+    }
+
+    /// The NIs on a net by which new requests may leave.
     pub(crate) fn serving(&self, net: Net) -> impl Iterator<Item = NiId> + Clone {
         self.local_nis().filter(move |(_, ni)| ni.net == net && ni.serves()).map(|(ni, _)| ni)
     }

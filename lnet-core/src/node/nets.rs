@@ -12,7 +12,7 @@ use lnet_wire::{Global, Net, Nid};
 
 use super::recovery::Recovery;
 use super::settings::Settings;
-use crate::lnd::NiId;
+use crate::lnd::{LndFacts, NiId};
 use crate::topology::{HEALTH_MAX, LocalNi, NiStatus};
 use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
@@ -35,10 +35,12 @@ pub struct NetOptions {
     pub new_net: NetTunables,
     /// How long its LND may take for a message; zero follows the global tunables.
     pub lnd_timeout: Duration,
+    /// What its LND is.
+    pub facts: LndFacts,
 }
 
 impl Default for NetOptions {
-    /// What kernel nodes have ([`NetTunables::LNET`], `sock_timeout`).
+    /// What kernel nodes have ([`NetTunables::LNET`], `sock_timeout`), and are ([`LndFacts::KERNEL`]).
     fn default() -> Self {
         Self {
             peer_timeout_s: None,
@@ -47,6 +49,7 @@ impl Default for NetOptions {
             credits: None,
             new_net: NetTunables::LNET,
             lnd_timeout: Duration::from_secs(50),
+            facts: LndFacts::KERNEL,
         }
     }
 }
@@ -174,6 +177,7 @@ impl<O> NiConfig<O> {
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi {
             lnd_timeout: Some(lnd_timeout),
+            facts: self.spec.options.facts,
             status: self.status(),
             health: self.health,
             priority: rules.ni_priority(&self.spec.nid),

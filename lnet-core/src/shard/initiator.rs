@@ -1,7 +1,7 @@
 //! PUT and GET at the initiator (LNet `lib-move.c: LNetPut`, `LNetGet`).
 
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, NetType, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use thiserror::Error;
 
 use super::report::Ended;
@@ -192,7 +192,7 @@ impl Shard {
     /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does not
     /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
-    /// A kernel node asserts that the portal has had an entry, and dies if it has not: a GET from a tcp peer
+    /// A kernel node asserts that the portal has had an entry, and dies if it has not: a GET of such a peer
     /// is for a portal where the peer is known to have posted one.
     ///
     /// # Errors
@@ -201,9 +201,7 @@ impl Shard {
         let request =
             Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
         let slot = self.initiator_slot(get.md, &get.target.nid, get.portal, true)?;
-        let is_tcp =
-            || get.target.nid.net().net_type() == NetType::TCP && !self.topology.is_local(&get.target.nid);
-        if ONLY_PUTS.contains(&get.portal) && is_tcp() {
+        if ONLY_PUTS.contains(&get.portal) && self.dies_of_get(&get.target.nid) {
             return Err(SubmitError::OnlyPuts(get.portal));
         }
         let part = part_of(get.md, &self.mds[slot], get.part)?;
@@ -216,6 +214,12 @@ impl Shard {
             sink_length: part.length_bytes,
         };
         self.request(now, slot, &request, body, MdPart::default())
+    }
+
+    /// Whether a target may die of a GET for a portal where it has posted nothing.
+    fn dies_of_get(&self, target: &Nid) -> bool {
+        let own = self.topology.on_net(target.net());
+        own.is_some_and(|own| !own.facts.takes_any_get) && !self.topology.is_local(target)
     }
 
     /// Notes where the REPLYs of a descriptor go from now on. Should the GET be refused later on, none is
@@ -328,12 +332,11 @@ impl Shard {
 
     /// The interface by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping
     /// of one of the node's own NIDs goes by that NI's LND, as far as this can reach itself: it is to show
-    /// whether the NI works. The frames of an xdp NI do not come back from the wire.
+    /// whether the NI works.
     #[inline]
     fn loops_by(&self, ni: NiId, target: &Nid, body: &Body) -> NiId {
         let Some(loopback) = self.topology.loopback_to(target) else { return ni };
-        let reaches_itself = target.net().net_type() == NetType::TCP;
-        if reaches_itself && is_ping(body) { ni } else { loopback }
+        if is_ping(body) && self.topology.known_ni(ni).facts.reaches_itself { ni } else { loopback }
     }
 
     /// Counts a request in on its descriptor, and awaits its response if that is wanted.

@@ -3,7 +3,7 @@
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, NetType, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use super::delayed::{Ask, list_of};
@@ -269,12 +269,10 @@ impl Shard {
         }
         let source = &header.source.nid;
         // A router is needed only from a net that this node is not on.
-        let is_neighbour = || self.topology.local_nis().any(|(_, local)| local.net == source.net());
-        // An LND that proves who sent a message names the source itself where it is proven: what discovery
-        // has heard of the peer adds nothing to that.
-        let is_theirs =
-            || source.net().net_type() != NetType::XDP && self.topology.is_same_peer(source, from);
-        if source != from && is_neighbour() && !is_theirs() {
+        if source != from
+            && let Some(own) = self.topology.on_net(source.net())
+            && (own.facts.proves_sources || !self.topology.is_same_peer(source, from))
+        {
             self.forged = Some(ForgedSource { ni, from: *from, source: *source });
             return Err(DropReason::ForgedSource);
         }

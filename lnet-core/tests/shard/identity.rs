@@ -2,11 +2,11 @@
 
 use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{RxId, Uplink, Verdict};
+use lnet_core::lnd::{LndFacts, RxId, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::ForgedSource;
 use lnet_core::stats::DropReason;
-use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use crate::common::{NI, NOW, Node, config, get_header, host, interface, nid, put_header};
@@ -21,10 +21,15 @@ const LIMITS: Limits = Limits { responses: 16, delayed: 16, incoming: 64, peers:
 
 /// A node that answers GETs of bits 1 on a lazy portal, and knows host 2 by a second NID, host 3.
 fn node() -> Node {
+    node_of(LndFacts::KERNEL)
+}
+
+fn node_of(facts: LndFacts) -> Node {
     let mut peers = PeerMap::default();
     let nis = [2, 3].map(|host| PeerNid::new(nid(1, host), 1000)).to_vec();
     peers.insert(PeerView::new(false, nis).unwrap());
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4)]).with_peers(peers);
+    let local = LocalNi { facts, ..interface(nid(1, 1), 8, 4) };
+    let topology = Topology::new(vec![local]).with_peers(peers);
     let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
     let spec = MdSpec { threshold: Threshold::Infinite, event_queue: None, ..node.md(8) };
     node.post(1, &MdSpec { options: MdOptions::GET | MdOptions::MANAGE_REMOTE, ..spec });
@@ -69,6 +74,15 @@ fn a_source_on_another_net_of_the_node_is_forged_as_well() {
     for source in [nid(2, 7), nid(2, 1), nid(1, 1)] {
         assert_eq!(claim(&mut node, nid(1, 9), 0, source, put_header(2, 4)), Verdict::Drop);
         assert_eq!(node.shard.poll_forged(), Some(ForgedSource { ni: NI, from: nid(1, 9), source }));
+    }
+}
+
+#[test]
+fn what_discovery_has_heard_counts_where_the_lnd_proves_nothing() {
+    for (proves_sources, verdict) in [(false, Verdict::Delay), (true, Verdict::Drop)] {
+        let mut node = node_of(LndFacts { proves_sources, ..LndFacts::KERNEL });
+        assert_eq!(claim(&mut node, nid(1, 2), 0, nid(1, 3), put_header(2, 4)), verdict);
+        assert_eq!(node.shard.poll_forged().is_some(), proves_sources);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::fault::{DropRule, Filter, HealthMask};
-use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, LndFacts, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::md::{MdSpec, Threshold};
 use lnet_core::shard::{Choice, GetRequest, HealthNote, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
@@ -153,12 +153,12 @@ fn case_216_a_ping_of_an_own_nid_costs_the_local_ni_alone() {
     }
 }
 
-/// Frames of an xdp NI do not come back from the wire: its pings of itself go by `lo`, and fault rules see
-/// them.
+/// Pings of an own NID, of an LND that does not reach itself, go by `lo`, and fault rules see them.
 #[test]
-fn a_ping_of_an_own_nid_on_an_xdp_net_stays_here_and_can_fail() {
+fn a_ping_of_an_own_nid_that_its_lnd_does_not_reach_stays_here_and_can_fail() {
     let own: Nid = "10.0.0.1@xdp".parse().unwrap();
-    let locals = vec![LocalNi::loopback(MESSAGE_TIMEOUT), interface(own, 8, 4)];
+    let facts = LndFacts { reaches_itself: false, ..LndFacts::KERNEL };
+    let locals = vec![LocalNi::loopback(MESSAGE_TIMEOUT), LocalNi { facts, ..interface(own, 8, 4) }];
     let topology = Arc::new(Topology::new(locals).with_generation(1));
     let mut node = Node::new(ShardConfig { topology, ..config() });
     let (sent, _) = ping(&mut node, own, Some(own));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
-use lnet_core::lnd::NiId;
+use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
 use lnet_io::xsk::RingSizes;
@@ -216,7 +216,8 @@ impl LndDefaults {
             NetType::XDP => lnet_xdp_proto::NET_TUNABLES,
             _ => NetTunables::LNET,
         };
-        NetOptions { new_net, lnd_timeout: self.timeout(is_tcp), ..asked }
+        let facts = if is_tcp { LndFacts::KERNEL } else { lnet_xdp_proto::FACTS };
+        NetOptions { new_net, lnd_timeout: self.timeout(is_tcp), facts, ..asked }
     }
 }
 

@@ -51,7 +51,7 @@ mod tests;
 
 #[cfg(feature = "sabotage")]
 pub use config::Sabotage;
-pub use config::{NET_TUNABLES, XferConfig, XferLimits, XferTimes};
+pub use config::{FACTS, NET_TUNABLES, XferConfig, XferLimits, XferTimes};
 pub use contract::{Action, Arrived, BUNDLE_MAX, BufferId, Bundled, Content, Outgoing, Replay};
 pub use identity::Identity;
 pub use machine::Xfer;

@@ -14,7 +14,7 @@ use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_core::{Shard, ShardConfig};
 use lnet_wire::{Global, Net, NetType, Nid, ProcessId};
-use lnet_xdp_proto::NET_TUNABLES;
+use lnet_xdp_proto::{FACTS, NET_TUNABLES};
 
 /// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a
 /// fleet lets it be.
@@ -81,8 +81,12 @@ pub(super) fn owner(nid: &Nid) -> Option<(u32, u8)> {
 
 /// An NI comes.
 pub(super) fn add_ni(interface: u8, nid: Nid) -> Change<()> {
-    let options =
-        NetOptions { new_net: NET_TUNABLES, lnd_timeout: Duration::from_secs(5), ..NetOptions::default() };
+    let options = NetOptions {
+        new_net: NET_TUNABLES,
+        facts: FACTS,
+        lnd_timeout: Duration::from_secs(5),
+        ..NetOptions::default()
+    };
     Change::AddNi(NiSpec { nid, interface: format!("if{interface}"), options, lnd: () })
 }
 

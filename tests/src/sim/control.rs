@@ -41,7 +41,8 @@ pub(super) struct Control {
 fn add(plan: &Plan, number: usize, rail: u8) -> Change<()> {
     let (credits, peer_credits) = (Some(CREDITS.0), Some(CREDITS.1));
     let lnd_timeout = Duration::from_nanos(MESSAGE_NS);
-    let options = NetOptions { credits, peer_credits, lnd_timeout, ..NetOptions::default() };
+    let facts = plan.facts();
+    let options = NetOptions { credits, peer_credits, lnd_timeout, facts, ..NetOptions::default() };
     Change::AddNi(NiSpec { nid: nid(plan, number, rail), interface: format!("rail{rail}"), options, lnd: () })
 }
 

@@ -101,7 +101,7 @@ fn topology(plan: &Plan, number: usize) -> Topology {
     let interfaces = (0..plan.rails).map(|rail| {
         let nid = nid(plan, number, rail);
         let message_timeout = Duration::from_nanos(MESSAGE_NS);
-        LocalNi::new(nid, CREDITS.0, CREDITS.1, message_timeout)
+        LocalNi { facts: plan.facts(), ..LocalNi::new(nid, CREDITS.0, CREDITS.1, message_timeout) }
     });
     let tunables = Tunables {
         transaction_timeout: Duration::from_nanos(TRANSACTION_NS),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use lnet_core::handle::ShardSet;
-use lnet_core::lnd::NiId;
+use lnet_core::lnd::{LndFacts, NiId};
 use lnet_wire::NetType;
 
 use super::node::address;
@@ -283,6 +283,14 @@ impl Plan {
         match self.net {
             NetKind::Xdp => NetType::XDP,
             NetKind::Tcp => NetType::TCP,
+        }
+    }
+
+    /// What their LND is.
+    pub(super) const fn facts(&self) -> LndFacts {
+        match self.net {
+            NetKind::Xdp => lnet_xdp_proto::FACTS,
+            NetKind::Tcp => LndFacts::KERNEL,
         }
     }
 
