@@ -290,7 +290,7 @@ impl Shard {
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
         let chosen = self.select(now, target, request.self_nid.as_ref(), finds_out(&body));
-        let Some(Choice { ni, peer: next_hop }) = chosen else {
+        let Some(Choice { ni, next_hop, destination }) = chosen else {
             self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);
             self.complete(Ended::Sent(slot, &header), status);
@@ -302,7 +302,7 @@ impl Shard {
             return Err(SubmitError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);
-        (header.source.nid, header.destination.nid) = (from.nid, next_hop);
+        (header.source.nid, header.destination.nid) = (from.nid, destination);
         let deadline = now + from.message_timeout;
         let ni = self.loops_by(ni, target, &body);
         let credits = self.interface(ni).peer_share;

@@ -30,10 +30,24 @@ use criteria::{Candidate, Deaf, LOCAL, NET, PEER, SOURCE, Trace, Values, Weighed
 /// What was chosen for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// The interface that it comes from.
+    /// The local NI that it leaves by.
     pub ni: NiId,
-    /// The NID that it goes to.
-    pub peer: Nid,
+    /// The peer NI that it is sent to.
+    pub next_hop: Nid,
+    /// The peer NI that its header names: the next hop, unless that is a router.
+    pub destination: Nid,
+}
+
+impl Choice {
+    /// From a local NI straight to a peer NI.
+    pub(super) const fn direct(ni: NiId, destination: Nid) -> Self {
+        Self { ni, next_hop: destination, destination }
+    }
+
+    /// What LNDs know of the choice.
+    pub(super) const fn path(&self) -> Path {
+        Path { ni: self.ni, peer: self.next_hop }
+    }
 }
 
 /// A choice and how it came about.
@@ -83,7 +97,7 @@ impl Shard {
             ni.net == net && is_asked_for && ni.serves()
         };
         match self.topology.local_nis().find(|(_, ni)| fits(ni)) {
-            Some((ni, _)) => Some(Choice { ni, peer: *destination }),
+            Some((ni, _)) => Some(Choice::direct(ni, *destination)),
             None => self.select_on_net_of(now, destination, self_nid?),
         }
     }
@@ -97,7 +111,7 @@ impl Shard {
         let (ni, local) = self.topology.local_nis().find(named)?;
         let (_, nis) = view.nets().find(|(net, _)| *net == local.net)?;
         let best = nis.iter().min_by_key(|peer| self.peer_values(now, (ni, &local.nid), peer))?;
-        Some(Choice { ni, peer: best.nid })
+        Some(Choice::direct(ni, best.nid))
     }
 
     #[cold]
@@ -114,7 +128,7 @@ impl Shard {
         self.interface(choice.ni).sequence = sequence;
         let share = self.interface(choice.ni).peer_share;
         // One that was never used has a slot from now on, or its next turn would come at once.
-        if let Some(slot) = self.peers.acquire(&choice.peer, share) {
+        if let Some(slot) = self.peers.acquire(&choice.next_hop, share) {
             self.peers.get_mut(slot).sequence = sequence;
             self.peers.release(slot);
         }
@@ -126,7 +140,7 @@ impl Shard {
         let mut steps = Vec::new();
         let loopback = self.topology.loopback_to(destination);
         let choice = match loopback {
-            Some(ni) => Some(Choice { ni, peer: *destination }),
+            Some(ni) => Some(Choice::direct(ni, *destination)),
             None => self.choose(now, destination, false, &mut steps),
         };
         let peer = self.topology.peer(destination);
@@ -152,7 +166,7 @@ impl Shard {
             } else {
                 self.choose_source(destination, view, trace)
             };
-            return Some(Choice { ni: ni?, peer: *destination });
+            return Some(Choice::direct(ni?, *destination));
         };
         let nets = view.nets().filter(|(net, _)| self.topology.serving(*net).next().is_some());
         trace.step(&NET, || {
@@ -164,7 +178,7 @@ impl Shard {
         let values = |peer: &PeerNid| self.peer_values(now, (ni, &local), peer);
         trace.step(&PEER, || nis.iter().map(|peer| (Candidate::Peer(peer.nid), values(peer))));
         let peer = best(nis.iter(), |peer| values(peer))?;
-        Some(Choice { ni, peer: peer.nid })
+        Some(Choice::direct(ni, peer.nid))
     }
 
     /// The source of a request to a peer that is not known to be Multi-Rail: the one that is recorded, so
@@ -265,21 +279,22 @@ impl Shard {
     /// The path of a message that cannot leave by the one that it had; `None` where there is no other. Its
     /// peer may have lost the NID that it was to go to.
     pub(super) fn select_again(&self, now: Instant, than: &Choice, is_ping: bool) -> Option<Choice> {
-        if self.topology.loopback_to(&than.peer).is_some() {
+        if self.topology.loopback_to(&than.destination).is_some() {
             return None;
         }
         // A ping asks the node that has the NID now.
-        let known_as = if is_ping { than.peer } else { self.topology.known_as(&than.peer) };
+        let asked = than.destination;
+        let known_as = if is_ping { asked } else { self.topology.known_as(&asked) };
         let view = self.topology.peer(&known_as);
         // Pings go from any.
         if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {
             // It sees one source, whatever becomes of that.
             return None;
         }
-        let best = self.choose(now, &known_as, is_ping, &mut Deaf).filter(|choice| choice != than);
+        let best =
+            self.choose(now, &known_as, is_ping, &mut Deaf).filter(|choice| choice.path() != than.path());
         // One that was silent and is tried once more is for a message that has all its tries left.
-        let was_silent = |choice: &Choice| self.paths.was_silent(&Path { ni: choice.ni, peer: choice.peer });
-        let best = best.filter(|choice| !was_silent(choice));
+        let best = best.filter(|choice| !self.paths.was_silent(&choice.path()));
         best.or_else(|| self.select_other(than, view))
     }
 
@@ -288,14 +303,14 @@ impl Shard {
     fn select_other(&self, than: &Choice, view: Option<&PeerView>) -> Option<Choice> {
         let view = view.filter(|view| view.is_multi_rail);
         let of_peer = view.into_iter().flat_map(|view| view.nis.iter().map(|ni| ni.nid));
-        let nids = of_peer.chain(view.is_none().then_some(than.peer));
+        let nids = of_peer.chain(view.is_none().then_some(than.destination));
         let paths =
-            nids.flat_map(|peer| self.topology.serving(peer.net()).map(move |ni| Choice { ni, peer }));
-        paths.filter(|path| path != than).min_by_key(|Choice { ni, peer }| {
-            let silent_until = self.paths.silent_until(&Path { ni: *ni, peer: *peer });
-            let health = core::cmp::Reverse(self.topology.peer_health(peer));
-            let credits = core::cmp::Reverse(self.interfaces[usize::from(ni.0)].credits.available());
-            (silent_until, health, credits, *ni)
+            nids.flat_map(|nid| self.topology.serving(nid.net()).map(move |ni| Choice::direct(ni, nid)));
+        paths.filter(|other| other.path() != than.path()).min_by_key(|other| {
+            let silent_until = self.paths.silent_until(&other.path());
+            let health = core::cmp::Reverse(self.topology.peer_health(&other.destination));
+            let credits = core::cmp::Reverse(self.interfaces[usize::from(other.ni.0)].credits.available());
+            (silent_until, health, credits, other.ni)
         })
     }
 

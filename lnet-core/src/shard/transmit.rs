@@ -12,7 +12,7 @@ use super::report::Ended;
 use super::{Choice, Shard};
 use crate::fault::Faults;
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, TxId};
+use crate::lnd::{Cause, Full, Lent, NiId, PathReport, Status, Transmit, TxId};
 use crate::md::Ending;
 use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
@@ -229,20 +229,20 @@ impl Shard {
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         // A response goes back where its request came from, unless the peer has lost that NI meanwhile.
         let is_lost = || record.is_response() && self.topology.known_as(&next_hop) != next_hop;
+        let failed = Choice { ni, next_hop, destination: header.destination.nid };
         let may_go_on = (!record.is_bound || is_lost())
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.has_another_path(record.status, &next_hop)
             && self.overdue(now, record).is_none();
         if !is_simulated {
-            self.paths.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
+            self.paths.note(now, &failed.path(), PathReport::Silent);
         }
-        let failed = Choice { ni, peer: next_hop };
         let is_ping = super::initiator::finds_out(&header.body);
         let Some(choice) = may_go_on.then(|| self.select_again(now, &failed, is_ping)).flatten() else {
             return Err(message);
         };
-        let former_peer = if choice.peer == next_hop {
+        let former_peer = if choice.next_hop == next_hop {
             None
         } else {
             let Some(former) = self.move_to_peer(&message, &choice) else { return Err(message) };
@@ -271,19 +271,19 @@ impl Shard {
     /// still belongs; `None` if every slot is busy, and then nothing has changed.
     pub(super) fn move_to_peer<S>(&mut self, message: &Message<S>, to: &Choice) -> Option<u32> {
         let share = self.interface(to.ni).peer_share;
-        let peer = self.peers.acquire(&to.peer, share)?;
+        let peer = self.peers.acquire(&to.next_hop, share)?;
         let record = self.messages.record_mut(message);
         let bytes = queued_bytes(record.transmit.header.payload_length);
         let responses = u32::from(record.is_response());
         let former = core::mem::replace(&mut record.peer, peer);
-        let next_hop = core::mem::replace(&mut record.transmit.next_hop, to.peer);
-        record.transmit.header.destination.nid = to.peer;
+        let next_hop = core::mem::replace(&mut record.transmit.next_hop, to.next_hop);
+        record.transmit.header.destination.nid = to.destination;
         let left = self.peers.get_mut(former);
         (left.queued_bytes, left.responses) = (left.queued_bytes - bytes, left.responses - responses);
         let taken = self.peers.get_mut(peer);
         (taken.queued_bytes, taken.responses) = (taken.queued_bytes + bytes, taken.responses + responses);
         if let Purpose::Request { md } = record.purpose {
-            self.trackers.move_peer(self.mds[md].tracker, &next_hop, &to.peer);
+            self.trackers.move_peer(self.mds[md].tracker, &next_hop, &to.next_hop);
         }
         Some(former)
     }

@@ -201,7 +201,7 @@ impl Shard {
             }
             let (next_hop, former) = (record.transmit.next_hop, record.peer);
             let path = self.next_path(now, record);
-            if let Some(path) = path.filter(|path| path.peer == next_hop) {
+            if let Some(path) = path.filter(|path| path.next_hop == next_hop) {
                 self.readdress(path.ni, &expired);
                 self.interfaces[usize::from(path.ni.0)].timers.watch(&mut self.messages, &expired);
                 continue;
@@ -220,7 +220,7 @@ impl Shard {
 
     /// Has a message that holds a credit of its peer and none of an interface's go on by a path.
     fn move_credited(&mut self, now: Instant, message: Message<PeerCredited>, path: &Choice) {
-        if path.peer == self.messages.record(&message).transmit.next_hop {
+        if path.next_hop == self.messages.record(&message).transmit.next_hop {
             self.readdress(path.ni, &message);
             self.take_interface_credit(now, path.ni, message);
         } else if let Some(former) = self.move_to_peer(&message, path) {
@@ -293,15 +293,15 @@ impl Shard {
 
     /// The path by which a message goes on whose interface serves no more: the same, another one, or none.
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
-        let Transmit { ni, next_hop, .. } = record.transmit;
-        let path = Choice { ni, peer: next_hop };
+        let Transmit { ni, next_hop, header, .. } = record.transmit;
+        let path = Choice { ni, next_hop, destination: header.destination.nid };
         if record.is_response() {
             return self.is_still_answered_by(ni).then_some(path);
         }
         if record.is_bound {
             None
         } else {
-            self.select_again(now, &path, super::initiator::finds_out(&record.transmit.header.body))
+            self.select_again(now, &path, super::initiator::finds_out(&header.body))
         }
     }
 

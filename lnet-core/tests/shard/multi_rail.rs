@@ -54,7 +54,8 @@ fn path(node: &mut Node) -> (Nid, Nid) {
     put(node, nid(1, 12), None);
     let [transmit] = sent(node)[..] else { panic!("one message") };
     let header = &transmit.header;
-    assert_eq!((transmit.ni, transmit.next_hop), (explained.ni, explained.peer), "as it was explained");
+    assert_eq!((transmit.ni, transmit.next_hop), (explained.ni, explained.next_hop), "as it was explained");
+    assert_eq!(header.destination.nid, explained.destination);
     assert_eq!(header.destination.nid, transmit.next_hop);
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     (header.source.nid, header.destination.nid)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_core::fault::{DropRule, Filter, HealthMask};
 use lnet_core::lnd::{Cause, LndFacts, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::md::{MdSpec, Threshold};
-use lnet_core::shard::{Choice, GetRequest, HealthNote, PutRequest};
+use lnet_core::shard::{GetRequest, HealthNote, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{Limits, ShardConfig, health::HealthStatus};
 use lnet_wire::{Nid, ProcessId};
@@ -180,7 +180,7 @@ fn a_ping_of_an_own_nid_that_its_lnd_does_not_reach_stays_here_and_can_fail() {
 /// by a path that is not known to be silent.
 #[test]
 fn what_failed_goes_by_the_path_that_is_left() {
-    let works = Choice { ni: NiId(2), peer: nid(1, 12) };
+    let works = Path { ni: NiId(2), peer: nid(1, 12) };
     let mut node = node(2, 2);
     for path in [(1, 11), (1, 12), (2, 11)].map(|(ni, host)| Path { ni: NiId(ni), peer: nid(1, host) }) {
         node.shard.path_health(NOW, &path, PathReport::Silent);
@@ -200,7 +200,7 @@ fn what_failed_goes_by_the_path_that_is_left() {
             let mut leaving =
                 (1..3).filter_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
             let Some(sent) = leaving.next() else { panic!("message {message} has tried {tried:?}") };
-            tried.push(Choice { ni: sent.ni, peer: sent.next_hop });
+            tried.push(Path { ni: sent.ni, peer: sent.next_hop });
             match tried.last() == Some(&works) {
                 true => under_way.push_back(sent.tx),
                 false => node.shard.sent(now, sent.tx, Status::NeverSent(Cause::Unreachable)),

@@ -35,9 +35,9 @@ impl Control {
 
     fn choice(&self, nid: &Nid, shard: u32, explanation: &Explanation) -> ExplainedChoice {
         let topology = self.lnet.topology();
-        let path = explanation
-            .choice
-            .and_then(|choice| Some(ExplainedPath { from: topology.ni(choice.ni)?.nid, to: choice.peer }));
+        let path = explanation.choice.and_then(|choice| {
+            Some(ExplainedPath { from: topology.ni(choice.ni)?.nid, to: choice.destination })
+        });
         let reason = match path {
             _ if topology.is_local(nid) => Some("it is a nid of this node"),
             None => Some("no NI that is up leads there"),
