@@ -61,15 +61,15 @@ pub(super) enum Phase {
     Accepted,
     /// The request has come, and the HELLO is awaited.
     Requested,
-    /// It is being connected.
+    /// The stream is being connected.
     Dialling,
-    /// It is connected, our HELLO is on its way, and the answer is awaited.
+    /// The stream is connected, our HELLO is on its way, and the answer is awaited.
     Greeting,
     /// Both HELLOs have been said, or ours will be the next bytes.
     Established,
-    /// It is closed once what is to be sent on it has been.
+    /// The connection is closed once what is to be sent on it has been.
     Closing,
-    /// It has ended, and its driver closes it.
+    /// The connection has ended, and its driver closes it.
     Closed,
 }
 
@@ -91,9 +91,9 @@ pub(super) enum Reading {
 /// Why a connection counts as silent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Silence {
-    /// It takes no bytes.
+    /// The stream takes no bytes.
     TakesNothing,
-    /// It takes bytes, but the peer's system acknowledges none.
+    /// The stream takes bytes, but the peer's system acknowledges none.
     AcknowledgesNothing,
 }
 

@@ -155,9 +155,9 @@ pub enum Action {
     Dial {
         /// Its name.
         conn: ConnId,
-        /// The interface to connect from.
+        /// The NI to connect from.
         ni: NiId,
-        /// That interface's address.
+        /// The address of that NI.
         from: IpAddr,
         /// The peer's address.
         to: IpAddr,
@@ -198,16 +198,16 @@ pub enum Action {
 /// What is to become of the next bytes of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wants {
-    /// They go to [`Socklnd::take`].
+    /// The bytes go to [`Socklnd::take`].
     Head,
-    /// So many are payload and go here, then to [`Socklnd::placed`]; before that through
+    /// Payload, so many bytes of it: goes here, then to [`Socklnd::placed`]; before that through
     /// [`Socklnd::checksum_mut`], if that has one.
     Payload(Span),
-    /// So many are to be passed over, and then counted by [`Socklnd::placed`].
+    /// Bytes to be passed over, so many, and then counted by [`Socklnd::placed`].
     Skip(u32),
-    /// They have to wait until there are so many; then it goes on with [`Socklnd::whole`].
+    /// The bytes have to wait until there are so many; then [`Socklnd::whole`] goes on with them.
     Whole(u32),
-    /// They have to wait, until the connection is polled by [`Socklnd::poll_resumed`].
+    /// The bytes have to wait, until the connection is polled by [`Socklnd::poll_resumed`].
     Nothing,
 }
 

@@ -15,7 +15,7 @@ use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 /// Payload of fewer bytes is there before its message is matched: one that comes slowly, or never, keeps no
 /// entry from others.
 const LONG_MIN_BYTES: u32 = 4096;
-/// The same of pushes: a shard has one entry for those of all peers.
+/// Payload of pushes is there before, up to so many bytes: a shard has one entry for those of all peers.
 const PUSH_MAX_BYTES: u32 = 16 << 10;
 
 /// How much of a message's payload is to be there before it is matched. That of a longer one goes straight
@@ -206,7 +206,7 @@ impl Socklnd {
             Verdict::Deliver(span) => {
                 let skip_bytes = length_bytes - span.length_bytes;
                 if skip_bytes != 0 {
-                    // As kernel nodes do: a truncated message is not checked.
+                    // A truncated message is not checked: kernel nodes do not either.
                     self.connections[slot].checksum = None;
                 }
                 self.connections[slot].reading = Reading::Payload { span, skip_bytes };
@@ -217,7 +217,8 @@ impl Socklnd {
         }
     }
 
-    /// So many bytes of what [`Wants::Payload`] or [`Wants::Skip`] said are in place, or passed over.
+    /// Notes that so many bytes of what [`Wants::Payload`] or [`Wants::Skip`] said are in place, or passed
+    /// over.
     ///
     /// # Panics
     /// If these are more than were wanted.
@@ -281,7 +282,7 @@ impl Socklnd {
         };
         self.connections[slot].received_at = now;
         self.decide(now, slot, length_bytes, verdict, up);
-        // It may just have ended.
+        // The connection may just have ended.
         if self.connections[slot].phase != Phase::Closed {
             self.watch(slot);
             self.resumed.add(&mut self.connections, slot);

@@ -167,7 +167,8 @@ impl Socklnd {
         None
     }
 
-    /// So many more bytes of a connection have been sent: the messages that end with them have ended.
+    /// Notes that so many more bytes of a connection have been sent: the messages that end with them have
+    /// ended.
     pub fn sent(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
         (connection.sent_bytes, connection.sent_at) = (connection.sent_bytes + bytes, now);

@@ -12,9 +12,9 @@ named! {
         Dialled => "dialled",
         /// Both HELLOs were fine.
         Established => "established",
-        /// It ended, by the peer or by the network.
+        /// A connection ended, by the peer or by the network.
         Closed => "closed",
-        /// It could not be opened.
+        /// A connection could not be opened.
         DialFailed => "dial_failed",
         /// The peer said NONE.
         Refused => "refused",
@@ -26,7 +26,7 @@ named! {
         Restarted => "restarted",
         /// A dialler without a privileged port.
         Unprivileged => "unprivileged",
-        /// As many handshakes as may be are under way: the oldest ended.
+        /// The oldest handshake ended, since as many as may be were under way.
         HandshakesFull => "handshakes_full",
         /// A handshake was not done in time.
         HandshakeTimeout => "handshake_timeout",

@@ -128,8 +128,8 @@ impl Socklnd {
         Some(if is_sending && now < silent_at { next.min(silent_at) } else { next })
     }
 
-    /// So many bytes that were sent on a connection are not known to have reached the peer's system, as
-    /// [`Action::Ask`] wanted to know.
+    /// Says how many bytes that were sent on a connection are not known to have reached the peer's system,
+    /// which [`Action::Ask`] wanted to know.
     pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = self.connections.get_mut(conn.0);
         let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };

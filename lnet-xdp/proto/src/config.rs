@@ -64,7 +64,7 @@ pub struct XferTimes {
     pub message: Duration,
     /// How long the acknowledgement of a frame of a longer message waits for a frame to travel with.
     pub ack_delay: Duration,
-    /// The same of a frame with whole messages, whose sender may wait for it.
+    /// How long the acknowledgement of a frame with whole messages waits, whose sender may wait for it.
     pub ack_soon: Duration,
     /// How long a probe waits for its acknowledgement at least.
     pub probe_min: Duration,

@@ -63,7 +63,7 @@ pub enum Action {
     /// [`Xfer::destination`]: crate::Xfer::destination
     /// [`Xfer::written`]: crate::Xfer::written
     Write,
-    /// It is dealt with.
+    /// Nothing: the frame is dealt with.
     Done,
     /// Keep the frame; [`Xfer::poll_replay`] says what becomes of it.
     ///

@@ -31,8 +31,8 @@ const ALLOWANCES: usize = 256;
 const GROWTH: Duration = Duration::from_millis(64);
 /// Checks in a row.
 const BURST: u32 = 4;
-/// The same for all together who were not asked. A check takes some 50 us: they take a fifth of a shard's
-/// time, and a millisecond in a row.
+/// How long the allowance takes to grow that all have together who were not asked. A check takes some 50 us:
+/// checks take a fifth of a shard's time, and a millisecond in a row.
 const GROWTH_OF_ALL: Duration = Duration::from_micros(250);
 const BURST_OF_ALL: u32 = 16;
 
@@ -93,7 +93,7 @@ pub(crate) struct Checks {
     known: Box<[(u64, u64)]>,
     /// When each allowance has grown to its full again.
     full_at: Box<[Instant]>,
-    /// The same of the one that all have together.
+    /// When the one has that all have together.
     all_full_at: Instant,
 }
 
@@ -119,7 +119,7 @@ impl Checks {
     ) -> Result<(), XferDrop> {
         let mut hasher = self.key;
         hasher.write(&address.to_bytes());
-        // Those of answers are taken by none but who was asked.
+        // Allowances of answers are taken by none but who was asked.
         let share = hasher.finish() as usize % ALLOWANCES + if is_asked { ALLOWANCES } else { 0 };
         let allowance = &mut self.full_at[share];
         hasher.write_u64(incarnation);

@@ -98,7 +98,7 @@ impl Local {
 /// The streams to or from the shards of a peer, by shard, or [`NONE`].
 pub(super) type Streams = [u32; SHARDS_MAX as usize];
 
-/// Those of the streams that there are.
+/// The streams that there are.
 pub(super) fn existing(streams: Streams) -> impl Iterator<Item = u32> {
     streams.into_iter().filter(|stream| *stream != NONE)
 }

@@ -301,7 +301,7 @@ impl Xfer {
             self.end_peer(peer, &nid, up);
             return Ok(Action::Done);
         }
-        // It lives, and has forgotten this shard: what is under way was not taken.
+        // The peer lives, and has forgotten this shard: what is under way was not taken.
         self.sessions.paths[path].session = None;
         self.sessions.ask(path);
         self.sending.lose_all_of_peer(peer);

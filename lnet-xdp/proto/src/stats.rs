@@ -8,17 +8,17 @@ named! {
     XferDrop {
         /// Fields that contradict each other or break a rule of the protocol.
         Malformed => "malformed",
-        /// It names no session of this node, or one that can no longer be opened.
+        /// A frame that names no session of this node, or one that can no longer be opened.
         UnknownSession => "unknown_session",
         /// An answer to a question that was not asked, or has been answered.
         Unasked => "unasked",
-        /// It was here already.
+        /// A frame that was here already.
         Duplicate => "duplicate",
         /// Its id lies beyond the window.
         BeyondWindow => "beyond_window",
-        /// It acknowledges what was never sent, or not in this session.
+        /// A frame that acknowledges what was never sent, or not in this session.
         BadAck => "bad_ack",
-        /// It is about a deferred message that is not known.
+        /// A frame that is about a deferred message that is not known.
         UnknownTicket => "unknown_ticket",
         /// Every slot for a peer or a shard of a peer is in use.
         PeersFull => "peers_full",

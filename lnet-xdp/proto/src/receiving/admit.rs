@@ -64,7 +64,7 @@ impl Receiving {
             return Err(XferDrop::UnknownSession);
         }
         let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count() as u32;
-        // As many as are left for others.
+        // No address has more of them than are left for others.
         let free = self.streams.capacity() - self.streams.used_count();
         if opened >= self.streams_per_address.min(free) {
             return Err(XferDrop::PeersFull);
@@ -89,7 +89,7 @@ impl Receiving {
         let now = sessions.local.now;
         let stream = &mut self.streams[slot];
         stream.seen_at = now;
-        // As a rule it is the same, and a NID that was written just now is dear to read.
+        // The address is mostly the same, and a NID that was written just now is dear to read.
         if stream.address != address {
             stream.address = address;
         }

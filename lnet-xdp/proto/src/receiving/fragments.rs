@@ -95,7 +95,7 @@ impl Receiving {
             return Err(XferDrop::IncomingFull);
         }
         let rx = RxId(slot);
-        // It may have gone around a rail that does not answer.
+        // The fragment may have gone around a rail that does not answer.
         let ni = call.sessions.interface_of(&lnet.destination.nid).unwrap_or(fragment.ni);
         // What a header says of its source is a claim: it holds for addresses that the same incarnation has
         // shown.

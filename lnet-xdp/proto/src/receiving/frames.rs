@@ -30,7 +30,7 @@ impl Receiving {
         let id = frame.header.key.message_id;
         if frame.header.kind != Kind::Data {
             if self.streams[stream].frames.is_some_and(|frames| frames.has_forgotten(transfer.number)) {
-                // It may have been here, and no window remembers control frames.
+                // The frame may have been here, and no window remembers control frames.
                 return Err(XferDrop::Duplicate);
             }
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;

@@ -77,7 +77,7 @@ impl Outbound {
         }
     }
 
-    /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by
+    /// Sends it by a path: its header names the ends of that. LNet does the same for what it sends again by
     /// another NI, so its receiver need not know the first one, and answers by the path that works.
     #[inline]
     pub(crate) fn goes_by(&mut self, ni: NiId, source: Option<&Nid>, destination: &Nid) {

@@ -371,7 +371,7 @@ impl Sending {
     /// the new one.
     pub(super) fn end_peer(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
-            // One that was pulled may wait, and has a ticket of the peer's.
+            // A message that was pulled may wait, and has a ticket of the peer's.
             if self.messages.get(slot).is_some_and(|message| message.peer == peer) {
                 self.begin_anew(slot, call);
             }

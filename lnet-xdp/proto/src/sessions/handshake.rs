@@ -82,7 +82,7 @@ impl Sessions {
         let Some(mut asking) = asking else { return false };
         let asker = asking.asker.and_then(|asker| PeerIncarnation::find(&self.peers, asker));
         if references <= 1 && !(peer != NONE && is_in_use(peer)) && !asker.is_some_and(is_in_use) {
-            // It is asked again when a session is needed.
+            // The peer is asked again when a session is needed.
             self.paths.answered(path);
             return false;
         }
@@ -96,7 +96,7 @@ impl Sessions {
             && let Some(known) =
                 self.paths.to_nid(&nid, |path| path.peer != NONE).map(|path| self.paths[path].peer)
         {
-            // It answers there by another interface.
+            // The peer answers there by another NI.
             self.paths.set_peer(path, known);
             peer = known;
         }

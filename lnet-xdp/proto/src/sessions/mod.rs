@@ -131,7 +131,7 @@ impl Sessions {
         up: &mut impl Uplink,
     ) {
         let now = self.local.now;
-        // It may have made room for another one meanwhile.
+        // The path may have made room for another one meanwhile.
         let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer) else { return };
         // What arrives while the path is avoided had left before.
         if arrived != 0 && known.is_told_silent && now >= known.silent_until {
@@ -168,7 +168,7 @@ impl Sessions {
         let judged = &self.paths[path];
         let others = self.paths.of_peer(judged.peer).filter(|other| *other != path);
         let others = others.map(|other| &self.paths[other]);
-        // One that was silent answers again if it has carried a window since.
+        // A path that was silent answers again if it has carried a window since.
         let answers = |other: &&Path| {
             let silent_until = other.silent_until;
             silent_until == Instant(0) || other.quality.is_known_since(silent_until, now)

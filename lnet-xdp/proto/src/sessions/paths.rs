@@ -41,7 +41,7 @@ pub(crate) struct Path {
     pub(crate) session: Option<Session>,
     /// Until when it is avoided, since it did not answer.
     pub(crate) silent_until: Instant,
-    /// It was told as silent, and not as answering since.
+    /// Whether it was told as silent, and not as answering since.
     pub(crate) is_told_silent: bool,
     pub(crate) quality: Quality,
     /// Messages that go there.
@@ -52,7 +52,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// As it is told to those that choose.
+    /// What the shard knows of it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
     }
@@ -90,7 +90,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// So many, to so many peers.
+    /// Room for so many, to so many peers.
     pub(crate) fn new(capacity: u32, peers: u32, seed: Seed) -> Self {
         Self {
             table: Table::new(capacity, seed),

@@ -53,7 +53,7 @@ pub(crate) struct PeerIncarnation {
 pub(crate) type Peers = Table<PeerIncarnation>;
 
 impl PeerIncarnation {
-    /// One from which something has come for the first time.
+    /// A peer from which something has come for the first time.
     pub(crate) const fn new(now: Instant, incarnation: u64, address: Address) -> Self {
         Self {
             incarnation,

@@ -71,7 +71,7 @@ impl Sessions {
         };
         *counter += 1;
         if kind == Kind::Hello {
-            // One that it has been given shows that its certificate was good once.
+            // A token that it has been given shows that its certificate was good once.
             let given = self.paths.find(ni, &destination).and_then(|path| self.paths[path].session);
             session = given.map_or(0, |session| session.token);
         }

@@ -33,7 +33,7 @@ pub(crate) const RENEWAL_NS: u64 = 2 << UNIT_SHIFT;
 pub(crate) enum Worth {
     /// Nothing.
     Invalid,
-    /// It was given to this sender, too long ago to begin with it.
+    /// The token was given to this sender, too long ago to begin with it.
     Aged,
     Fresh,
 }
