@@ -4,6 +4,19 @@
 //! once through [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if
 //! that answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
 //! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
+//!
+//! - `SEND` means that the peer's shard has the message, not that the device took it: retransmission reads
+//!   the buffer until then.
+//! - [`Lnd::Memory`] is handed to `submit` and `drive`. The core never sees payload bytes, and a shard's
+//!   buffers need no lock.
+//! - [`Lnd::flush`] exists because several messages share one kick.
+//! - [`Uplink::header`] is told the NI that a message came by, since a message is for that NI alone, and the
+//!   peer NI that it came from, as the LND has verified it. The source in a header is a claim. On a net of
+//!   this node it must be that peer NI or another NID of the same peer, else the message is dropped and
+//!   counted (`ForgedSource`). Credits, slots and shares of responses go by the verified NID; what is sent by
+//!   another path has its source renamed.
+//! - Prefetch hints are an optional trait. An LND that gives none, or wrong ones, changes nothing but the
+//!   time that a match takes.
 
 use core::time::Duration;
 

@@ -11,6 +11,9 @@
 //! A request whose peer is to be discovered first waits as `Message<Gated>`, before it is `Queued` again.
 //! Any of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A
 //! token that waits somewhere is inside a [`Queue`] of its type, one that is with an LND is claimed by its
+//!
+//! A message names its next hop apart from its header's destination, and its payload is a span of a
+//! descriptor or of a buffer of the node: a router needs both.
 //! [`TxId`]: so no message is ever in two lists, or lost between them.
 
 use core::marker::PhantomData;

@@ -3,6 +3,10 @@
 //!
 //! Invariants: what is said is about the one who says it, or nothing is known by it; it is bounded; a
 //! configured peer stays as it is.
+//!
+//! The word of a peer on its NIDs moves nothing that another peer has told of its own, or that an
+//! administrator has set. Where an LND proves its sources, the source of a message is what it has proven, not
+//! what discovery has heard.
 
 use alloc::vec::Vec;
 

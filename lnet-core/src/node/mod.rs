@@ -13,6 +13,9 @@
 //! Invariants: each request that was accepted ends in one [`Action::Done`]; generations grow; a slot is an
 //! interface's until no shard and no driver has anything of it; what peers say is bounded, and never panics.
 //!
+//! Every node has this machine, that of an embedded program too: such a program is pinged, pings, and sees
+//! its peers as the daemon does.
+//!
 //! [`Shard::update`]: crate::shard::Shard::update
 
 mod api;

@@ -2,6 +2,8 @@
 //!
 //! Invariants: a net exists as long as it has an interface; its tunables are those of its first one; an
 //! interface keeps its slot as long as it lives, and `lo` is always in slot 0.
+//!
+//! A new NI takes the lowest free slot.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -6,6 +6,10 @@
 //! without traffic for longest makes room, and a peer has at most [`TOLD_MAX`] NIs. What is configured is
 //! changed by the administrator alone; where locked peers turn out to be one node, the lock that was made
 //! first stays (LNet `peer.c`).
+//!
+//! Peers have one owner, this machine. Shards get them with the snapshot, a map that shares all that has not
+//! changed, and report which NIDs are used and how messages end. So health is the node's and not a shard's. A
+//! shard knows nothing but silent paths before it has reported them.
 
 mod announce;
 mod edit;

@@ -10,6 +10,11 @@
 //! when all of the batch are open, and an interface is closed when no shard has anything of it; so what
 //! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was
 //! to go is lost then, what was to stay is absent.
+//!
+//! An NI goes in two steps. `Leaving`: what is under way ends, within a limit. `Closed`: nothing begins on
+//! it, in either direction. With one step, a shard that had reported quiet could be busy again when the
+//! driver closes. A portal is frozen while its policy changes: it gets no entries, and no message waits on
+//! it, until each shard has reported whether it has any.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

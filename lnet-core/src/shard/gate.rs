@@ -12,6 +12,11 @@
 //! to a peer keep their order; what ends here costs no health. A request to a peer that is known looks at
 //! nothing but the peer slot that it needs anyway.
 //!
+//! A runner learns at once which peer is to be discovered; a node that a program drives by itself has none. A
+//! snapshot tells which generation was the first to know of a failed attempt, so that no later request ends
+//! for it. News for a peer that is known holds no request up: a rail that fails makes such news for all
+//! peers.
+//!
 //! [`Topology::gates_requests`]: crate::topology::Topology::gates_requests
 
 use lnet_wire::{Body, Nid};

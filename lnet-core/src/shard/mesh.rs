@@ -30,6 +30,9 @@
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
+//!
+//! A REPLY waits for PUTs out of its bytes and for REPLYs before it. `Topology::with_steering` switches this
+//! exchange on; without it a shard takes everything that its LNDs bring.
 
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header, Nid};

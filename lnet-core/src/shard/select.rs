@@ -11,6 +11,10 @@
 //! one and the same NI, that which the snapshot says, so that the peer sees one node; pings go from any.
 //! Responses are not chosen for: they go back by the interface that was asked. Where there is nothing to
 //! choose nothing is looked up.
+//!
+//! The choice is one function over lists of values, so that its trace is the choice itself. No silent path is
+//! taken to a Multi-Rail peer while there is another. LNDs report what they learn of paths, and ask for
+//! another one.
 
 pub(super) mod criteria;
 mod paths;

@@ -4,6 +4,9 @@
 //! each to the next message that waits for it (LNet `lib-move.c: lnet_post_send_locked`,
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
+//!
+//! A message that its LND could not send leaves by another NI, up to `retry_count` times. A message that may
+//! have arrived is not sent anew: it would be there twice.
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};

@@ -3,6 +3,12 @@
 //! A node draws a key pair for each of its lives. Its incarnation is the beginning of the public key, and for
 //! each of its addresses it has a certificate, the signature of that address. HELLO and WELCOME carry it: so
 //! a node is known by all its addresses, and no other node speaks in its name under another.
+//!
+//! Shards share nothing about peers. Each shard has its own handshakes with each shard of another node, by
+//! any rail, and all must reach the same answer without stored state. A signature of each address does that,
+//! at the cost of one check for each address of a peer in each shard. A peer has a NID once a token came back
+//! from there; a certificate alone does not tell. Signatures come from `ed25519-dalek`: cryptography is not
+//! ours to invent.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -28,6 +28,10 @@
 //! - No state is made for a frame without a session, and only who has received a token has one: under its own
 //!   incarnation, and for one of its own addresses. Sessions end with the incarnation of either node.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
+//!
+//! [`Xfer`] is a facade that hands calls to three owners of tables: `sending`, `receiving` and `sessions`.
+//! Each has its invariants and can be read alone. The facade meets its drivers in values ([`Outgoing`],
+//! [`Arrived`], [`Action`]), so that rings, sockets and the simulator drive the same code.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -7,6 +7,8 @@
 //!
 //! Frames of a deferred message are not acknowledged: its sender withdraws them when it learns of the
 //! deferral.
+//!
+//! Frames of a delayed message are buffered for 2 ms.
 
 use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use lnet_wire::frame::Kind;

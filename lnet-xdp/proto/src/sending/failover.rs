@@ -2,6 +2,9 @@
 //!
 //! This side tells which path is silent and which other ones there are; the [`Uplink`] chooses. Ids, windows
 //! and frame numbers go on by any path.
+//!
+//! Frames under way by an NI that goes take another path as well. Windows stay, so nothing is doubled. Where
+//! all paths were silent, the one that was so longest ago has its turn, so that every path is tried.
 
 use lnet_core::collections::NONE;
 use lnet_core::lnd::Uplink;

@@ -5,6 +5,9 @@
 //! a former life is worth nothing, and one that was never given cannot be guessed. It is given to an
 //! incarnation at one of its addresses, sent there, and good for frames from there: who shows it has heard
 //! what is said to that node.
+//!
+//! Tokens are keyed by the portals' policies: numbers of frames that other policies steered mean nothing to
+//! their new shard.
 
 use core::hash::Hasher;
 
