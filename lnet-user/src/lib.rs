@@ -40,7 +40,6 @@
 //! - [`rpc`]: requests and replies, with a time within which they come.
 //! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a
 //!   shard; no hand-over, least latency.
-//! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
 //! - [`Buffer`] and [`Lnet::register`]: buffers, and those that are sent without a copy.
 //!
@@ -55,12 +54,10 @@
 
 pub mod api;
 mod bpf;
-pub mod control;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod lnd;
-pub mod load;
 pub mod node;
 #[cfg(test)]
 #[path = "../../lnet-io/src/capture/tests/reading.rs"]
@@ -92,6 +89,7 @@ pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
 #[doc(hidden)]
 pub use lnet_io::locks;
 pub use lnet_io::memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
+pub use lnet_io::netlink;
 pub use lnet_io::region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use lnet_io::uring::Waker;
 pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};

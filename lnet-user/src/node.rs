@@ -42,9 +42,8 @@ use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 use tokio::sync::Notify;
 
 pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
-pub(crate) use crate::lnd::in_process::fabric_of;
-pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig, PEER_BYTES};
-pub(crate) use config::{LndDefaults, is_tcp};
+pub use crate::lnd::in_process::fabric_of;
+pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, LndDefaults, NiConfig, NodeConfig, PEER_BYTES, is_tcp};
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
@@ -55,7 +54,8 @@ pub use lnet_io::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use lnet_model::ni::XdpMode;
 pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
-pub(crate) use start::{LndOptions, Machine, Started};
+pub(crate) use start::Started;
+pub use start::{LndOptions, Machine};
 pub(crate) use view::View;
 
 use crate::lnd::in_process::{InProcessLnd, InProcessPort, Inbox};
@@ -405,7 +405,7 @@ impl NodeDriver {
     }
 
     /// What the node was started with, but for its NIs.
-    pub(crate) fn config(&self) -> &NodeConfig {
+    pub fn config(&self) -> &NodeConfig {
         &self.config
     }
 

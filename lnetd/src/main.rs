@@ -1,6 +1,6 @@
 //! `lnetd`: a node in a process of its own, managed by `lnetctl`.
 //!
-//! Invariants: all that it does it has from the library ([`lnet_user::control`]); what goes wrong at the
+//! Invariants: all that it does it has from the library ([`lnet_admin`]); what goes wrong at the
 //! start is one message with the way out; the first signal ends it in order, the second at once.
 
 #![forbid(unsafe_code)]
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use lnet_admin::{SelftestConsole, serve};
 use lnet_model::Refusal;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
-use lnet_user::control::{SelftestConsole, serve};
 use options::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};

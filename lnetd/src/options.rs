@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
+use lnet_admin::{ControlOptions, ServeOptions};
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::api::Threads;
-use lnet_user::control::{ControlOptions, ServeOptions};
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::{Limits, NodeConfig};
@@ -179,11 +179,13 @@ impl Options {
             // Told before anything is started.
             std::fs::File::open(path).with_context(|| format!("--config {}", path.display()))?;
         }
-        Ok(ServeOptions::new(socket).gid(gid).configures(self.configure || self.config.is_some()).control(
-            ControlOptions::default()
-                .drain(Duration::from_secs(self.drain.into()))
-                .document(self.config.clone()),
-        ))
+        let drain = Duration::from_secs(self.drain.into());
+        Ok(ServeOptions {
+            gid,
+            configures: self.configure || self.config.is_some(),
+            control: ControlOptions { drain, document: self.config.clone() },
+            ..ServeOptions::new(socket)
+        })
     }
 }
 

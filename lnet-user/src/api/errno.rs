@@ -37,7 +37,9 @@ pub(super) fn failed_get(status: Status) -> DriverError {
     DriverError { errno: number.raw_os_error(), message: message.to_owned() }
 }
 
-pub(crate) fn netlink_errno(error: &NetlinkError) -> Errno {
+/// The error number of a refusal by the kernel that concerns an NI, as `net add` tells it.
+#[must_use]
+pub fn netlink_errno(error: &NetlinkError) -> Errno {
     match error {
         NetlinkError::NoPermission { .. } => Errno::PERM,
         error if error.is_port(ErrorKind::PermissionDenied) => Errno::PERM,

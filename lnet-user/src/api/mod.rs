@@ -92,9 +92,8 @@ use request::Refusals;
 use runner::Runner;
 use service::{Queues, Service};
 
-pub(crate) use errno::netlink_errno;
-
 pub use descriptor::{Ack, Descriptor, Entry, Target};
+pub use errno::netlink_errno;
 pub use error::{LnetError, NotLent};
 pub use guest::Guest;
 pub use lend::Outgoing;
@@ -472,7 +471,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
-    pub(crate) fn run<R: Send + 'static>(
+    pub fn run<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
@@ -484,7 +483,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
-    pub(crate) fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
+    pub fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
         &self,
         run: F,
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {

@@ -198,22 +198,25 @@ impl Lnet {
     }
 
     /// The objects that each shard may have.
-    pub(crate) fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &Limits {
         self.inner.view.limits()
     }
 
     /// Lends the node: for its configuration and fault rules.
-    pub(crate) fn with_node<R>(&self, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
+    pub fn with_node<R>(&self, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
         body(&mut self.inner.node())
     }
 
     /// Has something carried out by the state machine.
-    pub(crate) async fn request(&self, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
+    ///
+    /// # Errors
+    /// [`LnetError`]: what the state machine or an NI that is opened refuses.
+    pub async fn request(&self, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
         self.inner.runner.request(request).await
     }
 
     /// The state machine, for a look.
-    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
+    pub fn machine(&self) -> MutexGuard<'_, Machine> {
         self.inner.runner.machine()
     }
 
@@ -224,13 +227,16 @@ impl Lnet {
     }
 
     /// What is known of an NI, without asking the kernel.
-    pub(crate) fn known_ni(&self, ni: NiId) -> Option<NiState> {
+    pub fn known_ni(&self, ni: NiId) -> Option<NiState> {
         self.inner.runner.ni(ni)
     }
 
     /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as
     /// many as its link wants. One that there is not is passed over.
-    pub(crate) async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when a shard has ended.
+    pub async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
         let set = self.inner.node().set_conns_per_peer(nid, asked);
         let Some((ni, count)) = set else { return Ok(()) };
         if let Some(lnd) = self.machine().lnd_mut(nid) {
@@ -244,30 +250,38 @@ impl Lnet {
     }
 
     /// What NIs have that are added.
-    pub(crate) fn lnd_defaults(&self) -> LndDefaults {
+    pub fn lnd_defaults(&self) -> LndDefaults {
         *self.inner.lnd_defaults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// NIs that are added have these values from now on.
-    pub(crate) fn set_lnd_defaults(&self, defaults: LndDefaults) {
+    pub fn set_lnd_defaults(&self, defaults: LndDefaults) {
         *self.inner.lnd_defaults.lock().unwrap_or_else(PoisonError::into_inner) = defaults;
     }
 
     /// Finds out with which peers there was traffic.
-    pub(crate) async fn follow_traffic(&self) -> Result<(), LnetError> {
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when a shard has ended.
+    pub async fn follow_traffic(&self) -> Result<(), LnetError> {
         self.inner.follow_traffic().await
     }
 
-    pub(crate) fn forget_peers(&self) {
+    /// Forgets all peers.
+    pub fn forget_peers(&self) {
         self.inner.runner.forget_peers();
     }
 
     /// Gives up all requests that are not being carried out.
-    pub(crate) fn cancel_requests(&self) {
+    pub fn cancel_requests(&self) {
         self.inner.runner.cancel_all();
     }
 
-    pub(crate) async fn confirmations(&self) -> Result<Vec<Confirmation>, LnetError> {
+    /// What the shards say of the snapshot that they have, in their order.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when one has ended.
+    pub async fn confirmations(&self) -> Result<Vec<Confirmation>, LnetError> {
         self.inner.confirmations().await
     }
 

@@ -30,7 +30,7 @@ use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
 
 /// The fabric that an NI on this interface is on, if it is one of this LND.
-pub(crate) fn fabric_of(interface: &str) -> Option<&str> {
+pub fn fabric_of(interface: &str) -> Option<&str> {
     interface.strip_prefix("in-process:")
 }
 

@@ -113,7 +113,7 @@ impl NiConfig {
     }
 
     /// Whether its LND is tcp.
-    pub(crate) fn is_tcp(&self) -> bool {
+    pub fn is_tcp(&self) -> bool {
         is_tcp(self.nid, self.lnd) && fabric_of(&self.interface).is_none()
     }
 
@@ -128,7 +128,7 @@ impl NiConfig {
 }
 
 /// Whether the LND of an NI is tcp, if this one was asked for.
-pub(crate) fn is_tcp(nid: Nid, asked: Option<Lnd>) -> bool {
+pub fn is_tcp(nid: Nid, asked: Option<Lnd>) -> bool {
     asked.map_or(nid.net().net_type() == NetType::TCP, |lnd| lnd == Lnd::Tcp)
 }
 
@@ -188,14 +188,14 @@ pub struct NodeConfig {
 
 /// What the NIs of a node have that do not say otherwise. A timeout of zero follows the global tunables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LndDefaults {
+pub struct LndDefaults {
     xdp_timeout: Duration,
     tcp: SockTunables,
 }
 
 impl LndDefaults {
     /// The same with another timeout of an LND.
-    pub(crate) const fn with_timeout(mut self, is_tcp: bool, timeout: Duration) -> Self {
+    pub const fn with_timeout(mut self, is_tcp: bool, timeout: Duration) -> Self {
         if is_tcp {
             self.tcp.timeout = timeout;
         } else {
@@ -205,12 +205,12 @@ impl LndDefaults {
     }
 
     /// How long an LND may take for a message.
-    pub(crate) fn timeout(&self, is_tcp: bool) -> Duration {
+    pub fn timeout(&self, is_tcp: bool) -> Duration {
         if is_tcp { self.tcp.timeout } else { self.xdp_timeout }
     }
 
     /// What is asked of the net of an NI, with what the node says of it.
-    pub(crate) fn complete(&self, asked: NetOptions, nid: Nid, is_tcp: bool) -> NetOptions {
+    pub fn complete(&self, asked: NetOptions, nid: Nid, is_tcp: bool) -> NetOptions {
         let new_net = match nid.net().net_type() {
             _ if is_tcp => self.tcp.net,
             NetType::XDP => lnet_xdp_proto::NET_TUNABLES,
@@ -223,7 +223,7 @@ impl LndDefaults {
 
 impl NodeConfig {
     /// The defaults of its NIs.
-    pub(crate) fn lnd_defaults(&self) -> LndDefaults {
+    pub fn lnd_defaults(&self) -> LndDefaults {
         LndDefaults { xdp_timeout: self.lnd_timeout, tcp: self.sock }
     }
 

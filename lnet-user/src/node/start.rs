@@ -19,21 +19,27 @@ use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LndOptions {
-    pub(crate) lnd: Option<Lnd>,
-    pub(crate) mode: Option<XdpMode>,
-    pub(crate) udp_port: Option<u16>,
-    pub(crate) queues: Option<u32>,
-    pub(crate) conns_per_peer: Option<u32>,
-    pub(crate) tos: Option<i32>,
+pub struct LndOptions {
+    /// The LND; `None` for that of the net's type.
+    pub lnd: Option<Lnd>,
+    /// Of xdp: how frames reach the shards.
+    pub mode: Option<XdpMode>,
+    /// Of xdp: the UDP port.
+    pub udp_port: Option<u16>,
+    /// Of xdp: receive queues that the interface must have.
+    pub queues: Option<u32>,
+    /// Of tcp: connections of each type with a peer.
+    pub conns_per_peer: Option<u32>,
+    /// Of tcp: IP type of service, -1 for the system's.
+    pub tos: Option<i32>,
     /// Shards that serve it, in the order in which they were asked for; none for all.
-    pub(crate) serving_shards: Vec<u32>,
+    pub serving_shards: Vec<u32>,
     /// Whether its address is not the one that the interface's name alone would choose.
-    pub(crate) is_chosen_by_nid: bool,
+    pub is_chosen_by_nid: bool,
 }
 
 /// The owner of a node's topology.
-pub(crate) type Machine = node::Node<LndOptions>;
+pub type Machine = node::Node<LndOptions>;
 
 /// A node that was started, and what is to go on.
 pub(crate) struct Started {
@@ -47,7 +53,7 @@ pub(crate) struct Started {
 
 impl NiConfig {
     /// As the state machine is asked for it.
-    pub(crate) fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
+    pub fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
         let (credits, peer_credits) = (self.credits, self.peer_credits);
         let asked = NetOptions { credits, peer_credits, ..NetOptions::default() };
         let options = defaults.complete(asked, self.nid, self.is_tcp());

@@ -14,7 +14,7 @@ const COUNTERS: [&str; 2] = ["tsc", "arch_sys_counter"];
 /// suspended. The counter is not set right afterwards: in days it may be seconds away from the kernel's time,
 /// so nothing but the core goes by it.
 #[derive(Clone, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     counter: Option<quanta::Clock>,
     /// What was read when it was made.
     start: u64,
@@ -37,7 +37,7 @@ impl Clock {
     /// The time now.
     #[inline]
     #[must_use]
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant(match &self.counter {
             Some(counter) => counter.delta_as_nanos(self.start, counter.raw()),
             None => monotonic_ns() - self.start,

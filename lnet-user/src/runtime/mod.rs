@@ -14,7 +14,8 @@ mod thread;
 mod turn;
 mod worker;
 
-pub(crate) use clock::Clock;
+pub use lnet_io::driver::Counted;
+pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub use lnet_core::topology::Steering;
 pub(crate) use mesh::MeshEnd;

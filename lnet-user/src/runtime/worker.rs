@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// The shard, to be read.
-    pub(crate) fn shard(&self) -> &Shard {
+    pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
@@ -191,12 +191,12 @@ impl Worker {
     }
 
     /// Rules by which the shard drops or delays messages, to be set.
-    pub(crate) fn faults_mut(&mut self) -> &mut Faults {
+    pub fn faults_mut(&mut self) -> &mut Faults {
         self.shard.faults_mut()
     }
 
     /// Sets all that the shard has counted to 0 ([`Shard::reset_counters`]).
-    pub(crate) fn reset_counters(&mut self) {
+    pub fn reset_counters(&mut self) {
         self.shard.reset_counters();
     }
 
@@ -210,13 +210,13 @@ impl Worker {
     ///
     /// # Errors
     /// The kernel's refusal to tell its counters.
-    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
+    pub fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.lnd.count(tell)
     }
 
     /// The time that this shard goes by.
     #[must_use]
-    pub(crate) fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &Clock {
         &self.clock
     }
 

@@ -1,7 +1,6 @@
 //! What kernel nodes die of: GETs are for tcp nodes that have entries for them.
 
 use lnet_user::api::Threads;
-use lnet_user::load::{FaultKind, Initiator, Plan, Scheme, SizeClass, Target as LoadTarget};
 use lnet_user::runtime::Idle;
 use lnet_user::{Buffer, Lnet, LnetError, MdOptions, Net, NetType, NiConfig, Nid, SubmitError, Target};
 
@@ -31,25 +30,4 @@ fn a_get_from_a_portal_of_selftest_is_refused() {
         sink.get(&from).queue().unwrap();
         assert_eq!(next(&mut queue).refusal().map(ToString::to_string), Some(refused.to_string()));
     }
-}
-
-#[test]
-fn a_load_gets_nothing_from_a_tcp_node_without_its_target() {
-    let (near, far) = (node("load", 1), node("load", 2));
-    let (sizes, puts_percent) = (vec![SizeClass::of(64)], 0);
-    let scheme = Scheme { sizes, puts_percent, ..Scheme::default() };
-    let plan = Plan { messages: 40, window: 4, timeout_ms: 2000, ..Plan::new(scheme.clone(), vec![nid(2)]) };
-    let done = Initiator::start(&near, &plan).unwrap().wait();
-    assert!(done.has_given_up);
-    assert_eq!((done.faults.count, done.faults.of(FaultKind::NoTarget)), (1, 1), "{:?}", done.faults);
-    assert_eq!(done.faults.first[0].peer, nid(2));
-    // The empty Put alone has come.
-    let dropped = far.shard(0).unwrap().counters().unwrap().dropped();
-    assert_eq!(dropped.messages, 1, "{dropped:?}");
-
-    let target = LoadTarget::start(&far, &scheme).unwrap();
-    let done = Initiator::start(&near, &Plan { timeout_ms: 20_000, ..plan }).unwrap().wait();
-    assert_eq!((done.faults.count, done.gets().messages), (0, 40), "{:?}", done.faults);
-    let seen = target.stop();
-    assert_eq!((seen.gets.messages, seen.puts.messages, seen.faults.count), (40, 0, 0), "{seen:?}");
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_user::control::{Control, ControlOptions};
 use lnet_user::{EntrySpec, Lnet, LnetError, MdOptions, NiConfig, Nid, Policy};
 
 use crate::common::{PATIENCE, PINNED, config, spec, start};
@@ -75,10 +74,4 @@ fn a_node_whose_last_handle_goes_ends_while_it_is_pinging() {
         let _ = ping.as_mut().poll(&mut context);
     }
     drop(lnet);
-}
-
-#[test]
-fn control_takes_charge_of_a_node_that_runs() {
-    let lnet = start(1);
-    assert!(Control::new(&lnet, ControlOptions::default()).is_ok());
 }

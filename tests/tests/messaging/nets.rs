@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_core::limits::Limits;
 use lnet_messaging::LnetTransport;
@@ -12,7 +13,6 @@ use lnet_messaging::transport::Transport;
 use lnet_tests::netns::{Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
 use lnet_tests::node::LND_TIMEOUT;
 use lnet_user::api::Lnet;
-use lnet_user::control::{Control, ControlOptions};
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_wire::{Net, NetType, Nid};
 

@@ -1,9 +1,9 @@
 //! Where the frames of a transfer machine come to, and what of them is copied.
 
+use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_messaging::{Operation, QueueType};
 use lnet_tests::netns::{Netns, Wiring};
-use lnet_user::control::{Control, ControlOptions};
 
 use crate::common::Party;
 use crate::nets::{Carrier, Nodes, config_of, privileged, start, transport};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_core::lnd::NiId;
 use lnet_model::ni::NiName;
 use lnet_model::request::{Batch, Change};
 use lnet_tests::netns::enter;
 use lnet_tests::node::nid_v4;
-use lnet_user::control::{Control, ControlOptions};
 use lnet_user::node::XdpMode;
 
 use super::ports::{Rails, ni};

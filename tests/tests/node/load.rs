@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
+use lnet_load::{Initiator, Kind, Plan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::api::Lnet;
-use lnet_user::load::{Initiator, Kind, Plan, Scheme, Target};
 use lnet_user::node::{NiConfig, XdpMode};
 use lnet_user::{Nid, Policy};
 

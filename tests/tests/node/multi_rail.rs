@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_core::limits::Limits;
+use lnet_load::{FaultKind, Initiator, InitiatorReport, Plan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::config;
 use lnet_user::api::Lnet;
-use lnet_user::control::{Control, ControlOptions};
 use lnet_user::internals::bpf::{Faults, Object, ObjectKind, XdpProgram};
-use lnet_user::load::{FaultKind, Initiator, InitiatorReport, Plan, Scheme, Target};
 use lnet_user::node::NiConfig;
 use lnet_user::{Global, Nid, Policy, SockTunables};
 use lnet_wire::{Net, NetType};

@@ -6,10 +6,10 @@ use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lnet_core::limits::Limits;
+use lnet_load::{Initiator, Plan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::config;
 use lnet_user::api::Lnet;
-use lnet_user::load::{Initiator, Plan, Scheme, Target};
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_user::{Nid, Policy};
 use lnet_wire::{Net, NetType};

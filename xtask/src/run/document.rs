@@ -7,7 +7,7 @@ use xtask::netns::Namespace;
 use super::SHARDS;
 use super::options::{Mode, Options};
 
-/// The portals of a load (`lnet_user::load::Layout`), each with the policy that the run gives it: all that
+/// The portals of a load (`lnet_load::Layout`), each with the policy that the run gives it: all that
 /// there are, so that both shards work and each way to steer is used.
 const POLICIES: [(u8, &str); 8] = [
     (10, "policy: pin\n      shard: 0"),

@@ -18,7 +18,7 @@ use super::plan::{Message, Plan, Posting};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
 use super::slot::{Ended, Next, Outcomes, Slot};
 use super::{Kind, LoadError, probe};
-use crate::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
+use lnet_user::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
 
 /// How often a thread without events looks at the time and whether it is to stop.
 const TICK: Duration = Duration::from_millis(20);

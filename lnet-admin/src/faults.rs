@@ -13,7 +13,7 @@ use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 
 use super::Control;
-use crate::runtime::Worker;
+use lnet_user::runtime::Worker;
 
 /// A change of the rules.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 
 use lnet_control::LoadSpec;
 use lnet_core::stats::DropReason;
-use lnet_io::capture::CaptureError;
-use lnet_io::driver::Counted;
 use lnet_model::records::{
     FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes, SlotFrames,
 };
@@ -19,11 +17,13 @@ use serde_json::Value;
 
 use super::Control;
 use super::error::stopped;
-use crate::api::{Hold, LnetError};
-use crate::load::{
+use lnet_load::{
     ClassReport, Faults, Initiator, InitiatorReport, LoadError, Plan, Scheme, Tally, Target, TargetReport,
 };
-use crate::runtime::Worker;
+use lnet_user::api::{Hold, LnetError};
+use lnet_user::CaptureError;
+use lnet_user::runtime::Counted;
+use lnet_user::runtime::Worker;
 
 /// Loads that a node has at once, ended ones included.
 const LOADS_MAX: usize = 16;

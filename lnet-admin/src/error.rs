@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use lnet_control::server::BindError;
 use lnet_core::node::RequestError;
-use lnet_io::netlink::NetlinkError;
 use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
-use crate::api::LnetError;
+use lnet_user::api::LnetError;
+use lnet_user::netlink::NetlinkError;
 
 /// Why a node cannot be managed (any more).
 #[derive(Debug, Error)]
@@ -60,7 +60,7 @@ pub(super) fn stopped(error: &LnetError) -> Refusal {
 }
 
 pub(super) fn netlink_errno(error: &NetlinkError) -> Errno {
-    errno(crate::api::netlink_errno(error).raw_os_error())
+    errno(lnet_user::api::netlink_errno(error).raw_os_error())
 }
 
 fn errno(number: i32) -> Errno {

@@ -6,12 +6,12 @@
 //! bytes. A Put carries its number as header data; a Get says all by where it asks. There is no other
 //! agreement between the two.
 //!
-//! Invariants: made of [`api`](crate::api) alone. Memory is taken at the start and bounded by the scheme and
+//! Invariants: made of [`lnet_user::api`] alone. Memory is taken at the start and bounded by the scheme and
 //! the window, whatever peers send. Nothing that a peer says is believed: what does not follow from the
 //! scheme is counted as a [`Fault`]. What was posted, bound or made lazy is given back by the end.
 //!
 //! ```
-//! use lnet_user::load::{Initiator, Plan, Scheme, Target};
+//! use lnet_load::{Initiator, Plan, Scheme, Target};
 //! use lnet_user::{Lnet, Nid, NodeConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,8 +37,8 @@ mod target;
 
 use thiserror::Error;
 
-use crate::api::LnetError;
-use crate::runtime::SteeringError;
+use lnet_user::api::LnetError;
+use lnet_user::runtime::SteeringError;
 
 pub use initiator::Initiator;
 pub use latency::Latency;

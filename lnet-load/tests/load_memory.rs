@@ -1,7 +1,7 @@
 //! A load takes its memory at the start. In a program of its own, since all of its memory is counted.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
-use lnet_user::load::{Initiator, Plan, Scheme, SizeClass, Target};
+use lnet_load::{Initiator, Plan, Scheme, SizeClass, Target};
 use lnet_user::{Lnet, Nid, NodeConfig};
 
 fn resident_bytes() -> u64 {

@@ -36,16 +36,15 @@ use lnet_model::fault::DropRule;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use crate::api::Lnet;
-use crate::node::{XdpMode, setters};
-use crate::runtime::Worker;
+use lnet_user::api::Lnet;
+use lnet_user::node::XdpMode;
+use lnet_user::runtime::Worker;
 
 pub use error::ControlError;
 pub use serve::{ServeOptions, serve};
 
 /// How a node is controlled.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub struct ControlOptions {
     /// How long what is under way by an NI that goes may take.
     pub drain: Duration,
@@ -56,13 +55,6 @@ pub struct ControlOptions {
 impl Default for ControlOptions {
     fn default() -> Self {
         Self { drain: DRAIN_TIMEOUT, document: None }
-    }
-}
-
-impl ControlOptions {
-    setters! {
-        drain: Duration,
-        document: Option<PathBuf>,
     }
 }
 
@@ -135,5 +127,17 @@ impl Control {
             told.push(shard.run_async(run.clone()).await.map_err(|error| stopped(&error))?);
         }
         Ok(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lnet_user::NodeConfig;
+
+    #[test]
+    fn control_takes_charge_of_a_node_that_runs() {
+        let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+        assert!(Control::new(&lnet, ControlOptions::default()).is_ok());
     }
 }

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod json;
+mod kernel;
 
 use std::time::{Duration, Instant};
 
+use lnet_load::{FAULTS_MAX, FaultKind, Initiator, Kind, LoadError, Plan, Scheme, SizeClass, Target};
 use lnet_user::api::Threads;
-use lnet_user::load::{FAULTS_MAX, FaultKind, Initiator, Kind, LoadError, Plan, Scheme, SizeClass, Target};
 use lnet_user::runtime::Idle;
 use lnet_user::{Ack, Buffer, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Policy, Spread, Threshold};
 
@@ -248,7 +249,7 @@ fn two_initiators_share_a_target() {
     let scheme = scheme(9);
     let target = Target::start(&lnet, &scheme).unwrap();
     let two = [700, 400].map(|messages| Initiator::start(&lnet, &plan(&scheme, messages)).unwrap());
-    let mut sum = lnet_user::load::InitiatorReport::default();
+    let mut sum = lnet_load::InitiatorReport::default();
     for initiator in two {
         sum.merge(&initiator.wait());
     }

@@ -8,15 +8,13 @@ use lnet_model::request::{Batch, Change};
 use tracing::{info, warn};
 
 use super::{Control, ControlError, ControlOptions, SelftestConsole};
-use crate::api::Lnet;
-use crate::node::setters;
+use lnet_user::api::Lnet;
 
 /// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 
 /// How a node is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub struct ServeOptions {
     /// The control socket.
     pub socket: PathBuf,
@@ -34,12 +32,6 @@ impl ServeOptions {
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
         Self { socket, gid: None, configures: false, control: ControlOptions::default() }
-    }
-
-    setters! {
-        gid: Option<u32>,
-        configures: bool,
-        control: ControlOptions,
     }
 }
 

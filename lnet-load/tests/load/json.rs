@@ -1,7 +1,7 @@
 //! Plans on their way through a control protocol.
 
+use lnet_load::{Plan, Scheme};
 use lnet_user::Nid;
-use lnet_user::load::{Plan, Scheme};
 
 use crate::scheme;
 

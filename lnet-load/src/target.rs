@@ -14,14 +14,14 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_io::locks::{Mutex, MutexGuard};
-use lnet_io::memory::Buffer;
 
 use super::plan::{PROBE_FLAG, Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
-use crate::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
-use crate::runtime::{Home, entry_home};
+use lnet_user::Buffer;
+use lnet_user::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
+use lnet_user::locks::{Mutex, MutexGuard};
+use lnet_user::runtime::{Home, entry_home};
 
 /// How often a thread without events looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -181,7 +181,12 @@ impl Server {
         Ok(server)
     }
 
-    fn attach(&self, slot: usize, posting: &Posting, buffer: Buffer) -> Result<Entry, crate::api::NotLent> {
+    fn attach(
+        &self,
+        slot: usize,
+        posting: &Posting,
+        buffer: Buffer,
+    ) -> Result<Entry, lnet_user::api::NotLent> {
         let options = match posting.kind {
             Kind::Put => MdOptions::PUT,
             Kind::Get => MdOptions::GET | MdOptions::MANAGE_REMOTE,
@@ -332,7 +337,7 @@ impl FaultKind {
     /// What the status of an event says, unless that is good.
     pub(super) fn of(status: Status) -> Option<Self> {
         use lnet_core::lnd::Cause;
-        use rustix::io::Errno;
+        use lnet_model::Errno;
         let (Status::NeverSent(cause) | Status::Unknown(cause)) = status else { return None };
         Some(match cause {
             Cause::Unreachable => Self::Unreachable,
@@ -342,7 +347,7 @@ impl FaultKind {
             Cause::Device => Self::Device,
             Cause::Reset => Self::Reset,
             Cause::Simulated(_) => Self::Simulated,
-            Cause::Undiscovered(errno) => match Errno::from_raw_os_error(errno.into()) {
+            Cause::Undiscovered(errno) => match Errno(errno) {
                 Errno::TIMEDOUT => Self::Timeout,
                 Errno::HOSTUNREACH => Self::Unreachable,
                 _ => Self::Other,

@@ -13,8 +13,8 @@ use super::Control;
 use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::Plan;
-use crate::node::{LndOptions, NiState, XdpMode};
-use crate::runtime::Worker;
+use lnet_user::node::{LndOptions, NiState, XdpMode};
+use lnet_user::runtime::Worker;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.

@@ -7,7 +7,6 @@ use lnet_control::LoadSpec;
 use lnet_control::server::Handler;
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
-use lnet_io::netlink::{SameHost, is_local};
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
 use lnet_model::records::{
@@ -28,7 +27,8 @@ use super::faults::count;
 use super::plan::not_configured;
 use super::records::statistics;
 use super::services::{blocking, capture_refusal};
-use crate::api::LnetError;
+use lnet_user::api::LnetError;
+use lnet_user::netlink::{SameHost, is_local};
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {

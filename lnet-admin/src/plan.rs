@@ -16,7 +16,7 @@ use lnet_wire::{Global, Net, NetType, Nid};
 use super::faults::{self, RuleStep};
 use super::udsp::{peer_to_be, rule_to_be, rules_of};
 use super::{Control, interfaces};
-use crate::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
+use lnet_user::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -372,13 +372,13 @@ fn no_connections(nid: Option<Nid>) -> Refusal {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::control::ControlOptions;
-    use crate::{Lnet, NodeConfig};
+    use crate::ControlOptions;
+    use lnet_user::{Lnet, NodeConfig};
 
     /// The NIDs whose timeout a batch changes that deletes some NIs and then sets that of the LND.
     #[track_caller]
     fn check(deletions: &[Change], expected: &[Nid]) {
-        let ni = |nid: Nid| crate::NiConfig::new(nid, &format!("in-process:timeout-{nid}"));
+        let ni = |nid: Nid| lnet_user::NiConfig::new(nid, &format!("in-process:timeout-{nid}"));
         let lnet = Lnet::start(&NodeConfig::new(nids().map(ni).to_vec())).unwrap();
         let control = Control::new(&lnet, ControlOptions::default()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -414,7 +414,7 @@ mod tests {
         let [xdp, ..] = nids();
         let tcp = Nid::new_ip(Net::new(NetType::TCP, 0), [10, 9, 8, 7].into()).unwrap();
         let spec = |nid| {
-            crate::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults())
+            lnet_user::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults())
         };
         let add = node::Change::AddNi(spec(tcp));
         let delete = node::Change::DeleteNet { net: tcp.net() };

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::api::Lnet;
-use crate::load::{Scheme, SizeClass, Target as LoadTarget};
-use crate::node::NodeConfig;
+use crate::{Scheme, SizeClass, Target as LoadTarget};
+use lnet_user::api::Lnet;
+use lnet_user::node::NodeConfig;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

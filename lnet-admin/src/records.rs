@@ -22,7 +22,7 @@ use lnet_wire::{Global, MessageType, Net, Nid};
 use super::Control;
 use super::error::stopped;
 use super::udsp::{local_info, peer_info};
-use crate::node::{LO, LndOptions, fabric_of, is_tcp};
+use lnet_user::node::{LO, LndOptions, fabric_of, is_tcp};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -339,14 +339,14 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::control::ControlOptions;
-    use crate::{Lnet, NodeConfig};
+    use crate::ControlOptions;
+    use lnet_user::{Lnet, NodeConfig};
 
     /// What belongs to an interface is not shown of an NI that has none.
     #[test]
     fn an_in_process_ni_is_shown_without_an_interfaces_options() {
         let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
-        let ni = crate::NiConfig::new(nid, "in-process:shown");
+        let ni = lnet_user::NiConfig::new(nid, "in-process:shown");
         let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
         let control = Control::new(&lnet, ControlOptions::default()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
