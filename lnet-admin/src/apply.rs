@@ -5,16 +5,16 @@ use lnet_core::node::{self, Request};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::request::{Batch, Change, Outcome};
 use lnet_model::{Errno, Refusal};
+use lnet_user::node::{LndOptions, NiState, XdpMode};
+use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use tracing::info;
 
-use super::Control;
+use super::control::Control;
 use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::Plan;
-use lnet_user::node::{LndOptions, NiState, XdpMode};
-use lnet_user::runtime::Worker;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.

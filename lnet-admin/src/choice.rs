@@ -13,7 +13,7 @@ use lnet_tcp_proto::home_of;
 use lnet_wire::Nid;
 use tracing::info;
 
-use super::Control;
+use super::control::Control;
 
 impl Control {
     /// By which path requests to a NID would go at this moment.

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use lnet_control::server::BindError;
 use lnet_core::node::RequestError;
 use lnet_model::{Errno, Refusal};
-use thiserror::Error;
-
 use lnet_user::api::LnetError;
 use lnet_user::netlink::NetlinkError;
+use thiserror::Error;
 
 /// Why a node cannot be managed (any more).
 #[derive(Debug, Error)]

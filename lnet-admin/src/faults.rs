@@ -10,10 +10,10 @@ use lnet_core::fault::{self, Filter, HealthMask, MessageTypes, RULES_MAX};
 use lnet_core::health::HealthStatus;
 use lnet_model::fault::{DropRule, DropRuleRecord, HealthError};
 use lnet_model::{Errno, Refusal};
+use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
 
-use super::Control;
-use lnet_user::runtime::Worker;
+use super::control::Control;
 
 /// A change of the rules.
 #[derive(Clone, Copy, Debug)]

@@ -18,17 +18,17 @@ use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
+use lnet_user::api::LnetError;
+use lnet_user::netlink::{SameHost, is_local};
 use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
-use super::Control;
+use super::control::Control;
 use super::error::refusal_of;
 use super::faults::count;
 use super::plan::not_configured;
 use super::records::statistics;
 use super::services::{blocking, capture_refusal};
-use lnet_user::api::LnetError;
-use lnet_user::netlink::{SameHost, is_local};
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {

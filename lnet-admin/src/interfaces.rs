@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use lnet_model::ni::NiSpec;
 use lnet_model::{Errno, Refusal};
+use lnet_user::netlink::{Interface, NetlinkError, interface_names};
 use lnet_wire::{Net, Nid};
 
 use super::error::netlink_errno;
-use lnet_user::netlink::{Interface, NetlinkError, interface_names};
 
 /// An NI's interface and NID.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,12 +11,13 @@ use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
 use lnet_model::request::{Change, Outcome};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
+use lnet_user::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
 use lnet_wire::{Global, Net, NetType, Nid};
 
+use super::control::Control;
 use super::faults::{self, RuleStep};
+use super::interfaces;
 use super::udsp::{peer_to_be, rule_to_be, rules_of};
-use super::{Control, interfaces};
-use lnet_user::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -372,7 +373,7 @@ fn no_connections(nid: Option<Nid>) -> Refusal {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::ControlOptions;
+    use crate::control::ControlOptions;
     use lnet_user::{Lnet, NodeConfig};
 
     /// The NIDs whose timeout a batch changes that deletes some NIs and then sets that of the LND.

@@ -16,13 +16,13 @@ use lnet_model::records::{
 };
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspInfo;
+use lnet_user::node::{LO, LndOptions, fabric_of, is_tcp};
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{Global, MessageType, Net, Nid};
 
-use super::Control;
+use super::control::Control;
 use super::error::stopped;
 use super::udsp::{local_info, peer_info};
-use lnet_user::node::{LO, LndOptions, fabric_of, is_tcp};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -339,7 +339,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::ControlOptions;
+    use crate::control::ControlOptions;
     use lnet_user::{Lnet, NodeConfig};
 
     /// What belongs to an interface is not shown of an NI that has none.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use lnet_control::server::{self, Access, Listener, ServerLimits};
 use lnet_model::request::{Batch, Change};
+use lnet_user::api::Lnet;
 use tracing::{info, warn};
 
-use super::{Control, ControlError, ControlOptions, SelftestConsole};
-use lnet_user::api::Lnet;
+use super::control::{Control, ControlOptions, SelftestConsole};
+use super::error::ControlError;
 
 /// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);

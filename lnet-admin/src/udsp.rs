@@ -10,7 +10,7 @@ use lnet_model::request::Outcome;
 use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
 use lnet_wire::Nid;
 
-use super::Control;
+use super::control::Control;
 
 impl Control {
     pub(super) fn udsp_records(&self) -> Vec<UdspRule> {

@@ -9,13 +9,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lnet_model::request::{PingReply, PingRequest};
+use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::fault::DropRuleRecord;
+use lnet_model::records::{
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
+    SelftestAnswer, SelftestRequest, Statistics,
+};
+use lnet_model::request::{Batch, Outcome, PingReply, PingRequest};
+use lnet_model::steering::SteeringRecord;
+use lnet_model::text::NidText;
+use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::table::Kind;
-use crate::{Reply, Request};
+use crate::request::{Kind, LoadSpec, Reply, Request};
 
 /// How long a node may take for anything but a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -109,7 +117,7 @@ impl Client {
     }
 
     /// The reply to a request that has one, unless it is a refusal.
-    pub(crate) fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
+    fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.send(request)?;
         let timeout = if request.kind() == Kind::Order { ORDER_TIMEOUT } else { REPLY_TIMEOUT };
         match (self.receive(timeout)?, request) {
@@ -144,6 +152,27 @@ impl Client {
         Ok(protocol::decode(&json)?)
     }
 }
+
+macro_rules! calls {
+    ($($(#[$doc:meta])+ $kind:ident $variant:ident: $call:ident($($name:ident: $argument:ty)?) -> $answer:ty;)+) => {
+        impl Client {
+            $(
+                $(#[$doc])+
+                ///
+                /// # Errors
+                /// [`ClientError`].
+                pub fn $call(&mut self $(, $name: $argument)?) -> Result<$answer, ClientError> {
+                    match self.ask(&Request::$variant $(($name))?)? {
+                        Reply::$variant(answer) => Ok(answer),
+                        _ => Err(ClientError::Unexpected),
+                    }
+                }
+            )+
+        }
+    };
+}
+
+requests!(calls);
 
 fn connect_error(path: &Path, error: &io::Error) -> ClientError {
     let reason = match error.kind() {

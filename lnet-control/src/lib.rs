@@ -7,13 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod table;
 pub mod client;
 pub mod document;
 pub mod path;
 pub mod protocol;
+mod request;
 pub mod resolve;
 #[cfg(feature = "server")]
 pub mod server;
-mod table;
 
-pub use table::{LoadSpec, Reply, Request};
+pub use request::{LoadSpec, Reply, Request};

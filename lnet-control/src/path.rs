@@ -1,8 +1,7 @@
 //! Where the control sockets of nodes are.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use thiserror::Error;
 

@@ -7,8 +7,8 @@
 //! | 6 | 2 | zero |
 //! | 8 | 4 | bytes of JSON that follow, big endian |
 //!
-//! The client sends a [`Request`](crate::request::Request), the node one or more
-//! [`Reply`](crate::request::Reply) messages; then the next request may follow.
+//! The client sends a [`Request`](crate::Request), the node one or more
+//! [`Reply`](crate::Reply) messages; then the next request may follow.
 //!
 //! Invariants: the header of every version is this one, so that each side can tell the other's; a length is
 //! checked before memory is taken for it.

@@ -10,15 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lnet_user::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
 use lnet_wire::{NetType, Nid};
 use tracing::warn;
 
+use super::error::LoadError;
 use super::latency::Latency;
 use super::plan::{Message, Plan, Posting};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
 use super::slot::{Ended, Next, Outcomes, Slot};
-use super::{Kind, LoadError, probe};
-use lnet_user::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
+use super::{Kind, probe};
 
 /// How often a thread without events looks at the time and whether it is to stop.
 const TICK: Duration = Duration::from_millis(20);

@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+mod error;
 mod initiator;
 mod latency;
 mod pattern;
@@ -35,46 +36,13 @@ mod report;
 mod slot;
 mod target;
 
-use thiserror::Error;
-
-use lnet_user::api::LnetError;
-use lnet_user::runtime::SteeringError;
-
+pub use error::LoadError;
 pub use initiator::Initiator;
 pub use latency::Latency;
 pub use lnet_model::records::LoadKind as Kind;
+pub use pattern::Difference;
 pub use plan::{Layout, Message, Plan, PlanError, Scheme, SizeClass};
 pub use report::{
-    ClassReport, Difference, FAULTS_MAX, Fault, FaultKind, Faults, InitiatorReport, Progress, Tally,
-    TargetReport,
+    ClassReport, FAULTS_MAX, Fault, FaultKind, Faults, InitiatorReport, Progress, Tally, TargetReport,
 };
 pub use target::Target;
-
-/// Why a load does not start.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The plan makes no sense.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The node refuses something.
-    #[error(transparent)]
-    Lnet(#[from] LnetError),
-    /// The node has no room for an entry.
-    #[error("the entry for match bits {match_bits:#x} of portal {portal}: {error}")]
-    Entry {
-        /// The portal.
-        portal: u32,
-        /// The match bits.
-        match_bits: u64,
-        /// Why.
-        #[source]
-        error: LnetError,
-    },
-    /// An entry cannot be posted under its portal's policy.
-    #[error(transparent)]
-    Steering(#[from] SteeringError),
-    /// No thread for it.
-    #[error("a thread for the load: {0}")]
-    Thread(#[from] std::io::Error),
-}

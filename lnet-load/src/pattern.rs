@@ -2,10 +2,19 @@
 //!
 //! Invariant: a byte can be told without those before it.
 
-use super::report::Difference;
-
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
+/// What was found where something else was expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Offset of the byte in the payload; 0 where no byte is meant.
+    pub offset_bytes: u64,
+    /// What it should be.
+    pub expected: u64,
+    /// What it is.
+    pub found: u64,
+}
+
 /// Words that are checked together.
 const BLOCK_WORDS: usize = 32;
 

@@ -249,7 +249,7 @@ impl Message {
     }
 
     /// The first byte of a payload, of a Put or a Get, that is not as it should be.
-    pub(super) fn check(&self, payload: &[u8]) -> Option<super::report::Difference> {
+    pub(super) fn check(&self, payload: &[u8]) -> Option<super::pattern::Difference> {
         self.pattern.check(u64::from(self.offset_bytes), payload)
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use lnet_core::event::EventKind;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_user::Buffer;
+use lnet_user::api::{Ack, EventQueue, QueuedEvent, Target};
 use lnet_wire::Nid;
 
 use super::plan::Posting;
-use lnet_user::Buffer;
-use lnet_user::api::{Ack, EventQueue, QueuedEvent, Target};
 
 /// How often it is looked at whether it is late.
 const TICK: Duration = Duration::from_millis(20);

@@ -8,6 +8,7 @@ use lnet_wire::Nid;
 
 use super::Kind;
 use super::latency::Latency;
+use super::pattern::Difference;
 use super::plan::SizeClass;
 
 /// Faults that a report tells in detail.
@@ -71,17 +72,6 @@ pub enum FaultKind {
     Simulated,
     /// It ended badly in a way that has no name here.
     Other,
-}
-
-/// What was found where something else was expected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Difference {
-    /// Offset of the byte in the payload; 0 where no byte is meant.
-    pub offset_bytes: u64,
-    /// What it should be.
-    pub expected: u64,
-    /// What it is.
-    pub found: u64,
 }
 
 /// A message that went wrong.

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_user::Buffer;
+use lnet_user::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, Target};
 use lnet_wire::Nid;
 
 use super::Kind;
+use super::pattern::Difference;
 use super::plan::Message;
-use super::report::{Difference, FaultKind};
-use lnet_user::Buffer;
-use lnet_user::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, Target};
+use super::report::FaultKind;
 
 /// Byte that GETs are to replace. A GET asks for what an earlier one may have left in the same buffer.
 const BLANK: u8 = 0xA5;

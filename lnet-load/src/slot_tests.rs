@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use super::*;
-use crate::{Scheme, SizeClass, Target as LoadTarget};
 use lnet_user::api::Lnet;
 use lnet_user::node::NodeConfig;
+
+use super::*;
+use crate::{Scheme, SizeClass, Target as LoadTarget};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -14,14 +14,16 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-
-use super::plan::{PROBE_FLAG, Posting, Scheme};
-use super::report::{Difference, Fault, FaultKind, TargetReport};
-use super::{Kind, LoadError};
 use lnet_user::Buffer;
 use lnet_user::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
 use lnet_user::locks::{Mutex, MutexGuard};
 use lnet_user::runtime::{Home, entry_home};
+
+use super::Kind;
+use super::error::LoadError;
+use super::pattern::Difference;
+use super::plan::{PROBE_FLAG, Posting, Scheme};
+use super::report::{Fault, FaultKind, TargetReport};
 
 /// How often a thread without events looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);

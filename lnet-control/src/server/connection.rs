@@ -16,10 +16,10 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::{debug, info};
 
+use super::handler::answer;
 use super::{Handler, Shared};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::table::{Kind, answer};
-use crate::{Reply, Request};
+use crate::request::{Kind, Reply, Request};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;

@@ -6,6 +6,7 @@
 //! the daemon wait, or take more memory than [`ServerLimits`] allow.
 
 mod connection;
+mod handler;
 mod listen;
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use tracing::{debug, warn};
 use crate::Reply;
 use crate::protocol::{self, REPLY_BYTES_MAX};
 
-pub use crate::table::Handler;
+pub use handler::Handler;
 pub use listen::{Access, BindError, Listener};
 
 /// What the kernel's refusal to accept is waited out for.

@@ -22,6 +22,8 @@ const LIBRARIES: [&str; 9] = [
     "lnet-xdp/proto/src/",
     "lnet-tcp/proto/src/",
     "lnet-user/src/",
+    "lnet-load/src/",
+    "lnet-admin/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",
 ];

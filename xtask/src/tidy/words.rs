@@ -91,6 +91,8 @@ const PRODUCT: [&str; 12] = [
     "lnet-xdp/proto/src/",
     "lnet-tcp/proto/src/",
     "lnet-user/src/",
+    "lnet-load/src/",
+    "lnet-admin/src/",
     "lnet-messaging/src/",
     "lnet-control/src/",
     "lnet-ebpf/src/",

@@ -1,0 +1,98 @@
+//! What a node is asked, and what it answers: as the table says.
+
+use lnet_model::Refusal;
+use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::fault::DropRuleRecord;
+use lnet_model::records::{
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, PeerRecord,
+    RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
+};
+use lnet_model::request::{Batch, Outcome, PingReply, PingRequest};
+use lnet_model::steering::SteeringRecord;
+use lnet_model::text::NidText;
+use lnet_model::udsp::UdspRule;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A load to be begun. What it is in detail is the load service's own affair, and JSON here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadSpec {
+    /// Take messages, by this scheme.
+    Target(Value),
+    /// Send messages, by this plan.
+    Initiator(Value),
+}
+
+impl LoadSpec {
+    /// Which end it is.
+    #[must_use]
+    pub const fn role(&self) -> LoadRole {
+        match self {
+            Self::Target(_) => LoadRole::Target,
+            Self::Initiator(_) => LoadRole::Initiator,
+        }
+    }
+}
+
+macro_rules! kind {
+    (read) => {
+        Kind::Read
+    };
+    (change) => {
+        Kind::Change
+    };
+    (order) => {
+        Kind::Order
+    };
+}
+
+/// What a request is to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Change,
+    Order,
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])+ $kind:ident $variant:ident: $call:ident($($name:ident: $argument:ty)?) -> $answer:ty;)+) => {
+        /// Something that a node is asked; answered by the [`Reply`] of the same name.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Request {
+            $($(#[$doc])+ $variant $(($argument))?,)+
+            /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends
+            /// when the client goes.
+            Ping(PingRequest),
+        }
+
+        impl Request {
+            /// Whether only root and the node's owner may ask for it.
+            #[must_use]
+            pub const fn is_privileged(&self) -> bool {
+                !matches!(self.kind(), Kind::Read)
+            }
+
+            pub(crate) const fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$variant { .. } => kind!($kind),)+
+                    Self::Ping(_) => Kind::Read,
+                }
+            }
+        }
+
+        /// A node's answer, or a part of it.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reply {
+            $($(#[$doc])+ $variant($answer),)+
+            /// What became of the ping of one NID; nothing behind the last one.
+            Ping(Option<PingReply>),
+            /// It is not done; nothing has changed.
+            Refused(Refusal),
+        }
+    };
+}
+
+requests!(messages);
