@@ -37,8 +37,8 @@ macro_rules! requests {
             /// Its loads, running and ended.
             read Loads: loads() -> Vec<LoadRecord>;
             /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The
-            /// outcomes are as many as the changes, in their order. A refusal names the offending change by its
-            /// position ([`Refusal::of_change`]).
+            /// outcomes are as many as the changes, in their order. A refusal names the offending change by
+            /// its position ([`Refusal::of_change`]).
             change Apply: apply(batch: Batch) -> Vec<Outcome>;
             /// To say in its log all that it knows of the peer with a NID.
             change LogPeer: log_peer(nid: NidText) -> ();

@@ -14,10 +14,10 @@ mod thread;
 mod turn;
 mod worker;
 
-pub use lnet_io::driver::Counted;
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub use lnet_core::topology::Steering;
+pub use lnet_io::driver::Counted;
 pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, SteeringError, entry_home};
 pub use thread::{Idle, ShardGone, ShardThread};
