@@ -1,6 +1,5 @@
 //! What a node would do, and is about to do: the paths of requests, the NIs that recover, the shards of NIDs.
 
-use lnet_core::handle::ShardSet;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::topology::PRIORITY_NONE;
 use lnet_model::records::{
@@ -9,7 +8,6 @@ use lnet_model::records::{
 };
 use lnet_model::text::NidText;
 use lnet_model::{Errno, Refusal};
-use lnet_tcp_proto::home_of;
 use lnet_wire::Nid;
 use tracing::info;
 
@@ -71,15 +69,8 @@ impl Control {
     /// The shards that connections of peers belong to, by the first NI on their net; and, where all shards
     /// serve that, messages of portals that are steered by their initiator.
     pub(super) fn cpts_of_nids(&self, nids: Vec<NidText>) -> Vec<CptRecord> {
-        let all = ShardSet::all(self.lnet.shard_count() as u8);
-        let node = self.lnet.machine();
-        let nets = node.nets();
-        let serving = |nid: &Nid| {
-            let ni = nets.iter().find(|net| net.net == nid.net())?.nis.first()?;
-            ShardSet::of(ni.spec.lnd.serving_shards.iter().copied())
-        };
-        let home = |nid: &Nid| home_of(nid, serving(nid).unwrap_or(all));
-        nids.into_iter().map(|NidText(nid)| CptRecord { nid, cpt: home(&nid).0.into() }).collect()
+        let record = |NidText(nid)| CptRecord { nid, cpt: self.lnet.home_of(&nid).0.into() };
+        nids.into_iter().map(record).collect()
     }
 
     pub(super) fn logged_peer(&self, nid: &Nid) -> Result<(), Refusal> {

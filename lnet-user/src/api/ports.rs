@@ -4,6 +4,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinged, Request};
@@ -247,6 +248,14 @@ impl Lnet {
             shard.run_async(move |worker| worker.set_conns_per_peer(ni, count)).await?;
         }
         Ok(())
+    }
+
+    /// The shard that a NID of a peer belongs to, where one shard has all that goes to and comes from it.
+    #[must_use]
+    pub fn home_of(&self, nid: &Nid) -> ShardId {
+        let ni = self.find_ni(|config| config.spec.nid.net() == nid.net());
+        let serving = ni.and_then(|ni| ShardSet::of(ni.spec.lnd.serving_shards.iter().copied()));
+        lnet_tcp_proto::home_of(nid, serving.unwrap_or(ShardSet::all(self.shard_count() as u8)))
     }
 
     /// What NIs have that are added.

@@ -14,7 +14,7 @@ const UNSAFE_FENCE: [&str; 4] =
     ["lnet-io/src/xsk/", "lnet-io/src/uring/", "lnet-io/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 11] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",

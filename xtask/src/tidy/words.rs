@@ -83,7 +83,7 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 12] = [
+const PRODUCT: [&str; 14] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",

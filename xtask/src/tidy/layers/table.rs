@@ -177,14 +177,7 @@ const CRATES: &[Crate] = &[
     Crate {
         name: "lnet-user",
         directory: "lnet-user",
-        crates: &[
-            "lnet-wire",
-            "lnet-model",
-            "lnet-core",
-            "lnet-xdp-proto",
-            "lnet-tcp-proto",
-            "lnet-io",
-        ],
+        crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-xdp-proto", "lnet-tcp-proto", "lnet-io"],
         others: Others::Any,
         tests: Tests::Any,
         modules: Modules::Some(&[("bpf", &[]), ("lnd", &[]), ("runtime", &["lnd"])]),
