@@ -1,4 +1,8 @@
 //! Batches of changes, made whole or not at all.
+//!
+//! Unconfiguring a node removes its NIs, entries and policies. Its shards go on, since programs may have
+//! handles of them. The request is refused (EBUSY) while a program relies on the node (`Lnet::hold`) or a
+//! portal has entries.
 
 use lnet_core::lnd::PING_PORTAL;
 use lnet_core::node::{self, Request};

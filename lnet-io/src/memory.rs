@@ -12,6 +12,9 @@
 //! lease ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it
 //! releases them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
 //! (`Memory::read_lease`, behind [`crate::runtime::Worker::read_lease`]).
+//!
+//! A read lease is given only where no message can be written to its bytes any more: not where peers choose
+//! the offset, nor where REPLYs go.
 
 use std::ops::Range;
 

@@ -1,4 +1,8 @@
 //! The port of an NI, which no other node may have.
+//!
+//! The XDP program passes malformed frames up. The node holds the UDP port with a socket that is never read,
+//! so that the kernel does not answer them. The port is first bound alone: sockets that share it would let a
+//! second node of the same user in.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

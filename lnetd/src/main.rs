@@ -2,6 +2,8 @@
 //!
 //! Invariants: all that it does it has from the library ([`lnet_admin`]); what goes wrong at the
 //! start is one message with the way out; the first signal ends it in order, the second at once.
+//!
+//! The daemon is a crate of its own: command line, log and signals would be dependencies of the library.
 
 #![forbid(unsafe_code)]
 

@@ -2,6 +2,10 @@
 //!
 //! Invariants: nothing is interpreted here, a scalar is its text; a key stands once in its map; aliases,
 //! which could make much out of little, are refused; depth and size are bounded.
+//!
+//! YAML is read from a tree of marked values (`saphyr-parser`), not by serde. LNet's documents have keys with
+//! several shapes, every mistake is reported at once with line and column, and what is known but unsupported
+//! is told apart from a typo.
 
 use std::collections::HashMap;
 use std::fmt;

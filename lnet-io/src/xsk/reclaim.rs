@@ -1,4 +1,7 @@
 //! Taking the kernel's chunks back once it has no socket on the UMEM any more.
+//!
+//! Each chunk with the kernel is marked with its queue, so that exactly those of a queue that goes are taken
+//! back.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

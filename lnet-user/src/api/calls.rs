@@ -4,6 +4,9 @@
 //! Each call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a
 //! call, and looks for one after it has said that it is about to sleep. A PUT or GET that is queued allocates
 //! nothing; other calls may.
+//!
+//! A call runs on its caller's thread while no other thread drives the shard, behind the calls that wait.
+//! Else it waits in the queue for the driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -17,6 +17,9 @@
 //! drive the shards itself, without any hand-over between threads, uses
 //! [`NodeDriver::start`](crate::node::NodeDriver::start) and [`Worker`] instead.
 //!
+//! [`Lnet::attach`] finds an entry's shard by its portal's policy, and a queue of [`Lnet`] is on all shards:
+//! an application needs no shard numbers.
+//!
 //! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places
 //! are reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
 //! for, and the last one of a node stops its threads. A PUT or GET that is queued allocates nothing.

@@ -1,4 +1,6 @@
 //! Pings on the wire: what answers them, and the GETs that are pings.
+//!
+//! A ping is repeated once when the peer turns out to have begun a new life. Pinging twice does no harm.
 
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::{Cause, PING_MATCH_BITS, PING_PORTAL, Status};

@@ -3,6 +3,9 @@
 //! Invariants: a request that is queued and then refused is told by an event, for which a place was reserved
 //! when it was queued: of one descriptor at most [`REFUSALS_MAX`] requests are on their way to the shard or
 //! refused and not yet told. The outcome of a request that is awaited goes to its future alone.
+//!
+//! The caller of a queued request does not wait for the shard. The refusal of a started request is the call's
+//! error.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

@@ -5,6 +5,9 @@
 //! else to do; snapshots reach the shards in their order, and before what was decided after them is carried
 //! out; what blocks (opening and closing NIs) runs on threads of its own. The handles by which it pings
 //! are its own, so that the last one of the program stops it.
+//!
+//! The runner waits for a shard only where the queue of its calls is full, and for what a ping takes or posts
+//! there. So `lnetctl net show` is answered while an NI is being opened.
 
 mod follow;
 

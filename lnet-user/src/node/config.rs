@@ -1,5 +1,7 @@
 //! What a node and its NIs are to be. Either is made by `new`, changed by the methods named like its fields,
 //! and checked by `build`, and at the start again.
+//!
+//! Configurations are `#[non_exhaustive]` and built by methods, so that a new field breaks no program.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -10,6 +10,15 @@
 //! good only during a long visit, whose end wakes it. Where none has, it does what there is to do, and drives
 //! if that goes on, or if no guest comes for many such looks: a guest that pauses finds the shard as it has
 //! left it. So a shard that is left alone is driven again soon.
+//!
+//! A waiter's ring and the receives of sockets belong to one thread in the kernel. A new driver makes the
+//! ring anew, which takes some tens of microseconds. Hence a guest asks for the shard only after four waits
+//! within 5 ms of each other, or within 100 us with sockets or streams.
+//!
+//! The keeper drives at once where sockets or streams receive, and where several threads wait. Elsewhere it
+//! looks every 100 to 500 us, and drives if there was work for three looks, or if no guest came for 64. What
+//! arrives after the last visit waits for 1 ms at most. A shard that panics while a guest drives has ended,
+//! and the guest learns it as others do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]

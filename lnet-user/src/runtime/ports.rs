@@ -2,6 +2,9 @@
 //!
 //! An NI that goes: a snapshot says that it is leaving, then that it is closed; then its LND ends what it
 //! still has, and once the shard is quiet about it it can be removed.
+//!
+//! An NI is opened as one port for each shard. The port travels to the shard's worker, and back before the NI
+//! is closed. A shard takes its port once its topology has the NI, so that no frame comes by an unknown NI.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;

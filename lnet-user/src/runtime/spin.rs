@@ -2,6 +2,9 @@
 //!
 //! Invariant: no two threads of a process poll on one CPU. Threads of other processes are not known; one that
 //! polls yields now and then, and sleeps if another thread has run meanwhile, be that one polling too.
+//!
+//! A driver without work polls where things came at most 200 us apart of late: four times as long as that,
+//! and 200 us at most. A poller yields every 10 us. A thread does not sleep for less than 20 us.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

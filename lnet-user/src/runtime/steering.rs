@@ -3,6 +3,9 @@
 //! Shards hand each other the headers that arrived on the wrong one, but each header belongs to one shard by
 //! its portal's policy, and only there it is looked for an entry. Under `Rotor` it belongs to none: a shard
 //! without a match asks the others, so one of them having the entry is enough.
+//!
+//! Under `Initiator` frames are steered by the initiator's primary NID, so an entry for unknown initiators is
+//! posted on each shard. An entry that steering would keep messages from is refused.
 
 use lnet_core::topology::Steering;
 use lnet_wire::nid::ProcessId;
