@@ -10,9 +10,8 @@
 //! | 24 | 8 | passive address: IPv4 address, port, 0 |
 //! | 32 | 8 | address of the only initiator, 0xFFFF behind it; or zeros |
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::address::MemAddress;
 use crate::crew::Descriptor;
 use crate::errno::Error;
 use crate::operation::BulkDescriptor;
@@ -24,7 +23,7 @@ const VERSION: u16 = 1;
 /// Behind an address that is there.
 const PRESENT: u16 = 0xFFFF;
 
-impl Descriptor<MemAddress> {
+impl Descriptor<SocketAddrV4> {
     pub(super) fn encode(&self) -> BulkDescriptor {
         let mut bytes = Vec::with_capacity(DESCRIPTOR_BYTES);
         bytes.extend(MAGIC);
@@ -33,7 +32,7 @@ impl Descriptor<MemAddress> {
         bytes.extend(self.id.number.to_le_bytes());
         bytes.extend(self.length_bytes.to_le_bytes());
         for address in [Some(self.passive), self.initiator] {
-            let (ip, port) = address.map_or((0, 0), |address| (address.ip.to_bits(), address.port));
+            let (ip, port) = address.map_or((0, 0), |address| (address.ip().to_bits(), address.port()));
             bytes.extend(ip.to_le_bytes());
             bytes.extend(port.to_le_bytes());
             bytes.extend(address.map_or(0, |_| PRESENT).to_le_bytes());
@@ -61,7 +60,7 @@ impl Descriptor<MemAddress> {
         let queue = queue.ok_or_else(|| {
             Error::invalid(format!("a descriptor of queue {}: a passive one is expected", half(6)))
         })?;
-        let address = |at| MemAddress { ip: Ipv4Addr::from_bits(word(at)), port: half(at + 4) };
+        let address = |at| SocketAddrV4::new(Ipv4Addr::from_bits(word(at)), half(at + 4));
         let initiator = (half(38) == PRESENT).then(|| address(32));
         let id = BufferId { queue, number: long(8) };
         Ok(Self { id, length_bytes: long(16), passive: address(24), initiator })
@@ -74,22 +73,22 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_what_it_was_made_from_and_others_are_refused() {
-        let passive = MemAddress { ip: [127, 0, 0, 1].into(), port: 7 };
-        for initiator in [None, Some(MemAddress { ip: [255; 4].into(), port: 0 })] {
+        let passive = SocketAddrV4::new([127, 0, 0, 1].into(), 7);
+        for initiator in [None, Some(SocketAddrV4::new([255; 4].into(), 0))] {
             for queue in [QueueType::PassiveReceive, QueueType::PassiveSend] {
                 let id = BufferId { queue, number: u64::MAX - 1 };
                 let made = Descriptor { id, length_bytes: 5, passive, initiator };
                 let encoded = made.encode();
                 assert_eq!(encoded.as_bytes().len(), DESCRIPTOR_BYTES);
-                assert_eq!(Descriptor::<MemAddress>::decode(&encoded), Ok(made));
+                assert_eq!(Descriptor::<SocketAddrV4>::decode(&encoded), Ok(made));
                 for (at, byte) in [(0, 0), (4, 2), (6, 1), (6, 9)] {
                     let mut wrong = encoded.as_bytes().to_vec();
                     wrong[at] = byte;
-                    Descriptor::<MemAddress>::decode(&BulkDescriptor::from_bytes(&wrong)).unwrap_err();
+                    Descriptor::<SocketAddrV4>::decode(&BulkDescriptor::from_bytes(&wrong)).unwrap_err();
                 }
                 for length in [0, DESCRIPTOR_BYTES - 1] {
                     let cut = BulkDescriptor::from_bytes(&encoded.as_bytes()[..length]);
-                    Descriptor::<MemAddress>::decode(&cut).unwrap_err();
+                    Descriptor::<SocketAddrV4>::decode(&cut).unwrap_err();
                 }
             }
         }

@@ -3,9 +3,9 @@
 //! Mem shows what a transport means, and serves tests. Addresses are `a.b.c.d:port`, mere names. Only
 //! transfer machines of different domains reach each other.
 
-mod address;
 mod descriptor;
 
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use crate::crew::directory::{Directory, Listed};
@@ -16,7 +16,6 @@ use crate::memory::{Limits, Memory};
 use crate::operation::BulkDescriptor;
 use crate::transport::{Completion, Transport, TransportDomain, TransportTm};
 
-use address::MemAddress;
 use descriptor::DESCRIPTOR_BYTES;
 
 /// The limits of buffers of mem.
@@ -88,13 +87,13 @@ impl TransportDomain for MemDomain {
     }
 }
 
-static LISTED: Directory<MemAddress> = Directory::new();
+static LISTED: Directory<SocketAddrV4> = Directory::new();
 
 /// Moves data by copying it.
 struct Copies;
 
 /// The transfer machine with this address, of another domain.
-fn find(own: &Listed<MemAddress>, address: MemAddress) -> Result<Listed<MemAddress>, Errno> {
+fn find(own: &Listed<SocketAddrV4>, address: SocketAddrV4) -> Result<Listed<SocketAddrV4>, Errno> {
     LISTED
         .find(address)
         .filter(|found| !found.link.shares_domain_with(&own.link))
@@ -103,8 +102,8 @@ fn find(own: &Listed<MemAddress>, address: MemAddress) -> Result<Listed<MemAddre
 
 /// Runs `copy` on the memory of a passive buffer, which has served then.
 fn serve(
-    own: &Listed<MemAddress>,
-    descriptor: &Descriptor<MemAddress>,
+    own: &Listed<SocketAddrV4>,
+    descriptor: &Descriptor<SocketAddrV4>,
     length_bytes: u64,
     copy: impl FnOnce(&mut Memory) -> Result<(), Error>,
 ) -> Status {
@@ -124,25 +123,35 @@ fn serve(
 }
 
 impl Carrier for Copies {
-    type Address = MemAddress;
+    type Address = SocketAddrV4;
 
-    fn directory() -> &'static Directory<MemAddress> {
+    fn directory() -> &'static Directory<SocketAddrV4> {
         &LISTED
     }
 
-    fn parse(text: &str) -> Result<MemAddress, Error> {
-        MemAddress::parse(text)
+    fn parse(text: &str) -> Result<SocketAddrV4, Error> {
+        if text.is_empty() {
+            let expected = "no address: mem chooses none, `a.b.c.d:port` is expected";
+            return Err(Error::new(Errno::NotSupported, expected));
+        }
+        text.parse().map_err(|_| Error::invalid(format!("address `{text}`: `a.b.c.d:port` is expected")))
     }
 
-    fn encode(descriptor: &Descriptor<MemAddress>) -> BulkDescriptor {
+    fn encode(descriptor: &Descriptor<SocketAddrV4>) -> BulkDescriptor {
         descriptor.encode()
     }
 
-    fn decode(descriptor: &BulkDescriptor) -> Result<Descriptor<MemAddress>, Errno> {
-        Descriptor::<MemAddress>::decode(descriptor).map_err(|error| error.errno())
+    fn decode(descriptor: &BulkDescriptor) -> Result<Descriptor<SocketAddrV4>, Errno> {
+        Descriptor::<SocketAddrV4>::decode(descriptor).map_err(|error| error.errno())
     }
 
-    fn send(&self, own: &Listed<MemAddress>, to: MemAddress, memory: &Memory, length_bytes: u64) -> Status {
+    fn send(
+        &self,
+        own: &Listed<SocketAddrV4>,
+        to: SocketAddrV4,
+        memory: &Memory,
+        length_bytes: u64,
+    ) -> Status {
         crew::receive(&find(own, to)?, &own.address, length_bytes, |room| {
             // The crew has seen that there is room.
             let _ = room.copy_from(memory, length_bytes);
@@ -151,8 +160,8 @@ impl Carrier for Copies {
 
     fn read(
         &self,
-        own: &Listed<MemAddress>,
-        from: &Descriptor<MemAddress>,
+        own: &Listed<SocketAddrV4>,
+        from: &Descriptor<SocketAddrV4>,
         memory: &mut Memory,
     ) -> Result<u64, Errno> {
         serve(own, from, 0, |source| memory.copy_from(source, from.length_bytes))?;
@@ -161,8 +170,8 @@ impl Carrier for Copies {
 
     fn write(
         &self,
-        own: &Listed<MemAddress>,
-        to: &Descriptor<MemAddress>,
+        own: &Listed<SocketAddrV4>,
+        to: &Descriptor<SocketAddrV4>,
         memory: &Memory,
         length_bytes: u64,
     ) -> Status {

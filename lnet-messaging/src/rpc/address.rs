@@ -21,20 +21,13 @@ impl RpcAddress {
         if text.is_empty() {
             return Err(Error::new(Errno::NotSupported, format!("no address: rpc chooses none, {expected}")));
         }
-        let wrong = || Error::invalid(format!("address `{text}`: {expected}"));
-        let mut parts = text.split(':');
-        let (Some(ip), Some(port), Some(service), None) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return Err(wrong());
-        };
-        // A number may be written with a sign elsewhere.
-        if !port.bytes().chain(service.bytes()).all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong());
-        }
-        let ip: Ipv4Addr = ip.parse().map_err(|_| wrong())?;
-        let (port, service) = (port.parse().map_err(|_| wrong())?, service.parse().map_err(|_| wrong())?);
-        Self::new(ip, port, service).ok_or_else(wrong)
+        let address = text.rsplit_once(':').and_then(|(server, service)| {
+            let server: SocketAddrV4 = server.parse().ok()?;
+            // A number may be written with a sign elsewhere.
+            let is_number = service.bytes().all(|byte| byte.is_ascii_digit());
+            Self::new(*server.ip(), server.port(), service.parse().ok().filter(|_| is_number)?)
+        });
+        address.ok_or_else(|| Error::invalid(format!("address `{text}`: {expected}")))
     }
 
     /// `None` where the port or the service is 0.

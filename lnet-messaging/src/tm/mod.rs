@@ -216,7 +216,9 @@ impl TransferMachine {
     /// # Errors
     /// `EBUSY` before it is initialised and after it was finished.
     pub fn stats(&self, queue: QueueType, reset: bool) -> Result<QueueStats, Error> {
-        Ok(self.all_stats_of(&[queue], reset)?[queue as usize])
+        let mut locked = self.shared.lock();
+        let stats = &mut locked.stats()?[queue as usize];
+        Ok(if reset { std::mem::take(stats) } else { *stats })
     }
 
     /// The counters of all queues, by [`QueueType::number`].
@@ -224,22 +226,9 @@ impl TransferMachine {
     /// # Errors
     /// The errors of [`TransferMachine::stats`].
     pub fn all_stats(&self, reset: bool) -> Result<[QueueStats; 6], Error> {
-        self.all_stats_of(&QueueType::ALL, reset)
-    }
-
-    fn all_stats_of(&self, queues: &[QueueType], reset: bool) -> Result<[QueueStats; 6], Error> {
         let mut locked = self.shared.lock();
-        if locked.front.state() == TmState::Undefined {
-            return Err(Error::new(
-                Errno::Busy,
-                "a transfer machine without state: an initialised one is expected",
-            ));
-        }
-        let stats = locked.front.stats;
-        for queue in queues.iter().filter(|_| reset) {
-            locked.front.stats[*queue as usize] = QueueStats::default();
-        }
-        Ok(stats)
+        let stats = locked.stats()?;
+        Ok(if reset { std::mem::take(stats) } else { *stats })
     }
 
     /// Events that may come over its transport, and the slots for them.
@@ -315,6 +304,16 @@ impl TmShared {
 }
 
 impl LockedTm {
+    fn stats(&mut self) -> Result<&mut [QueueStats; 6], Error> {
+        match self.front.state() {
+            TmState::Undefined => Err(Error::new(
+                Errno::Busy,
+                "a transfer machine without state: an initialised one is expected",
+            )),
+            _ => Ok(&mut self.front.stats),
+        }
+    }
+
     /// The transport's part, which is there from the initialisation to the end.
     fn transport(&self) -> Result<&dyn TransportTm, Error> {
         self.transport.as_deref().ok_or_else(finished)
