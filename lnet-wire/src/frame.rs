@@ -134,7 +134,7 @@ const FLAGS_KNOWN: u8 =
 /// Fragments begin at, and but for the last one end at, a multiple of this.
 pub const FRAGMENT_UNIT_BYTES: u32 = 64;
 
-/// What a frame is for.
+/// The kinds of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -191,7 +191,7 @@ impl Kind {
 
 const _: () = assert!(PORTAL_OFFSET + 1 == VERSION_OFFSET + 4, "version to portal are read as one field");
 
-/// What a short frame says of its PUT besides what every frame says.
+/// The words of a short frame about its PUT, besides those of every frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShortPut {
     /// The sender's 64 bits.
@@ -203,7 +203,7 @@ pub struct ShortPut {
 /// A frame header, in meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
-    /// What it is for.
+    /// The kind of the frame.
     pub kind: Kind,
     /// Whether further messages follow the one that it describes.
     pub bundled: bool,
@@ -211,7 +211,7 @@ pub struct FrameHeader {
     /// say besides stands here, in the key, or around the frame: the NIDs are those that its IP addresses
     /// stand for, both process ids [`ProcessId::LUSTRE_PID`](crate::ProcessId::LUSTRE_PID).
     pub short: Option<ShortPut>,
-    /// What the frame is steered by.
+    /// The key that the frame is steered by.
     pub key: SteerKey,
     /// Payload bytes of the message before this frame.
     pub fragment_offset: u32,

@@ -73,7 +73,7 @@ const _: () = assert!(small::BODY + BODY_BYTES == SMALL_HEADER_BYTES);
 const _: () = assert!(large::BODY + BODY_BYTES == LARGE_HEADER_BYTES);
 const _: () = assert!(large::SOURCE_NID + NID_BYTES == large::DESTINATION_PID);
 
-/// What a message asks for.
+/// The types of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum MessageType {
@@ -177,7 +177,7 @@ pub struct Header {
     pub source: ProcessId,
     /// Bytes of payload that follow the header.
     pub payload_length: u32,
-    /// What depends on the type.
+    /// The part that depends on the type.
     pub body: Body,
 }
 
@@ -239,7 +239,7 @@ impl From<NidError> for HeaderError {
 }
 
 impl Header {
-    /// What the message asks for.
+    /// The type of the message.
     #[inline(always)]
     #[must_use]
     pub const fn message_type(&self) -> MessageType {

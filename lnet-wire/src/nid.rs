@@ -27,7 +27,7 @@ const SIZE_LARGE: u8 = 12;
 /// The net type byte that makes a NID the wildcard, whatever its other bytes hold.
 const TYPE_ANY: u8 = 0xFF;
 
-/// A network identifier: net and address of one interface of one node, in its large (20-byte) form.
+/// A network identifier: net and address of one NI of one node, in its large (20-byte) form.
 ///
 /// | offset | size | field |
 /// |---|---|---|
@@ -289,7 +289,7 @@ impl Nid {
         if nid.is_any() || nid.size() > SIZE_MAX { nid.odd() } else { Ok(nid) }
     }
 
-    /// What is read where the bytes are not just those of a NID.
+    /// The NID that is read where the bytes are not just those of a NID.
     // Apart: with a constant as one of its outcomes, reading a NID would become moves of single bytes.
     #[cold]
     const fn odd(self) -> Result<Self, NidError> {

@@ -175,7 +175,7 @@ pub fn frame_header<P: Packet + ?Sized>(packet: &P, located: &Located) -> Result
     })
 }
 
-/// What a frame is steered by, read once more; `None` where the packet ends before.
+/// Reads once more what a frame is steered by; `None` where the packet ends before.
 #[inline(always)]
 pub(crate) fn key<P: Packet + ?Sized>(
     packet: &P,

@@ -102,7 +102,7 @@ impl Features {
     }
 }
 
-/// State of an interface, as its node tells it.
+/// State of an NI, as its node tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NiStatus(pub u32);
 
@@ -115,7 +115,7 @@ impl NiStatus {
     pub const DOWN: Self = Self(0xDEAD_FACE);
 }
 
-/// One interface of a node.
+/// An NI of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PingNi {
     /// Its NID.
@@ -145,7 +145,7 @@ pub enum PingError {
     FirstEntry(u64),
     /// Entry 0 claims more bytes than [`BUFFER_MAX_BYTES`].
     Size(u32),
-    /// An interface to be written has the wildcard as its NID, a second `0@lo`, or one with bytes set
+    /// An NI to be written has the wildcard as its NID, a second `0@lo`, or one with bytes set
     /// behind those in use.
     Interface(Nid),
     /// The slice to be written to is shorter than the information.
@@ -264,7 +264,7 @@ impl<'a> PingInfo<'a> {
         self.pid
     }
 
-    /// Sequence number of the buffer: grows when the node's interfaces change. Valid if
+    /// Sequence number of the buffer: grows when the node's NIs change. Valid if
     /// [`Features::MULTI_RAIL`] is set.
     #[must_use]
     pub const fn sequence(&self) -> u32 {
@@ -283,7 +283,7 @@ impl<'a> PingInfo<'a> {
         self.bytes.len() < self.full_bytes
     }
 
-    /// The node's interfaces in its order, small ones before large ones; without entry 0, and without
+    /// The node's NIs in its order, small ones before large ones; without entry 0, and without
     /// entries whose NID is malformed or the wildcard.
     #[must_use]
     pub fn interfaces(&self) -> Interfaces<'a> {
@@ -316,7 +316,7 @@ impl<'a> PingInfo<'a> {
     }
 }
 
-/// Iterates over the interfaces in ping information; made by [`PingInfo::interfaces`].
+/// Iterates over the NIs in ping information; made by [`PingInfo::interfaces`].
 #[derive(Clone, Debug)]
 pub struct Interfaces<'a> {
     small: core::slice::Iter<'a, [u8; SMALL_ENTRY_BYTES]>,
@@ -325,7 +325,7 @@ pub struct Interfaces<'a> {
 }
 
 impl Interfaces<'_> {
-    /// The next small entry that names an interface.
+    /// The next small entry that names an NI.
     fn next_small(&mut self) -> Option<PingNi> {
         let is_swapped = self.is_swapped;
         self.small.find_map(|entry| {
@@ -334,7 +334,7 @@ impl Interfaces<'_> {
         })
     }
 
-    /// The next large entry that names an interface.
+    /// The next large entry that names an NI.
     fn next_large(&mut self) -> Option<PingNi> {
         // The first bytes of an entry hold all that its length depends on.
         while let Some(head) = self.large.first_chunk::<8>() {

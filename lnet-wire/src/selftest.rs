@@ -185,7 +185,7 @@ pub struct Message {
 
 macro_rules! messages {
     ($($(#[$doc:meta])+ $kind:literal $name:ident($body:ty);)+) => {
-        /// What a message says, by its type.
+        /// The contents of a message, by its type.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Body {
             $($(#[$doc])+ $name($body),)+
@@ -227,7 +227,7 @@ messages! {
     3 RemoveSessionReply(SessionReply);
     /// To run, stop or query a batch.
     4 Batch(BatchControl);
-    /// What it does then.
+    /// How that went, and what is active.
     5 BatchReply(BatchReply);
     /// To tell the counters.
     6 Stat(Stats);

@@ -32,7 +32,7 @@ pub const fn slot_of(queue: u32, shard: u32) -> u32 {
     queue * SHARDS_MAX + shard
 }
 
-/// What a frame is steered by, read from its frame header.
+/// The key that a frame is steered by, read from its frame header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SteerKey {
     /// Type of the LNet message; never `Hello`.
@@ -48,8 +48,8 @@ pub struct SteerKey {
 }
 
 impl SteerKey {
-    /// What the frames of this message are steered by; `None` for a HELLO and for a portal that does not
-    /// exist, which no frame carries.
+    /// The key that the frames of this message are steered by; `None` for a HELLO and for a portal that does
+    /// not exist, which no frame carries.
     #[must_use]
     pub fn of(header: &Header, message_id: u64, initiator_hash: u32) -> Option<Self> {
         let (portal, key) = match header.body {
@@ -247,14 +247,14 @@ pub trait Tables {
     fn shards(&self) -> u32;
 }
 
-/// What is to become of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// To the socket of this shard on the arriving queue.
     Redirect {
         /// Below the number of shards.
         shard: u32,
-        /// What it was steered by.
+        /// The key that it was steered by.
         key: SteerKey,
     },
     /// Up to the kernel's network stack.

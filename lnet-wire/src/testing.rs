@@ -93,7 +93,7 @@ pub(crate) fn headers<N: Strategy<Value = Nid>>(nids: impl Fn() -> N) -> impl St
     )
 }
 
-/// What frames carry: a key that [`crate::frame::FrameHeader::decode`] accepts.
+/// The contents of frames: a key that [`crate::frame::FrameHeader::decode`] accepts.
 pub(crate) fn steer_keys() -> impl Strategy<Value = SteerKey> {
     const TYPES: [MessageType; 4] =
         [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply];

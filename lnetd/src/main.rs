@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // What was logged before may be filtered out.
+            // Messages that were logged before may be filtered out.
             eprintln!("lnetd: {}", told(&error));
             ExitCode::FAILURE
         }

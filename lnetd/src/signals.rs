@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::oneshot;
 
-/// What the shell says of a process that a signal has ended: 128 and the signal's number.
+/// The status that the shell gives a process that a signal has ended: 128 and the signal's number.
 const SIGNALLED: i32 = 128;
 
 /// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
 use lnet_user::{Accept, NetTunables, SockTunables};
 
-/// What the help says of `--sock`.
+/// The help on `--sock`.
 pub(crate) const HELP: &str = "\
 Tunables of the tcp LND, for --sock:
   accept=secure|all|none   who may connect: peers with a port below 1024, all, or none

@@ -26,7 +26,7 @@ pub struct Ack {
     pub buffered: bool,
 }
 
-/// What a frame says to loss recovery.
+/// The part of a frame that is for loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
     /// Counts the frames from one shard to another that are to be acknowledged, modulo 2^32.
@@ -43,7 +43,7 @@ pub struct Transfer {
     pub shard: u8,
     /// Whether an acknowledgement is waited for.
     pub ack_now: bool,
-    /// What has arrived from the addressee.
+    /// The acknowledgement of what has arrived from the addressee.
     pub ack: Option<Ack>,
     /// CRC32C of the payload, records excepted.
     pub payload_crc: Option<u32>,
@@ -126,7 +126,7 @@ impl Transfer {
     }
 }
 
-/// What shows that a node of some incarnation lives at an address: its public key, whose first eight bytes
+/// The proof that a node of some incarnation lives at an address: its public key, whose first eight bytes
 /// are the incarnation, and the signature of the address by it (Ed25519, RFC 8032).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Certificate {
@@ -143,16 +143,16 @@ const CERTIFICATE_OFFSET: usize = 8 + 8 * PORTALS;
 /// Bytes behind the header of a HELLO and a WELCOME: a [`Handshake`].
 pub const HANDSHAKE_BYTES: usize = CERTIFICATE_OFFSET + CERTIFICATE_BYTES;
 
-/// What a node tells of itself when it asks for a session, and when it gives one.
+/// The words of a node about itself when it asks for a session, and when it gives one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handshake {
     /// Its shards, 1 to [`SHARDS_MAX`].
     pub shards: u8,
-    /// Longest UDP payload that it takes by the interface that sends this.
+    /// Longest UDP payload that it takes by the NI that sends this.
     pub datagram_max_bytes: u32,
     /// The policies of its portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The proof that the node lives at the address of that interface.
+    /// The proof that the node lives at the address of that NI.
     pub certificate: Certificate,
 }
 

@@ -100,7 +100,7 @@ fn type_specific_parts_byte_by_byte() {
         assert_eq!(body.message_type() as u32, message_type);
         assert_eq!(body.to_bytes(), expected, "{body:?}");
         assert_eq!(Body::from_bytes(message_type, &expected), Ok(body));
-        // What a type does not use is ignored.
+        // Fields that a type does not use are ignored.
         let mut noisy = expected;
         for &(start, end, _) in fields.iter().filter(|field| field.2 == 0) {
             noisy[start..end].fill(0xFF);

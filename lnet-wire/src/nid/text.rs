@@ -89,7 +89,7 @@ impl NetType {
     }
 }
 
-/// What a text should have been or held.
+/// The expectation that a text did not meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Expected {
@@ -160,7 +160,7 @@ impl ParseError {
         core::str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// What was expected.
+    /// The expectation.
     #[must_use]
     pub const fn expected(&self) -> Expected {
         self.expected

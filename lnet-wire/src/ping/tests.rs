@@ -60,7 +60,7 @@ fn a_node_with_both_kinds() {
     assert_eq!(info.primary(), Some(nid("fd00::1@tcp")));
     assert!(info.interfaces().eq([up("10.0.0.1@tcp"), down, up("fd00::2@xdp3")]));
 
-    // The primary is small if the first interface is.
+    // The primary is small if the first NI is.
     let bytes = written(END_NODE, &[up("10.0.0.1@tcp"), up("fd00::2@xdp3")]);
     let info = PingInfo::parse(&bytes).unwrap();
     assert_eq!((info.features(), info.primary()), (Features(0x3E), Some(nid("10.0.0.1@tcp"))));

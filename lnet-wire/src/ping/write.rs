@@ -8,7 +8,7 @@ use super::{
 use crate::bytes::{put_u32, put_u64};
 use crate::nid::Nid;
 
-/// What a buffer will hold.
+/// The contents that a buffer will have.
 struct Plan {
     /// Entry 0 included.
     small_count: u32,
@@ -56,7 +56,7 @@ impl Plan {
 
 const _: () = assert!(BUFFER_MAX_BYTES <= u32::MAX as usize, "entry 0 holds a size in 32 bits");
 
-/// Bytes that [`write()`] needs for these interfaces.
+/// Bytes that [`write()`] needs for these NIs.
 ///
 /// # Errors
 /// [`PingError::Interface`], [`PingError::Count`].
@@ -117,7 +117,7 @@ fn small_entry(nid: Nid, status: NiStatus) -> [u8; SMALL_ENTRY_BYTES] {
     entry
 }
 
-/// What is left to be written to.
+/// The bytes that are left to be written to.
 struct Sink<'a>(&'a mut [u8]);
 
 impl Sink<'_> {

@@ -1,4 +1,4 @@
-//! What tests are told to do.
+//! Tests, and the orders for them.
 
 use super::fields::{Field, Source};
 use super::{BODY_BYTES, BULK_MAX_BYTES, FEATURE_VARIABLE_LENGTH, PAGE_BYTES, Service, WORD_BYTES};
@@ -57,7 +57,7 @@ impl Check {
     }
 }
 
-/// What is done with a batch.
+/// An operation on a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum BatchOperation {

@@ -184,7 +184,7 @@ fn what_is_no_message() {
     let mut other = ping;
     other[8] = 18;
     assert_eq!(Message::decode(&other), Err(MessageError::Type(18)));
-    // What a node answers itself.
+    // A node answers this itself.
     other = ping;
     other[4] = 9;
     assert_eq!(Message::decode(&other).map(|message| message.version), Ok(9));

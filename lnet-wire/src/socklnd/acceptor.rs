@@ -18,7 +18,7 @@ const NID: usize = 8;
 /// The first bytes of a dialler: version 1 (16 bytes) for a small NID, version 2 (28 bytes) for a large one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionRequest {
-    /// The NID of the listener's interface.
+    /// The NID of the listener's NI.
     pub target: Nid,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for ConnectionRequestError {
 impl core::error::Error for ConnectionRequestError {}
 
 impl ConnectionRequestError {
-    /// What a listener says before it closes the connection, if it says anything (`acceptor.c:
+    /// The bytes that a listener says before it closes the connection, if it says anything (`acceptor.c:
     /// lnet_acceptor`).
     #[must_use]
     pub fn answer(&self) -> Option<[u8; SMALL_BYTES]> {

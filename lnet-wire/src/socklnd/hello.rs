@@ -67,7 +67,7 @@ impl Version {
     }
 }
 
-/// What a connection is for, as one end sees it.
+/// The use of a connection, as one end sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum ConnectionType {
@@ -103,7 +103,7 @@ impl ConnectionType {
     }
 }
 
-/// What either end says first.
+/// The first words of either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The protocol version.
@@ -114,9 +114,9 @@ pub struct Hello {
     pub source: ProcessId,
     /// Who is spoken to; not verified. The wildcard where version 1 has none, and where it is no NID.
     pub destination: ProcessId,
-    /// The life of the speaker's interface.
+    /// The life of the speaker's NI.
     pub source_incarnation: u64,
-    /// What the speaker thinks that of the other end is; kernel nodes say 0, or what they were told.
+    /// The life of the other end, as the speaker knows it; kernel nodes say 0, or what they were told.
     pub destination_incarnation: u64,
     /// The speaker's view of the connection; `None` refuses it.
     pub connection: Option<ConnectionType>,

@@ -67,7 +67,7 @@ impl ByteOrder {
     }
 }
 
-/// What the beginning of a stream is, as far as it has come.
+/// The beginning of a stream, as far as it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed<T> {
     /// Bytes from the beginning that are needed to say more: more than there are.

@@ -1,4 +1,4 @@
-//! What stands in front of each message from protocol version 2 on: 24 bytes.
+//! The prefix of each message from protocol version 2 on: 24 bytes.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -42,7 +42,7 @@ pub struct Prefix {
     pub cookies: [u64; 2],
 }
 
-/// What a prefix acknowledges.
+/// The acknowledgement in a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acks {
     /// Nothing.
@@ -115,7 +115,7 @@ impl Prefix {
         Ok(Self { kind, checksum, cookies })
     }
 
-    /// What it acknowledges (`socklnd_proto.c: ksocknal_handle_zcack`).
+    /// The acknowledgement that it carries (`socklnd_proto.c: ksocknal_handle_zcack`).
     #[must_use]
     pub const fn acks(&self) -> Acks {
         let [first, second] = self.cookies;

@@ -137,7 +137,7 @@ fn every_word_and_count_has_an_owner() {
             }
         }
     }
-    // What no policy packs is pinned to its first entry.
+    // Words that no policy packs are pinned to their first entry.
     assert_eq!(shard_of(&key, PolicyWord(6 | 9 << 16), 64), 9);
     assert_eq!(shard_of(&key, PolicyWord::default(), 64), 0);
 }

@@ -1,4 +1,4 @@
-//! What kernel nodes sent, decoded: every message means what the decoded text beside the capture says, and
+//! Captures of kernel nodes, decoded: every message means what the decoded text beside the capture says, and
 //! encodes to the bytes that were captured.
 //!
 //! The framing around the headers (acceptor request, HELLO, 24-byte prefix) is read here only as far as it
@@ -33,7 +33,7 @@ struct Seen {
     pings: usize,
 }
 
-/// What is left of one direction of a connection.
+/// The bytes that are left of one direction of a connection.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -181,7 +181,7 @@ fn lines_of(connection: &pcap::Connection, direction: usize, seen: &mut Seen) ->
     lines
 }
 
-/// What the decoded text has of one direction of a connection.
+/// The decoded text of one direction of a connection.
 fn expected_lines(text: &str, connection: usize, direction: usize) -> Vec<String> {
     let mark = format!(" C{connection} {} ", ["->", "<-"][direction]);
     text.lines().filter_map(|line| line.split_once(&mark)).map(|(_, line)| line.trim().to_string()).collect()

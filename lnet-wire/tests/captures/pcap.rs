@@ -15,7 +15,7 @@ pub(crate) struct Connection {
     pub(crate) listener: SocketAddrV4,
     /// The number of the packet that dialled it.
     pub(crate) packet: usize,
-    /// What the dialler sent, and what the listener sent.
+    /// The bytes that the dialler sent, and those of the listener.
     pub(crate) streams: [Vec<u8>; 2],
     /// How far each stream had come with which packet.
     pub(crate) reached: [Vec<(usize, usize)>; 2],

@@ -70,7 +70,7 @@ impl Scene {
         assert_eq!(span.buffer.md(), Some(md), "{span:?}");
         self.received(at, HOSTILE_RX, Status::Ok);
         self.settle();
-        // The REPLY to a GET may wait for credits of the interface, and its event for the REPLY.
+        // The REPLY to a GET may wait for credits of the NI, and its event for the REPLY.
         if !get {
             self.assert_told(number);
         }

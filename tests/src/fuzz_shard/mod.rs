@@ -29,7 +29,7 @@ const STEP_BYTES: usize = 16;
 const STEPS_MAX: usize = 200;
 const SHARDS: usize = 2;
 const NI: NiId = NiId(0);
-/// Credits of the interface, over both shards, and those of a peer.
+/// Credits of the NI, over both shards, and those of a peer.
 const CREDITS: (u32, u32) = (16, 8);
 /// How long a message waits for credits.
 const CREDIT_WAIT: Duration = Duration::from_secs(5);

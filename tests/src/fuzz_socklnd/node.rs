@@ -435,7 +435,7 @@ impl Node {
         }
     }
 
-    /// The hostile streams end, and the honest peer is served; then the interface goes, and nothing is left.
+    /// The hostile streams end, and the honest peer is served; then the NI goes, and nothing is left.
     pub(super) fn finish(mut self) {
         while let Some(conn) = self.streams.keys().next().copied() {
             if std::mem::take(&mut self.streams.entry(conn).or_default().is_dialling) {

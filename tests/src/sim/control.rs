@@ -1,7 +1,7 @@
-//! The control of the nodes: interfaces that go and come back under load.
+//! The control of the nodes: NIs that go and come back under load.
 //!
 //! The control state machine is the real one; this is its runner. Snapshots reach each shard after a time of
-//! its own, interfaces take theirs to open and to close, and sometimes do not open.
+//! its own, NIs take theirs to open and to close, and sometimes do not open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::report::Fault;
 use super::world::{Happening, Phase, World};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long a snapshot is on its way to a shard, and a driver busy with an interface, at most.
+/// How long a snapshot is on its way to a shard, and a driver busy with an NI, at most.
 const SLOW_NS: u64 = 500 * US;
 
 /// The control state machine of a node, and what its runner keeps.

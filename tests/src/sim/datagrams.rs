@@ -74,7 +74,7 @@ impl Datagrams {
         self.replay(now, up);
     }
 
-    /// An interface has opened. The first one after all have gone comes with another machine, made from
+    /// An NI has opened. The first one after all have gone comes with another machine, made from
     /// `fresh`.
     pub(super) fn add_interface(
         &mut self,

@@ -17,7 +17,7 @@ pub(super) enum DriverConfig {
     Tcp(Box<SockConfig>),
 }
 
-/// What an interface that opens needs.
+/// What an NI that opens needs.
 pub(super) struct Fresh {
     pub(super) config: DriverConfig,
     /// The longest datagrams, by rail.

@@ -16,7 +16,7 @@ pub(super) struct Departure {
     pub(super) life: u32,
     pub(super) pool: usize,
     pub(super) frame: u32,
-    /// The receiving node and its interface.
+    /// The receiving node and its NI.
     pub(super) node: usize,
     pub(super) ni: NiId,
     pub(super) from: Nid,
@@ -26,7 +26,7 @@ pub(super) struct Departure {
 /// A frame under way.
 pub(super) struct Packet {
     pub(super) bytes: Rc<Vec<u8>>,
-    /// The receiving node and its interface.
+    /// The receiving node and its NI.
     pub(super) node: usize,
     pub(super) ni: NiId,
     pub(super) from: Nid,

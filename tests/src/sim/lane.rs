@@ -149,7 +149,7 @@ impl Lane {
         self.with_driver(around, |driver, up| driver.fail_interface(now, ni, cause, up));
     }
 
-    /// A newer snapshot has come. What the driver has for an interface that is closed ends, if no other
+    /// A newer snapshot has come. What the driver has for an NI that is closed ends, if no other
     /// carries it; what it needs for one that has opened is in `fresh`.
     pub(super) fn install(
         &mut self,

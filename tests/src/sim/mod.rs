@@ -43,7 +43,7 @@ pub enum Bug {
     NoDuplicateWindow,
     /// A frame is acknowledged before its payload is in place.
     AckBeforeData,
-    /// A shard does not take back a credit of an interface.
+    /// A shard does not take back a credit of an NI.
     CreditLost,
     /// The driver reuses a frame buffer before the fabric has read it.
     FrameFreedEarly,

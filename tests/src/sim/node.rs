@@ -27,7 +27,7 @@ use super::uplink::Desk;
 use super::{Bugs, NetKind, sabotage};
 use crate::bpf::random::Random;
 
-/// Credits of an interface, and what a peer gets of them.
+/// Credits of an NI, and what a peer gets of them.
 pub(super) const CREDITS: (u32, u32) = (32, 16);
 /// Portals that are used; each has another policy.
 pub(super) const PORTALS_USED: usize = 5;
@@ -75,18 +75,18 @@ const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
     buffered: 2,
 };
 
-/// The address of an interface.
+/// The address of an NI.
 pub(super) fn address(node: usize, rail: u8) -> IpAddr {
     Ipv4Addr::new(10, rail, 0, node as u8 + 1).into()
 }
 
-/// The NID of an interface.
+/// The NID of an NI.
 pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
     let net = Net::new(plan.net_type(), if plan.same_net { 0 } else { u16::from(rail) });
     Nid::new_ip(net, address(node, rail)).expect("these nets take IPv4 addresses")
 }
 
-/// The NIDs of all interfaces with the initiator hash of their nodes.
+/// The NIDs of all NIs with the initiator hash of their nodes.
 pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
     let of_node = |node| {
         let hash = initiator_hash(&nid(plan, node, 0));
@@ -116,7 +116,7 @@ pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
     pub(super) keys: lnet_xdp_proto::Identity,
-    /// Of the drivers of its shards; of the machines that they make with their first interface.
+    /// Of the drivers of its shards; of the machines that they make with their first NI.
     pub(super) config: DriverConfig,
     /// None where there is no mesh.
     pub(super) control: Option<Control>,
@@ -303,7 +303,7 @@ impl Node {
         }
     }
 
-    /// An interface has opened; the first one of a life of the transfer protocol, if `is_first`.
+    /// An NI has opened; the first one of a life of the transfer protocol, if `is_first`.
     pub(super) fn renew(&mut self, rail: u8, is_first: bool, random: &mut Random) {
         match &mut self.config {
             DriverConfig::Xdp(config) if is_first => {

@@ -30,11 +30,11 @@ pub(super) struct Plan {
     pub(super) streams: StreamPlan,
     /// Shards of each node.
     pub(super) shards: Vec<u8>,
-    /// Interfaces of each node.
+    /// NIs of each node.
     pub(super) rails: u8,
     /// The shards that serve each node's rails.
     pub(super) serving: Vec<[ShardSet; 2]>,
-    /// Whether all interfaces are on one net.
+    /// Whether all NIs are on one net.
     pub(super) same_net: bool,
     /// Longest datagram of each node by each of its rails.
     pub(super) datagram_max_bytes: Vec<[u32; 2]>,
@@ -88,9 +88,9 @@ pub(super) struct Plan {
     pub(super) failures: u32,
     /// Times that portals become lazy, or cease to be.
     pub(super) lazy_changes: u32,
-    /// Times that an interface is deleted and added again.
+    /// Times that an NI is deleted and added again.
     pub(super) deletions: u32,
-    /// Interfaces of all nodes come and go often, and all paths are in use before.
+    /// NIs of all nodes come and go often, and all paths are in use before.
     pub(super) comes_and_goes: bool,
     /// Slots of a shard's two event queues.
     pub(super) event_slots: [u32; 2],

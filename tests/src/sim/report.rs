@@ -54,13 +54,13 @@ pub enum Fault {
     DeviceGivenUp,
     /// A portal becomes lazy, or ceases to be.
     LazyChanged,
-    /// An interface is deleted, and added again later.
+    /// An NI is deleted, and added again later.
     InterfaceDeleted,
-    /// All interfaces of a node were deleted, and one is added again.
+    /// All NIs of a node were deleted, and one is added again.
     AllDeleted,
-    /// An interface does not open.
+    /// An NI does not open.
     OpenFailed,
-    /// A frame comes by an interface that is deleted, or would leave by it.
+    /// A frame comes by an NI that is deleted, or would leave by it.
     NoInterface,
     /// An event waited for its poll for longer than a millisecond.
     SlowPoll,
@@ -190,7 +190,7 @@ pub struct Counts {
     pub mesh: u64,
     /// Fragments that were written into a descriptor of a sibling shard.
     pub lent: u64,
-    /// Frames that arrived at another shard, since their own does not serve the interface.
+    /// Frames that arrived at another shard, since their own does not serve the NI.
     pub unserved: u64,
     /// Messages that a shard delayed and decided on later.
     pub resumed: u64,

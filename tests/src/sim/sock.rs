@@ -28,7 +28,7 @@ pub(super) struct SockConfig {
     pub(super) tunables: SockTunables,
     pub(super) limits: SocklndLimits,
     pub(super) seed: u64,
-    /// Lives of the interfaces, by rail.
+    /// Lives of the NIs, by rail.
     pub(super) incarnations: [u64; 2],
     pub(super) conns_per_peer: u8,
     /// Messages that a shard sends at once.
@@ -103,7 +103,7 @@ pub(super) struct SockDriver {
 }
 
 impl SockDriver {
-    /// Without interfaces.
+    /// Without NIs.
     pub(super) fn new(config: &SockConfig, sock: Socklnd) -> Self {
         Self {
             sock,

@@ -48,7 +48,7 @@ pub(super) struct Desk {
     pub(super) leased: VecDeque<(u64, Span, Vec<u8>)>,
     /// Whether verdicts are still delayed.
     pub(super) delays: bool,
-    /// The interfaces of the rails, as the shard knows them.
+    /// The NIs of the rails, as the shard knows them.
     pub(super) slots: [Option<NiId>; 2],
     /// The node and its life.
     pub(super) life: (usize, u32),
@@ -76,7 +76,7 @@ impl Up<'_, '_> {
         message: (u32, Leg),
     ) -> Verdict {
         let Some(slot) = self.desk.slots[usize::from(ni.0)] else {
-            // The interface went while its driver had the message; no shard has heard of that.
+            // The NI went while its driver had the message; no shard has heard of that.
             self.conclude(rx, header, message, Verdict::Drop);
             return Verdict::Drop;
         };
@@ -241,7 +241,7 @@ impl Desk {
         }
     }
 
-    /// Looks up the interfaces of the rails with these NIDs.
+    /// Looks up the NIs of the rails with these NIDs.
     pub(super) fn set_slots(&mut self, shard: &Shard, rails: &[Nid]) {
         for (slot, nid) in self.slots.iter_mut().zip(rails) {
             *slot = shard.topology().local_nis().find(|(_, ni)| ni.nid == *nid).map(|(ni, _)| ni);

@@ -78,7 +78,7 @@ pub(super) enum Happening {
         rail: usize,
         down: bool,
     },
-    /// An interface is deleted, or added again.
+    /// An NI is deleted, or added again.
     DeleteRail {
         node: usize,
         rail: u8,
@@ -88,7 +88,7 @@ pub(super) enum Happening {
         rail: u8,
         life: u32,
     },
-    /// A driver has opened an interface, or not, or closed it.
+    /// A driver has opened an NI, or not, or closed it.
     Opened {
         node: usize,
         ni: u16,
