@@ -12,7 +12,6 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
-use lnet_user::internals::NodeInside as _;
 use lnet_user::node::CHUNK_BYTES;
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
 use lnet_user::runtime::Worker;

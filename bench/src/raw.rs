@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use lnet_io::netlink::Interface;
 use lnet_io::xsk::{self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, RingDescriptor, Umem, UmemConfig};
-use lnet_user::internals::bpf::{Object, ObjectKind, XdpProgram};
+use lnet_xdp::bpf::{Object, ObjectKind, XdpProgram};
 
 use crate::link::Side;
 use crate::measure::Endpoint;

@@ -76,7 +76,7 @@ impl Control {
         let policies = *lnet.machine().policies();
         let defaults = lnet.with_node(|node| {
             let config = node.config();
-            Defaults { mode: config.mode, port: config.udp_port, policies }
+            Defaults { mode: config.xdp.mode, port: config.xdp.udp_port, policies }
         });
         lnet.open()?;
         Ok(Self {

@@ -1,10 +1,13 @@
 //! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait
 //! for, counters, captures.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use lnet_core::limits::Limits;
 use lnet_core::lnd::{Lnd, NiId, Uplink};
 use lnet_core::time::Instant;
+use lnet_model::ni::NiOptions;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Tap;
@@ -27,10 +30,44 @@ pub enum Counted {
     Rings,
 }
 
+/// One shard's part of an NI, as its LND has it.
+pub trait Port {
+    /// The NI.
+    fn ni(&self) -> NiId;
+
+    /// What is to be watched while the shard sleeps.
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+}
+
+/// One shard's part of an NI of this LND, on its way to the shard or back.
+pub struct Part<L: Driver> {
+    /// The LND, with the first NI of its kind that the shard gets, and with the last that it gives back.
+    pub lnd: Option<Box<L>>,
+    /// What the LND has of the NI.
+    pub port: Box<L::Port>,
+}
+
+impl<L: Driver> Part<L> {
+    /// The parts of all shards, with their LNDs if these were made for this NI.
+    #[must_use]
+    pub fn of_shards(lnds: Vec<L>, ports: Vec<L::Port>) -> Vec<Self> {
+        let mut lnds = lnds.into_iter().map(Box::new);
+        ports.into_iter().map(|port| Self { lnd: lnds.next(), port: Box::new(port) }).collect()
+    }
+}
+
 /// An LND whose NIs come and go.
 pub trait Driver: Lnd<Memory = Memory> {
     /// One shard's part of an NI.
-    type Port;
+    type Port: Port;
+
+    /// Messages that may arrive at once on a shard with these limits: names that it uses.
+    fn names_max(limits: &Limits) -> u32;
+
+    /// Names messages that arrive from here on. To be called before the first port comes.
+    fn set_first_name(&mut self, first: u32);
 
     /// Takes part in an NI from now on.
     fn add_port(&mut self, port: Self::Port);
@@ -50,11 +87,25 @@ pub trait Driver: Lnd<Memory = Memory> {
     /// How long a message may take from now on; the LND has one time for all its NIs.
     fn set_timeout(&mut self, now: Instant, timeout: Duration);
 
+    /// Has an NI go by other options from now on, those that can be changed while it is open.
+    fn change(&mut self, _ni: NiId, _options: &NiOptions) {}
+
     /// Whether there is something to do that nothing watched would report.
     fn has_work(&mut self) -> bool;
 
     /// Whether something has arrived, as far as that costs no more than a look at memory.
     fn has_arrivals(&mut self) -> bool;
+
+    /// Whether something may have come that [`Driver::has_arrivals`] does not see.
+    fn may_hide_arrivals(&self) -> bool {
+        false
+    }
+
+    /// Whether it has what the kernel gives to the thread alone that drives: then another driver makes that
+    /// anew.
+    fn is_bound_to_driver(&self) -> bool {
+        false
+    }
 
     /// Whether completions are waited for that wake no thread.
     fn awaits_completions(&self) -> bool;

@@ -44,19 +44,12 @@
 //! - [`Buffer`] and [`Lnet::register`]: buffers, and those that are sent without a copy.
 //!
 //! # Inside
-//! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
-//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone; `api` knows nothing that
-//! another application could not use but for the moment at which a shard may sleep. The drivers, rings and
-//! sockets are not public: tests and benches of this repository reach them by the feature `internals`.
-
-// What is `pub` in the modules of the crate itself is public by `internals` alone.
-#![cfg_attr(not(feature = "internals"), allow(unreachable_pub, unused_imports, dead_code))]
+//! Invariants: `runtime` knows `lnd`, never back up; only `runtime` owns a shard; the LNDs and what they need
+//! of Linux are crates of their own (`lnet-xdp`, `lnet-tcp`, `lnet-io`), of which `lnd` has the list; `api`
+//! knows nothing that another application could not use but for the moment at which a shard may sleep.
+#![forbid(unsafe_code)]
 
 pub mod api;
-mod bpf;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod internals;
 mod lnd;
 pub mod node;
 #[cfg(test)]

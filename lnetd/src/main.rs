@@ -61,7 +61,7 @@ fn run(options: &Options) -> Result<()> {
     info!(
         name = options.name,
         shards = config.shards,
-        mode = %config.mode,
+        mode = %config.xdp.mode,
         version = env!("CARGO_PKG_VERSION"),
         "node started"
     );

@@ -150,7 +150,7 @@ impl Options {
                 .filter(|frames| *frames > 0)
                 .with_context(|| format!("--memory {bytes}: {CHUNK_BYTES} bytes to 16 T are expected"))?,
         };
-        config.frames = Some(frames);
+        config.xdp.frames = Some(frames);
         Ok(config)
     }
 
@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn loss_is_for_tests() {
-        let loss = |words: &str| options(words).map(|options| options.node().unwrap().frame_loss_per_million);
+        let loss =
+            |words: &str| options(words).map(|options| options.node().unwrap().xdp.frame_loss_per_million);
         assert_eq!((loss("").unwrap(), loss("--frame-loss 5000").unwrap()), (0, 5000));
         assert!(loss("--frame-loss 1000001").is_err());
     }

@@ -12,7 +12,6 @@ use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, enter, require_pr
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::Buffer;
 use lnet_user::api::{Ack, Lnet, Target, Threads};
-use lnet_user::internals::{self, NodeInside as _};
 use lnet_user::node::{DAEMON_LIMITS, NiConfig, XdpMode};
 use lnet_user::runtime::Idle;
 
@@ -86,7 +85,7 @@ fn a_node_that_is_idle_costs_little() {
     std::thread::sleep(Duration::from_secs(3));
     let used = processor_time() - begun.1;
     let share = used.as_secs_f64() / begun.0.elapsed().as_secs_f64();
-    let census = internals::with_node(&near, |node| node.frames()).unwrap();
+    let census = near.with_node(|node| node.frames()).unwrap();
     let umem_kib = u64::from(census.user + census.kernel) * u64::from(CHUNK_BYTES) / 1024;
     let resident_kib = resident_kib();
     let besides_kib = resident_kib.saturating_sub(umem_kib);

@@ -1,7 +1,7 @@
-//! `cargo xtask build-ebpf`: compiles the XDP program into the objects that `lnet-user` carries, or has
+//! `cargo xtask build-ebpf`: compiles the XDP program into the objects that `lnet-xdp` carries, or has
 //! clippy read it.
 //!
-//! The objects are checked in, so that linking `lnet-user`, or building this workspace, takes no BPF
+//! The objects are checked in, so that linking `lnet-xdp`, or building this workspace, takes no BPF
 //! compiler. Beside them stands of what sources they were made, and by which compiler ([`Origin`]).
 
 use std::fs;
@@ -18,7 +18,7 @@ use xtask::command::succeed;
 use crate::setup::{self, BPF_TARGET, BpfToolchain, Compiler, ensure_clippy};
 
 /// Where the objects are.
-const CARRIED: &str = "lnet-user/bpf";
+const CARRIED: &str = "lnet-xdp/linux/bpf";
 /// What is compiled into them, but for other crates and the tests of these.
 const SOURCES: [&str; 2] = ["lnet-ebpf/src", "lnet-wire/src"];
 /// The file that says of what they were made.

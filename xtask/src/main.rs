@@ -36,7 +36,7 @@ struct Cli {
 enum Verb {
     /// Find or install what the XDP program and the privileged tests need
     Setup,
-    /// Build the XDP program into lnet-user/bpf
+    /// Build the XDP program into lnet-xdp/linux/bpf
     BuildEbpf,
     /// Run two nodes over veth in two network namespaces, measure and judge (needs root)
     Run(run::Options),

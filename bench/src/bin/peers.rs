@@ -195,7 +195,6 @@ impl Sender {
 
     /// Frames sent, those of them that were sent before, and HELLOs.
     fn counts(&self) -> [u64; 3] {
-        use lnet_user::internals::WorkerInside as _;
         let counters = self.worker.xdp().map(|xdp| *xdp.transfer_counters()).unwrap_or_default();
         [counters.frames_sent, counters.frames_resent, counters.hellos_sent]
     }

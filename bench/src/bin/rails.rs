@@ -19,9 +19,9 @@ use lnet_bench::options::{Options, Setup};
 use lnet_bench::threaded::End;
 use lnet_control::server::Handler;
 use lnet_user::api::{Lnet, Threads};
-use lnet_user::internals::bpf::Faults;
 use lnet_user::node::NiConfig;
 use lnet_wire::{Global, Nid};
+use lnet_xdp::bpf::Faults;
 use serde::Serialize;
 
 /// Measures two rails beside one.

@@ -8,8 +8,11 @@ use lnet_io::netlink::NetlinkError;
 use rustix::io::Errno;
 
 use super::LnetError;
-use crate::bpf::BpfError;
-use crate::node::{ConfigError, NodeError};
+use crate::node::{ConfigError, LndError, NodeError};
+use lnet_io::kind::InterfaceError;
+use lnet_tcp::TcpNiError;
+use lnet_xdp::XdpError;
+use lnet_xdp::bpf::BpfError;
 
 /// What an LND says of an NI that it does not open.
 pub(super) fn driver_error(error: &LnetError) -> DriverError {
@@ -52,15 +55,30 @@ pub fn netlink_errno(error: &NetlinkError) -> Errno {
 
 fn node_errno(error: &NodeError) -> Errno {
     match error {
-        NodeError::Netlink(error) => netlink_errno(error),
-        NodeError::Down(_) | NodeError::NoSuchAddress { .. } => Errno::NETDOWN,
+        NodeError::Lnd(LndError::Xdp(error)) => xdp_errno(error),
+        NodeError::Lnd(LndError::Tcp(TcpNiError::Interface(error))) => interface_errno(error),
         NodeError::Config(ConfigError::DuplicateAddress { .. }) => Errno::EXIST,
-        NodeError::TooManyWatches { .. } | NodeError::Frames { .. } => Errno::NOSPC,
-        NodeError::Bpf(BpfError::Privilege { .. }) => Errno::PERM,
-        NodeError::NoMode { sockets, .. } => node_errno(sockets),
-        NodeError::Socket(error) if error.is_not_permitted() => Errno::PERM,
-        NodeError::Socket(error) if error.is_busy() => Errno::BUSY,
-        NodeError::Umem(_) => Errno::NOMEM,
+        _ => Errno::INVAL,
+    }
+}
+
+fn interface_errno(error: &InterfaceError) -> Errno {
+    match error {
+        InterfaceError::Netlink(error) => netlink_errno(error),
+        InterfaceError::Down(_) | InterfaceError::NoSuchAddress { .. } => Errno::NETDOWN,
+        _ => Errno::INVAL,
+    }
+}
+
+fn xdp_errno(error: &XdpError) -> Errno {
+    match error {
+        XdpError::Interface(error) => interface_errno(error),
+        XdpError::TooManyWatches { .. } | XdpError::Frames { .. } => Errno::NOSPC,
+        XdpError::Bpf(BpfError::Privilege { .. }) => Errno::PERM,
+        XdpError::NoMode { sockets, .. } => xdp_errno(sockets),
+        XdpError::Socket(error) if error.is_not_permitted() => Errno::PERM,
+        XdpError::Socket(error) if error.is_busy() => Errno::BUSY,
+        XdpError::Umem(_) => Errno::NOMEM,
         _ => Errno::INVAL,
     }
 }

@@ -82,10 +82,11 @@ use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_xdp::XdpFrames;
 use tokio::sync::oneshot;
 
 use crate::node::{
-    ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, XdpFrames, setters,
+    ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, setters,
 };
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 

@@ -11,6 +11,7 @@ use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinge
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
 use lnet_io::locks::MutexGuard;
+use lnet_model::ni::NiOptions;
 use lnet_wire::steer::Policy;
 use lnet_wire::{Global, Nid};
 
@@ -203,7 +204,7 @@ impl Lnet {
         self.inner.view.limits()
     }
 
-    /// Lends the node: for its configuration and fault rules.
+    /// Lends the node: for its configuration, its XDP programs and their fault rules.
     pub fn with_node<R>(&self, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
         body(&mut self.inner.node())
     }
@@ -233,19 +234,20 @@ impl Lnet {
     }
 
     /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as
-    /// many as its link wants. One that there is not is passed over.
+    /// many as its link wants. An NI that there is not is passed over.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when a shard has ended.
     pub async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
-        let set = self.inner.node().set_conns_per_peer(nid, asked);
-        let Some((ni, count)) = set else { return Ok(()) };
+        let options = NiOptions { conns_per_peer: Some(asked), ..NiOptions::default() };
+        let changed = self.inner.node().change_options(nid, &options);
+        let Some((ni, options)) = changed else { return Ok(()) };
         if let Some(lnd) = self.machine().lnd_mut(nid) {
             lnd.conns_per_peer = Some(asked);
         }
         self.inner.look_at_links();
         for shard in self.shards() {
-            shard.run_async(move |worker| worker.set_conns_per_peer(ni, count)).await?;
+            shard.run_async(move |worker| worker.change_options(ni, &options)).await?;
         }
         Ok(())
     }

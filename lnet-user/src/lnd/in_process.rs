@@ -10,6 +10,7 @@
 //! receives nothing before its node is opened.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError};
@@ -22,12 +23,15 @@ use lnet_core::lnd::{
     Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
-use lnet_io::driver::{Counted, Driver};
+use lnet_io::driver::{Counted, Driver, Part, Port};
+use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::locks::Mutex;
 use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
 use lnet_io::uring::Waker;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
+use thiserror::Error;
 
 /// The fabric that an NI on this interface is on, if it is one of this LND.
 pub fn fabric_of(interface: &str) -> Option<&str> {
@@ -49,7 +53,7 @@ struct Message {
 
 /// The sending end of a shard's queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Inbox {
+struct Inbox {
     messages: SyncSender<Message>,
     count: Arc<AtomicUsize>,
     waker: Waker,
@@ -163,16 +167,6 @@ impl InProcessLnd {
         wakers.iter().enumerate().map(lnd).collect()
     }
 
-    /// Messages that it may have to keep at once on a shard with these limits: names that it uses.
-    pub(crate) fn names_max(limits: &Limits) -> u32 {
-        limits.delayed + 1
-    }
-
-    /// Names messages that arrive from here on. To be called before the first port comes.
-    pub(crate) fn set_first_name(&mut self, first: u32) {
-        self.first_name = first;
-    }
-
     fn deliver(
         &mut self,
         now: Instant,
@@ -216,11 +210,6 @@ impl InProcessLnd {
             Verdict::Delay => self.delayed[name as usize] = Some((ni, message)),
             Verdict::Drop => self.finish(rx, message),
         }
-    }
-
-    /// Where messages for the shard go, for further NIs of its node.
-    pub(crate) fn inbox(&self) -> Inbox {
-        self.inbox.clone()
     }
 
     /// Sends a message or ends it; false if the queue is full that it is for.
@@ -286,15 +275,16 @@ impl InProcessLnd {
     }
 }
 
-impl InProcessPort {
-    /// The NI.
-    pub(crate) fn ni(&self) -> NiId {
+impl Port for InProcessPort {
+    fn ni(&self) -> NiId {
         self.ni
     }
+}
 
+impl InProcessPort {
     /// The parts of all shards of an NI, of which some receive what is for all; `None` if another node is
     /// there with this NID.
-    pub(crate) fn join(
+    fn join(
         name: &str,
         (ni, nid): (NiId, Nid),
         policies: &[PolicyWord; PORTALS],
@@ -320,8 +310,100 @@ impl InProcessPort {
     }
 }
 
+/// The in-process LND of a node.
+#[derive(Debug)]
+pub(crate) struct InProcessKind {
+    /// How long a message may wait.
+    timeout: Duration,
+    /// Where messages for the shards go, while there are NIs.
+    inboxes: Vec<Inbox>,
+    open_count: usize,
+}
+
+impl InProcessKind {
+    /// The LND of a node without NIs.
+    pub(crate) const fn new(timeout: Duration) -> Self {
+        Self { timeout, inboxes: Vec::new(), open_count: 0 }
+    }
+}
+
+/// An NI as it is to be opened.
+pub(crate) struct InProcessPlan {
+    fabric: String,
+    serving: ShardSet,
+}
+
+/// An NI that is open.
+#[derive(Debug)]
+pub(crate) struct InProcessNi;
+
+impl OpenNi for InProcessNi {
+    fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
+        None
+    }
+}
+
+/// Another node has the NID on this in-process fabric.
+#[derive(Debug, Error)]
+#[error("{nid} is on in-process:{fabric} already: NIDs of nodes that reach each other differ")]
+pub struct NidInUse {
+    /// The NID.
+    pub nid: Nid,
+    /// The fabric's name.
+    pub fabric: String,
+}
+
+impl LndKind for InProcessKind {
+    type Driver = InProcessLnd;
+    type Plan = InProcessPlan;
+    type Ni = InProcessNi;
+    type Error = NidInUse;
+
+    fn serves(request: &NiRequest<'_>) -> bool {
+        !request.has_device
+    }
+
+    fn plan(&self, request: &NiRequest<'_>) -> Result<InProcessPlan, NidInUse> {
+        let fabric = fabric_of(request.interface).unwrap_or_default().to_owned();
+        Ok(InProcessPlan { fabric, serving: request.serving })
+    }
+
+    fn open(
+        &mut self,
+        host: &Host,
+        &NiRequest { ni, nid, .. }: &NiRequest<'_>,
+        InProcessPlan { fabric, serving }: InProcessPlan,
+    ) -> Result<(InProcessNi, Vec<Part<InProcessLnd>>), NidInUse> {
+        let lnds = match self.open_count {
+            0 => InProcessLnd::for_shards(&host.limits, self.timeout, &host.opened, &host.wakers),
+            _ => Vec::new(),
+        };
+        let fresh: Vec<_> = lnds.iter().map(|lnd| lnd.inbox.clone()).collect();
+        let inboxes = if fresh.is_empty() { self.inboxes.clone() } else { fresh };
+        let ports = InProcessPort::join(&fabric, (ni, nid), &host.steering.policies, (&inboxes, serving));
+        let ports = ports.ok_or(NidInUse { nid, fabric })?;
+        self.inboxes = inboxes;
+        self.open_count += 1;
+        Ok((InProcessNi, Part::of_shards(lnds, ports)))
+    }
+
+    fn close(&mut self, _: &Host, _: InProcessNi, parts: Vec<Part<InProcessLnd>>) {
+        drop(parts);
+        self.open_count -= 1;
+    }
+}
+
 impl Driver for InProcessLnd {
     type Port = InProcessPort;
+
+    // Those that are delayed, and one that arrives.
+    fn names_max(limits: &Limits) -> u32 {
+        limits.delayed + 1
+    }
+
+    fn set_first_name(&mut self, first: u32) {
+        self.first_name = first;
+    }
 
     fn add_port(&mut self, port: InProcessPort) {
         self.ports.push(port);

@@ -10,16 +10,25 @@
 //! own, and there are more names than the shard lets messages wait.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
+use lnet_io::driver::{Counted, Driver, Part, Port};
+use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
+use lnet_wire::Nid;
+use lnet_wire::steer::{PORTALS, PolicyWord};
 
 /// The `lo` LND of one shard.
 #[derive(Debug)]
 pub(crate) struct LoLnd {
     ni: NiId,
+    is_open: bool,
     first_rx: u32,
     submitted: VecDeque<Transmit>,
     idle: Vec<RxId>,
@@ -30,33 +39,18 @@ pub(crate) struct LoLnd {
 }
 
 impl LoLnd {
-    /// Messages that it may have to keep at once on a shard with these limits: names that it uses.
-    pub(crate) fn names_max(limits: &Limits) -> u32 {
-        limits.delayed + 1
-    }
-
-    /// The LND of a shard with these limits, over the interface `ni`. It names messages from `first_rx` on.
-    pub(crate) fn new(ni: NiId, first_rx: u32, limits: &Limits) -> Self {
+    /// The LND of a shard with these limits.
+    fn new(ni: NiId, limits: &Limits) -> Self {
         let names = Self::names_max(limits);
         Self {
             ni,
-            first_rx,
+            is_open: false,
+            first_rx: 0,
             submitted: VecDeque::with_capacity(limits.transmits() as usize),
-            idle: (0..names).rev().map(|name| RxId(first_rx + name)).collect(),
+            idle: (0..names).rev().map(RxId).collect(),
             delayed: (0..names).map(|_| None).collect(),
             resumed: VecDeque::with_capacity(names as usize),
         }
-    }
-
-    /// Its interface.
-    #[must_use]
-    pub(crate) fn ni(&self) -> NiId {
-        self.ni
-    }
-
-    /// Whether there is something to do in the next turn.
-    pub(crate) fn has_work(&self) -> bool {
-        !self.resumed.is_empty() || !self.submitted.is_empty() && !self.idle.is_empty()
     }
 
     /// A message arrives where it was sent.
@@ -95,6 +89,114 @@ impl LoLnd {
     fn delayed(&mut self, rx: RxId) -> &mut Option<Transmit> {
         &mut self.delayed[(rx.0 - self.first_rx) as usize]
     }
+}
+
+impl Driver for LoLnd {
+    type Port = LoPort;
+
+    // Those that are delayed, and one that arrives.
+    fn names_max(limits: &Limits) -> u32 {
+        limits.delayed + 1
+    }
+
+    fn set_first_name(&mut self, first: u32) {
+        self.first_rx = first;
+        self.idle.iter_mut().for_each(|rx| rx.0 += first);
+    }
+
+    fn add_port(&mut self, port: LoPort) {
+        (self.ni, self.is_open) = (port.0, true);
+    }
+
+    // A node reaches itself as long as it lives.
+    fn close_port(&mut self, _: Instant, _: NiId, _: &mut impl Uplink, _: &Memory) {}
+
+    fn remove_port(&mut self, ni: NiId) -> LoPort {
+        self.is_open = false;
+        LoPort(ni)
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.is_open
+    }
+
+    fn set_policies(&mut self, _: &[PolicyWord; PORTALS]) {}
+
+    fn set_timeout(&mut self, _: Instant, _: Duration) {}
+
+    fn has_work(&mut self) -> bool {
+        !self.resumed.is_empty() || !self.submitted.is_empty() && !self.idle.is_empty()
+    }
+
+    // What it has to do came from this node.
+    fn has_arrivals(&mut self) -> bool {
+        false
+    }
+
+    fn awaits_completions(&self) -> bool {
+        false
+    }
+
+    fn count(&self, _: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One shard's part of the NI.
+pub(crate) struct LoPort(NiId);
+
+impl Port for LoPort {
+    fn ni(&self) -> NiId {
+        self.0
+    }
+}
+
+/// The `lo` LND of a node. Its one NI is opened with the node and goes with it.
+#[derive(Debug)]
+pub(crate) struct LoKind;
+
+/// The NI, which has nothing of an interface.
+#[derive(Debug)]
+pub(crate) struct LoNi;
+
+impl OpenNi for LoNi {
+    fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
+        None
+    }
+}
+
+impl LoKind {
+    /// The parts of all shards.
+    pub(crate) fn parts(ni: NiId, limits: &Limits, shards: u32) -> Vec<Part<LoLnd>> {
+        let lnds = (0..shards).map(|_| LoLnd::new(ni, limits)).collect();
+        Part::of_shards(lnds, (0..shards).map(|_| LoPort(ni)).collect())
+    }
+}
+
+impl LndKind for LoKind {
+    type Driver = LoLnd;
+    type Plan = ();
+    type Ni = LoNi;
+    type Error = Infallible;
+
+    fn serves(request: &NiRequest<'_>) -> bool {
+        request.nid == Nid::LO
+    }
+
+    fn plan(&self, _: &NiRequest<'_>) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        (): (),
+    ) -> Result<(LoNi, Vec<Part<LoLnd>>), Infallible> {
+        Ok((LoNi, Self::parts(request.ni, &host.limits, host.shard_count())))
+    }
+
+    fn close(&mut self, _: &Host, _: LoNi, _: Vec<Part<LoLnd>>) {}
 }
 
 impl Lnd for LoLnd {

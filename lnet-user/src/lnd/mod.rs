@@ -1,12 +1,14 @@
-//! Network drivers: what carries LNet messages between nodes.
+//! Network drivers: which there are, and those that need no other crate.
 //!
 //! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
 //! as a [`lnet_core::lnd::Uplink`].
 
 pub(crate) mod in_process;
 mod lnds;
-pub(crate) mod lo;
-pub(crate) mod tcp;
-pub(crate) mod xdp;
+mod lo;
+mod registry;
 
-pub(crate) use lnds::{Lnds, Part, ShardPort};
+pub use in_process::NidInUse;
+pub use lnds::LndError;
+pub(crate) use lnds::{Kinds, Lnds, NiPlan, OpenLnd, ShardPort};
+pub(crate) use lo::LoKind;

@@ -11,20 +11,16 @@ use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
 use lnet_io::xsk::RingSizes;
-use lnet_model::ni::Lnd;
+use lnet_model::ni::{Lnd, NiOptions};
 use lnet_tcp_proto::SockTunables;
 use lnet_wire::steer::Policy;
 use lnet_wire::{NetType, Nid};
 use lnet_xdp_proto::XferTimes;
 
-use super::rings::frames_per_shard;
-use super::{ConfigError, XdpMode, fabric_of, plan, setters, start};
-use crate::lnd::xdp::SendFault;
+use super::{ConfigError, SendFault, XdpConfig, XdpMode, fabric_of, plan, setters, start};
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
 pub const LO: NiId = NiId(0);
-/// UDP port of an xdp net unless another is set: that of LNet's acceptor.
-pub const DEFAULT_PORT: u16 = 988;
 
 /// Bytes of memory that a peer of one shard takes, which messages go to and come from.
 pub const PEER_BYTES: usize = lnet_core::shard::PEER_BYTES + lnet_xdp_proto::PEER_BYTES;
@@ -114,6 +110,23 @@ impl NiConfig {
         serving_shards: Vec<u32>,
     }
 
+    /// What its LND is asked for.
+    pub(super) fn options(&self) -> NiOptions {
+        let &Self { credits, peer_credits, lnd, mode, udp_port: port, queues, conns_per_peer, tos, .. } =
+            self;
+        NiOptions {
+            credits,
+            peer_credits,
+            lnd,
+            mode,
+            port,
+            queues,
+            conns_per_peer,
+            tos,
+            ..NiOptions::default()
+        }
+    }
+
     /// Whether its LND is tcp.
     pub fn is_tcp(&self) -> bool {
         is_tcp(self.nid, self.lnd) && fabric_of(&self.interface).is_none()
@@ -143,31 +156,12 @@ pub struct NodeConfig {
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
-    /// Receive queues that each interface must have at least; `None` takes it as it is.
-    pub queues: Option<u32>,
-    /// UDP port of the node and its peers.
-    pub udp_port: u16,
-    /// How frames reach the shards.
-    pub mode: XdpMode,
+    /// What NIs of the xdp LND have in common.
+    pub xdp: XdpConfig,
     /// Steering policies of portals; others are pinned to shard 0.
     pub policies: Vec<(u8, Policy)>,
-    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and
-    /// later ones have to do with them. `None`: as many as the NIs take that there are at first, or one
-    /// interface with one queue.
-    pub frames: Option<u32>,
     /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
     pub queues_max: u32,
-    /// Object file of the XDP program; `None` takes what the variable `LNET_BPF_OBJECT` names, else the one
-    /// that is built in.
-    pub bpf_object: Option<PathBuf>,
-    /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
-    pub log_refusals: bool,
-    /// Bytes of memory that rings send from without a copy ([`Lnet::register`](crate::Lnet::register)), over
-    /// all shards. They are there and pinned while the node has NIs over rings, and as long as buffers in
-    /// them.
-    pub registered_bytes: u64,
-    /// Entries of the rings of each queue and socket.
-    pub rings: RingSizes,
     /// Objects that each shard may have.
     pub limits: Limits,
     /// How long a message may be under way: one that its peer has not acknowledged by then ends with an
@@ -178,14 +172,6 @@ pub struct NodeConfig {
     /// Whether the primary NIDs of announced peers are fixed
     /// ([`Lnet::announce_peer`](crate::Lnet::announce_peer)), whatever discovery finds.
     pub lock_prim_nid: bool,
-    /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
-    /// headers always have one.
-    pub payload_checksum: bool,
-    /// What goes wrong on purpose when frames are sent: for tests.
-    pub(crate) send_fault: SendFault,
-    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for
-    /// tests.
-    pub frame_loss_per_million: u32,
 }
 
 /// What the NIs of a node have that do not say otherwise. A timeout of zero follows the global tunables.
@@ -241,44 +227,39 @@ impl NodeConfig {
         Self {
             nis,
             shards: 1,
-            queues: None,
-            udp_port: DEFAULT_PORT,
-            mode: XdpMode::Auto,
+            xdp: XdpConfig::default(),
             policies: Vec::new(),
-            frames: None,
             queues_max: 256,
-            bpf_object: None,
-            log_refusals: false,
-            registered_bytes: 0,
-            rings: RingSizes::default(),
             limits: Limits { peers: Limits::peers_in(32 << 20, PEER_BYTES), ..Limits::DEFAULT },
             lnd_timeout: XferTimes::DEFAULT.message,
             sock: SockTunables::DEFAULT,
             lock_prim_nid: true,
-            payload_checksum: false,
-            send_fault: SendFault::default(),
-            frame_loss_per_million: 0,
         }
     }
 
     setters! {
         nis: Vec<NiConfig>,
         shards: u32,
-        queues: Option<u32>,
-        udp_port: u16,
-        mode: XdpMode,
+        xdp: XdpConfig,
         policies: Vec<(u8, Policy)>,
-        frames: Option<u32>,
         queues_max: u32,
-        bpf_object: Option<PathBuf>,
-        log_refusals: bool,
-        registered_bytes: u64,
-        rings: RingSizes,
         limits: Limits,
         lnd_timeout: Duration,
         sock: SockTunables,
         lock_prim_nid: bool,
+    }
+
+    setters! { of xdp:
+        queues: Option<u32>,
+        udp_port: u16,
+        mode: XdpMode,
+        frames: Option<u32>,
+        bpf_object: Option<PathBuf>,
+        log_refusals: bool,
+        registered_bytes: u64,
+        rings: RingSizes,
         payload_checksum: bool,
+        send_fault: SendFault,
         frame_loss_per_million: u32,
     }
 
@@ -293,9 +274,9 @@ impl NodeConfig {
     }
 
     /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive
-    /// queues in all: a value for [`NodeConfig::frames`].
+    /// queues in all: a value for [`XdpConfig::frames`].
     #[must_use]
     pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
-        frames_per_shard(self, interfaces, queues.div_ceil(self.shards.max(1))) * self.shards
+        self.xdp.frames_for(self.shards, interfaces, queues)
     }
 }

@@ -3,16 +3,14 @@
 use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
 use lnet_core::node::{ChangeError, RequestError};
-use lnet_io::netlink::NetlinkError;
-use lnet_io::port::BindError;
-use lnet_io::uring::tcp::TcpError;
-use lnet_io::uring::udp::UdpError;
+use lnet_io::random::NoRandom;
 use lnet_io::uring::{WATCHES_MAX, WaitError};
-use lnet_io::xsk::{SocketError, UmemError};
 use lnet_wire::Nid;
+use lnet_xdp::XdpError;
+use lnet_xdp::bpf::BpfError;
 use thiserror::Error;
 
-use crate::bpf::BpfError;
+use crate::lnd::LndError;
 
 /// What is wrong with a configuration by itself.
 #[derive(Debug, Error)]
@@ -46,9 +44,6 @@ pub enum ConfigError {
     /// An unusable number of queues.
     #[error("queues_max {0}: 1 to {WATCHES_MAX} are expected")]
     QueuesMax(u32),
-    /// A UDP port that means "any".
-    #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
-    UdpPort,
     /// Something that an in-process NI does not have.
     #[error("{what} {value} for {interface}: none is expected there, it is for NIs on network interfaces")]
     NotInProcess {
@@ -87,160 +82,34 @@ pub enum ConfigError {
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
     DuplicatePolicy(u8),
-    /// Rings of an unusable size.
+    /// What is wrong with the xdp LND's configuration.
     #[error(transparent)]
-    Rings(SocketError),
+    Xdp(XdpError),
 }
 
 /// Why a node does not start, or an NI is not opened: the node is as before then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Another node has the NID on this in-process fabric.
-    #[error("{nid} is on in-process:{fabric} already: NIDs of nodes that reach each other differ")]
-    NidInUse {
-        /// The NID.
-        nid: Nid,
-        /// The fabric's name.
-        fabric: String,
-    },
     /// The configuration cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// More queues than the node was made for.
-    #[error(
-        "{nid} would make {queues} receive queues and sockets: the node was started for at most {max} \
-         (NodeConfig::queues_max, lnetd --queues-max)"
-    )]
-    TooManyWatches {
-        /// The NI that is one too many.
-        nid: Nid,
-        /// Receive queues of NIs over rings, and NIs over sockets.
-        queues: u32,
-        /// `NodeConfig::queues_max`.
-        max: u32,
-    },
-    /// Too few frames for one more interface.
-    #[error(
-        "interface {interface} with {queues} receive queues: {wanted} frames are wanted, the node has {present} \
-         since its start (NodeConfig::frames, lnetd --memory)"
-    )]
-    Frames {
-        /// The interface.
-        interface: String,
-        /// Its receive queues.
-        queues: u32,
-        /// Frames that the node would need.
-        wanted: u32,
-        /// Frames that it has.
-        present: u32,
-    },
     /// An NI of a number that is taken, or is none.
     #[error("there is an NI {0} already, or it is no number of an NI: 1 to Limits::interfaces are expected")]
     NiTaken(u16),
     /// An NI that is not there.
     #[error("there is no NI {0}")]
     NoNi(u16),
-    /// A NID whose address the interface does not have.
-    #[error("interface {interface} does not have the address of {nid}; it has {present}")]
-    NoSuchAddress {
-        /// The NID.
-        nid: Nid,
-        /// The interface.
-        interface: String,
-        /// The addresses that it has.
-        present: String,
-    },
-    /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
-    #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
-    Down(String),
-    /// An interface that cannot have the NI as it is.
-    #[error("interface {interface} has {present}")]
-    Unsuitable {
-        /// The interface.
-        interface: String,
-        /// What it has, what was expected, and the way out.
-        present: String,
-    },
-    /// Transmit rings that cannot hold one frame.
-    #[error(
-        "transmit rings of {entries} entries: a frame on {interface}, whose MTU is {mtu_bytes}, needs {needed}"
-    )]
-    TransmitRing {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// Entries asked for.
-        entries: u32,
-        /// Entries that one frame takes.
-        needed: u32,
-    },
-    /// The kernel's network tables.
+    /// The LND refuses the NI.
     #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    /// The XDP program.
+    Lnd(#[from] LndError),
+    /// The XDP programs.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// The memory of the frames.
-    #[error(transparent)]
-    Umem(#[from] UmemError),
-    /// The `AF_XDP` sockets.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The UDP sockets.
-    #[error(transparent)]
-    Udp(#[from] UdpError),
-    /// The TCP sockets.
-    #[error(transparent)]
-    Tcp(#[from] TcpError),
-    /// An option that UDP sockets cannot serve.
-    #[error("{option} is for AF_XDP rings: mode native or generic is expected with it")]
-    OnlyRings {
-        /// The option.
-        option: &'static str,
-    },
-    /// Neither rings nor sockets can be had.
-    #[error("no mode works; with rings: {rings}; with sockets: {sockets}")]
-    NoMode {
-        /// Why not by rings.
-        rings: Box<NodeError>,
-        /// Why not by sockets.
-        sockets: Box<NodeError>,
-    },
     /// The waiting of shards.
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// The kernel has no random numbers.
-    #[error("the kernel gives no random numbers: {0}")]
-    Random(rustix::io::Errno),
-}
-
-impl From<BindError> for NodeError {
-    fn from(error: BindError) -> Self {
-        match error {
-            BindError::Reserve(error) => Self::Netlink(error),
-            BindError::Udp(error) => Self::Udp(error),
-        }
-    }
-}
-
-impl NodeError {
-    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, or support
-    /// by the kernel or the driver are lacking.
-    pub(super) fn is_lack(&self) -> bool {
-        match self {
-            Self::Bpf(error) => matches!(
-                error,
-                BpfError::Privilege { .. } | BpfError::FragsUnsupported { .. } | BpfError::Refused { .. }
-            ),
-            Self::Netlink(error) => matches!(error, NetlinkError::NoPermission { .. }),
-            Self::Umem(error) => matches!(error, UmemError::Map { .. }),
-            Self::Socket(error) => {
-                error.is_not_permitted()
-                    || matches!(error, SocketError::NoXdpSockets { .. } | SocketError::NoMultiBuffer { .. })
-            }
-            _ => false,
-        }
-    }
+    #[error(transparent)]
+    Random(#[from] NoRandom),
 }

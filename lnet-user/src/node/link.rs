@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lnet_io::netlink::{Interface, Neighbours};
 use tokio::sync::Notify;
 
-use super::{NodeDriver, NodeError};
+use super::NodeDriver;
 
 /// Why an NI cannot carry messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,20 +61,6 @@ pub(crate) fn is_back(name: &str, address: IpAddr) -> bool {
 impl NodeDriver {
     /// What is told whenever something about an interface of an NI, or a next hop by it, is new.
     pub(crate) fn interface_changes(&self) -> Arc<Notify> {
-        Arc::clone(&self.interface_changes)
-    }
-
-    /// Follows an interface: the shards are woken when something changes about it or a next hop by it.
-    /// `resolves`: whether it is to be asked for next hops.
-    pub(super) fn follow(&self, interface: &Interface, resolves: bool) -> Result<Arc<Neighbours>, NodeError> {
-        let neighbours = Neighbours::start(interface.index, resolves)?;
-        let (wakers, changes) = (self.view.wakers().to_vec(), self.interface_changes());
-        neighbours.subscribe(Box::new(move || {
-            for waker in &wakers {
-                waker.wake();
-            }
-            changes.notify_one();
-        }));
-        Ok(neighbours)
+        Arc::clone(&self.host.interface_changes)
     }
 }

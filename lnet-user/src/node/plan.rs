@@ -1,86 +1,38 @@
 //! What a node or an NI is to be, checked before anything is built: first what the configuration says by
 //! itself, then what the kernel says of its interfaces.
 
-use std::net::{IpAddr, UdpSocket};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
 use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
-use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::kind::NiRequest;
 use lnet_io::uring::WATCHES_MAX;
-use lnet_io::xsk::CHUNK_BYTES;
-use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
-use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
+use lnet_model::ni::NiOptions;
+use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 use lnet_wire::{NetType, Nid};
 
-use super::tcp::TcpPlan;
-use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode, XdpNi, fabric_of};
-use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
+use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpError, fabric_of};
+use crate::lnd::{Kinds, NiPlan};
 
-/// How long an interface may take to run that was brought up just before the node: the kernel looks at
-/// carriers once a second.
-const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
-const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
-
-/// An NI as it is to be opened: what was found out and checked before anything is built.
-pub(super) enum NiPlan {
-    Xdp(XdpPlan),
-    Tcp(TcpPlan),
-    InProcess { fabric: String, serving: ShardSet },
+/// An NI as its LND is asked for it.
+pub(super) fn request<'a>(
+    ni: NiId,
+    config: &'a NiConfig,
+    options: &'a NiOptions,
+    shards: u32,
+) -> Result<NiRequest<'a>, ConfigError> {
+    let (nid, address) = (config.nid, address(config.nid)?);
+    let serving = serving(config, shards)?;
+    let interface = &*config.interface;
+    let has_device = fabric_of(interface).is_none();
+    Ok(NiRequest { ni, nid, address, interface, has_device, options, serving })
 }
 
-/// An NI of the xdp LND as it is to be opened.
-pub(super) struct XdpPlan {
-    pub(super) interface: Interface,
-    pub(super) port: Port,
-    pub(super) mode: XdpMode,
-    pub(super) serving: ShardSet,
-}
-
-impl NiPlan {
-    /// Looks at the interface of `ni`, whose own settings go before those of the node.
-    pub(super) fn new(config: &NodeConfig, id: NiId, ni: &NiConfig) -> Result<Self, NodeError> {
-        check_ni(ni)?;
-        let serving = serving(ni, config.shards)?;
-        if let Some(fabric) = fabric_of(&ni.interface) {
-            return Ok(Self::InProcess { fabric: fabric.to_owned(), serving });
-        }
-        if ni.is_tcp() {
-            let interface = usable_interface(&ni.interface, None)?;
-            let address = address_of(ni, &interface)?;
-            return Ok(Self::Tcp(TcpPlan { interface, address, serving }));
-        }
-        let mode = ni.mode.unwrap_or(config.mode);
-        let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
-        let port = port(id, ni, &interface, ni.udp_port.unwrap_or(config.udp_port))?;
-        if mode != XdpMode::Socket {
-            check_queues(&interface)?;
-            check_transmit_ring(&port, &interface, config.rings.tx)?;
-        }
-        Ok(Self::Xdp(XdpPlan { interface, port, mode, serving }))
-    }
-
-    pub(super) fn xdp(&self) -> Option<&XdpPlan> {
-        match self {
-            Self::Xdp(plan) => Some(plan),
-            Self::Tcp(_) | Self::InProcess { .. } => None,
-        }
-    }
-}
-
-impl XdpPlan {
-    /// The NI, once it is open.
-    pub(super) fn opened(
-        &self,
-        mode: XdpMode,
-        neighbours: Arc<Neighbours>,
-        reserved: Option<UdpSocket>,
-    ) -> XdpNi {
-        let queues = self.interface.rx_queues;
-        XdpNi { port: self.port, mode, queues, neighbours, no_rings: None, _reserved: reserved }
-    }
+/// Checks an NI, and has its LND look at its interface.
+pub(super) fn plan(kinds: &Kinds, ni: NiId, config: &NiConfig, shards: u32) -> Result<NiPlan, NodeError> {
+    check_ni(config)?;
+    Ok(kinds.plan(&request(ni, config, &config.options(), shards)?)?)
 }
 
 /// Checks what a configuration says by itself and the state machine does not know; the words of its policies.
@@ -98,9 +50,9 @@ pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], Config
 }
 
 /// The NIs that a node has at first.
-pub(super) fn first(config: &NodeConfig) -> Result<Vec<NiPlan>, NodeError> {
+pub(super) fn first(kinds: &Kinds, config: &NodeConfig) -> Result<Vec<NiPlan>, NodeError> {
     let numbered = (LO.0 + 1..).map(NiId).zip(&config.nis);
-    numbered.map(|(id, ni)| NiPlan::new(config, id, ni)).collect()
+    numbered.map(|(id, ni)| plan(kinds, id, ni, config.shards)).collect()
 }
 
 /// Checks the NIs that a node has at first, each by itself and beside the others.
@@ -123,7 +75,7 @@ fn serving(ni: &NiConfig, shards: u32) -> Result<ShardSet, ConfigError> {
 /// Checks what an NI's configuration says by itself.
 pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
     if ni.udp_port == Some(0) {
-        return Err(ConfigError::UdpPort);
+        return Err(ConfigError::Xdp(XdpError::UdpPort));
     }
     if fabric_of(&ni.interface).is_some() {
         let mode = ni.mode.map(|mode| ("mode", mode.to_string()));
@@ -134,7 +86,7 @@ pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
         }
     }
     check_lnd(ni)?;
-    xdp_address(ni.nid).map(drop)
+    address(ni.nid).map(drop)
 }
 
 /// Checks that an NI has no options of another LND.
@@ -155,123 +107,25 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
     if config.shards == 0 || config.shards > SHARDS_MAX {
         return Err(ConfigError::Shards(config.shards));
     }
-    if config.udp_port == 0 {
-        return Err(ConfigError::UdpPort);
-    }
     if !config.limits.is_valid() || !super::shard_limits(config).is_valid() {
         return Err(ConfigError::Limits(config.limits));
     }
     if config.queues_max == 0 || config.queues_max > WATCHES_MAX {
         return Err(ConfigError::QueuesMax(config.queues_max));
     }
-    config.rings.check().map_err(ConfigError::Rings)
+    config.xdp.check().map_err(ConfigError::Xdp)
 }
 
 /// Checks the address of a NID that is to stand beside others. Diallers of tcp nets name the NID that they
 /// want, so NIDs of such nets share addresses with others.
 pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
-    let address = xdp_address(nid)?;
+    let own = address(nid)?;
     let is_tcp = |nid: &Nid| nid.net().net_type() == NetType::TCP;
     let is_told_apart = |other: &Nid| *other != nid && (is_tcp(&nid) || is_tcp(other));
-    let first = others.find(|other| other.ip() == Some(address) && !is_told_apart(other));
+    let first = others.find(|other| other.ip() == Some(own) && !is_told_apart(other));
     first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first, second: nid }))
 }
 
-fn xdp_address(nid: Nid) -> Result<IpAddr, ConfigError> {
+fn address(nid: Nid) -> Result<IpAddr, ConfigError> {
     nid.ip().ok_or(ConfigError::NoAddress(nid))
 }
-
-fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {
-    let interface = settled_interface(name)?;
-    let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);
-    let wanted = queues.unwrap_or(1).max(1);
-    if rx_queues < wanted || tx_queues < wanted {
-        let present = format!(
-            "{rx_queues} receive and {tx_queues} transmit queues, {wanted} of each are needed: `ethtool -L {name} ...` \
-             gives a device more, a veth is made with `numrxqueues {wanted} numtxqueues {wanted}`"
-        );
-        return Err(NodeError::Unsuitable { interface: interface.name, present });
-    }
-    Ok(interface)
-}
-
-/// Frames of further queues would pass up.
-fn check_queues(Interface { name, rx_queues, .. }: &Interface) -> Result<(), NodeError> {
-    if *rx_queues > QUEUES_MAX {
-        let present = format!(
-            "{rx_queues} receive queues, steering reaches {QUEUES_MAX}: `ethtool -L {name} ...` gives it fewer"
-        );
-        return Err(NodeError::Unsuitable { interface: name.clone(), present });
-    }
-    Ok(())
-}
-
-/// Waits a little for the carrier of an interface that was brought up just before: the kernel events it a
-/// while later (`net/core/link_watch.c`). Without one the node starts all the same.
-fn settled_interface(name: &str) -> Result<Interface, NodeError> {
-    let begun = Instant::now();
-    loop {
-        let interface = Interface::by_name(name)?;
-        if !interface.enabled {
-            return Err(NodeError::Down(interface.name));
-        }
-        if interface.up || begun.elapsed() >= CARRIER_PATIENCE {
-            return Ok(interface);
-        }
-        std::thread::sleep(CARRIER_INTERVAL);
-    }
-}
-
-/// The address of an NI, which the interface has.
-fn address_of(ni: &NiConfig, interface: &Interface) -> Result<IpAddr, NodeError> {
-    let address = xdp_address(ni.nid)?;
-    if !interface.addresses.iter().any(|(present, _)| *present == address) {
-        let present: Vec<String> =
-            interface.addresses.iter().map(|(address, _)| address.to_string()).collect();
-        return Err(NodeError::NoSuchAddress {
-            nid: ni.nid,
-            interface: interface.name.clone(),
-            present: if present.is_empty() { "none".to_owned() } else { present.join(", ") },
-        });
-    }
-    Ok(address)
-}
-
-fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
-    let address = address_of(ni, interface)?;
-    let port = Port {
-        ni: id,
-        nid: ni.nid,
-        address,
-        udp_port,
-        endpoint: endpoint(address, udp_port),
-        interface_index: interface.index,
-        mac: interface.mac,
-        mtu_bytes: interface.mtu_bytes as usize,
-    };
-    let needed_bytes = packet_min_bytes(address);
-    if port.mtu_bytes < needed_bytes {
-        let present = format!("an MTU of {} bytes: more than {needed_bytes} are needed", interface.mtu_bytes);
-        return Err(NodeError::Unsuitable { interface: interface.name.clone(), present });
-    }
-    Ok(port)
-}
-
-/// A frame that the transmit ring can never hold would wait for ever.
-fn check_transmit_ring(port: &Port, interface: &Interface, entries: u32) -> Result<(), NodeError> {
-    let needed = (port.mtu_bytes + ETHERNET_BYTES).div_ceil(CHUNK_BYTES as usize) as u32;
-    if entries < needed {
-        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
-        return Err(NodeError::TransmitRing { interface, mtu_bytes, entries, needed });
-    }
-    Ok(())
-}
-
-/// Bytes of the shortest IP packet that must pass: one of a handshake.
-fn packet_min_bytes(address: IpAddr) -> usize {
-    let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-    ip + UDP_BYTES + DATAGRAM_MIN_BYTES
-}
-
-// Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
-const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_MIN_BYTES < CHUNK_BYTES as usize);

@@ -8,13 +8,12 @@ use lnet_core::limits::Limits;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
 use lnet_io::memory::Memory;
+use lnet_io::random;
 use lnet_io::uring::{Waiter, Waker};
 use lnet_wire::ProcessId;
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{LO, NodeConfig, NodeError};
-use crate::lnd::Lnds;
+use crate::lnd::{Lnds, LoKind, ShardPort};
 use crate::runtime::{Clock, MeshEnd, Worker};
 
 /// Match entries that a node has for itself: what answers pings, what takes its place, and what takes pushes.
@@ -30,8 +29,9 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
     let clock = Clock::start();
     let interface_cookie = nanoseconds_since_1970();
     let limits = shard_limits(config);
-    let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers));
-    let workers = ends.enumerate().map(|(shard, (waiter, mesh))| {
+    let parts = LoKind::parts(LO, &config.limits, config.shards);
+    let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers)).zip(parts);
+    let workers = ends.enumerate().map(|(shard, ((waiter, mesh), lo))| {
         let shard = Shard::new(ShardConfig {
             shard: ShardId(shard as u8),
             shard_count: config.shards as u8,
@@ -39,11 +39,12 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
             pid: ProcessId::LUSTRE_PID,
             limits,
             topology: Arc::clone(topology),
-            hash_seed: random_number()?,
+            hash_seed: random::number()?,
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-        let lnds = Lnds::new(LO, &config.limits);
-        Ok(Worker::new(shard, lnds, mesh, memory, clock.clone(), waiter))
+        let mut worker = Worker::new(shard, Lnds::new(&config.limits), mesh, memory, clock.clone(), waiter);
+        worker.add_port(ShardPort::Lo(lo)).map_err(|(error, _)| error)?;
+        Ok(worker)
     });
     workers.collect()
 }
@@ -61,26 +62,6 @@ pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
         interfaces: interfaces.saturating_add(1),
         ..config.limits
     }
-}
-
-/// Bytes that no peer can guess.
-pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], NodeError> {
-    let mut bytes = [0; N];
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(length) if length == N => Ok(bytes),
-        Ok(_) => Err(NodeError::Random(Errno::AGAIN)),
-        Err(errno) => Err(NodeError::Random(errno)),
-    }
-}
-
-/// A number that no peer can guess: the cookie that they see tells nothing about it.
-pub(super) fn random_number() -> Result<u64, NodeError> {
-    random_bytes().map(u64::from_ne_bytes)
-}
-
-/// The life of an NI (LNet `socklnd.c: ksocknal_new_incarnation`).
-pub(super) fn incarnation() -> u64 {
-    nanoseconds_since_1970()
 }
 
 /// What kernel nodes make their interface cookie of, so that handles of a former life never match.

@@ -1,20 +1,23 @@
 //! The start of a node: its first NIs are asked of the control state machine, as those are that come later.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::vec::IntoIter;
 
 use lnet_core::node::{self, Action, Change, NetOptions, NiSpec, Report, Request};
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
+use lnet_io::kind::Host;
 use lnet_model::ni::Lnd;
+use lnet_tcp::TcpKind;
 use lnet_wire::nid::NetType;
+use lnet_xdp::{Programs, XdpKind};
 
-use super::plan::{self, NiPlan};
+use super::plan;
 use super::shards::make_workers;
-use super::{
-    ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode,
-    first_frames_per_shard,
-};
+use super::{ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode};
+use crate::lnd::in_process::InProcessKind;
+use crate::lnd::{Kinds, LoKind, NiPlan};
 use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
@@ -107,23 +110,31 @@ pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<Ln
 pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let (mut machine, changes) = new_machine(config)?;
     let policies = *machine.policies();
-    let plans = plan::first(config)?;
+    let opened = Arc::<AtomicBool>::default();
+    let programs = Programs::new(&opened, config.shards);
+    let mut kinds = Kinds {
+        xdp: XdpKind::new(config.xdp.clone(), config.lnd_timeout, config.queues_max, Arc::clone(&programs)),
+        in_process: InProcessKind::new(config.lnd_timeout),
+        lo: LoKind,
+        tcp: TcpKind::new(config.sock),
+    };
+    let plans = plan::first(&kinds, config)?;
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
-    let mut node = NodeDriver {
-        xdp: None,
-        tcp: None,
-        view: View::new(workers.iter().map(Worker::waker).collect(), config.limits),
+    let wakers: Vec<_> = workers.iter().map(Worker::waker).collect();
+    let host = Host {
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
-        config: NodeConfig { nis: Vec::new(), ..config.clone() },
         steering: Steering { shard_count: config.shards as u8, policies },
+        limits: config.limits,
+        wakers: wakers.clone(),
+        opened: Arc::clone(&opened),
         interface_changes: Arc::default(),
-        frames_per_shard: first_frames_per_shard(config, &plans),
-        widest_mtu_bytes: plans
-            .iter()
-            .filter_map(NiPlan::xdp)
-            .map(|plan| plan.port.mtu_bytes)
-            .max()
-            .unwrap_or(0),
+    };
+    kinds.expect(&host, &plans);
+    let mut node = NodeDriver {
+        kinds,
+        host,
+        view: View::new(wakers, config.limits, opened, programs),
+        config: NodeConfig { nis: Vec::new(), ..config.clone() },
     };
     // Its only deadline is that of a drain.
     machine.handle_request(Instant(0), Request::batch(changes)).map_err(ConfigError::from)?;

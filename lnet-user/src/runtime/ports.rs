@@ -14,6 +14,7 @@ use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use lnet_io::capture::TapEnd;
 use lnet_io::uring::{Token, WaitError};
+use lnet_model::ni::NiOptions;
 
 use super::worker::Worker;
 use crate::lnd::ShardPort;
@@ -109,11 +110,9 @@ impl Worker {
         self.lnd.tap_mut().remove(id)
     }
 
-    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on.
-    pub(crate) fn set_conns_per_peer(&mut self, ni: NiId, conns_per_peer: u8) {
-        if let Some(lnd) = &mut self.lnd.tcp {
-            lnd.set_conns_per_peer(ni, conns_per_peer);
-        }
+    /// Has an NI go by other options from now on, those that can be changed while it is open.
+    pub(crate) fn change_options(&mut self, ni: NiId, options: &NiOptions) {
+        self.lnd.change(ni, options);
     }
 
     /// What the shard says of the snapshot that it has.
@@ -132,7 +131,7 @@ impl Worker {
         self.take_early();
         let topology = Arc::clone(self.shard.topology());
         for (ni, local) in topology.local_nis() {
-            if local.status == NiStatus::Closed && ni != self.lnd.lo.ni() {
+            if local.status == NiStatus::Closed && !self.lnd.is_lo(ni) {
                 self.close_port(ni);
             }
         }

@@ -16,8 +16,8 @@ use lnet_io::uring::{Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Worker};
-use crate::lnd::Lnds;
-use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
+use crate::lnd::{Lnds, LoKind, ShardPort};
+use lnet_xdp::played::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
 
 const LIMITS: Limits = Limits {
     match_entries: 256,
@@ -67,9 +67,10 @@ impl Side {
                     hash_seed: 7,
                 });
                 let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-                let lnd = Lnds::new(NiId(1), &LIMITS);
-                let mut worker = Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter);
-                worker.add_port(rings.into_port()).unwrap();
+                let mut worker = Worker::new(shard, Lnds::new(&LIMITS), mesh, memory, Clock::start(), waiter);
+                let lo = LoKind::parts(NiId(1), &LIMITS, 1).remove(0);
+                worker.add_port(ShardPort::Lo(lo)).unwrap();
+                worker.add_port(ShardPort::Xdp(rings.into_port())).unwrap();
                 worker
             })
             .collect();

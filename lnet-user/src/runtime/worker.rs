@@ -16,13 +16,13 @@ use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::region::{Fragments, LeaseError, ReadLease};
 use lnet_io::uring::{WaitError, Waiter, Waker, WatchId};
 use lnet_wire::Nid;
+use lnet_xdp::XdpLnd;
 use thiserror::Error;
 
 use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
-use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort};
 use lnet_io::driver::Counted;
 
@@ -120,7 +120,7 @@ impl Worker {
         waiter: Waiter,
     ) -> Self {
         Self {
-            nis: vec![lnd.lo.ni()],
+            nis: Vec::new(),
             early: Vec::new(),
             watches: Vec::new(),
             shard,
@@ -156,6 +156,7 @@ impl Worker {
     }
 
     /// The shard, to be read.
+    #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
@@ -202,7 +203,7 @@ impl Worker {
 
     /// The `xdp` LND, to be read, while there is an NI of it.
     #[must_use]
-    pub(crate) fn xdp(&self) -> Option<&XdpLnd> {
+    pub fn xdp(&self) -> Option<&XdpLnd> {
         self.lnd.xdp.as_deref()
     }
 
@@ -212,6 +213,16 @@ impl Worker {
     /// The kernel's refusal to tell its counters.
     pub fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.lnd.count(tell)
+    }
+
+    /// What its LNDs have counted under this name.
+    ///
+    /// # Errors
+    /// The kernel's refusal to tell its counters.
+    pub fn counted(&self, name: &str) -> std::io::Result<u64> {
+        let mut sum = 0;
+        self.count(&mut |_, counter, count| sum += if counter == name { count } else { 0 })?;
+        Ok(sum)
     }
 
     /// The time that this shard goes by.
@@ -460,7 +471,7 @@ impl Worker {
     /// Whether its LNDs have what the kernel gives to the thread alone that drives: then another driver makes
     /// that anew.
     pub(super) fn is_bound_to_driver(&self) -> bool {
-        self.lnd.tcp.is_some() || self.lnd.xdp.as_ref().is_some_and(|xdp| xdp.has_sockets())
+        self.lnd.is_bound_to_driver()
     }
 
     /// What changes with every event that comes or is taken: how many wait and how many were taken.

@@ -4,7 +4,7 @@ pub mod frames;
 pub mod model;
 pub mod random;
 
-use lnet_user::internals::bpf::{Object, ObjectKind, XdpProgram};
+use lnet_xdp::bpf::{Object, ObjectKind, XdpProgram};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType};
 

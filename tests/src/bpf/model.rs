@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use lnet_user::internals::bpf::{Action, Counters, XdpProgram};
 use lnet_wire::packet::{Endpoint, Packet, endpoint};
 use lnet_wire::steer::{
     PORTALS, Policy, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Spread, Tables, Verdict, slot_of, steer,
 };
+use lnet_xdp::bpf::{Action, Counters, XdpProgram};
 use rustix::fd::OwnedFd;
 
 use super::random::Random;

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use lnet_core::stats::DropReason;
-use lnet_user::internals::WorkerInside as _;
-use lnet_user::internals::XdpDrop;
 use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::steer::Reason;
+use lnet_xdp::XdpDrop;
 use lnet_xdp_proto::XferDrop;
 
 /// Frames and messages of a node by what became of them.

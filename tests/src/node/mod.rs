@@ -20,13 +20,12 @@ use std::time::Duration;
 
 use lnet_core::limits::Limits;
 use lnet_io::xsk::RingSizes;
-use lnet_user::internals::WorkerInside as _;
-use lnet_user::internals::XdpDrop;
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, NodeError};
 use lnet_user::runtime::Worker;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
+use lnet_xdp::XdpDrop;
 
 pub use account::Account;
 pub use checked::{Arrivals, Checked};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_io::netlink::{Interface, NetlinkError};
 use lnet_tests::bpf::{idle_socket, load, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, ip, require_privilege, wait_until};
-use lnet_user::internals::bpf::{self, ActiveMode, BpfError, Object, ObjectKind, TestFrame};
+use lnet_xdp::bpf::{self, ActiveMode, BpfError, Object, ObjectKind, TestFrame};
 use rustix::thread::CapabilitySet;
 
 /// The interface that programs are attached to.

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{Action, ObjectKind, ReasonCount, SlotCount, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::{Policy, Reason, SHARDS_MAX, Spread};
+use lnet_xdp::bpf::{Action, ObjectKind, ReasonCount, SlotCount, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 
 /// To the socket of a shard, or up for a reason.

@@ -6,9 +6,9 @@ use lnet_tests::bpf::frames::{self, Frame};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::{Policy, Reason};
+use lnet_xdp::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 
 const ALL: u32 = 1_000_000;

@@ -9,9 +9,9 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{self, Action, ObjectKind, TestFrame};
 use lnet_wire::packet::endpoint;
 use lnet_wire::steer::slot_of;
+use lnet_xdp::bpf::{self, Action, ObjectKind, TestFrame};
 
 const FRAMES: usize = 5_000;
 const SHARDS: u32 = 8;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::Reason;
+use lnet_xdp::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// What `tracing` prints, to be looked at.

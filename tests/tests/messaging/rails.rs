@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lnet_messaging::{BufferId, EndPoint, Errno, Event, Operation, QueueType};
 use lnet_tests::netns::{Wiring, enter, ip, wait_until};
 use lnet_user::Global;
-use lnet_user::internals::bpf::Faults;
+use lnet_xdp::bpf::Faults;
 
 use crate::common::{PATIENCE, Party};
 use crate::nets::{Carrier, Nodes, privileged};

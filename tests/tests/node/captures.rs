@@ -9,7 +9,6 @@ use lnet_core::lnd::NiId;
 use lnet_tests::netns::{enter, ip, wait_until};
 use lnet_tests::node::{Serving, Steady, nid_v4};
 use lnet_user::api::Lnet;
-use lnet_user::internals::{self, WorkerInside as _};
 use lnet_user::node::{NiConfig, XdpMode};
 use lnet_user::{CaptureRecord, CaptureSpec};
 use lnet_wire::frame::{CRC_OFFSET, FrameHeader};
@@ -86,7 +85,7 @@ fn decode(frame: &Captured, link: i32) -> FrameHeader {
 fn frames_counted(lnet: &Lnet) -> [u64; 2] {
     let mut sum = [0; 2];
     for shard in 0..lnet.shard_count() {
-        let counted = internals::run(&lnet.shard(shard).unwrap(), |worker| {
+        let counted = lnet.shard(shard).unwrap().run(|worker| {
             worker.xdp().map(|lnd| [lnd.counters().frames_sent, lnd.counters().frames_received])
         });
         for (sum, counted) in sum.iter_mut().zip(counted.unwrap().unwrap_or_default()) {

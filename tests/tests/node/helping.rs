@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use lnet_tests::netns::{Netns, Wiring, enter, wait_until};
 use lnet_tests::node::{config, nid_v4, process, start};
-use lnet_user::internals::WorkerInside as _;
 use lnet_user::runtime::Worker;
 use lnet_user::{
     Buffer, EntrySpec, EqHandle, EventKind, MdHandle, MdOptions, MdSpec, PutRequest, Status, Threshold,

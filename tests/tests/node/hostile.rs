@@ -14,13 +14,13 @@ use lnet_tests::node::{
     Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, process, settle,
     settle_both, start, stop_all,
 };
-use lnet_user::internals::XdpDrop;
 use lnet_user::node::{NiConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::Reason;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
+use lnet_xdp::XdpDrop;
 use lnet_xdp_proto::XferDrop;
 
 use crate::privileged;

@@ -13,7 +13,6 @@ use lnet_tests::node::{
     Arrivals, By, Checked, FLOOD_WINDOW, Flood, Flooder, LIMITS, LND_TIMEOUT, UNANSWERED,
     assert_nothing_left, config, nid_v4, policies, process, settle, start, stop_all,
 };
-use lnet_user::internals::WorkerInside as _;
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;

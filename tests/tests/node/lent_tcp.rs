@@ -12,7 +12,6 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
 use lnet_tests::netns::{Netns, Wiring, enter, wait_until};
 use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, LnetError, QueuedEvent, Target};
-use lnet_user::internals::{self, WorkerInside};
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_user::{Buffer, Nid};
 use lnet_wire::header::SMALL_HEADER_BYTES;
@@ -64,7 +63,7 @@ impl Scene {
     }
 
     fn counted(&self, name: &'static str) -> u64 {
-        internals::run(&self.lnet.shard(0).unwrap(), move |worker| worker.counted(name)).unwrap().unwrap()
+        self.lnet.shard(0).unwrap().run(move |worker| worker.counted(name)).unwrap().unwrap()
     }
 
     fn next(&mut self, kind: EventKind) -> QueuedEvent {

@@ -7,11 +7,10 @@ use lnet_tests::netns::{Netns, Wiring, ip};
 use lnet_tests::node::{
     Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
 };
-use lnet_user::internals::{NodeConfigInside, SendFault, XdpDrop};
-use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::MessageType;
+use lnet_xdp::{SendFault, XdpDrop};
 use lnet_xdp_proto::XferDrop;
 
 use crate::privileged;

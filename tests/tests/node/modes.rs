@@ -9,7 +9,6 @@ use lnet_tests::node::{
     By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, config, nid_v4, nid_v6, process,
     settle, start, stop_all, try_start,
 };
-use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, Nid};
@@ -230,7 +229,7 @@ fn auto_takes_the_first_that_works_and_says_which() {
     let netns = Netns::new(Wiring::default());
     let [a, _] = nids(&netns);
     let auto = config(netns.a(), a).udp_port(FREE_PORT);
-    assert_eq!(auto.mode, XdpMode::Auto);
+    assert_eq!(auto.xdp.mode, XdpMode::Auto);
     assert_eq!(start(netns.a(), &auto).0.mode(), XdpMode::Native);
     // Without the program.
     let error = |config: &NodeConfig| {

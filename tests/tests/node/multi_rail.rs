@@ -10,10 +10,10 @@ use lnet_load::{FaultKind, Initiator, InitiatorReport, Plan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::config;
 use lnet_user::api::Lnet;
-use lnet_user::internals::bpf::{Faults, Object, ObjectKind, XdpProgram};
 use lnet_user::node::NiConfig;
 use lnet_user::{Global, Nid, Policy, SockTunables};
 use lnet_wire::{Net, NetType};
+use lnet_xdp::bpf::{Faults, Object, ObjectKind, XdpProgram};
 
 use crate::privileged;
 

@@ -8,9 +8,8 @@ use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::config;
 use lnet_user::api::{Ack, EventQueue, Lnet, QueuedEvent, Target};
-use lnet_user::internals::{self, WorkerInside};
 use lnet_user::node::NiConfig;
-use lnet_user::{Buffer, Nid, Policy};
+use lnet_user::{Buffer, Nid, Policy, ShardHandle};
 
 use crate::dialler::nid;
 use crate::privileged;
@@ -36,7 +35,7 @@ fn start(namespace: &Namespace) -> Lnet {
 
 /// What the shards of a node have counted under this name.
 fn counted(lnet: &Lnet, name: &'static str) -> u64 {
-    let count = |shard| internals::run(&shard, move |worker| worker.counted(name)).unwrap().unwrap();
+    let count = |shard: ShardHandle| shard.run(move |worker| worker.counted(name)).unwrap().unwrap();
     (0..SHARDS).map(|shard| count(lnet.shard(shard as usize).unwrap())).sum()
 }
 

@@ -7,7 +7,6 @@ use lnet_core::lnd::NiId;
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::{Outcome, Serving, Steady, config, nid_v4};
 use lnet_user::api::Lnet;
-use lnet_user::internals::{self, NodeInside as _, WorkerInside as _};
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_wire::Nid;
 
@@ -89,10 +88,10 @@ impl Rails {
 /// Waits until every frame is with a shard or the kernel.
 fn assert_frames_conserved(lnet: &Lnet) {
     let missing = || {
-        let Some(census) = internals::with_node(lnet, |node| node.frames()) else { return 0 };
+        let Some(census) = lnet.with_node(|node| node.frames()) else { return 0 };
         let shards = (0..lnet.shard_count()).map(|shard| lnet.shard(shard).unwrap());
         let count = |shard: lnet_user::api::ShardHandle| {
-            internals::run(&shard, |worker| worker.xdp().map_or(0, |lnd| lnd.frames_count())).unwrap()
+            shard.run(|worker| worker.xdp().map_or(0, |lnd| lnd.frames_count())).unwrap()
         };
         i64::from(census.user) - shards.map(count).sum::<usize>() as i64
     };
@@ -199,7 +198,7 @@ fn rails_that_come_back_on_both_sides_answer() {
 fn processor_time(lnet: &Lnet) -> Duration {
     let of_shard = |shard| {
         let stat = |_: &mut _| std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let stat = internals::run(&lnet.shard(shard).unwrap(), stat).unwrap();
+        let stat = lnet.shard(shard).unwrap().run(stat).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap()
     };
@@ -294,7 +293,7 @@ fn refused_nis_change_nothing() {
     let fine = third.udp_port(Some(4000));
     let number = enter(namespace, || near.add_ni(&fine)).unwrap();
     assert_eq!((number, near.nis().len()), (NiId(3), 3));
-    assert_eq!(internals::with_node(near, |node| node.programs().len()), 1);
+    assert_eq!(near.with_node(|node| node.programs().len()), 1);
     let ok = rails.loads[0].ok();
     enter(namespace, || near.remove_ni(number, Duration::ZERO)).unwrap();
     assert_eq!(near.nis(), before.0);
@@ -327,11 +326,7 @@ fn the_memory_for_nis_is_bounded_from_the_start() {
     let socket_ni = add(&lnet, &socket).unwrap();
     enter(namespace, || lnet.remove_ni(socket_ni, Duration::ZERO)).unwrap();
     enter(namespace, || lnet.remove_ni(first_ni, Duration::ZERO)).unwrap();
-    assert_eq!(
-        internals::with_node(&lnet, |node| node.frames()),
-        None,
-        "the memory goes with the last NI over rings"
-    );
+    assert_eq!(lnet.with_node(|node| node.frames()), None, "the memory goes with the last NI over rings");
     add(&lnet, &second).unwrap();
     drop(lnet);
     let lnet = start(config.queues_max(3));

@@ -15,12 +15,12 @@ use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
 use lnet_user::Buffer;
-use lnet_user::internals::bpf::{ActiveMode, Object, ObjectKind};
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::{LendError, Worker};
 use lnet_wire::Nid;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
+use lnet_xdp::bpf::{ActiveMode, Object, ObjectKind};
 use rustix::thread::CapabilitySet;
 
 use crate::privileged;

@@ -12,7 +12,6 @@ use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::Buffer;
-use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::NodeDriver;
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::{MessageType, ProcessId};

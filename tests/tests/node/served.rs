@@ -5,7 +5,6 @@ use lnet_core::limits::Limits;
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, LIMITS, Plan, config, nid_v4, policies, process, start, try_start};
 use lnet_user::api::Lnet;
-use lnet_user::internals::{WorkerInside as _, run};
 use lnet_user::node::{ConfigError, NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_user::{Nid, Policy};
@@ -100,7 +99,7 @@ fn tcp_load(serving: [&[&[u32]]; 2]) -> [Vec<bool>; 2] {
     };
     let sent = |lnet: &Lnet| {
         let bytes = |worker: &mut Worker| worker.counted("stream_bytes_sent");
-        lnet.shards().map(|shard| run(&shard, bytes).unwrap().unwrap() != 0).collect()
+        lnet.shards().map(|shard| shard.run(bytes).unwrap().unwrap() != 0).collect()
     };
     let nodes = [started(0), started(1)];
     tcp::both_ways(&nodes, [&known[0], &known[1]], 1000);

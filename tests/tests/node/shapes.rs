@@ -13,7 +13,6 @@ use lnet_tests::node::{
     process, settle_both, start, stop_all,
 };
 use lnet_user::Buffer;
-use lnet_user::internals::NodeInside as _;
 use lnet_user::node::NiConfig;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 use lnet_wire::Nid;

@@ -10,7 +10,6 @@ use lnet_tests::node::{
     Account, By, Driven, FLOOD_WINDOW, Flood, Flooded, Flooder, LIMITS, Stranger, assert_nothing_left,
     config, losses, nid_v4, process, settle, settle_both, start, stop_all,
 };
-use lnet_user::internals::WorkerInside as _;
 use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, Nid, WireHandle};

@@ -9,7 +9,6 @@ use lnet_tests::node::{
     Account, By, Driven, PINNED_PORTALS, Plan, Putter, Sink, Source, config, losses, nid_v4, nid_v6, process,
     settle_both, start, stop_all,
 };
-use lnet_user::internals::WorkerInside;
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
@@ -232,9 +231,8 @@ fn a_round_trip_takes_as_long_as_it_takes() {
     let mut joined = Joined::new(2);
     let mut worker = joined.sources.remove(0);
     let mut putter = Putter::new(joined.target, &mut worker);
-    let counted_ns = |worker: &Worker| {
-        WorkerInside::shard(worker).peers().map(|peer| peer.counters.put_ack.total_ns).sum::<u64>()
-    };
+    let counted_ns =
+        |worker: &Worker| worker.shard().peers().map(|peer| peer.counters.put_ack.total_ns).sum::<u64>();
     let mut short = Vec::new();
     for _ in 0..ROUNDS {
         let before_ns = counted_ns(&worker);

@@ -9,7 +9,6 @@ use lnet_tests::node::{
     Account, By, Driven, Flood, Flooded, Flooder, Plan, Stranger, config, losses, nid_v4, process,
     settle_both, start, stop_all,
 };
-use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};

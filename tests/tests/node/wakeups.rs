@@ -16,8 +16,7 @@ use lnet_tests::node::{
 };
 use lnet_user::Buffer;
 use lnet_user::Waker;
-use lnet_user::internals::WorkerInside as _;
-use lnet_user::node::{NodeConfig, NodeDriver, NodeError};
+use lnet_user::node::{LndError, NodeConfig, NodeDriver, NodeError, XdpError};
 use lnet_user::runtime::{Idle, ShardGone, ShardThread, Worker};
 use lnet_wire::ProcessId;
 use rustix::time::{ClockId, clock_gettime};
@@ -54,7 +53,7 @@ impl Joined {
     fn over(netns: Netns, rings: Option<RingSizes>) -> Self {
         let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
         let with_rings = |config: NodeConfig| {
-            let rings = rings.unwrap_or(config.rings);
+            let rings = rings.unwrap_or(config.xdp.rings);
             config.rings(rings)
         };
         let (source, mut sources) = start(netns.a(), &with_rings(config(netns.a(), a)));
@@ -344,9 +343,14 @@ fn transmit_rings_that_hold_no_frame() {
     }
     let netns = Netns::new(Wiring { mtu_bytes: 65535, ..Wiring::default() });
     let good = config(netns.a(), nid_v4(netns.a().interface(), 0));
-    let with_tx = |tx| good.clone().rings(RingSizes { tx, ..good.rings });
+    let with_tx = |tx| good.clone().rings(RingSizes { tx, ..good.xdp.rings });
     match try_start(netns.a(), &with_tx(16)) {
-        Err(NodeError::TransmitRing { interface, mtu_bytes, entries, needed }) => {
+        Err(NodeError::Lnd(LndError::Xdp(XdpError::TransmitRing {
+            interface,
+            mtu_bytes,
+            entries,
+            needed,
+        }))) => {
             assert_eq!((&interface, mtu_bytes, entries), (&netns.a().interface().name, 65535, 16));
             assert!((17..=32).contains(&needed), "{needed}");
         }

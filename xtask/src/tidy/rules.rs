@@ -14,13 +14,15 @@ const UNSAFE_FENCE: [&str; 4] =
     ["lnet-io/src/xsk/", "lnet-io/src/uring/", "lnet-io/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
-const LIBRARIES: [&str; 11] = [
+const LIBRARIES: [&str; 13] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
     "lnet-io/src/",
     "lnet-xdp/proto/src/",
     "lnet-tcp/proto/src/",
+    "lnet-xdp/linux/src/",
+    "lnet-tcp/linux/src/",
     "lnet-user/src/",
     "lnet-load/src/",
     "lnet-admin/src/",
@@ -139,8 +141,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "aya",
-        why: "only lnet-user/src/bpf touches aya",
-        applies: |path| is_rust(path) && !path.starts_with("lnet-user/src/bpf/"),
+        why: "only lnet-xdp/linux/src/bpf touches aya",
+        applies: |path| is_rust(path) && !path.starts_with("lnet-xdp/linux/src/bpf/"),
         check: |source| [lines_of_word(source, "aya"), lines_of_word(source, "aya_log")].concat(),
     },
     Rule {
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn only_bpf_touches_aya() {
-        rust("lnet-user/src/bpf/mod.rs", "use aya::Ebpf;", &[]);
+        rust("lnet-xdp/linux/src/bpf/mod.rs", "use aya::Ebpf;", &[]);
         rust("lnet-user/src/lnd/xdp.rs", "use aya::Ebpf;", &[(2, "aya")]);
         rust("tests/src/bpf.rs", "aya_log::x();", &[(2, "aya")]);
         rust("lnet-ebpf/src/main.rs", "use aya_ebpf::x; // aya", &[]);

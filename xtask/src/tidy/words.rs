@@ -83,13 +83,15 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 14] = [
+const PRODUCT: [&str; 16] = [
     "lnet-wire/src/",
     "lnet-model/src/",
     "lnet-core/src/",
     "lnet-io/src/",
     "lnet-xdp/proto/src/",
     "lnet-tcp/proto/src/",
+    "lnet-xdp/linux/src/",
+    "lnet-tcp/linux/src/",
     "lnet-user/src/",
     "lnet-load/src/",
     "lnet-admin/src/",

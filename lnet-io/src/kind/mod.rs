@@ -1,0 +1,140 @@
+//! What an LND does for a whole node: it looks at the interfaces of NIs, opens them and closes them. What it
+//! does on a shard is its [`Driver`].
+//!
+//! Invariant: what a kind refuses leaves the node as it was.
+
+mod interface;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lnet_core::handle::ShardSet;
+use lnet_core::limits::Limits;
+use lnet_core::lnd::NiId;
+use lnet_core::topology::Steering;
+use lnet_model::ni::NiOptions;
+use lnet_wire::Nid;
+use tokio::sync::Notify;
+
+use crate::driver::{Driver, Part};
+use crate::netlink::{Interface, Neighbours, NetlinkError};
+use crate::uring::Waker;
+
+pub use interface::{InterfaceError, check_address, usable_interface};
+
+/// A node, as the LNDs see it.
+#[derive(Debug)]
+pub struct Host {
+    /// Its primary NID.
+    pub nid: Nid,
+    /// How many shards it has, and where messages for each portal belong.
+    pub steering: Steering,
+    /// Objects that each shard may have.
+    pub limits: Limits,
+    /// What wakes each shard, in their order.
+    pub wakers: Vec<Waker>,
+    /// Whether the node lets messages in.
+    pub opened: Arc<AtomicBool>,
+    /// Told whenever something about an interface of an NI, or a next hop by it, is new.
+    pub interface_changes: Arc<Notify>,
+}
+
+impl Host {
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> u32 {
+        self.steering.shard_count.into()
+    }
+
+    /// Follows an interface: the shards are woken when something changes about it or a next hop by it.
+    /// `resolves`: whether it is to be asked for next hops.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], the kernel's refusal to tell.
+    pub fn follow(&self, interface: &Interface, resolves: bool) -> Result<Arc<Neighbours>, NetlinkError> {
+        let neighbours = Neighbours::start(interface.index, resolves)?;
+        let (wakers, changes) = (self.wakers.clone(), Arc::clone(&self.interface_changes));
+        neighbours.subscribe(Box::new(move || {
+            for waker in &wakers {
+                waker.wake();
+            }
+            changes.notify_one();
+        }));
+        Ok(neighbours)
+    }
+}
+
+/// An NI that an LND is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct NiRequest<'a> {
+    /// Its number.
+    pub ni: NiId,
+    /// Its NID.
+    pub nid: Nid,
+    /// Its address: that of the NID.
+    pub address: IpAddr,
+    /// The name of its interface.
+    pub interface: &'a str,
+    /// Whether that is one of the system's; else it is what the LND of the node's process understands.
+    pub has_device: bool,
+    /// What it is to have: the options of its LND, and its credits, which the node has completed once it is
+    /// opened.
+    pub options: &'a NiOptions,
+    /// The shards that serve it.
+    pub serving: ShardSet,
+}
+
+/// An NI that is open, as a node keeps it.
+pub trait OpenNi: std::fmt::Debug + Send {
+    /// What follows its interface, and its address there, if it has one.
+    fn followed(&self) -> Option<(&Neighbours, &IpAddr)>;
+}
+
+/// An NI that was opened, and the parts of the shards.
+pub type Opened<K> = (<K as LndKind>::Ni, Vec<Part<<K as LndKind>::Driver>>);
+
+/// An LND, as a node opens and closes NIs of it.
+pub trait LndKind: Sized {
+    /// What carries its messages on a shard.
+    type Driver: Driver;
+    /// An NI that was found to be possible.
+    type Plan;
+    /// An NI that is open.
+    type Ni: OpenNi;
+    /// Why an NI is not opened; the message names the value and the way out.
+    type Error;
+
+    /// Whether an NI is one of this LND.
+    fn serves(request: &NiRequest<'_>) -> bool;
+
+    /// Looks whether an NI can be opened, as far as its interface tells.
+    ///
+    /// # Errors
+    /// What is wrong with the request, or with the interface.
+    fn plan(&self, request: &NiRequest<'_>) -> Result<Self::Plan, Self::Error>;
+
+    /// Takes in which NIs the node has at first, before the first of them is opened.
+    fn expect(&mut self, _host: &Host, _plans: &[&Self::Plan]) {}
+
+    /// Opens an NI; the parts are those of the shards, in their order. The calling thread is in the node's
+    /// network namespace, here and in [`LndKind::close`].
+    ///
+    /// # Errors
+    /// The kernel's refusal: nothing is left of the NI.
+    fn open(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        plan: Self::Plan,
+    ) -> Result<Opened<Self>, Self::Error>;
+
+    /// Closes an NI, with the parts of the shards that had it.
+    fn close(&mut self, host: &Host, ni: Self::Ni, parts: Vec<Part<Self::Driver>>);
+
+    /// Changes those of the options that can be changed while an NI is open; what its shards are to be told
+    /// ([`Driver::change`]), if there is anything.
+    fn change(&self, _ni: &mut Self::Ni, _asked: &NiOptions) -> Option<NiOptions> {
+        None
+    }
+}

@@ -1,0 +1,314 @@
+//! The xdp LND of a node: NIs over `AF_XDP` rings, with an XDP program on each interface, and over UDP
+//! sockets, which share the LNDs of the shards.
+//!
+//! Invariants: an NI that is refused leaves nothing behind; memory for NIs over rings is bounded from the
+//! start ([`XdpConfig::frames`]), and taken with the first of them.
+
+mod config;
+mod error;
+mod log;
+mod plan;
+mod programs;
+mod rings;
+mod sockets;
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::handle::ShardId;
+use lnet_io::driver::Part;
+use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
+use lnet_io::netlink::Neighbours;
+use lnet_io::random;
+use lnet_io::xsk::Census;
+use lnet_model::ni::{Lnd, XdpMode};
+use lnet_wire::{NetType, steer};
+use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
+
+use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
+pub use config::{DEFAULT_PORT, XdpConfig};
+pub use error::XdpError;
+pub use plan::XdpPlan;
+pub use programs::{Programs, SharedProgram, XdpFrames};
+use rings::RingNet;
+
+/// The xdp LND of a node.
+#[derive(Debug)]
+pub struct XdpKind {
+    config: XdpConfig,
+    /// How long a message may be under way, at first.
+    timeout: Duration,
+    /// Receive queues of NIs over rings, and NIs over sockets, that there may be at once.
+    queues_max: u32,
+    programs: Arc<Programs>,
+    /// While there are NIs.
+    net: Option<XdpNet>,
+    /// The NIs that are open.
+    open: Vec<OpenPort>,
+    /// Chunks whose home one shard is, once there are any.
+    frames_per_shard: u32,
+    /// The largest MTU of the interfaces at first.
+    widest_mtu_bytes: usize,
+}
+
+/// What NIs have in common, be they over rings or over sockets.
+#[derive(Debug)]
+struct XdpNet {
+    return_rings: ReturnRings,
+    /// While there are NIs over rings.
+    rings: Option<RingNet>,
+    /// Bytes of the longest datagram that the shards keep and hand over, once there was an NI over a socket.
+    buffer_bytes: Option<u32>,
+}
+
+/// The LNDs of the shards, if they are made with this NI.
+type Fresh = Option<(XdpNet, Vec<XdpLnd>)>;
+
+/// An NI that is open.
+#[derive(Clone, Copy, Debug)]
+struct OpenPort {
+    port: Port,
+    mode: XdpMode,
+}
+
+impl OpenPort {
+    /// Whether it is over the rings of this interface.
+    fn has_rings_of(&self, interface_index: u32) -> bool {
+        self.mode != XdpMode::Socket && self.port.interface_index == interface_index
+    }
+}
+
+/// What an NI of the xdp LND has of its interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct XdpNiState {
+    /// Index of the interface.
+    pub interface_index: u32,
+    /// How frames reach the shards.
+    pub mode: XdpMode,
+    /// The UDP port.
+    pub udp_port: u16,
+    /// Receive queues of the interface.
+    pub queues: u32,
+    /// Bytes of the largest IP packet that the interface carries.
+    pub mtu_bytes: u32,
+    /// Why it has sockets, where mode `auto` could not have rings.
+    pub no_rings: Option<String>,
+}
+
+/// An NI of the xdp LND that is open, as a node keeps it.
+#[derive(Debug)]
+pub struct XdpNi {
+    port: Port,
+    mode: XdpMode,
+    queues: u32,
+    /// Follows the interface.
+    neighbours: Arc<Neighbours>,
+    /// What rings would have taken that is not there, if it was to have them where they can be had.
+    no_rings: Option<String>,
+    /// Keeps the UDP port of rings ours.
+    _reserved: Option<UdpSocket>,
+}
+
+impl XdpNi {
+    /// What it has of its interface now.
+    #[must_use]
+    pub fn state(&self) -> XdpNiState {
+        XdpNiState {
+            interface_index: self.port.interface_index,
+            mode: self.mode,
+            udp_port: self.port.udp_port,
+            queues: self.queues,
+            mtu_bytes: self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32),
+            no_rings: self.no_rings.clone(),
+        }
+    }
+}
+
+impl OpenNi for XdpNi {
+    fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
+        Some((&self.neighbours, &self.port.address))
+    }
+}
+
+impl XdpKind {
+    /// The LND of a node without NIs, whose programs are seen in `programs`. `timeout`: how long a message
+    /// may be under way. `queues_max`: receive queues of NIs over rings, and NIs over sockets, that there may
+    /// be at once.
+    #[must_use]
+    pub fn new(config: XdpConfig, timeout: Duration, queues_max: u32, programs: Arc<Programs>) -> Self {
+        Self {
+            config,
+            timeout,
+            queues_max,
+            programs,
+            net: None,
+            open: Vec::new(),
+            frames_per_shard: 0,
+            widest_mtu_bytes: 0,
+        }
+    }
+
+    /// Who holds the frames of the NIs over rings, while there are any.
+    #[must_use]
+    pub fn census(&self) -> Option<Census> {
+        self.rings().map(RingNet::census)
+    }
+
+    fn any_open(&self, is: impl Fn(&OpenPort) -> bool) -> bool {
+        self.open.iter().any(is)
+    }
+
+    /// Checks that each shard can watch one more NI.
+    fn check_watches(&self, plan: &XdpPlan) -> Result<(), XdpError> {
+        let more = match plan.mode {
+            XdpMode::Socket => 1,
+            _ if self.any_open(|open| open.has_rings_of(plan.interface.index)) => 0,
+            _ => plan.interface.rx_queues,
+        };
+        let sockets = self.open.iter().filter(|open| open.mode == XdpMode::Socket).count() as u32;
+        let queues = self.ring_queues() + sockets + more;
+        let max = self.queues_max;
+        if queues > max { Err(XdpError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
+    }
+
+    /// The transfer protocol of the shards. Its identity, secret and seed are drawn anew in each life.
+    fn xfer_config(&self, host: &Host, receive_bytes: u32) -> Result<XferConfig, XdpError> {
+        Ok(XferConfig {
+            shard_count: host.shard_count() as u8,
+            identity: Identity::new(random::bytes()?),
+            secret: [random::number()?, random::number()?],
+            seed: random::number()?,
+            initiator_hash: steer::initiator_hash(&host.nid),
+            policies: host.steering.policies,
+            // Each shard knows which it is, and NIs come with their ports.
+            shard: ShardId(0),
+            nids: Vec::new(),
+            datagram_max_bytes: Vec::new(),
+            receive_bytes,
+            limits: XferLimits::for_shard(&host.limits),
+            times: XferTimes { message: self.timeout, ..XferTimes::DEFAULT },
+        })
+    }
+
+    /// The LNDs, unless there are some.
+    fn fresh(&self, host: &Host) -> Result<Fresh, XdpError> {
+        if self.net.is_some() {
+            return Ok(None);
+        }
+        let config = &self.config;
+        let common = Common {
+            shards: host.shard_count(),
+            frames_per_shard: self.frames_per_shard,
+            rings: config.rings,
+            early_chunks_max: config.early_chunks_max() as usize,
+            frame_max_bytes: lnd::frame_max_bytes(&config.rings),
+            payload_checksum: config.payload_checksum,
+            send_fault: config.send_fault,
+            opened: Arc::clone(&host.opened),
+            xfer: self.xfer_config(host, lnd::receive_bytes(&config.rings, host.shard_count(), 1))?,
+        };
+        let (lnds, return_rings) = XdpLnd::for_shards(&common, &host.wakers);
+        Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None }, lnds)))
+    }
+
+    /// Takes the LNDs on that were made with an NI; the parts of the shards.
+    fn keep(&mut self, fresh: Fresh, ports: Vec<XdpPort>) -> (&mut XdpNet, Vec<Part<XdpLnd>>) {
+        let (net, lnds) = fresh.unzip();
+        if let Some(net) = net {
+            self.net = Some(net);
+        }
+        let parts = Part::of_shards(lnds.unwrap_or_default(), ports);
+        let net = self.net.as_mut().unwrap_or_else(|| unreachable!("one was there, or was made"));
+        (net, parts)
+    }
+
+    /// What NIs over rings have in common.
+    fn rings(&self) -> Option<&RingNet> {
+        self.net.as_ref()?.rings.as_ref()
+    }
+
+    fn rings_mut(&mut self) -> Option<&mut RingNet> {
+        self.net.as_mut()?.rings.as_mut()
+    }
+
+    /// Opens an NI, as its mode wants it.
+    fn open_as_planned(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        plan: &XdpPlan,
+    ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        if plan.mode == XdpMode::Socket {
+            return self.open_sockets(host, plan);
+        }
+        match self.open_rings(host, request, plan) {
+            Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack() => {
+                let lacking = rings.to_string();
+                let opened = self.open_sockets(host, plan).map_err(|sockets| XdpError::NoMode {
+                    rings: Box::new(rings),
+                    sockets: Box::new(sockets),
+                });
+                let (mut open, parts) = opened?;
+                let interface = request.interface;
+                tracing::warn!(nid = %request.nid, interface, lacking, "no AF_XDP rings: UDP sockets are used, which are slower");
+                open.no_rings = Some(lacking);
+                Ok((open, parts))
+            }
+            made => made,
+        }
+    }
+}
+
+impl LndKind for XdpKind {
+    type Driver = XdpLnd;
+    type Plan = XdpPlan;
+    type Ni = XdpNi;
+    type Error = XdpError;
+
+    fn serves(request: &NiRequest<'_>) -> bool {
+        let of_net = request.nid.net().net_type() == NetType::XDP;
+        request.has_device && request.options.lnd.map_or(of_net, |lnd| lnd == Lnd::Xdp)
+    }
+
+    fn plan(&self, request: &NiRequest<'_>) -> Result<XdpPlan, XdpError> {
+        XdpPlan::new(&self.config, request)
+    }
+
+    fn expect(&mut self, host: &Host, plans: &[&XdpPlan]) {
+        self.frames_per_shard = self.first_frames_per_shard(host, plans);
+        self.widest_mtu_bytes = plans.iter().map(|plan| plan.port.mtu_bytes).max().unwrap_or(0);
+    }
+
+    fn open(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        plan: XdpPlan,
+    ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        self.check_watches(&plan)?;
+        let (ni, parts) = self.open_as_planned(host, request, &plan)?;
+        self.open.push(OpenPort { port: ni.port, mode: ni.mode });
+        Ok((ni, parts))
+    }
+
+    fn close(&mut self, host: &Host, ni: XdpNi, parts: Vec<Part<XdpLnd>>) {
+        self.open.retain(|open| open.port.ni != ni.port.ni);
+        if ni.mode == XdpMode::Socket {
+            drop(parts);
+        } else {
+            self.close_rings(host, &ni.port, parts);
+        }
+        if self.open.is_empty() {
+            // The shards have given up their LNDs.
+            self.net = None;
+        }
+    }
+}
+
+impl Drop for XdpKind {
+    fn drop(&mut self) {
+        // The programs go with their interfaces, before their logs.
+        self.programs.forget();
+    }
+}

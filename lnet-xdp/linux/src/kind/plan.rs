@@ -1,0 +1,101 @@
+//! NIs of the xdp LND as they are to be opened, checked before anything is built.
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+
+use lnet_core::handle::ShardSet;
+use lnet_io::kind::{InterfaceError, NiRequest, check_address, usable_interface};
+use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::xsk::CHUNK_BYTES;
+use lnet_model::ni::XdpMode;
+use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
+use lnet_wire::steer::QUEUES_MAX;
+
+use super::{XdpConfig, XdpError, XdpNi};
+use crate::lnd::{DATAGRAM_MIN_BYTES, Port};
+
+/// An NI of the xdp LND as it is to be opened: what was found out and checked before anything is built.
+#[derive(Debug)]
+pub struct XdpPlan {
+    pub(super) interface: Interface,
+    pub(super) port: Port,
+    pub(super) mode: XdpMode,
+    pub(super) serving: ShardSet,
+}
+
+impl XdpPlan {
+    /// Looks at the interface of an NI, whose own settings go before those of the node.
+    pub(super) fn new(config: &XdpConfig, request: &NiRequest<'_>) -> Result<Self, XdpError> {
+        let options = request.options;
+        let mode = options.mode.unwrap_or(config.mode);
+        let interface = usable_interface(request.interface, options.queues.or(config.queues))?;
+        let port = port(request, &interface, options.port.unwrap_or(config.udp_port))?;
+        if mode != XdpMode::Socket {
+            check_queues(&interface)?;
+            check_transmit_ring(&port, &interface, config.rings.tx)?;
+        }
+        Ok(Self { interface, port, mode, serving: request.serving })
+    }
+
+    /// The NI, once it is open.
+    pub(super) fn opened(
+        &self,
+        mode: XdpMode,
+        neighbours: Arc<Neighbours>,
+        reserved: Option<UdpSocket>,
+    ) -> XdpNi {
+        let queues = self.interface.rx_queues;
+        XdpNi { port: self.port, mode, queues, neighbours, no_rings: None, _reserved: reserved }
+    }
+}
+
+/// Frames of further queues would pass up.
+fn check_queues(Interface { name, rx_queues, .. }: &Interface) -> Result<(), InterfaceError> {
+    if *rx_queues > QUEUES_MAX {
+        let present = format!(
+            "{rx_queues} receive queues, steering reaches {QUEUES_MAX}: `ethtool -L {name} ...` gives it fewer"
+        );
+        return Err(InterfaceError::Unsuitable { interface: name.clone(), present });
+    }
+    Ok(())
+}
+
+fn port(request: &NiRequest<'_>, interface: &Interface, udp_port: u16) -> Result<Port, InterfaceError> {
+    let &NiRequest { ni, nid, address, .. } = request;
+    check_address(interface, nid, address)?;
+    let port = Port {
+        ni,
+        nid,
+        address,
+        udp_port,
+        endpoint: endpoint(address, udp_port),
+        interface_index: interface.index,
+        mac: interface.mac,
+        mtu_bytes: interface.mtu_bytes as usize,
+    };
+    let needed_bytes = packet_min_bytes(address);
+    if port.mtu_bytes < needed_bytes {
+        let present = format!("an MTU of {} bytes: more than {needed_bytes} are needed", interface.mtu_bytes);
+        return Err(InterfaceError::Unsuitable { interface: interface.name.clone(), present });
+    }
+    Ok(port)
+}
+
+/// A frame that the transmit ring can never hold would wait for ever.
+fn check_transmit_ring(port: &Port, interface: &Interface, entries: u32) -> Result<(), XdpError> {
+    let needed = (port.mtu_bytes + ETHERNET_BYTES).div_ceil(CHUNK_BYTES as usize) as u32;
+    if entries < needed {
+        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
+        return Err(XdpError::TransmitRing { interface, mtu_bytes, entries, needed });
+    }
+    Ok(())
+}
+
+/// Bytes of the shortest IP packet that must pass: one of a handshake.
+fn packet_min_bytes(address: IpAddr) -> usize {
+    let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+    ip + UDP_BYTES + DATAGRAM_MIN_BYTES
+}
+
+// Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
+const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_MIN_BYTES < CHUNK_BYTES as usize);

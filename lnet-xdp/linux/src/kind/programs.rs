@@ -1,0 +1,140 @@
+//! What threads see and do of a node's rings while another one opens or closes an NI, which takes as long
+//! as the kernel likes.
+//!
+//! Invariants: the lock is not held while the kernel is asked to make or take down anything; an XDP program
+//! is here once frames may come by it, and lets them in from then on if the node is open.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use lnet_io::locks::{Mutex, MutexGuard};
+use lnet_io::memory::Buffer;
+use lnet_io::xsk::Umem;
+use lnet_wire::steer::Policy;
+
+use crate::bpf::{BpfError, SlotCount, XdpProgram};
+
+/// An XDP program that several threads may have something to do with.
+pub type SharedProgram = Arc<Mutex<XdpProgram>>;
+
+/// What the XDP programs of a node have counted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct XdpFrames {
+    /// Frames steered, by queue and shard; queues of several interfaces are added up.
+    pub slots: Vec<SlotCount>,
+    /// Frames by reason for which they were not, or otherwise, steered.
+    pub reasons: BTreeMap<&'static str, u64>,
+}
+
+/// The XDP programs of a node, and the memory of its rings.
+#[derive(Debug)]
+pub struct Programs {
+    rings: Mutex<Rings>,
+    /// Whether the node lets frames in.
+    opened: Arc<AtomicBool>,
+    shards: u32,
+}
+
+#[derive(Debug, Default)]
+struct Rings {
+    umem: Option<Arc<Umem>>,
+    /// In the order of their interfaces' first NIs.
+    programs: Vec<SharedProgram>,
+}
+
+/// Locks a value. Each is whole, whatever a thread was doing that has panicked.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Programs {
+    /// No programs yet, of a node with so many shards that is open or not.
+    #[must_use]
+    pub fn new(opened: &Arc<AtomicBool>, shards: u32) -> Arc<Self> {
+        Arc::new(Self { rings: Mutex::default(), opened: Arc::clone(opened), shards })
+    }
+
+    /// Shows a program that was attached, and the memory that its sockets have.
+    pub(super) fn add(&self, mut program: XdpProgram, umem: &Arc<Umem>) -> Result<SharedProgram, BpfError> {
+        let mut rings = lock(&self.rings);
+        // A node that is opened later finds the program here.
+        if self.opened.load(Ordering::Acquire) {
+            program.set_shards(self.shards)?;
+        }
+        let program = Arc::new(Mutex::new(program));
+        rings.programs.push(Arc::clone(&program));
+        rings.umem = Some(Arc::clone(umem));
+        Ok(program)
+    }
+
+    /// Shows a program no more that is about to be detached; the memory goes with the last one.
+    pub(super) fn remove(&self, program: &SharedProgram) {
+        let mut rings = lock(&self.rings);
+        rings.programs.retain(|other| !Arc::ptr_eq(other, program));
+        if rings.programs.is_empty() {
+            rings.umem = None;
+        }
+    }
+
+    /// Leaves the programs and the memory to the node, which ends.
+    pub(super) fn forget(&self) {
+        *lock(&self.rings) = Rings::default();
+    }
+
+    /// The XDP programs, in the order of their interfaces' first NIs: for fault rules and counters of each
+    /// interface. NIs over sockets have none.
+    #[must_use]
+    pub fn list(&self) -> Vec<SharedProgram> {
+        lock(&self.rings).programs.clone()
+    }
+
+    /// Lets frames in that come by rings. The node was marked as open before.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn open(&self) -> Result<(), BpfError> {
+        self.list().iter().try_for_each(|program| lock(program).set_shards(self.shards))
+    }
+
+    /// Steers by another policy of a portal from now on.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn steer(&self, portal: u8, policy: Policy) -> Result<(), BpfError> {
+        self.list().iter().try_for_each(|program| lock(program).set_policy(portal, policy))
+    }
+
+    /// A zeroed buffer of `length_bytes` in registered memory ([`XdpConfig::registered_bytes`]): long
+    /// payloads that begin in it are sent by rings without a copy. Each takes whole chunks of 4096 bytes,
+    /// which are free again when it is dropped. `None` when there is no free run of them that is long enough,
+    /// for no bytes, and while no NI of the node is over rings.
+    ///
+    /// [`XdpConfig::registered_bytes`]: super::XdpConfig::registered_bytes
+    #[must_use]
+    pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
+        let umem = lock(&self.rings).umem.clone()?;
+        umem.register(length_bytes).map(Buffer::from)
+    }
+
+    /// What the programs have counted since the start.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn frames(&self) -> Result<XdpFrames, BpfError> {
+        let mut frames = XdpFrames::default();
+        let mut slots = BTreeMap::new();
+        for program in self.list() {
+            let counters = lock(&program).counters()?;
+            for slot in &counters.slots {
+                *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
+            }
+            for (reason, count) in counters.totals() {
+                *frames.reasons.entry(reason.name()).or_default() += count;
+            }
+        }
+        frames.slots =
+            slots.into_iter().map(|((queue, shard), frames)| SlotCount { queue, shard, frames }).collect();
+        Ok(frames)
+    }
+}

@@ -1,0 +1,395 @@
+//! NIs over `AF_XDP` rings.
+//!
+//! Invariants: the frames of all interfaces lie in one UMEM, whose size was fixed at the start, and an
+//! interface is refused for which there are too few; NIs of one interface share its program and its rings;
+//! when the last of them is closed, the frames that the kernel has of it go home to their shards.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::handle::{ShardId, ShardSet};
+use lnet_io::driver::Part;
+use lnet_io::kind::{Host, InterfaceError, NiRequest};
+use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::port;
+use lnet_io::xsk::{self, Census, Frame, QueueConfig, Umem, UmemConfig};
+use lnet_model::ni::XdpMode;
+use lnet_model::pattern::cpts_text;
+use lnet_wire::MessageType;
+use lnet_wire::steer::PolicyWord;
+
+use super::log::LogThread;
+use super::plan::XdpPlan;
+use super::programs::{SharedProgram, lock};
+use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi};
+use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
+use crate::lnd::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
+
+/// How long the kernel may take to let go of a queue whose sockets were closed.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
+/// The same where an XDP program is attached: the process that has it also has the queues, and lives, unless
+/// it is just ending.
+const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// What NIs over rings have in common, while there are any.
+#[derive(Debug)]
+pub(super) struct RingNet {
+    umem: Arc<Umem>,
+    links: Vec<RingLink>,
+    /// Queues that were closed and that the kernel has not let go of: interface and queue.
+    left: Vec<(u32, u32)>,
+}
+
+/// An interface with rings.
+#[derive(Debug)]
+struct RingLink {
+    interface: Interface,
+    program: SharedProgram,
+    mode: ActiveMode,
+    neighbours: Arc<Neighbours>,
+    /// The shard that owns each queue.
+    owners: Vec<usize>,
+    /// The shards that have receive rings.
+    serving: ShardSet,
+    /// Outlives the program, so that its last lines are printed too.
+    _log: Option<LogThread>,
+}
+
+impl From<ActiveMode> for XdpMode {
+    fn from(mode: ActiveMode) -> Self {
+        match mode {
+            ActiveMode::Native => Self::Native,
+            ActiveMode::Generic => Self::Generic,
+        }
+    }
+}
+
+/// Deals queues out to the shards that serve them, to those first that own fewest; the owner of each.
+fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
+    let serving: Vec<_> = serving.iter().map(|shard| usize::from(shard.0)).collect();
+    let owner = |_| {
+        let least = serving.iter().copied().min_by_key(|shard| owned[*shard]).unwrap_or(0);
+        owned[least] += 1;
+        least
+    };
+    (0..queues).map(owner).collect()
+}
+
+impl RingNet {
+    /// Who holds the frames.
+    pub(super) fn census(&self) -> Census {
+        self.umem.census()
+    }
+}
+
+impl XdpKind {
+    /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to
+    /// a shard that is not there.
+    pub(super) fn open_rings(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        plan: &XdpPlan,
+    ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        let index = plan.interface.index;
+        let known =
+            self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
+        match known {
+            Some(link) => self.share_link(host, link, request, plan),
+            None => self.open_link(host, request, plan),
+        }
+    }
+
+    /// One more NI on an interface that has rings.
+    fn share_link(
+        &mut self,
+        host: &Host,
+        index: usize,
+        request: &NiRequest<'_>,
+        plan: &XdpPlan,
+    ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        let none = (0..host.shard_count()).map(|_| (None, None));
+        let ports = ring_ports(&self.config, host, (request, plan), none);
+        let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
+        let link = &mut net.links[index];
+        if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
+            let present = format!(
+                "the XDP program of another NI in {active} mode: NIs of one interface share it, so mode {active} or auto is \
+                 expected",
+                active = link.mode
+            );
+            return Err(InterfaceError::Unsuitable { interface: plan.interface.name.clone(), present }.into());
+        }
+        if plan.serving != link.serving {
+            let shards: Vec<_> = link.serving.iter().map(|shard| u32::from(shard.0)).collect();
+            let present = format!(
+                "the rings of another NI, on CPT {}: NIs of one interface share them, so the same CPTs are expected",
+                cpts_text(&shards)
+            );
+            return Err(InterfaceError::Unsuitable { interface: plan.interface.name.clone(), present }.into());
+        }
+        let reserved = port::reserve(plan.port.udp_address())?;
+        lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
+        let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
+        let (_, parts) = self.keep(None, ports);
+        Ok((plan.opened(mode, neighbours, Some(reserved)), parts))
+    }
+
+    fn open_link(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+        plan: &XdpPlan,
+    ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        let owners = self.owners_of(host, plan)?;
+        let mut program = self.load_program(host, plan.port)?;
+        let neighbours = host.follow(&plan.interface, true)?;
+        let reserved = port::reserve(plan.port.udp_address())?;
+        let fresh = self.fresh(host)?;
+        let (fresh_net, frames) = match self.rings() {
+            Some(_) => (None, None),
+            None => Some(self.make_ring_net(host)?).unzip(),
+        };
+        let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
+        let umem = Arc::clone(&net.umem);
+        let rings = open_queues(
+            &self.config,
+            (host.shard_count(), &umem),
+            plan,
+            (&neighbours, &owners),
+            &mut program,
+        )?;
+        let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
+        let wanted =
+            [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
+        let mode = program.attach(&plan.interface.name, wanted)?;
+        let program = self.programs.add(program, &umem)?;
+        let interface = plan.interface.clone();
+        let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
+        let link = RingLink { interface, program, mode, neighbours: follows, owners, serving, _log: log };
+        let mut frames = frames.map(|frames| self.deal_out(host, frames).into_iter());
+        let shares = rings.into_iter().map(|rings| {
+            let frames = frames.as_mut().and_then(Iterator::next);
+            (frames.map(|frames| UmemShare { umem: Arc::clone(&umem), frames }), Some(rings))
+        });
+        let ports = ring_ports(&self.config, host, (request, plan), shares);
+        let (xdp, parts) = self.keep(fresh, ports);
+        if let Some(net) = fresh_net {
+            xdp.rings = Some(net);
+        }
+        let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
+        net.links.push(link);
+        Ok((plan.opened(mode.into(), neighbours, Some(reserved)), parts))
+    }
+
+    /// The frames of each shard.
+    fn deal_out(&self, host: &Host, frames: Vec<Frame>) -> Vec<VecDeque<Frame>> {
+        let mut shares: Vec<_> = host.wakers.iter().map(|_| VecDeque::new()).collect();
+        for frame in frames {
+            shares[(frame.chunk_index() / self.frames_per_shard) as usize].push_back(frame);
+        }
+        shares
+    }
+
+    /// Deals the queues of an interface out to the shards that serve it; refuses it where frames are too few.
+    fn owners_of(
+        &mut self,
+        host: &Host,
+        XdpPlan { interface, serving, .. }: &XdpPlan,
+    ) -> Result<Vec<usize>, XdpError> {
+        self.reclaim_left();
+        let links = self.rings().into_iter().flat_map(|net| &net.links);
+        let mut owned = vec![0; host.shard_count() as usize];
+        let mut count = 1;
+        for link in links {
+            count += 1;
+            link.owners.iter().for_each(|owner| owned[*owner] += 1);
+        }
+        let owners = deal(&mut owned, interface.rx_queues, *serving);
+        let most = owned.into_iter().max().unwrap_or(0);
+        let wanted = self.config.frames_per_shard(count, most);
+        let out = self.rings().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
+        if wanted.saturating_add(out) > self.frames_per_shard {
+            return Err(XdpError::Frames {
+                interface: interface.name.clone(),
+                queues: interface.rx_queues,
+                wanted: (wanted + out) * host.shard_count(),
+                present: self.frames_per_shard * host.shard_count(),
+            });
+        }
+        Ok(owners)
+    }
+
+    fn load_program(&self, host: &Host, port: Port) -> Result<XdpProgram, XdpError> {
+        let config = &self.config;
+        let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
+        let object = config.bpf_object.clone().map_or_else(|| Object::of(kind), Object::File);
+        let mut program = XdpProgram::load(&object)?;
+        program.add_endpoint(port.address, port.udp_port)?;
+        for (portal, word) in (0..).zip(&host.steering.policies) {
+            if let Some(policy) = word.unpack().filter(|_| *word != PolicyWord::default()) {
+                program.set_policy(portal, policy)?;
+            }
+        }
+        if config.frame_loss_per_million != 0 {
+            for message_type in [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply] {
+                program.set_fault(message_type, config.frame_loss_per_million, 0)?;
+            }
+        }
+        if config.log_refusals {
+            program.set_logging(true)?;
+        }
+        Ok(program)
+    }
+
+    /// The memory of the frames, and these.
+    fn make_ring_net(&self, host: &Host) -> Result<(RingNet, Vec<Frame>), XdpError> {
+        let (umem, frames) = Umem::new(&UmemConfig {
+            registered_bytes: self.config.registered_bytes,
+            ..UmemConfig::new(self.frames_per_shard * host.shard_count())
+        })?;
+        Ok((RingNet { umem, links: Vec::new(), left: Vec::new() }, frames))
+    }
+
+    /// Closes an NI over rings.
+    pub(super) fn close_rings(&mut self, host: &Host, port: &Port, parts: Vec<Part<XdpLnd>>) {
+        let shards = host.shard_count();
+        let is_shared = self.any_open(|open| open.has_rings_of(port.interface_index));
+        let programs = Arc::clone(&self.programs);
+        let Some(net) = self.rings_mut() else { return };
+        let Some(index) = net.links.iter().position(|link| link.interface.index == port.interface_index)
+        else {
+            return;
+        };
+        if let Err(error) = lock(&net.links[index].program).remove_endpoint(port.address, port.udp_port) {
+            tracing::warn!(%error, "frames of an NI that is closed go on being steered");
+        }
+        if is_shared {
+            return;
+        }
+        let RingLink { interface, program, owners, .. } = net.links.remove(index);
+        programs.remove(&program);
+        let queues = 0..owners.len() as u32;
+        lock(&program).detach();
+        for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
+            // A map that is about to go holds no sockets either.
+            let _ = lock(&program).clear_socket(queue, shard);
+        }
+        drop(program);
+        drop(parts);
+        if net.links.is_empty() {
+            // The shards have given up their frames: they go with the memory.
+            self.net.iter_mut().for_each(|net| net.rings = None);
+        } else {
+            net.left.extend(queues.map(|queue| (interface.index, queue)));
+            self.reclaim_left();
+        }
+    }
+
+    /// Sends the frames home that the kernel has let go of.
+    fn reclaim_left(&mut self) {
+        let Some(XdpNet { rings: Some(net), return_rings, .. }) = &mut self.net else { return };
+        let RingNet { umem, left, .. } = net;
+        left.retain(|(interface_index, queue)| match umem.reclaim_queue(*interface_index, *queue, RECLAIM_PATIENCE) {
+            Ok(frames) => {
+                return_rings.send(frames);
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, interface_index, queue, "frames of a closed queue are missing until the kernel lets go of it");
+                true
+            }
+        });
+    }
+
+    /// Chunks of each shard: what was asked for, or what the NIs need that there are at first.
+    pub(super) fn first_frames_per_shard(&self, host: &Host, plans: &[&XdpPlan]) -> u32 {
+        if let Some(frames) = self.config.frames {
+            return frames / host.shard_count();
+        }
+        let with_rings = plans.iter().filter(|plan| plan.mode != XdpMode::Socket);
+        let mut links = BTreeMap::<u32, &XdpPlan>::new();
+        for plan in with_rings {
+            // The first NI of an interface brings its rings.
+            links.entry(plan.interface.index).or_insert(plan);
+        }
+        let mut owned = vec![0; host.shard_count() as usize];
+        for plan in links.values() {
+            deal(&mut owned, plan.interface.rx_queues, plan.serving);
+        }
+        let most = owned.into_iter().max().unwrap_or(1).max(1);
+        self.config.frames_per_shard(links.len().max(1) as u32, most)
+    }
+
+    /// Receive queues of interfaces with rings.
+    pub(super) fn ring_queues(&self) -> u32 {
+        self.rings().into_iter().flat_map(|net| &net.links).map(|link| link.owners.len() as u32).sum()
+    }
+}
+
+/// The port of each shard.
+fn ring_ports(
+    config: &XdpConfig,
+    host: &Host,
+    (request, plan): (&NiRequest<'_>, &XdpPlan),
+    shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
+) -> Vec<XdpPort> {
+    let shards = host.shard_count();
+    let unresolved_responses_max = unresolved_responses_max(request, shards);
+    let sharers = plan.serving.sharers_max(shards as u8);
+    let receive_bytes = lnd::receive_bytes(&config.rings, shards, sharers);
+    let port = |(frames, rings)| {
+        let port = RingPort::new(plan.port, receive_bytes, unresolved_responses_max);
+        XdpPort::Rings { port, frames, rings }
+    };
+    shares.map(port).collect()
+}
+
+/// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all
+/// that one peer may have of them.
+fn unresolved_responses_max(request: &NiRequest<'_>, shards: u32) -> u32 {
+    let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(shards);
+    (share(request.options.credits) / 2).max(share(request.options.peer_credits))
+}
+
+/// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the
+/// others, and hands each shard its own. Each queue is owned by one.
+fn open_queues(
+    config: &XdpConfig,
+    (shards, umem): (u32, &Arc<Umem>),
+    XdpPlan { interface, serving, .. }: &XdpPlan,
+    (neighbours, owners): (&Arc<Neighbours>, &[usize]),
+    program: &mut XdpProgram,
+) -> Result<Vec<Rings>, XdpError> {
+    let none = || Rings {
+        interface_index: interface.index,
+        neighbours: Arc::clone(neighbours),
+        lanes: Vec::new(),
+        owned: Vec::new(),
+    };
+    let mut rings: Vec<Rings> = (0..shards).map(|_| none()).collect();
+    let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
+    let only_send = (0..shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
+    let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
+    let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
+    for (queue, &owner) in (0..).zip(owners) {
+        let mut queue_config = QueueConfig::new(interface.index, queue);
+        (queue_config.socket_count, queue_config.transmit_only) = (shards, transmit_only);
+        queue_config.rings = config.rings;
+        queue_config.patience = patience;
+        let opened = xsk::open_queue(umem, &queue_config)?;
+        let device = opened.sockets[owner].device.clone();
+        let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
+        for shard in 0..shards {
+            program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
+        }
+        for (shard, socket) in opened.sockets.into_iter().enumerate() {
+            let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
+            owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
+            rings[shard].lanes.push(lane);
+        }
+        rings[owner].owned.push(owned);
+    }
+    Ok(rings)
+}

@@ -1,0 +1,540 @@
+//! The `xdp` LND: LNet messages in UDP datagrams, over `AF_XDP` rings or plain UDP sockets.
+//!
+//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings (`lane`), a socket
+//! on every receive queue of its interface and the fill and completion rings of the queues that the shard
+//! owns; or a UDP socket (`socket`), which takes no privileges. The frames are the same, so an NI of either
+//! kind talks to both, and a message that left by one and leaves again by the other is recognised. NIs come
+//! and go (`ports`).
+//!
+//! What travels in which frame, and again when it is lost, is [`lnet_xdp_proto`]'s: the LND turns what that
+//! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it
+//! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
+//!
+//! Invariants: each UMEM frame and each datagram buffer has a home shard and always returns there; a message
+//! that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a frame is
+//! polled only while there is room for the largest one, and what cannot be sent then is a loss.
+
+mod announce;
+mod counters;
+mod early;
+mod exchange;
+mod fault;
+mod frames;
+mod in_place;
+mod lane;
+mod path;
+mod paths;
+mod ports;
+mod receive;
+pub(crate) mod reuseport;
+mod socket;
+mod transmit;
+mod unresolved;
+mod write;
+
+#[cfg(any(test, feature = "testing"))]
+#[path = "tests/node.rs"]
+#[allow(clippy::unwrap_used, reason = "tests fail by it")]
+pub mod played;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lnet_core::handle::ShardId;
+use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
+use lnet_core::time::{self, Instant};
+use lnet_io::capture::Tap;
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Mac;
+use lnet_io::uring::Waker;
+use lnet_io::xsk::{
+    CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics, Umem,
+};
+use lnet_wire::Nid;
+use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
+use lnet_xdp_proto::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
+
+use early::EarlyFrames;
+use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
+use fault::Faults;
+use frames::{Further, Owner};
+use in_place::{InPlace, InPlaceUplink};
+use ports::Link;
+use receive::Origin;
+use unresolved::Unresolved;
+
+pub use counters::{XdpCounters, XdpDrop};
+pub(crate) use exchange::ReturnRings;
+pub use fault::SendFault;
+pub(crate) use frames::DATAGRAM_MIN_BYTES;
+pub(crate) use lane::{Lane, OwnedQueue};
+use paths::Paths;
+pub use ports::{RingPort, XdpPort};
+pub(crate) use ports::{Rings, UmemShare};
+pub use socket::SocketPort;
+
+/// Most frames that one turn takes off one ring.
+const BUDGET_MAX: u32 = 256;
+/// Turns in a row that do nothing but receive.
+const TURNS_UNKEPT_MAX: u32 = 4;
+
+/// An NI of the node, as its LND sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port {
+    pub(crate) ni: NiId,
+    pub(crate) nid: Nid,
+    pub(crate) address: IpAddr,
+    pub(crate) udp_port: u16,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) interface_index: u32,
+    pub(crate) mac: Mac,
+    /// Bytes of an IP packet at most.
+    pub(crate) mtu_bytes: usize,
+}
+
+impl Port {
+    /// Where its frames arrive.
+    pub(crate) fn udp_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.udp_port)
+    }
+
+    /// Bytes of an IP packet of ours before the UDP payload.
+    fn headers_bytes(&self) -> usize {
+        UDP_BYTES + if self.address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }
+    }
+
+    /// The longest frame that it carries, in rings that hold at most `frame_max_bytes`.
+    fn frame_max_bytes(&self, frame_max_bytes: usize) -> usize {
+        ETHERNET_BYTES + self.headers_bytes() + self.ring_datagram_max_bytes(frame_max_bytes) as usize
+    }
+
+    /// The longest UDP payload that it can carry, in frames of at most `frame_max_bytes`.
+    fn ring_datagram_max_bytes(&self, frame_max_bytes: usize) -> u32 {
+        self.datagram_max_bytes((frame_max_bytes - ETHERNET_BYTES).saturating_sub(self.headers_bytes()) as u32)
+    }
+
+    /// The longest UDP payload that it can carry, in buffers of `buffer_bytes`. An IP packet is never longer
+    /// than 65535 bytes.
+    pub(crate) fn datagram_max_bytes(&self, buffer_bytes: u32) -> u32 {
+        let bytes = self.mtu_bytes.min(usize::from(u16::MAX)).saturating_sub(self.headers_bytes());
+        // An interface whose MTU was made smaller than that later carries nothing.
+        (bytes.max(DATAGRAM_MIN_BYTES) as u32).min(buffer_bytes)
+    }
+}
+
+/// Bytes of the longest frame that rings of these sizes can hold, to send and to receive.
+pub(crate) fn frame_max_bytes(rings: &RingSizes) -> usize {
+    let bytes = |chunks: u32, chunk_bytes: u32| chunks.min(FRAGMENTS_MAX) as usize * chunk_bytes as usize;
+    bytes(rings.tx, CHUNK_BYTES).min(bytes(rings.rx.min(rings.fill), RECEIVE_BYTES))
+}
+
+/// Bytes of frames that one of `shards` shards can take at once by rings of these sizes, in whole chunks: its
+/// share of one fill ring, less what may be missing there, as far as a receive ring holds it that so many of
+/// them have.
+pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32, sharers: u32) -> u32 {
+    (rings.rx / sharers).min(rings.fill / 4 * 3 / shards).max(1) * (RECEIVE_BYTES / 256 * 256)
+}
+
+/// What the LNDs of all shards of a node have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) shards: u32,
+    /// Chunks whose home one shard is.
+    pub(crate) frames_per_shard: u32,
+    /// Sizes of the rings of each queue and socket.
+    pub(crate) rings: RingSizes,
+    /// Chunks of packets that a shard keeps for the transfer protocol at most.
+    pub(crate) early_chunks_max: usize,
+    /// Bytes of a frame that the rings can hold.
+    pub(crate) frame_max_bytes: usize,
+    /// Whether payloads that are sent get a checksum.
+    pub(crate) payload_checksum: bool,
+    /// What goes wrong on purpose.
+    pub(crate) send_fault: SendFault,
+    /// Whether the node lets frames in: until then, sockets receive nothing.
+    pub(crate) opened: Arc<AtomicBool>,
+    /// The transfer protocol of each shard, but for the shard's number and seed, and the interfaces.
+    pub(crate) xfer: XferConfig,
+}
+
+impl Common {
+    /// What decides which frames are for a shard.
+    #[inline]
+    fn owner(&self, shard: ShardId) -> Owner<'_> {
+        Owner { policies: &self.xfer.policies, shards: self.shards, shard: u32::from(shard.0) }
+    }
+}
+
+/// The `xdp` LND of one shard.
+pub struct XdpLnd {
+    common: Common,
+    shard: ShardId,
+    xfer: Xfer,
+    /// Number of the first chunk whose home this shard is.
+    first_chunk: u32,
+    lanes: Vec<Lane>,
+    owned: Vec<OwnedQueue>,
+    /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
+    refill_count: u32,
+    exchange: Exchange,
+    /// Frames at home that are not in use: those that were sent at the back, from where they are sent again
+    /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
+    /// they are given back to it.
+    stock: VecDeque<Frame>,
+    /// What the frames lie in, while there is an NI over rings.
+    umem: Option<Arc<Umem>>,
+    /// Buffers at home that no datagram is in: for those that are kept or handed to a sibling.
+    #[expect(clippy::vec_box, reason = "they travel between shards as they are, in small places")]
+    buffers: Vec<Box<DatagramBuffer>>,
+    /// Whether they were made.
+    has_buffers: bool,
+    /// The NIs over rings that are open.
+    ports: Vec<RingPort>,
+    /// The NIs over sockets that are open.
+    sockets: Vec<SocketPort>,
+    /// Those that were closed and are to be removed.
+    closed: Vec<XdpPort>,
+    links: Vec<Link>,
+    /// Bytes of frames that the shard can take at once while all frames of its siblings' queues are at home.
+    receive_bytes: u32,
+    /// Frames that are kept for sending.
+    transmit_reserve: usize,
+    /// Chunks of the longest frame.
+    chunks_max: usize,
+    /// Whether there was something to send and no room for it.
+    wants_room: bool,
+    paths: Paths,
+    /// Messages whose next hop is being looked up, with the time at which that is given up.
+    unresolved: Unresolved,
+    /// Whether a next hop has changed since these messages were tried.
+    retry_unresolved: bool,
+    /// Whether one of them knows its next hop and the transfer protocol had no room for it.
+    unresolved_full: bool,
+    /// When to ask again for next hops, because the question found no room.
+    ask_again_at: Option<Instant>,
+    /// Messages that ended before the transfer protocol had them.
+    ended: VecDeque<(TxId, Status)>,
+    early: EarlyFrames,
+    /// What is sent in place; nothing is where no memory is registered.
+    in_place: Option<Box<InPlace>>,
+    /// Whether the transfer protocol may want packets that were kept.
+    replay_due: bool,
+    /// Whether the last turn found nothing to do.
+    was_idle: bool,
+    /// Turns since the last one that kept up.
+    turns_unkept: u32,
+    /// Frames received since then.
+    frames_unkept: u32,
+    /// Whether the kernel's refusal to go on with sockets was logged.
+    told_of_failure: bool,
+    faults: Faults,
+    counters: XdpCounters,
+    tap: Tap,
+    /// Scratch: empty between calls.
+    packet: Packet,
+    /// Scratch of [`frames::take`].
+    further: Vec<Further>,
+    /// Scratch, as `packet`.
+    sending: Vec<RingDescriptor>,
+    moving: Vec<Frame>,
+}
+
+impl XdpLnd {
+    /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are
+    /// closed. `wakers` are the shards' own.
+    pub(crate) fn for_shards(common: &Common, wakers: &[Waker]) -> (Vec<Self>, ReturnRings) {
+        let sizes = Sizes {
+            frames_per_shard: common.frames_per_shard as usize,
+            // All siblings together keep back at most a quarter of a fill ring.
+            home_wake_count: (common.rings.fill as usize / (4 * wakers.len())).max(1),
+        };
+        let (ends, return_rings) = Exchange::mesh(sizes, wakers);
+        let lnds = ends
+            .into_iter()
+            .enumerate()
+            .map(|(shard, exchange)| Self::new(common.clone(), ShardId(shard as u8), exchange));
+        (lnds.collect(), return_rings)
+    }
+
+    fn new(common: Common, shard: ShardId, exchange: Exchange) -> Self {
+        let limits = common.xfer.limits;
+        let seed = common.xfer.seed.wrapping_add(u64::from(shard.0));
+        Self {
+            xfer: Xfer::new(XferConfig { shard, seed, ..common.xfer.clone() }),
+            first_chunk: u32::from(shard.0) * common.frames_per_shard,
+            refill_count: 1,
+            chunks_max: 1,
+            wants_room: false,
+            unresolved: Unresolved::new(limits.messages),
+            ended: VecDeque::with_capacity(limits.messages as usize),
+            early: EarlyFrames::new(limits.buffered, common.early_chunks_max),
+            in_place: None,
+            faults: Faults::new(common.send_fault),
+            packet: Packet::with_capacity(),
+            further: Vec::with_capacity(BUNDLE_MAX),
+            sending: Vec::with_capacity(FRAGMENTS_MAX as usize),
+            moving: Vec::with_capacity(common.frames_per_shard as usize),
+            common,
+            shard,
+            lanes: Vec::new(),
+            owned: Vec::new(),
+            exchange,
+            stock: VecDeque::new(),
+            umem: None,
+            buffers: Vec::new(),
+            has_buffers: false,
+            ports: Vec::new(),
+            sockets: Vec::new(),
+            closed: Vec::new(),
+            links: Vec::new(),
+            receive_bytes: 0,
+            transmit_reserve: 0,
+            paths: Paths::new(limits.peers as usize),
+            retry_unresolved: false,
+            unresolved_full: false,
+            ask_again_at: None,
+            replay_due: false,
+            was_idle: true,
+            turns_unkept: 0,
+            frames_unkept: 0,
+            told_of_failure: false,
+            counters: XdpCounters::default(),
+            tap: Tap::default(),
+        }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &XdpCounters {
+        &self.counters
+    }
+
+    /// What the transfer protocol has counted.
+    #[must_use]
+    pub fn transfer_counters(&self) -> &XferCounters {
+        self.xfer.counters()
+    }
+
+    /// What the transfer protocol holds at this moment.
+    #[must_use]
+    pub fn transfer_usage(&self) -> XferUsage {
+        self.xfer.usage()
+    }
+
+    /// Frames that this shard has: neither the kernel nor another shard, nor on their way between shards.
+    #[must_use]
+    pub fn frames_count(&self) -> usize {
+        let arrived: usize = self.lanes.iter().map(|lane| lane.arrived.len()).sum();
+        self.stock.len() + self.early.chunks_count() + self.faults.chunks_count() + arrived
+    }
+
+    /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn ring_statistics(&self) -> Result<Vec<Statistics>, lnet_io::xsk::SocketError> {
+        let rings = self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
+        rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
+    }
+
+    /// A frame that was received into, and that is not used any more, goes home.
+    #[inline]
+    fn settle(&mut self, frame: Frame) {
+        if frame.chunk_index().wrapping_sub(self.first_chunk) < self.common.frames_per_shard {
+            self.stock.push_front(frame);
+        } else {
+            let home = frame.chunk_index() / self.common.frames_per_shard;
+            self.exchange.send_home(home as usize, frame);
+        }
+    }
+
+    /// A packet that is not used any more: its frames or its buffer go home.
+    fn settle_packet(&mut self, packet: &mut Packet) {
+        for descriptor in packet.parts.drain(..) {
+            self.settle(descriptor.frame);
+        }
+        if let Some(datagram) = packet.datagram.take() {
+            if datagram.home == self.shard.0 {
+                self.buffers.push(datagram);
+            } else {
+                self.exchange.return_buffer(datagram);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn take_handed_over(
+        &mut self,
+        now: Instant,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> u32 {
+        for taken in 0..budget {
+            match self.exchange.receive(&mut self.packet) {
+                Some(Arrival::Frame(frame)) if self.is_ours(&frame) => self.settle(frame),
+                Some(Arrival::Buffer(buffer)) => self.buffers.push(buffer),
+                Some(Arrival::Packet) if self.packet.parts.iter().all(|part| self.is_ours(&part.frame)) => {
+                    self.receive_packet(now, Origin::Sibling, up, memory);
+                }
+                // Of a UMEM that is gone.
+                Some(Arrival::Frame(_)) => {}
+                Some(Arrival::Packet) => self.packet.parts.clear(),
+                None => return taken,
+            }
+        }
+        budget
+    }
+
+    /// Whether a frame is of the present UMEM.
+    fn is_ours(&self, frame: &Frame) -> bool {
+        self.umem.as_ref().is_some_and(|umem| umem.has(frame))
+    }
+
+    /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a
+    /// message waits for its end, or it was put off often enough.
+    fn must_keep_up(&self) -> bool {
+        self.turns_unkept >= TURNS_UNKEPT_MAX
+            || self.frames_unkept >= self.refill_count
+            || self.wants_room
+            || !self.ended.is_empty()
+            || self.stock.len() < self.transmit_reserve / 2
+    }
+
+    /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive
+    /// into, runs the timers, follows the interfaces.
+    // Apart from what takes messages in: that is called more often, and is not to be spread over so much more
+    // code.
+    #[inline(never)]
+    fn keep_up(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
+        let completed = self.take_completions(budget);
+        let idle = self.was_idle;
+        self.refill(idle);
+        self.follow_siblings();
+        self.xfer.handle_timeout(now, up);
+        self.follow_neighbours(now);
+        self.follow_devices(now, up);
+        self.follow_sockets(now, up);
+        let replayed = self.replay(now, up, memory);
+        let ended = self.ended.len() as u32;
+        while let Some((tx, status)) = self.ended.pop_front() {
+            up.sent(now, tx, status);
+        }
+        completed + replayed + ended
+    }
+
+    /// Grants peers no frame that a sibling has yet to give to the kernel again: one that is not scheduled
+    /// lets its fill rings run dry while this shard takes frames from them, and what comes then is lost.
+    fn follow_siblings(&mut self) {
+        let away_bytes = self.exchange.waiting() as u32 * CHUNK_BYTES;
+        self.xfer.set_receive_bytes(self.receive_bytes.saturating_sub(away_bytes));
+    }
+
+    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at
+    /// a time: in a busy turn only once so many are waiting, in an idle one where so many are missing.
+    #[inline]
+    fn refill(&mut self, idle: bool) {
+        let spare = self.stock.len().saturating_sub(self.transmit_reserve);
+        if spare != 0 && (idle || spare >= self.refill_count as usize) {
+            self.fill_rings();
+        }
+    }
+
+    fn fill_rings(&mut self) {
+        for queue in &mut self.owned {
+            let spare = self.stock.len().saturating_sub(self.transmit_reserve);
+            let room = queue.fill.free_slots();
+            if spare == 0 || room < queue.refill_count() {
+                continue;
+            }
+            self.moving.extend(self.stock.drain(..spare.min(room as usize)));
+            queue.fill.fill(&mut self.moving);
+            self.stock.extend(self.moving.drain(..));
+            if queue.fill.needs_wakeup()
+                && let Some(device) = &queue.device
+                && let Err(error) = device.wake_fill()
+            {
+                tracing::warn!(%error, "the driver was not told of free frames");
+            }
+        }
+    }
+}
+
+impl Lnd for XdpLnd {
+    type Memory = Memory;
+
+    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
+        self.take_message(now, message, memory)
+    }
+
+    fn flush(&mut self, now: Instant, memory: &Memory) {
+        self.send_ready(now, memory);
+        self.flush_devices();
+    }
+
+    fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        let mut in_place = self.in_place.take();
+        let wrapped = &mut InPlaceUplink { up, in_place: in_place.as_deref_mut() };
+        let mut progress = self.turn(now, budget, wrapped, memory);
+        if let Some(in_place) = &mut in_place {
+            progress.completed += in_place.report(now, memory, up, |ni| self.is_given_up(ni));
+        }
+        self.in_place = in_place;
+        progress
+    }
+
+    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        let wrapped = &mut InPlaceUplink { up, in_place: self.in_place.as_deref_mut() };
+        self.xfer.resume(now, rx, verdict, wrapped);
+        self.replay_due = true;
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let devices = self.lanes.iter().filter_map(Lane::retry_at).min();
+        let unresolved = self.unresolved.deadline();
+        let xfer = self.xfer.poll_timeout();
+        time::earliest([
+            devices,
+            xfer,
+            unresolved,
+            self.ask_again_at,
+            self.down_until(),
+            self.socket_timeout(),
+        ])
+    }
+}
+
+impl XdpLnd {
+    /// What there is to do, but for reports that wait.
+    fn turn(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        let mut progress = Progress::default();
+        if self.exchange.has_arrivals() {
+            progress.completed += self.take_handed_over(now, budget, up, memory);
+        }
+        // First, and alone as a rule: nothing stands between what has arrived and the application.
+        for lane_index in 0..self.lanes.len() {
+            progress.received += self.receive(now, lane_index, budget, up, memory);
+        }
+        for socket in 0..self.sockets.len() {
+            progress.received += self.receive_datagrams(now, socket, budget, up, memory);
+        }
+        self.turns_unkept += 1;
+        self.frames_unkept += progress.received;
+        if progress.received == 0 || self.must_keep_up() {
+            (self.turns_unkept, self.frames_unkept) = (0, 0);
+            progress.completed += self.keep_up(now, budget, up, memory);
+        }
+        self.was_idle = progress == Progress::default();
+        progress
+    }
+}
+
+/// What frames lie in: rings bring it.
+#[inline]
+fn present(umem: &Option<Arc<Umem>>) -> &Arc<Umem> {
+    umem.as_ref().expect("NIs over rings have a UMEM")
+}

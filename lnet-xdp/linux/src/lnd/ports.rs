@@ -1,0 +1,402 @@
+//! NIs, and the queues of their interfaces, that come and go.
+//!
+//! Invariants: the first NI over rings of a node brings the frames, the last one takes them along; the first
+//! one of an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own
+//! frames stay with it when lanes go, or come home later by [`super::exchange::ReturnRings`]: those that the
+//! kernel has.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Cause, NiId, Status, Uplink};
+use lnet_core::time::Instant;
+use lnet_io::capture::Tap;
+use lnet_io::driver::{Counted, Driver};
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
+use lnet_io::xsk::{Device, Frame, Umem};
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+use super::exchange::{BUFFERS_MAX, DatagramBuffer};
+use super::in_place::{InPlace, InPlaceUplink};
+use super::receive::Sender;
+use super::socket::SocketPort;
+use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
+
+/// What one shard has of an interface.
+pub struct Rings {
+    pub(crate) interface_index: u32,
+    /// Finds next hops, and follows the interface.
+    pub(crate) neighbours: Arc<Neighbours>,
+    /// A lane on each receive queue.
+    pub(crate) lanes: Vec<Lane>,
+    /// The queues that the shard owns.
+    pub(crate) owned: Vec<OwnedQueue>,
+}
+
+impl Rings {
+    /// Sockets to watch while the shard sleeps.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let receiving = self.lanes.iter().filter(|lane| lane.receives());
+        receiving.filter_map(|lane| lane.device.as_ref()).map(Device::as_fd)
+    }
+}
+
+/// What one shard has of the node's frames.
+pub struct UmemShare {
+    pub(crate) umem: Arc<Umem>,
+    /// Those whose home it is.
+    pub(crate) frames: VecDeque<Frame>,
+}
+
+/// An NI as one shard gets it, and gives it back.
+pub enum XdpPort {
+    /// Over `AF_XDP` rings.
+    Rings {
+        /// What the shard has of it.
+        port: RingPort,
+        /// The frames, with the node's first NI over rings, and with the last.
+        frames: Option<UmemShare>,
+        /// The rings of its interface, with the first NI that it has, and with the last.
+        rings: Option<Rings>,
+    },
+    /// Over a UDP socket.
+    Socket(SocketPort),
+}
+
+impl lnet_io::driver::Port for XdpPort {
+    fn ni(&self) -> NiId {
+        self.port().ni
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
+            Self::Socket(open) => vec![open.endpoint.fd()],
+        }
+    }
+}
+
+impl XdpPort {
+    fn port(&self) -> &Port {
+        match self {
+            Self::Rings { port, .. } => &port.port,
+            Self::Socket(socket) => &socket.port,
+        }
+    }
+}
+
+/// An NI over rings that a shard has.
+pub struct RingPort {
+    pub(super) port: Port,
+    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
+    pub(super) receive_bytes: u32,
+    /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
+    pub(super) unresolved_responses_max: u32,
+    /// The lane that its frames leave by.
+    pub(super) lane_index: usize,
+    /// Its interface's index among the links.
+    pub(super) link_index: usize,
+    /// If its interface is known to be down.
+    pub(super) down: Option<Down>,
+    /// Who sent its last packet.
+    pub(super) last_sender: Sender,
+}
+
+impl RingPort {
+    pub(crate) fn new(port: Port, receive_bytes: u32, unresolved_responses_max: u32) -> Self {
+        let (lane_index, link_index, down) = (0, 0, None);
+        let last_sender = Sender::UNKNOWN;
+        Self { port, receive_bytes, unresolved_responses_max, lane_index, link_index, down, last_sender }
+    }
+}
+
+/// An interface that is down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Down {
+    /// Since when that is known.
+    pub(super) since: Instant,
+    /// The peer that could not be reached.
+    pub(super) address: IpAddr,
+    /// Whether it has been so for too long: nothing waits for it any more.
+    pub(super) is_given_up: bool,
+}
+
+/// An interface, as a shard follows it.
+pub(super) struct Link {
+    pub(super) interface_index: u32,
+    pub(super) neighbours: Arc<Neighbours>,
+    /// Of the answers that paths were made of.
+    pub(super) generation: u64,
+}
+
+impl XdpLnd {
+    /// The index of an open NI over rings.
+    #[inline]
+    pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
+        self.ports.iter().position(|open| open.port.ni == ni)
+    }
+
+    /// The index of an open NI over a socket.
+    #[inline]
+    pub(super) fn socket_of(&self, ni: NiId) -> Option<usize> {
+        self.sockets.iter().position(|open| open.port.ni == ni)
+    }
+
+    fn add_frames(&mut self, UmemShare { umem, frames }: UmemShare) {
+        let messages = self.common.xfer.limits.messages;
+        self.in_place = (umem.registered_bytes() != 0).then(|| Box::new(InPlace::new(messages)));
+        self.stock = frames;
+        self.stock.reserve(self.common.frames_per_shard as usize - self.stock.len());
+        self.umem = Some(umem);
+    }
+
+    /// Buffers for datagrams that are kept or handed over, before the first one comes.
+    fn add_buffers(&mut self, datagram_max_bytes: u32) {
+        if self.has_buffers {
+            return;
+        }
+        self.has_buffers = true;
+        let early_count = self.common.xfer.limits.buffered as usize;
+        let count = (early_count + self.exchange.buffer_count(datagram_max_bytes)).min(BUFFERS_MAX);
+        self.buffers.extend(DatagramBuffer::several(self.shard.0, count, datagram_max_bytes));
+    }
+
+    fn add_rings(&mut self, rings: Rings) {
+        let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
+        self.lanes.append(&mut lanes);
+        self.owned.append(&mut owned);
+        self.links.push(Link { interface_index, neighbours, generation: u64::MAX });
+        self.follow_rings();
+        self.refill(true);
+    }
+
+    /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for
+    /// its sockets are about to be closed, or are closed.
+    pub(super) fn is_given_up(&self, ni: NiId) -> bool {
+        let closed = self.closed.iter().map(XdpPort::port).find(|closed| closed.ni == ni);
+        self.umem.is_none()
+            || closed.is_some_and(|closed| {
+                let mut its = self.lanes.iter().filter(|lane| lane.interface_index == closed.interface_index);
+                its.any(Lane::refuses)
+            })
+    }
+
+    fn remove_rings(&mut self, interface_index: u32) -> Rings {
+        self.take_completions(u32::MAX);
+        if let Some(late) = self.faults.give_up() {
+            self.stock.extend(late.map(|part| part.frame));
+        }
+        let owned = self.owned.extract_if(.., |queue| queue.interface_index == interface_index).collect();
+        let mut lanes: Vec<Lane> =
+            self.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
+        // A packet whose last part has not been seen.
+        for lane in &mut lanes {
+            while let Some(descriptor) = lane.arrived.pop_front() {
+                self.settle(descriptor.frame);
+            }
+        }
+        let link = self.links.iter().position(|link| link.interface_index == interface_index);
+        let Link { neighbours, .. } = self.links.remove(link.expect("an interface with lanes has a link"));
+        self.follow_rings();
+        self.follow_ports();
+        Rings { interface_index, neighbours, lanes, owned }
+    }
+
+    /// Takes in which queues there are.
+    fn follow_rings(&mut self) {
+        self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
+        // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
+        // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
+        // dry as soon as many are there.
+        self.transmit_reserve = self.common.rings.tx as usize * self.links.len() / 2;
+    }
+
+    /// Takes in which NIs there are.
+    fn follow_ports(&mut self) {
+        for index in 0..self.ports.len() {
+            let interface_index = self.ports[index].port.interface_index;
+            let is_its = |link: &Link| link.interface_index == interface_index;
+            let link_index = self.links.iter().position(is_its);
+            self.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
+            self.ports[index].lane_index = self.lane_to(interface_index);
+        }
+        let responses_max = self.ports.iter().map(|port| port.unresolved_responses_max).min();
+        self.unresolved.set_responses_max(responses_max.unwrap_or(0));
+        let rings = self.ports.iter().map(|port| port.receive_bytes);
+        // Peers are not told by which NI they may send how much.
+        if let Some(least) = rings.chain(self.sockets.iter().map(|socket| socket.receive_bytes)).min() {
+            self.receive_bytes = least;
+            self.follow_siblings();
+        }
+        self.follow_mtus();
+        self.paths.clear();
+        self.retry_unresolved = true;
+    }
+
+    /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
+    fn lane_to(&self, interface_index: u32) -> usize {
+        let is_candidate = |lane: &Lane| lane.interface_index == interface_index && lane.sends;
+        let all: Vec<usize> = (0..self.lanes.len()).filter(|lane| is_candidate(&self.lanes[*lane])).collect();
+        let own = all.iter().find(|lane| self.lanes[**lane].owner.is_none());
+        *own.unwrap_or_else(|| &all[usize::from(self.shard.0) % all.len()])
+    }
+}
+
+impl Driver for XdpLnd {
+    type Port = XdpPort;
+
+    fn names_max(limits: &Limits) -> u32 {
+        limits.incoming
+    }
+
+    // The transfer protocol names messages from 0 on.
+    fn set_first_name(&mut self, first: u32) {
+        assert!(first == 0, "the xdp LND names messages from 0 on, not from {first}");
+    }
+
+    fn add_port(&mut self, port: XdpPort) {
+        let Port { ni, nid, .. } = *port.port();
+        let datagram_max_bytes = match &port {
+            XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
+            XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
+        };
+        self.xfer.add_interface(ni, nid, datagram_max_bytes);
+        match port {
+            XdpPort::Rings { port, frames, rings } => {
+                if let Some(frames) = frames {
+                    self.add_frames(frames);
+                }
+                if let Some(rings) = rings {
+                    self.add_rings(rings);
+                }
+                self.ports.push(port);
+            }
+            XdpPort::Socket(open) => {
+                self.add_buffers(open.buffer_bytes);
+                self.sockets.push(open);
+            }
+        }
+        self.follow_ports();
+    }
+
+    fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
+        let (ring, socket) = (self.ring_of(ni), self.socket_of(ni));
+        if ring.or(socket).is_none() {
+            return;
+        }
+        let mut in_place = self.in_place.take();
+        let up = &mut InPlaceUplink { up, in_place: in_place.as_deref_mut() };
+        // Peers need not wonder what has arrived.
+        self.xfer.acknowledge_now(now);
+        self.send_ready(now, memory);
+        self.flush_devices();
+        for _ in 0..self.unresolved.count() {
+            let Some((deadline, transmit)) = self.unresolved.pop() else { break };
+            if transmit.ni == ni {
+                self.counters.messages_refused += 1;
+                up.sent(now, transmit.tx, Status::NeverSent(Cause::Device));
+            } else {
+                self.unresolved.push(deadline, transmit);
+            }
+        }
+        self.xfer.remove_interface(now, ni, up);
+        self.in_place = in_place;
+        let ring = ring.map(|index| self.ports.swap_remove(index));
+        self.closed.extend(ring.map(|port| XdpPort::Rings { port, frames: None, rings: None }));
+        self.closed.extend(socket.map(|index| XdpPort::Socket(self.sockets.swap_remove(index))));
+        self.follow_ports();
+        self.replay_due = true;
+    }
+
+    fn remove_port(&mut self, ni: NiId) -> XdpPort {
+        let index = self.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
+        let mut closed = self.closed.swap_remove(index);
+        if let XdpPort::Rings { port, frames, rings } = &mut closed {
+            let interface_index = port.port.interface_index;
+            let others = || {
+                let is_ring = |other: &&XdpPort| matches!(other, XdpPort::Rings { .. });
+                let closed = self.closed.iter().filter(is_ring).map(XdpPort::port);
+                self.ports.iter().map(|open| &open.port).chain(closed)
+            };
+            let is_last = others().all(|other| other.interface_index != interface_index);
+            let is_last_of_all = others().next().is_none();
+            if is_last {
+                *rings = Some(self.remove_rings(interface_index));
+            }
+            if is_last_of_all && let Some(umem) = self.umem.take() {
+                *frames = Some(UmemShare { umem, frames: std::mem::take(&mut self.stock) });
+            }
+        }
+        closed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.sockets.is_empty() && self.closed.is_empty()
+    }
+
+    fn set_timeout(&mut self, now: Instant, timeout: Duration) {
+        self.xfer.set_message_timeout(now, timeout);
+    }
+
+    // The first shard tells the kernel about sockets.
+    fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+        self.common.xfer.policies = *policies;
+        self.xfer.set_policies(policies);
+        if self.shard.0 == 0 {
+            for open in &self.sockets {
+                let program = reuseport::program(policies, self.common.shards, open.serving);
+                if let Err(error) = open.endpoint.socket().choose_by(&program) {
+                    tracing::warn!(%error, "the kernel goes on steering as before: more is handed over");
+                }
+            }
+        }
+    }
+
+    // Frames that make room for one to be sent, and those of siblings on queues that this shard owns.
+    fn awaits_completions(&self) -> bool {
+        (self.wants_room && self.xfer.has_transmit())
+            || self.unresolved_full
+            || self.in_place.as_ref().is_some_and(|in_place| !in_place.is_empty())
+            || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
+    }
+
+    // What sockets have.
+    #[inline]
+    fn may_hide_arrivals(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
+    fn is_bound_to_driver(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
+    #[inline]
+    fn has_arrivals(&mut self) -> bool {
+        self.exchange.has_arrivals() || self.lanes.iter_mut().any(Lane::has_arrivals)
+    }
+
+    fn has_work(&mut self) -> bool {
+        let is_open = self.is_open();
+        self.exchange.has_arrivals()
+            || !self.ended.is_empty()
+            || self.replay_due
+            || (self.xfer.has_transmit() && !self.wants_room)
+            || self.lanes.iter().any(Lane::is_unflushed)
+            || (!self.unresolved.is_empty() && (self.retry_unresolved || self.links_have_changed()))
+            || self.sockets.iter_mut().any(|socket| socket.has_work(is_open))
+    }
+
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
+        self.tell_counters(tell)
+    }
+
+    fn tap_mut(&mut self) -> Option<&mut Tap> {
+        Some(&mut self.tap)
+    }
+}

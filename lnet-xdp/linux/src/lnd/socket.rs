@@ -1,0 +1,377 @@
+//! NIs over plain UDP sockets, which take no privileges.
+//!
+//! Each shard has a socket for each NI, on an `io_uring` of its own ([`lnet_io::uring::udp`]); a shard that
+//! does not serve the NI sends by that of one which does. The sockets of all
+//! shards share the NI's address and port; the kernel chooses among them as far as it can steer
+//! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds
+//! next hops.
+//!
+//! Invariant: a datagram that the kernel refuses is a loss, counted, and never the end of a socket.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lnet_core::handle::{ShardId, ShardSet};
+use lnet_core::lnd::{Cause, Uplink};
+use lnet_core::time::{self, Instant};
+use lnet_io::capture::{Direction, Link, Tap};
+use lnet_io::memory::Memory;
+use lnet_io::netlink::Neighbours;
+use lnet_io::uring::udp::{Endpoint, Refusal, UdpError};
+use lnet_io::xsk::Statistics;
+use lnet_wire::Nid;
+use lnet_wire::frame::FrameHeader;
+use lnet_wire::packet::ETHERNET_BYTES;
+use lnet_xdp_proto::{Outgoing, Xfer};
+use rustix::io::Errno;
+
+use super::announce::{Batch, FRAMES_MAX};
+use super::exchange::{DatagramBuffer, Packet};
+use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
+use super::path::{End, Path, TEMPLATE_MAX_BYTES};
+use super::receive::Origin;
+use super::{Port, XdpDrop, XdpLnd};
+
+/// How long a socket rests whose receive has ended with an error.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// How long an interface may be down before its messages end without it.
+const DOWN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// An NI over a socket that a shard has.
+pub struct SocketPort {
+    pub(super) port: Port,
+    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
+    pub(super) receive_bytes: u32,
+    pub(super) endpoint: Box<Endpoint>,
+    /// Follows the interface.
+    neighbours: Arc<Neighbours>,
+    /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
+    pub(super) buffer_bytes: u32,
+    /// Of what is known of the interface.
+    generation: u64,
+    /// The interface's MTU; that of the port may be less, for the narrowest path that was met.
+    interface_mtu_bytes: u32,
+    /// Since when it is known to be down, or its messages were ended for that.
+    down_since: Option<Instant>,
+    /// When the socket is tried again whose receive has ended with an error.
+    retry_at: Option<Instant>,
+    /// The shards that receive by it.
+    pub(super) serving: ShardSet,
+    /// Whether this one is among them.
+    receives: bool,
+}
+
+impl SocketPort {
+    pub(crate) fn new(
+        port: Port,
+        receive_bytes: u32,
+        endpoint: Box<Endpoint>,
+        neighbours: Arc<Neighbours>,
+        buffer_bytes: u32,
+        (serving, shard): (ShardSet, ShardId),
+    ) -> Self {
+        Self {
+            serving,
+            receives: serving.has(shard),
+            interface_mtu_bytes: port.mtu_bytes as u32,
+            port,
+            receive_bytes,
+            endpoint,
+            neighbours,
+            buffer_bytes,
+            generation: u64::MAX,
+            down_since: None,
+            retry_at: None,
+        }
+    }
+
+    /// What the kernel had no room for. A duplicate tells nothing: its socket counts once.
+    pub(super) fn statistics(&self) -> Statistics {
+        let dropped = if self.receives { self.endpoint.socket().dropped().into() } else { 0 };
+        Statistics { rx_dropped: dropped, ..Statistics::default() }
+    }
+
+    /// Whether there is something to do that its descriptor would not report.
+    pub(super) fn has_work(&mut self, is_open: bool) -> bool {
+        (is_open && self.receives && !self.endpoint.is_receiving())
+            || self.neighbours.generation() != self.generation
+            || self.endpoint.has_work()
+    }
+
+    /// Takes in what the kernel has to say.
+    #[inline]
+    fn turn(&mut self, now: Instant, is_open: bool) -> Result<(), UdpError> {
+        let Self { endpoint, retry_at, receives, .. } = self;
+        if !endpoint.is_receiving() && is_open && *receives {
+            endpoint.start_receiving();
+        }
+        if retry_at.is_some_and(|at| at <= now) {
+            *retry_at = None;
+            endpoint.retry_failed();
+        }
+        let outcome = endpoint.turn();
+        if endpoint.has_failed() {
+            retry_at.get_or_insert(now + RETRY_INTERVAL);
+        }
+        outcome
+    }
+
+    /// Announces the messages that begin in the datagrams that are next.
+    fn announce(&mut self, up: &mut impl Uplink, memory: &Memory) {
+        if self.endpoint.waiting_count() > 1 {
+            let mut batch = Batch::<FRAMES_MAX>::new();
+            let nid = self.port.nid;
+            self.endpoint.peek(FRAMES_MAX, |from, datagram| {
+                batch.add_frame(nid.with_ip(from), datagram, datagram.len());
+            });
+            batch.tell(up, memory);
+        }
+    }
+
+    /// Where it listens.
+    fn local(&self) -> SocketAddr {
+        self.port.udp_address()
+    }
+
+    /// Where a peer listens; a link-local address is one of the interface's link.
+    #[inline]
+    fn remote(&self, address: IpAddr) -> SocketAddr {
+        match address {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(v6, self.port.udp_port, 0, self.port.interface_index))
+            }
+            _ => SocketAddr::new(address, self.port.udp_port),
+        }
+    }
+
+    /// Takes in what has changed about the interface.
+    #[inline]
+    fn follow_interface(&mut self, now: Instant, xfer: &mut Xfer) {
+        let generation = self.neighbours.generation();
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        self.down_since = if self.neighbours.is_up() { None } else { self.down_since.or(Some(now)) };
+        let mtu = self.neighbours.mtu_bytes();
+        if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != self.interface_mtu_bytes) {
+            self.interface_mtu_bytes = mtu_bytes;
+            self.set_mtu(mtu_bytes, xfer);
+        }
+    }
+
+    /// A datagram was longer than the path to a peer: no longer ones are sent by this NI until its
+    /// interface's MTU changes.
+    pub(super) fn shorten(&mut self, refusal: &Refusal, xfer: &mut Xfer) {
+        let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(refusal.to) else { return };
+        if (mtu_bytes as usize) < self.port.mtu_bytes {
+            tracing::info!(mtu_bytes, to = %refusal.to, "the path to a peer is narrower than the interface");
+            self.set_mtu(mtu_bytes, xfer);
+        }
+    }
+
+    fn set_mtu(&mut self, mtu_bytes: u32, xfer: &mut Xfer) {
+        self.port.mtu_bytes = mtu_bytes as usize;
+        xfer.set_datagram_max(self.port.ni, self.port.datagram_max_bytes(self.buffer_bytes));
+    }
+}
+
+/// Shows captures a datagram between two ends, with headers as the kernel writes them or may have written
+/// them.
+fn record(
+    tap: &mut Tap,
+    port: &Port,
+    direction: Direction,
+    (from, to): (SocketAddr, SocketAddr),
+    payload: &[u8],
+) {
+    let end =
+        |address: SocketAddr| End { mac: [0; 6], port: address.port(), nid: port.nid.with_ip(address.ip()) };
+    let Some(path) = Path::new(&end(from), &end(to)) else { return };
+    let mut headers = [0; TEMPLATE_MAX_BYTES];
+    path.write(&mut headers, payload.len());
+    if path.needs_udp_checksum() {
+        let checksum = path.udp6_checksum(std::iter::once(payload));
+        headers[TEMPLATE_MAX_BYTES - 2..].copy_from_slice(&checksum.to_be_bytes());
+    }
+    let pieces = [&headers[ETHERNET_BYTES..path.length()], payload].into_iter();
+    tap.record((port.interface_index, Link::RawIp), direction, pieces);
+}
+
+impl XdpLnd {
+    /// Whether sockets are to receive.
+    pub(super) fn is_open(&self) -> bool {
+        self.common.opened.load(Ordering::Acquire)
+    }
+
+    /// Takes in at most `budget` datagrams of a socket; how many.
+    pub(super) fn receive_datagrams(
+        &mut self,
+        now: Instant,
+        index: usize,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> u32 {
+        let is_open = self.is_open();
+        let outcome = self.sockets[index].turn(now, is_open);
+        self.note(outcome);
+        for taken in 0..budget {
+            let socket = &mut self.sockets[index];
+            if (taken as usize).is_multiple_of(FRAMES_MAX) && up.wants_hints() {
+                socket.announce(up, memory);
+            }
+            let Some(mut received) = socket.endpoint.poll_received() else { return taken };
+            let local = socket.local();
+            let (ni, from) = (socket.port.ni, socket.port.nid.with_ip(received.from));
+            let bytes = socket.endpoint.bytes_mut(&mut received);
+            if self.tap.is_on() {
+                let ends = (SocketAddr::new(received.from, received.from_port), local);
+                record(&mut self.tap, &socket.port, Direction::Received, ends, bytes);
+            }
+            let owner = self.common.owner(self.shard);
+            let ingress = Ingress { ni, own: &socket.port.nid, from: &from, ends_crc: 0 };
+            let outcome =
+                take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, bytes, &mut self.further);
+            let mut packet = Packet { parts: std::mem::take(&mut self.packet.parts), datagram: None };
+            if matches!(outcome, Ok(Taken::Buffer(_)) | Err(Aside::Misdirected(_))) {
+                packet.datagram = self.buffers.pop();
+                if let Some(buffer) = &mut packet.datagram {
+                    buffer.fill(ni, from, bytes);
+                }
+            }
+            socket.endpoint.give_back(received);
+            self.conclude(Origin::Device, outcome, &mut packet);
+            self.packet = packet;
+            // What was kept may be what comes next.
+            if !self.early.is_empty() {
+                self.replay(now, up, memory);
+            }
+        }
+        budget
+    }
+
+    /// Takes in a copy of a datagram, unless its NI has gone meanwhile.
+    pub(super) fn take_copy(
+        &mut self,
+        now: Instant,
+        copy: &DatagramBuffer,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> Result<Taken, Aside> {
+        let Some(own) = self.xfer.nid_of(copy.ni).copied() else {
+            return Err(Aside::Dropped(XdpDrop::NotOurs));
+        };
+        let owner = self.common.owner(self.shard);
+        let ingress = Ingress { ni: copy.ni, own: &own, from: &copy.from, ends_crc: 0 };
+        take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, copy.bytes(), &mut self.further)
+    }
+
+    /// Writes a frame to be sent by a socket, which has room; its bytes.
+    #[inline]
+    pub(super) fn send_datagram(&mut self, index: usize, outgoing: &Outgoing, memory: &Memory) -> usize {
+        let socket = &mut self.sockets[index];
+        let Some(address) = outgoing.destination.ip() else {
+            self.counters.frames_let_go += 1;
+            return 0;
+        };
+        let (local, to) = (socket.local(), socket.remote(address));
+        let port = &socket.port;
+        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        let mut frame_bytes = 0;
+        socket.endpoint.send(to, |out| {
+            frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
+            if self.tap.is_on() {
+                let frame = &out[..frame_bytes];
+                record(&mut self.tap, port, Direction::Sent, (local, to), frame);
+            }
+            frame_bytes
+        });
+        self.counters.frames_sent += 1;
+        frame_bytes
+    }
+
+    /// Hands the kernel what was written.
+    #[inline]
+    pub(super) fn flush_sockets(&mut self) {
+        for index in 0..self.sockets.len() {
+            let outcome = self.sockets[index].endpoint.flush();
+            self.note(outcome);
+        }
+    }
+
+    /// Looks at what the kernel has refused, and at the interfaces; ends the messages of one that has been
+    /// down for too long.
+    #[inline]
+    pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
+        for socket in &mut self.sockets {
+            socket.follow_interface(now, &mut self.xfer);
+            while let Some(refusal) = socket.endpoint.poll_refusal() {
+                self.counters.frames_sent -= 1;
+                self.counters.frames_let_go += 1;
+                if refusal.errno == Errno::MSGSIZE {
+                    socket.shorten(&refusal, &mut self.xfer);
+                }
+            }
+            if socket.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
+                // And those that come later, at the latest then.
+                socket.down_since = Some(now);
+                self.xfer.fail_interface(now, socket.port.ni, Cause::Device, up);
+            }
+        }
+    }
+
+    /// When a socket is tried again, or an interface has been down for too long, if there are messages.
+    pub(super) fn socket_timeout(&self) -> Option<Instant> {
+        let retries = self.sockets.iter().filter_map(|socket| socket.retry_at).min();
+        let downs = self.sockets.iter().filter_map(|socket| socket.down_since).min();
+        let down = downs.filter(|_| self.xfer.usage().messages != 0).map(|since| since + DOWN_PATIENCE);
+        time::earliest([retries, down])
+    }
+
+    #[inline]
+    fn note(&mut self, outcome: Result<(), UdpError>) {
+        if let Err(error) = outcome
+            && !std::mem::replace(&mut self.told_of_failure, true)
+        {
+            tracing::error!(%error, "the kernel does not go on with the sockets; it is asked again");
+        }
+    }
+}
+
+/// Hands a datagram that is a frame for this shard to the transfer protocol.
+#[inline]
+fn take_bytes(
+    to: (&mut Xfer, &mut Memory, &mut impl Uplink),
+    now: Instant,
+    ingress: Ingress<'_>,
+    owner: &Owner<'_>,
+    bytes: &[u8],
+    further: &mut Vec<Further>,
+) -> Result<Taken, Aside> {
+    let header = bytes.first_chunk().map(|header| FrameHeader::decode(header, bytes.len()));
+    let Some(Ok(header)) = header else { return Err(Aside::Dropped(XdpDrop::NotOurs)) };
+    let ends_crc = header.short.map_or(0, |_| ends_crc(ingress.own, ingress.from));
+    let frame = Bytes { header, head: bytes, start: 0, length: bytes.len(), datagram: bytes };
+    frames::take(to, now, &Ingress { ends_crc, ..ingress }, owner, &frame, further)
+}
+
+/// Writes a frame to the beginning of `out`, which is long enough; its bytes.
+#[inline]
+fn write_datagram(outgoing: &Outgoing, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
+    let ends_crc = || ends_crc(&outgoing.destination, own);
+    let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out, ends_crc);
+    let mut write = |bytes: &[u8]| {
+        out[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    payload.for_each(&mut write);
+    for index in 0..records {
+        let (head, payload) = source.record(index);
+        write(&head);
+        payload.for_each(&mut write);
+    }
+    at
+}
