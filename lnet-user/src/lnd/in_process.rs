@@ -8,6 +8,9 @@
 //! registered. One for a queue that is full waits for room, within a limit, and no message to another peer
 //! waits behind it: credits bound how many wait for each peer. A NID that no node has ends it. A shard
 //! receives nothing before its node is opened.
+//!
+//! The LND is for tests of the public API that need two nodes but no wire, and shows what an LND needs at
+//! least.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

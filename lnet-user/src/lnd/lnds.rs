@@ -3,6 +3,10 @@
 //!
 //! Invariants: a message goes to the LND of its NI, by a closed choice and no virtual call; the names that
 //! the LNDs have for messages that arrive do not overlap, so that each is resumed by the LND that has it.
+//!
+//! The tcp LND has one name for each connection that there may be, as each has one message that arrives:
+//! nothing is shared that slow or hostile peers could use up. Memory behind names is touched when they are
+//! first used, so that many cost nothing.
 
 use std::convert::Infallible;
 use std::os::fd::BorrowedFd;

@@ -8,6 +8,9 @@
 //! to wait; a message is `sent` when it was received, dropped or cut short, and not before, so its buffer can
 //! be read until then; nothing allocates after the start. A message that may have to wait has a name of its
 //! own, and there are more names than the shard lets messages wait.
+//!
+//! The core sends by `lo` what is for a NID of the node, with credits that never run out. A node without
+//! other NIs is a configuration like any other.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

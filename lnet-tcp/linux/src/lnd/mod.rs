@@ -10,6 +10,10 @@
 //! where the kernel puts it or takes it under a lease, or is copied once between there and a buffer of the
 //! streams; what is lent elsewhere is waited for; a message ends when its leases are back, also if its
 //! connection has ended.
+//!
+//! A shard that was lent a span may lend it on to the kernel, so that long payload arrives straight in a
+//! sibling's descriptor. The books of a shard on what is under way are its leases: a byte that is asked for
+//! while it is lent is a mistake of ours.
 
 mod exchange;
 mod port;

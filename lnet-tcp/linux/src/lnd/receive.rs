@@ -1,4 +1,7 @@
 //! Bytes that arrive: to the protocol, and payload into memory.
+//!
+//! The head of a message is received alone where long payload came last on its connection. Elsewhere one
+//! system call has head and short payload.
 
 use std::collections::VecDeque;
 

@@ -3,6 +3,10 @@
 //! Invariants: aya is known here and nowhere else; one [`XdpProgram`] serves one interface; dropping it,
 //! or the death of its process, detaches the program (it hangs on a `bpf_link`); what goes into a map was
 //! checked before, so that the program never meets a value out of range.
+//!
+//! The objects of the XDP program are checked in and compiled into this crate, so that a program is one file,
+//! and building it takes no BPF compiler. Two compilers make two objects of the same sources. Therefore a
+//! digest of the sources, beside the objects, says whether they are out of date.
 
 use std::borrow::Cow;
 use std::fmt;

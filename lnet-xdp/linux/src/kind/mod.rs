@@ -3,6 +3,10 @@
 //!
 //! Invariants: an NI that is refused leaves nothing behind; memory for NIs over rings is bounded from the
 //! start ([`XdpConfig::frames`]), and taken with the first of them.
+//!
+//! Mode `auto` takes sockets where rings are lacking (privileges, support by kernel or driver), and says why
+//! in the log and in `net show`. Where something is wrong with rings it does not: an interface with a foreign
+//! XDP program is an error.
 
 mod config;
 mod error;

@@ -1,4 +1,7 @@
 //! NIs over UDP sockets.
+//!
+//! A socket is bound to its NI's interface, so that the kernel looks for peers on that link even where it has
+//! no IPv4 route.
 
 use std::sync::Arc;
 

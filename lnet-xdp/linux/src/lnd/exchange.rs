@@ -5,6 +5,9 @@
 //! rings as they are, those of UDP sockets as copies in buffers, which travel home as well. There is always a
 //! place for every frame and buffer of the addressee's on its way home; packets that are handed over have a
 //! bounded number of further places.
+//!
+//! A frame that a ring brought to the wrong shard is handed over whole, as a token: no byte is copied twice,
+//! and the window of the right shard sees the frame.
 
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;

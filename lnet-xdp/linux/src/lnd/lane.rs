@@ -1,4 +1,7 @@
 //! A shard's rings: its sockets, one on each queue, and the rings of the queues that it owns.
+//!
+//! A message leaves by its own shard's lane. The arrival queue is not echoed to choose a better one. On veth
+//! the sender thereby chooses the receiver's queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

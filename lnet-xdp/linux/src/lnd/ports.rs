@@ -4,6 +4,10 @@
 //! one of an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own
 //! frames stay with it when lanes go, or come home later by [`super::exchange::ReturnRings`]: those that the
 //! kernel has.
+//!
+//! An NI that some shards serve has no receive side on the others. What is for one of these arrives at
+//! another shard and is handed over, as all that is steered wrongly. So neither the XDP program nor the core
+//! knows of such NIs. All shards send by the NI themselves.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
