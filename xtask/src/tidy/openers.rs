@@ -43,7 +43,7 @@ const LEFT: &[(&str, usize)] = &[
     ("lnet-ebpf", 1),
     ("lnet-io", 48),
     ("lnet-model", 21),
-    ("lnet-user", 64),
+    ("lnet-user", 82),
     ("lnetctl", 5),
 ];
 

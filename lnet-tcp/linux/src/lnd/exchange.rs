@@ -67,7 +67,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Those of all shards, whose own messages are named from 0 to `own_max`.
+    /// The ends of all shards, whose own messages are named from 0 to `own_max`.
     pub(super) fn all(wakers: &[Waker], own_max: u32) -> Vec<Self> {
         let (ends, queues): (Vec<_>, Vec<_>) = wakers
             .iter()
@@ -127,7 +127,7 @@ impl Exchange {
                     end.count.fetch_sub(1, Ordering::AcqRel);
                     self.undelivered.push_back((to, letter));
                 }
-                // That shard has ended, and its messages with it.
+                // The shard has ended, and its messages with it.
                 Err(TrySendError::Disconnected(_)) => {}
             }
         }
@@ -203,7 +203,7 @@ impl TcpLnd {
                     let from = self.exchange.shard;
                     self.exchange.post(home.0, Letter::Message { from, transmit, payload });
                 }
-                // It is being written to at this moment.
+                // The descriptor is being written to at this moment.
                 None => self.exchange.submitted.push_back((home, transmit)),
             }
         }
@@ -257,7 +257,7 @@ impl TcpLnd {
     ) {
         let Ok(stream) = self.streams.adopt(socket) else { return };
         let Some(conn) = self.sock.adopt(now, handed, up) else { return self.streams.close(stream) };
-        // Those of connections that it has replaced.
+        // The connections that it has replaced end.
         self.act(now, up);
         let mut link = Link::new(Some(stream), None);
         link.early.extend(arrived);

@@ -76,7 +76,7 @@ enum Receiving {
     Once,
     /// Until it is paused.
     Many,
-    /// It is being paused.
+    /// Many buffers, and a pause was asked for.
     Pausing,
     /// Straight into memory: so many bytes.
     Into(u32),

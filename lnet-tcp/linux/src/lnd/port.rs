@@ -21,7 +21,7 @@ pub struct TcpPort {
     pub(crate) ni: NiId,
     pub(crate) nid: Nid,
     pub(crate) address: IpAddr,
-    /// The same on all shards, and another one in each life of the NI.
+    /// Incarnation of the NI: one number on all shards, and another one in each life of the NI.
     pub(crate) incarnation: u64,
     pub(crate) conns_per_peer: u8,
     /// The shards that have its connections.

@@ -39,7 +39,7 @@ impl Faults {
         Self { map }
     }
 
-    /// Those of the program that is attached to an interface, a name in the calling thread's network
+    /// Faults of the program that is attached to an interface, a name in the calling thread's network
     /// namespace.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Faults {
         map.map(Self::new).map_err(|error| BpfError::map(FAULTS, "open", &error))
     }
 
-    /// As [`XdpProgram::set_fault`](super::XdpProgram::set_fault).
+    /// Sets a fault, like [`XdpProgram::set_fault`](super::XdpProgram::set_fault).
     ///
     /// # Errors
     /// As there.
@@ -81,7 +81,7 @@ impl Faults {
         write(FAULTS, &mut self.map, message_type as u32, rule)
     }
 
-    /// As [`XdpProgram::set_loss`](super::XdpProgram::set_loss).
+    /// Sets a loss, like [`XdpProgram::set_loss`](super::XdpProgram::set_loss).
     ///
     /// # Errors
     /// As there.

@@ -31,7 +31,7 @@ pub enum XdpError {
         nid: Nid,
         /// Receive queues of NIs over rings, and NIs over sockets.
         queues: u32,
-        /// As many as there may be.
+        /// The most that there may be.
         max: u32,
     },
     /// Too few frames for one more interface.

@@ -28,8 +28,8 @@ use crate::lnd::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLn
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
-/// The same where an XDP program is attached: the process that has it also has the queues, and lives, unless
-/// it is just ending.
+/// Patience where an XDP program is attached: the process that has the program also has the queues, and
+/// lives, unless it is just ending.
 const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// What NIs over rings have in common, while there are any.

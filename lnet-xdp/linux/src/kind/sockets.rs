@@ -96,7 +96,8 @@ fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -
     (buffer_bytes.min(RECEIVE_BYTES_MAX) as u32 / 4096 * 4096).max(least)
 }
 
-/// As many buffers as the rings would have entries, in the memory that the rings of one queue would have.
+/// Sizes of an endpoint: as many buffers as the rings would have entries, in the memory that the rings of one
+/// queue would have.
 fn endpoint_config(config: &XdpConfig, datagram_max_bytes: u32) -> EndpointConfig {
     let room_bytes = u64::from(config.rings.fill) * 4096;
     let count = (room_bytes / u64::from(datagram_max_bytes)).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;

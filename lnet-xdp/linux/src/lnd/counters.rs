@@ -19,7 +19,7 @@ pub enum XdpDrop {
     HeaderMismatch,
     /// The checksum of a payload does not fit it.
     BadPayload,
-    /// It belongs to a sibling shard that has too many handed-over packets to deal with already.
+    /// The packet belongs to a sibling shard that has too many handed-over packets to deal with already.
     SiblingBusy,
 }
 

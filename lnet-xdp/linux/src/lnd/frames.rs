@@ -149,7 +149,7 @@ pub(super) trait Datagram {
     /// Copies the bytes from `offset` on until `to` is full; there are as many.
     fn copy_out(&self, offset: usize, to: &mut [u8]);
 
-    /// As [`Datagram::copy_out`], to one fragment of a buffer after the other.
+    /// Copies bytes out, like [`Datagram::copy_out`], to one fragment of a buffer after the other.
     #[inline]
     fn scatter(&self, mut offset: usize, to: FragmentsMut<'_>) {
         for piece in to {
@@ -175,16 +175,16 @@ impl Datagram for [u8] {
 
 /// What is to become of a frame that is not for the transfer protocol.
 pub(super) enum Aside {
-    /// It belongs to another shard.
+    /// The frame belongs to another shard.
     Misdirected(usize),
-    /// It is dropped and counted.
+    /// The frame is dropped and counted.
     Dropped(XdpDrop),
 }
 
 /// The bytes of a frame whose header is decoded already.
 pub(super) struct Bytes<'a, D: ?Sized> {
     pub(super) header: FrameHeader,
-    /// As much of what is around the frame as lies in one piece, and where in it the frame begins.
+    /// Bytes around the frame, as far as they lie in one piece, and where in it the frame begins.
     pub(super) head: &'a [u8],
     pub(super) start: usize,
     pub(super) length: usize,
@@ -311,11 +311,11 @@ impl Owner<'_> {
 
 /// What the transfer protocol has made of a frame.
 pub(super) enum Taken {
-    /// It has taken it.
+    /// The transfer protocol has taken the frame.
     Whole,
-    /// It has refused and counted it.
+    /// The transfer protocol has refused and counted the frame.
     Refused,
-    /// It is to be kept.
+    /// The frame is to be kept.
     Buffer(BufferId),
 }
 
@@ -465,7 +465,7 @@ fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
     copy_has_right_checksum(copy, offset, beside)
 }
 
-/// As [`has_right_checksum`], of a copy: the checksum is taken out of it.
+/// Whether a copy has the right checksum, like [`has_right_checksum`]: the checksum is taken out of it.
 #[inline(always)]
 fn copy_has_right_checksum(copy: &mut [u8], offset: usize, beside: u32) -> bool {
     let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };

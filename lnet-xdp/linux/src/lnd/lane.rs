@@ -57,9 +57,9 @@ pub(crate) struct Lane {
 pub(super) enum Followed {
     /// Nothing new.
     Same,
-    /// It sends again.
+    /// The lane sends again.
     Recovered,
-    /// It is given up from now on.
+    /// The lane is given up from now on.
     GivenUp,
 }
 
@@ -67,9 +67,9 @@ pub(super) enum Followed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
     None,
-    /// It has just refused.
+    /// The lane has just refused.
     Fresh,
-    /// It goes on refusing.
+    /// The lane goes on refusing.
     Lasting {
         since: Instant,
         retry_at: Instant,
@@ -141,12 +141,12 @@ impl Lane {
         self.unflushed = true;
     }
 
-    /// As [`Lane::push`], for all bytes that follow in the frame and are sent where they lie; their
+    /// Pushes all bytes that follow in the frame and are sent where they lie ([`Lane::push`]); their
     /// completion is looked for by the owner of the queue, be it this shard or another one.
     #[inline]
     pub(super) fn push_registered(&mut self, runs: RegisteredRuns<'_>) {
         let mut left = runs.len();
-        // Those of the owner as well: no shard is given anything when they come back.
+        // Descriptors of the owner count as well: no shard is given anything when they come back.
         self.borrowed.fetch_add(left as u32, Ordering::Release);
         for run in runs {
             left -= 1;

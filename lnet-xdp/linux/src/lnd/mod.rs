@@ -196,7 +196,7 @@ pub struct XdpLnd {
     ports: Vec<RingPort>,
     /// The NIs over sockets that are open.
     sockets: Vec<SocketPort>,
-    /// Those that were closed and are to be removed.
+    /// The NIs that were closed and are to be removed.
     closed: Vec<XdpPort>,
     links: Vec<Link>,
     /// Bytes of frames that the shard can take at once while all frames of its siblings' queues are at home.

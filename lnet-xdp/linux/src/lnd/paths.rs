@@ -17,7 +17,7 @@ type Key = (NiId, Nid);
 
 /// Paths by NI and peer. Allocates all that it will ever use.
 pub(super) struct Paths {
-    /// As many as are remembered; past that all are looked up anew, so that peers cannot bloat it.
+    /// The most paths that are remembered; past that all are looked up anew, so that peers cannot bloat it.
     capacity: usize,
     paths: Vec<Path>,
     ids: HashMap<Key, PathId>,

@@ -54,7 +54,7 @@ impl Rings {
 /// What one shard has of the node's frames.
 pub struct UmemShare {
     pub(crate) umem: Arc<Umem>,
-    /// Those whose home it is.
+    /// The frames whose home the shard is.
     pub(crate) frames: VecDeque<Frame>,
 }
 

@@ -44,7 +44,7 @@ pub(super) enum Origin {
     Device,
     /// A sibling shard received it.
     Sibling,
-    /// It was kept.
+    /// The packet was kept.
     Early,
 }
 

@@ -64,7 +64,8 @@ impl XdpLnd {
         }
         match self.find_path(now, transmit.ni, &transmit.next_hop) {
             Hop::Known(path) if !more && self.send_alone(now, transmit, path, memory) => {}
-            // As those under way: sent again until the interface is up, or has been down for too long.
+            // The message is sent again, like those under way, until the interface is up, or has been down
+            // for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
             Hop::Unknown if self.unresolved.takes(transmit) => {
                 self.unresolved.push(now + RESOLVE_TIMEOUT, *transmit)
@@ -424,7 +425,7 @@ impl XdpLnd {
         for RingPort { port, link_index, down, .. } in &mut self.ports {
             let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
             let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
-            // It may be up again with nothing sent since.
+            // The interface may be up again with nothing sent since.
             *is_given_up = self.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
             if *is_given_up {
                 self.xfer.fail_interface(now, port.ni, Cause::Device, up);
