@@ -4,6 +4,8 @@
 //! finds room and none is ever lost; a slot is free again when its event was polled. In each queue
 //! `reserved` = slots promised to descriptors + slots of operations under way + events not yet polled, and
 //! is at most `capacity`; the capacities add up to at most the shard's slots.
+//!
+//! An [`Event`] is an enum, so that a field exists only where it means something.
 
 use lnet_wire::{MessageType, Nid, ProcessId};
 use thiserror::Error;
