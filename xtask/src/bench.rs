@@ -116,7 +116,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         _ => ("xdp", 64, 1500),
     };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));
-    let program = cargo::build_binary(root, "lnet-bench", program)?;
+    let program = cargo::build_binary(root, "lnet-bench", program, &[])?;
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), number as usize)
@@ -170,7 +170,7 @@ fn do_not_pace(namespace: &Namespace) -> Result<()> {
 
 /// What the choice of a path costs: a matter of the core alone.
 fn measure_paths(root: &Path, options: &Options) -> Result<()> {
-    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", "path_cost")?);
+    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", "path_cost", &[])?);
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
     let words = words(&command);
     let status = command.status().with_context(|| format!("`{words}` did not start"))?;

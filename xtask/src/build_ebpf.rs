@@ -228,11 +228,12 @@ fn prepare<'a>(
         // BTF names and types the maps, and is made from the debug information. No machine's directories are
         // in it.
         .env("RUSTFLAGS", format!("-C debuginfo=2 -C link-arg=--btf {}", remapped(root)));
-    match &toolchain.compiler {
-        // The BPF target is a nightly feature of a compiler that is otherwise stable.
-        Compiler::Distribution { rustc } => command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1"),
-        Compiler::Rustup => command.args(["-Z", "build-std=core"]),
+    // The BPF target is a nightly feature of a compiler that is otherwise stable.
+    toolchain.compiler.configure(command);
+    if matches!(toolchain.compiler, Compiler::Rustup) {
+        command.args(["-Z", "build-std=core"]);
     }
+    command
 }
 
 /// Names the directories of sources alike on all machines.

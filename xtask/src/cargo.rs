@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use xtask::command::words;
 
@@ -26,33 +26,44 @@ fn commit(root: &Path) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Builds a binary in release and gives its path, wherever the target directory is.
+/// Builds a binary in release, with further arguments for cargo, and gives its path, wherever the target
+/// directory is.
 ///
 /// # Errors
 /// When cargo does not start or the build fails; cargo's own words are on standard error then.
-pub(crate) fn build_binary(root: &Path, package: &str, binary: &str) -> Result<PathBuf> {
-    build_binary_with(root, package, binary, &[])
-}
-
-/// Builds a binary in release, with further arguments for cargo, and gives its path.
-///
-/// # Errors
-/// Those of [`build_binary`].
-pub(crate) fn build_binary_with(
-    root: &Path,
-    package: &str,
-    binary: &str,
-    arguments: &[&str],
-) -> Result<PathBuf> {
+pub(crate) fn build_binary(root: &Path, package: &str, binary: &str, arguments: &[&str]) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--release", "--package", package, "--bin", binary]).args(arguments);
+    build(root, &mut command, [binary]).map(|[path]| path)
+}
+
+/// Builds programs, each the only one of a package of its name, with a profile, and gives their paths.
+///
+/// # Errors
+/// As [`build_binary`].
+pub(crate) fn build_programs<const N: usize>(
+    root: &Path,
+    profile: &str,
+    names: [&str; N],
+) -> Result<[PathBuf; N]> {
+    let mut command = cargo(root);
+    command.args(["build", "--profile", profile]);
+    for name in names {
+        command.args(["--package", name, "--bin", name]);
+    }
+    build(root, &mut command, names)
+}
+
+/// Runs a build and gives the executables of this name.
+fn build<const N: usize>(root: &Path, command: &mut Command, names: [&str; N]) -> Result<[PathBuf; N]> {
     command.envs(commit(root).map(|commit| (COMMIT_VARIABLE, commit)));
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    let words = words(&command);
+    let words = words(command);
     let output = command.output().with_context(|| format!("`{words}` did not start"))?;
     ensure!(output.status.success(), "`{words}` failed, {}", output.status);
     let messages = String::from_utf8_lossy(&output.stdout);
-    executable(&messages, binary).with_context(|| format!("`{words}` named no executable"))
+    let paths: Vec<_> = names.iter().filter_map(|name| executable(&messages, name)).collect();
+    paths.try_into().map_err(|_| anyhow!("`{words}` named no executable of {}", names.join(", ")))
 }
 
 /// The executable that cargo's messages name for `binary`.

@@ -8,6 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use xtask::command::{output, say, succeed};
@@ -52,11 +53,12 @@ impl Options {
     }
 }
 
-/// Builds the targets and has libFuzzer run them; needs a C++ compiler, which it finds or installs.
+/// Builds the targets and has libFuzzer run them; needs a C++ compiler, which it finds or installs. Gives the
+/// time that the build took.
 ///
 /// # Errors
 /// When a target is not known, the build fails, or an input is found of which something does not hold.
-pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<()> {
+pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<Duration> {
     let fuzz = root.join("tests/fuzz");
     let known = names(&fuzz.join("fuzz_targets"))?;
     for target in &options.targets {
@@ -65,7 +67,9 @@ pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<()> {
     let targets = if options.targets.is_empty() { &known } else { &options.targets };
     setup::ensure_cpp()?;
     let work = root.join("target/fuzz");
+    let begun = Instant::now();
     let programs = build(&fuzz, &work)?;
+    let built = begun.elapsed();
     for target in targets {
         let (found, is_repeatable) = (work.join("found"), options.seed.is_some());
         let corpus = work.join(if is_repeatable { "scratch" } else { "corpus" }).join(target);
@@ -93,7 +97,7 @@ pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<()> {
             )
         })?;
     }
-    Ok(())
+    Ok(built)
 }
 
 /// The targets' names, in order.

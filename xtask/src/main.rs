@@ -1,5 +1,6 @@
 //! Project automation: `cargo xtask <verb>`.
 
+mod bare;
 mod bench;
 mod build_ebpf;
 mod cargo;
@@ -100,7 +101,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Run(options) => run::run(&root, &options),
         Verb::Bench(options) => bench::bench(&root, &options),
         Verb::Sim(options) => sim::sim(&root, &options),
-        Verb::Fuzz(options) => fuzz::fuzz(&root, &options),
+        Verb::Fuzz(options) => fuzz::fuzz(&root, &options).map(drop),
         Verb::Interop(options) => interop::interop(&root, &options),
         Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),

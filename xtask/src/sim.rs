@@ -34,6 +34,6 @@ pub(crate) struct Options {
 /// # Errors
 /// When the build fails, or a checker finds something (with `--bugs`: when a bug is not found by its own).
 pub(crate) fn sim(root: &Path, options: &Options) -> Result<()> {
-    let program = cargo::build_binary_with(root, "lnet-tests", "lnet-sim", &["--features", "sabotage"])?;
+    let program = cargo::build_binary(root, "lnet-tests", "lnet-sim", &["--features", "sabotage"])?;
     succeed(Command::new(program).args(&options.arguments))
 }

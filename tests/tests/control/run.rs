@@ -256,10 +256,16 @@ impl Two {
     }
 }
 
-/// A program of this workspace, built once as this test was.
+/// A program of this workspace, built once as this test was; `cargo xtask test` has built it with the tests.
 pub(crate) fn program(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let directory = BUILT.get_or_init(|| {
+        // The test lies in `deps` beside the programs.
+        let test = std::env::current_exe().unwrap();
+        let directory = test.ancestors().nth(2).map(Path::to_owned).unwrap();
+        if std::env::var_os("LNET_TESTS_PROGRAMS_BUILT").is_some() {
+            return directory;
+        }
         let mut build = Command::new(env!("CARGO"));
         build.args([
             "build",
@@ -278,9 +284,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
         }
         let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
         assert!(built.success(), "{build:?}: {built}");
-        // The test lies in `deps` beside it.
-        let test = std::env::current_exe().unwrap();
-        test.ancestors().nth(2).map(Path::to_owned).unwrap()
+        directory
     });
     directory.join(name)
 }

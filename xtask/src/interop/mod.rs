@@ -61,9 +61,7 @@ pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
     };
     let cases: Vec<_> = CASES.iter().filter(|case| case.name.contains(&options.only)).collect();
     ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
-    let daemon = cargo::build_binary(root, "lnetd", "lnetd")?;
-    let tool = cargo::build_binary(root, "lnetctl", "lnetctl")?;
-    let console = cargo::build_binary(root, "lst", "lst")?;
+    let [daemon, tool, console] = cargo::build_programs(root, "release", ["lnetd", "lnetctl", "lst"])?;
     let mut lab = Lab::open(directory, daemon, tool, console)?;
     let mut outcomes = Vec::new();
     for case in cases {

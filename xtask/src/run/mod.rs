@@ -219,8 +219,7 @@ fn programs(root: &Path, options: &Options) -> Result<Programs> {
     if options.mode != Mode::Socket {
         build_ebpf::refresh(root)?;
     }
-    let lnetd = cargo::build_binary(root, "lnetd", "lnetd")?;
-    let lnetctl = cargo::build_binary(root, "lnetctl", "lnetctl")?;
+    let [lnetd, lnetctl] = cargo::build_programs(root, "release", ["lnetd", "lnetctl"])?;
     Ok(Programs { lnetd, lnetctl })
 }
 

@@ -83,6 +83,13 @@ impl Compiler {
         scrub(&mut command);
         command
     }
+
+    /// Has a command of [`Self::cargo`] use this compiler, with what of it is a nightly feature.
+    pub(crate) fn configure(&self, command: &mut Command) {
+        if let Self::Distribution { rustc } = self {
+            command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+        }
+    }
 }
 
 /// Version and LLVM major of a compiler.
@@ -97,6 +104,19 @@ struct CompilerVersion {
 /// # Errors
 /// Names what is missing, why it could not be installed, and the commands that would do it.
 pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
+    let (compiler, version) = ensure_compiler()?;
+    let linker = ensure_linker(root, version.llvm)?;
+    let name = match &compiler {
+        Compiler::Distribution { rustc } => rustc.display().to_string(),
+        Compiler::Rustup => format!("rustup toolchain {NIGHTLY}"),
+    };
+    let (major, minor) = version.rust;
+    eprintln!("setup: BPF compiler {name} {major}.{minor} (LLVM {}), {}", version.llvm, linker.display());
+    Ok(BpfToolchain { compiler, linker })
+}
+
+/// Finds or installs a compiler with `core` for BPF.
+fn ensure_compiler() -> anyhow::Result<(Compiler, CompilerVersion)> {
     let mut obstacles = String::new();
     let mut attempt = |install: fn() -> anyhow::Result<(Compiler, CompilerVersion)>| match install() {
         Ok(found) => Some(found),
@@ -109,19 +129,33 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
         .or_else(find_rustup)
         .or_else(|| attempt(install_distribution))
         .or_else(|| attempt(install_rustup));
-    let Some((compiler, version)) = found else {
+    let Some(found) = found else {
         bail!(
             "no Rust compiler with `core` for {BPF_TARGET}. Either of these gives one, and neither worked:{obstacles}"
         );
     };
-    let linker = ensure_linker(root, version.llvm)?;
-    let name = match &compiler {
-        Compiler::Distribution { rustc } => rustc.display().to_string(),
-        Compiler::Rustup => format!("rustup toolchain {NIGHTLY}"),
-    };
-    let (major, minor) = version.rust;
-    eprintln!("setup: BPF compiler {name} {major}.{minor} (LLVM {}), {}", version.llvm, linker.display());
-    Ok(BpfToolchain { compiler, linker })
+    Ok(found)
+}
+
+/// Finds or installs the compiler that builds the XDP program, with the sources of its libraries.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the commands that would do it.
+pub(crate) fn ensure_sources() -> anyhow::Result<Compiler> {
+    let (compiler, _) = ensure_compiler()?;
+    if let Compiler::Distribution { rustc } = &compiler {
+        let sources = || {
+            let sysroot = answer(Command::new(rustc).args(["--print", "sysroot"]))?;
+            let library = Path::new(&sysroot).join("lib/rustlib/src/rust/library");
+            library.join("alloc/src/lib.rs").exists().then_some(())
+        };
+        if sources().is_none() {
+            apt::install(&["rust-web-src"], "the sources of core, alloc and std, for other targets")
+                .with_context(|| format!("{} has no sources of its libraries", rustc.display()))?;
+        }
+        sources().with_context(|| format!("no library sources in the sysroot of {}", rustc.display()))?;
+    }
+    Ok(compiler)
 }
 
 /// Finds or installs what the privileged tests need besides: a C toolchain and libelf for libbpf-rs, `ip`

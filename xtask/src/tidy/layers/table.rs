@@ -401,7 +401,11 @@ const CRATES: &[Crate] = &[
             ("testing", &["privilege"]),
             ("interop", &["cargo", "command", "testing"]),
             ("tidy", &["build_ebpf", "command"]),
-            ("levels", &["build_ebpf", "cargo", "command", "fuzz", "privilege", "run", "setup", "tidy"]),
+            ("bare", &["command", "setup"]),
+            (
+                "levels",
+                &["bare", "build_ebpf", "cargo", "command", "fuzz", "privilege", "run", "setup", "tidy"],
+            ),
             ("sim", &["cargo", "command"]),
         ]),
     },
