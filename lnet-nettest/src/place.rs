@@ -131,10 +131,8 @@ impl Station {
     /// A buffer of so many bytes.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<Buffer> {
         let segment = bytes.min(self.domain.limits().segment_bytes).max(1);
-        let (segments, segment) = (bytes.div_ceil(segment), segment);
         // Segments of the same size, as many as it takes.
-        let (segments, segment) = (usize::try_from(segments)?, usize::try_from(segment)?);
-        Ok(self.domain.allocate(segments, segment)?)
+        Ok(self.domain.allocate(usize::try_from(bytes.div_ceil(segment))?, usize::try_from(segment)?)?)
     }
 
     /// The next event of a buffer.

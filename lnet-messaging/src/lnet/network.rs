@@ -55,11 +55,9 @@ pub(crate) enum Allowed {
     Get,
 }
 
-/// An entry or a descriptor that is there.
+/// An entry or a descriptor that is there. Dropping it asks for its end, of which an event tells, or its last
+/// one has done so already.
 pub(crate) trait Posted: Send {
-    /// Asks for its end, of which an event tells, or its last one has done so already.
-    fn cancel(self: Box<Self>);
-
     /// Lets go of what has ended by itself.
     fn forget(self: Box<Self>);
 }

@@ -141,20 +141,12 @@ impl Poster for NodePoster {
 }
 
 impl Posted for Entry {
-    fn cancel(self: Box<Self>) {
-        drop(self);
-    }
-
     fn forget(self: Box<Self>) {
         self.detach();
     }
 }
 
 impl Posted for Descriptor {
-    fn cancel(self: Box<Self>) {
-        drop(self);
-    }
-
     fn forget(self: Box<Self>) {
         self.detach();
     }

@@ -131,7 +131,7 @@ impl FakeLnet {
         if let Some(at_once) = at_once {
             self.post(at_once(user_ptr));
         }
-        Ok(Box::new(FakePosted { lnet: self.clone(), user_ptr }))
+        Ok(Box::new(FakePosted { lnet: self.clone(), user_ptr, has_ended: false }))
     }
 }
 
@@ -199,15 +199,22 @@ impl EventSource for FakeLnet {
 struct FakePosted {
     lnet: FakeLnet,
     user_ptr: u64,
+    has_ended: bool,
 }
 
 impl Posted for FakePosted {
-    fn cancel(self: Box<Self>) {
-        self.lnet.lab(|lab| lab.cancelled.push(self.user_ptr));
-        self.lnet.post(last(event(EventKind::Unlink, self.user_ptr)));
+    fn forget(mut self: Box<Self>) {
+        self.has_ended = true;
     }
+}
 
-    fn forget(self: Box<Self>) {}
+impl Drop for FakePosted {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.lnet.lab(|lab| lab.cancelled.push(self.user_ptr));
+            self.lnet.post(last(event(EventKind::Unlink, self.user_ptr)));
+        }
+    }
 }
 
 /// A started transfer machine over a fake LNet.

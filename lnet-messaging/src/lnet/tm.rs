@@ -146,7 +146,7 @@ impl TransportTm for LnetTm {
         // A buffer without one has had its last event.
         let (Some(posted), Some(queued)) = (posted, front.queued(id)) else { return };
         queued.flags.cancelled = !queued.flags.timed_out;
-        posted.cancel();
+        drop(posted);
     }
 
     fn messages_max(&self) -> u32 {
