@@ -17,6 +17,6 @@ pub use kind::{
     DEFAULT_PORT, Programs, SharedProgram, XdpConfig, XdpError, XdpFrames, XdpKind, XdpNi, XdpNiState,
     XdpPlan,
 };
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub use lnd::played;
 pub use lnd::{RingPort, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort};

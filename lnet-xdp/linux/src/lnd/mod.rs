@@ -16,10 +16,12 @@
 
 mod announce;
 mod counters;
+mod devices;
 mod early;
 mod exchange;
 mod fault;
 mod frames;
+mod home;
 mod in_place;
 mod lane;
 mod path;
@@ -52,18 +54,20 @@ use lnet_io::memory::Memory;
 use lnet_io::netlink::Mac;
 use lnet_io::uring::Waker;
 use lnet_io::xsk::{
-    CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics, Umem,
+    CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics,
 };
 use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_xdp_proto::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 
+use devices::Devices;
 use early::EarlyFrames;
-use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
+use exchange::{Arrival, Exchange, Packet, Sizes};
 use fault::Faults;
 use frames::{Further, Owner};
+use home::Home;
 use in_place::{InPlace, InPlaceUplink};
-use ports::Link;
+use ports::Nis;
 use receive::Origin;
 use unresolved::Unresolved;
 
@@ -174,48 +178,17 @@ pub struct XdpLnd {
     common: Common,
     shard: ShardId,
     xfer: Xfer,
-    /// Number of the first chunk whose home this shard is.
-    first_chunk: u32,
-    lanes: Vec<Lane>,
-    owned: Vec<OwnedQueue>,
-    /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
-    refill_count: u32,
+    devices: Devices,
+    home: Home,
+    nis: Nis,
     exchange: Exchange,
-    /// Frames at home that are not in use: those that were sent at the back, from where they are sent again
-    /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
-    /// they are given back to it.
-    stock: VecDeque<Frame>,
-    /// What the frames lie in, while there is an NI over rings.
-    umem: Option<Arc<Umem>>,
-    /// Buffers at home that no datagram is in: for those that are kept or handed to a sibling.
-    #[expect(clippy::vec_box, reason = "they travel between shards as they are, in small places")]
-    buffers: Vec<Box<DatagramBuffer>>,
-    /// Whether they were made.
-    has_buffers: bool,
-    /// The NIs over rings that are open.
-    ports: Vec<RingPort>,
-    /// The NIs over sockets that are open.
-    sockets: Vec<SocketPort>,
-    /// The NIs that were closed and are to be removed.
-    closed: Vec<XdpPort>,
-    links: Vec<Link>,
     /// Bytes of frames that the shard can take at once while all frames of its siblings' queues are at home.
     receive_bytes: u32,
-    /// Frames that are kept for sending.
-    transmit_reserve: usize,
-    /// Chunks of the longest frame.
-    chunks_max: usize,
     /// Whether there was something to send and no room for it.
     wants_room: bool,
     paths: Paths,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     unresolved: Unresolved,
-    /// Whether a next hop has changed since these messages were tried.
-    retry_unresolved: bool,
-    /// Whether one of them knows its next hop and the transfer protocol had no room for it.
-    unresolved_full: bool,
-    /// When to ask again for next hops, because the question found no room.
-    ask_again_at: Option<Instant>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     early: EarlyFrames,
@@ -223,24 +196,32 @@ pub struct XdpLnd {
     in_place: Option<Box<InPlace>>,
     /// Whether the transfer protocol may want packets that were kept.
     replay_due: bool,
+    pace: Pace,
+    /// Whether the kernel's refusal to go on with sockets was logged.
+    told_of_failure: bool,
+    faults: Faults,
+    counters: XdpCounters,
+    tap: Tap,
+    scratch: Scratch,
+}
+
+/// How the shard keeps up with what can wait for a turn or a few.
+#[derive(Default)]
+struct Pace {
     /// Whether the last turn found nothing to do.
     was_idle: bool,
     /// Turns since the last one that kept up.
     turns_unkept: u32,
     /// Frames received since then.
     frames_unkept: u32,
-    /// Whether the kernel's refusal to go on with sockets was logged.
-    told_of_failure: bool,
-    faults: Faults,
-    counters: XdpCounters,
-    tap: Tap,
-    /// Scratch: empty between calls.
+}
+
+/// What is empty between calls.
+struct Scratch {
     packet: Packet,
-    /// Scratch of [`frames::take`].
+    /// Of [`frames::take`].
     further: Vec<Further>,
-    /// Scratch, as `packet`.
     sending: Vec<RingDescriptor>,
-    moving: Vec<Frame>,
 }
 
 impl XdpLnd {
@@ -265,42 +246,27 @@ impl XdpLnd {
         let seed = common.xfer.seed.wrapping_add(u64::from(shard.0));
         Self {
             xfer: Xfer::new(XferConfig { shard, seed, ..common.xfer.clone() }),
-            first_chunk: u32::from(shard.0) * common.frames_per_shard,
-            refill_count: 1,
-            chunks_max: 1,
+            devices: Devices::new(),
+            home: Home::new(shard.0, common.frames_per_shard),
+            nis: Nis::default(),
             wants_room: false,
             unresolved: Unresolved::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
             early: EarlyFrames::new(limits.buffered, common.early_chunks_max),
             in_place: None,
             faults: Faults::new(common.send_fault),
-            packet: Packet::with_capacity(),
-            further: Vec::with_capacity(BUNDLE_MAX),
-            sending: Vec::with_capacity(FRAGMENTS_MAX as usize),
-            moving: Vec::with_capacity(common.frames_per_shard as usize),
+            scratch: Scratch {
+                packet: Packet::with_capacity(),
+                further: Vec::with_capacity(BUNDLE_MAX),
+                sending: Vec::with_capacity(FRAGMENTS_MAX as usize),
+            },
             common,
             shard,
-            lanes: Vec::new(),
-            owned: Vec::new(),
             exchange,
-            stock: VecDeque::new(),
-            umem: None,
-            buffers: Vec::new(),
-            has_buffers: false,
-            ports: Vec::new(),
-            sockets: Vec::new(),
-            closed: Vec::new(),
-            links: Vec::new(),
             receive_bytes: 0,
-            transmit_reserve: 0,
             paths: Paths::new(limits.peers as usize),
-            retry_unresolved: false,
-            unresolved_full: false,
-            ask_again_at: None,
             replay_due: false,
-            was_idle: true,
-            turns_unkept: 0,
-            frames_unkept: 0,
+            pace: Pace { was_idle: true, ..Pace::default() },
             told_of_failure: false,
             counters: XdpCounters::default(),
             tap: Tap::default(),
@@ -328,8 +294,8 @@ impl XdpLnd {
     /// Frames that this shard has: neither the kernel nor another shard, nor on their way between shards.
     #[must_use]
     pub fn frames_count(&self) -> usize {
-        let arrived: usize = self.lanes.iter().map(|lane| lane.arrived.len()).sum();
-        self.stock.len() + self.early.chunks_count() + self.faults.chunks_count() + arrived
+        let arrived: usize = self.devices.lanes.iter().map(|lane| lane.arrived.len()).sum();
+        self.home.stock.len() + self.early.chunks_count() + self.faults.chunks_count() + arrived
     }
 
     /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
@@ -337,33 +303,19 @@ impl XdpLnd {
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, lnet_io::xsk::SocketError> {
-        let rings = self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
-        rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
+        let rings = self.devices.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
+        rings.chain(self.nis.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
     }
 
-    /// A frame that was received into, and that is not used any more, goes home.
+    /// Takes a frame home that was received into, and that is not used any more.
     #[inline]
     fn settle(&mut self, frame: Frame) {
-        if frame.chunk_index().wrapping_sub(self.first_chunk) < self.common.frames_per_shard {
-            self.stock.push_front(frame);
-        } else {
-            let home = frame.chunk_index() / self.common.frames_per_shard;
-            self.exchange.send_home(home as usize, frame);
-        }
+        self.home.settle(frame, &mut self.exchange);
     }
 
-    /// A packet that is not used any more: its frames or its buffer go home.
+    /// Takes the frames or the buffer of a packet home that is not used any more.
     fn settle_packet(&mut self, packet: &mut Packet) {
-        for descriptor in packet.parts.drain(..) {
-            self.settle(descriptor.frame);
-        }
-        if let Some(datagram) = packet.datagram.take() {
-            if datagram.home == self.shard.0 {
-                self.buffers.push(datagram);
-            } else {
-                self.exchange.return_buffer(datagram);
-            }
-        }
+        self.home.settle_packet(packet, &mut self.exchange);
     }
 
     #[inline(never)]
@@ -375,34 +327,31 @@ impl XdpLnd {
         memory: &mut Memory,
     ) -> u32 {
         for taken in 0..budget {
-            match self.exchange.receive(&mut self.packet) {
-                Some(Arrival::Frame(frame)) if self.is_ours(&frame) => self.settle(frame),
-                Some(Arrival::Buffer(buffer)) => self.buffers.push(buffer),
-                Some(Arrival::Packet) if self.packet.parts.iter().all(|part| self.is_ours(&part.frame)) => {
+            match self.exchange.receive(&mut self.scratch.packet) {
+                Some(Arrival::Frame(frame)) if self.home.is_ours(&frame) => self.settle(frame),
+                Some(Arrival::Buffer(buffer)) => self.home.buffers.push(buffer),
+                Some(Arrival::Packet)
+                    if self.scratch.packet.parts.iter().all(|part| self.home.is_ours(&part.frame)) =>
+                {
                     self.receive_packet(now, Origin::Sibling, up, memory);
                 }
                 // Of a UMEM that is gone.
                 Some(Arrival::Frame(_)) => {}
-                Some(Arrival::Packet) => self.packet.parts.clear(),
+                Some(Arrival::Packet) => self.scratch.packet.parts.clear(),
                 None => return taken,
             }
         }
         budget
     }
 
-    /// Whether a frame is of the present UMEM.
-    fn is_ours(&self, frame: &Frame) -> bool {
-        self.umem.as_ref().is_some_and(|umem| umem.has(frame))
-    }
-
     /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a
     /// message waits for its end, or it was put off often enough.
     fn must_keep_up(&self) -> bool {
-        self.turns_unkept >= TURNS_UNKEPT_MAX
-            || self.frames_unkept >= self.refill_count
+        self.pace.turns_unkept >= TURNS_UNKEPT_MAX
+            || self.pace.frames_unkept >= self.devices.refill_count
             || self.wants_room
             || !self.ended.is_empty()
-            || self.stock.len() < self.transmit_reserve / 2
+            || self.devices.is_short(&self.home)
     }
 
     /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive
@@ -412,8 +361,7 @@ impl XdpLnd {
     #[inline(never)]
     fn keep_up(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         let completed = self.take_completions(budget);
-        let idle = self.was_idle;
-        self.refill(idle);
+        self.devices.refill(&mut self.home, self.pace.was_idle);
         self.follow_siblings();
         self.xfer.handle_timeout(now, up);
         self.follow_neighbours(now);
@@ -434,33 +382,10 @@ impl XdpLnd {
         self.xfer.set_receive_bytes(self.receive_bytes.saturating_sub(away_bytes));
     }
 
-    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at
-    /// a time: in a busy turn only once so many are waiting, in an idle one where so many are missing.
+    /// Takes frames whose sending is complete from the owned queues.
     #[inline]
-    fn refill(&mut self, idle: bool) {
-        let spare = self.stock.len().saturating_sub(self.transmit_reserve);
-        if spare != 0 && (idle || spare >= self.refill_count as usize) {
-            self.fill_rings();
-        }
-    }
-
-    fn fill_rings(&mut self) {
-        for queue in &mut self.owned {
-            let spare = self.stock.len().saturating_sub(self.transmit_reserve);
-            let room = queue.fill.free_slots();
-            if spare == 0 || room < queue.refill_count() {
-                continue;
-            }
-            self.moving.extend(self.stock.drain(..spare.min(room as usize)));
-            queue.fill.fill(&mut self.moving);
-            self.stock.extend(self.moving.drain(..));
-            if queue.fill.needs_wakeup()
-                && let Some(device) = &queue.device
-                && let Err(error) = device.wake_fill()
-            {
-                tracing::warn!(%error, "the driver was not told of free frames");
-            }
-        }
+    fn take_completions(&mut self, budget: u32) -> u32 {
+        self.devices.take_completions(&mut self.home, &mut self.exchange, budget)
     }
 }
 
@@ -494,17 +419,10 @@ impl Lnd for XdpLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let devices = self.lanes.iter().filter_map(Lane::retry_at).min();
-        let unresolved = self.unresolved.deadline();
+        let devices = self.devices.retry_at();
+        let unresolved = self.unresolved.poll_timeout();
         let xfer = self.xfer.poll_timeout();
-        time::earliest([
-            devices,
-            xfer,
-            unresolved,
-            self.ask_again_at,
-            self.down_until(),
-            self.socket_timeout(),
-        ])
+        time::earliest([devices, xfer, unresolved, self.down_until(), self.socket_timeout()])
     }
 }
 
@@ -516,25 +434,19 @@ impl XdpLnd {
             progress.completed += self.take_handed_over(now, budget, up, memory);
         }
         // First, and alone as a rule: nothing stands between what has arrived and the application.
-        for lane_index in 0..self.lanes.len() {
+        for lane_index in 0..self.devices.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);
         }
-        for socket in 0..self.sockets.len() {
+        for socket in 0..self.nis.sockets.len() {
             progress.received += self.receive_datagrams(now, socket, budget, up, memory);
         }
-        self.turns_unkept += 1;
-        self.frames_unkept += progress.received;
+        self.pace.turns_unkept += 1;
+        self.pace.frames_unkept += progress.received;
         if progress.received == 0 || self.must_keep_up() {
-            (self.turns_unkept, self.frames_unkept) = (0, 0);
+            (self.pace.turns_unkept, self.pace.frames_unkept) = (0, 0);
             progress.completed += self.keep_up(now, budget, up, memory);
         }
-        self.was_idle = progress == Progress::default();
+        self.pace.was_idle = progress == Progress::default();
         progress
     }
-}
-
-/// What frames lie in: rings bring it.
-#[inline]
-fn present(umem: &Option<Arc<Umem>>) -> &Arc<Umem> {
-    umem.as_ref().expect("NIs over rings have a UMEM")
 }

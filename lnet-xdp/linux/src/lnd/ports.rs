@@ -26,7 +26,6 @@ use lnet_io::netlink::Neighbours;
 use lnet_io::xsk::{Device, Frame, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::exchange::{BUFFERS_MAX, DatagramBuffer};
 use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
 use super::socket::SocketPort;
@@ -139,7 +138,20 @@ pub(super) struct Link {
     pub(super) generation: u64,
 }
 
-impl XdpLnd {
+/// The NIs of a shard.
+#[derive(Default)]
+pub(super) struct Nis {
+    /// The NIs over rings that are open.
+    pub(super) ports: Vec<RingPort>,
+    /// The NIs over sockets that are open.
+    pub(super) sockets: Vec<SocketPort>,
+    /// The NIs that were closed and are to be removed.
+    closed: Vec<XdpPort>,
+    /// The interfaces of those over rings.
+    pub(super) links: Vec<Link>,
+}
+
+impl Nis {
     /// The index of an open NI over rings.
     #[inline]
     pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
@@ -151,42 +163,32 @@ impl XdpLnd {
     pub(super) fn socket_of(&self, ni: NiId) -> Option<usize> {
         self.sockets.iter().position(|open| open.port.ni == ni)
     }
+}
 
-    fn add_frames(&mut self, UmemShare { umem, frames }: UmemShare) {
+impl XdpLnd {
+    fn add_frames(&mut self, share: UmemShare) {
         let messages = self.common.xfer.limits.messages;
-        self.in_place = (umem.registered_bytes() != 0).then(|| Box::new(InPlace::new(messages)));
-        self.stock = frames;
-        self.stock.reserve(self.common.frames_per_shard as usize - self.stock.len());
-        self.umem = Some(umem);
-    }
-
-    /// Buffers for datagrams that are kept or handed over, before the first one comes.
-    fn add_buffers(&mut self, datagram_max_bytes: u32) {
-        if self.has_buffers {
-            return;
-        }
-        self.has_buffers = true;
-        let early_count = self.common.xfer.limits.buffered as usize;
-        let count = (early_count + self.exchange.buffer_count(datagram_max_bytes)).min(BUFFERS_MAX);
-        self.buffers.extend(DatagramBuffer::several(self.shard.0, count, datagram_max_bytes));
+        self.in_place = (share.umem.registered_bytes() != 0).then(|| Box::new(InPlace::new(messages)));
+        self.home.add_frames(share);
     }
 
     fn add_rings(&mut self, rings: Rings) {
         let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
-        self.lanes.append(&mut lanes);
-        self.owned.append(&mut owned);
-        self.links.push(Link { interface_index, neighbours, generation: u64::MAX });
+        self.devices.lanes.append(&mut lanes);
+        self.devices.owned.append(&mut owned);
+        self.nis.links.push(Link { interface_index, neighbours, generation: u64::MAX });
         self.follow_rings();
-        self.refill(true);
+        self.devices.refill(&mut self.home, true);
     }
 
     /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for
     /// its sockets are about to be closed, or are closed.
     pub(super) fn is_given_up(&self, ni: NiId) -> bool {
-        let closed = self.closed.iter().map(XdpPort::port).find(|closed| closed.ni == ni);
-        self.umem.is_none()
+        let closed = self.nis.closed.iter().map(XdpPort::port).find(|closed| closed.ni == ni);
+        self.home.umem.is_none()
             || closed.is_some_and(|closed| {
-                let mut its = self.lanes.iter().filter(|lane| lane.interface_index == closed.interface_index);
+                let mut its =
+                    self.devices.lanes.iter().filter(|lane| lane.interface_index == closed.interface_index);
                 its.any(Lane::refuses)
             })
     }
@@ -194,19 +196,21 @@ impl XdpLnd {
     fn remove_rings(&mut self, interface_index: u32) -> Rings {
         self.take_completions(u32::MAX);
         if let Some(late) = self.faults.give_up() {
-            self.stock.extend(late.map(|part| part.frame));
+            self.home.stock.extend(late.map(|part| part.frame));
         }
-        let owned = self.owned.extract_if(.., |queue| queue.interface_index == interface_index).collect();
+        let owned =
+            self.devices.owned.extract_if(.., |queue| queue.interface_index == interface_index).collect();
         let mut lanes: Vec<Lane> =
-            self.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
+            self.devices.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
         // A packet whose last part has not been seen.
         for lane in &mut lanes {
             while let Some(descriptor) = lane.arrived.pop_front() {
                 self.settle(descriptor.frame);
             }
         }
-        let link = self.links.iter().position(|link| link.interface_index == interface_index);
-        let Link { neighbours, .. } = self.links.remove(link.expect("an interface with lanes has a link"));
+        let link = self.nis.links.iter().position(|link| link.interface_index == interface_index);
+        let Link { neighbours, .. } =
+            self.nis.links.remove(link.expect("an interface with lanes has a link"));
         self.follow_rings();
         self.follow_ports();
         Rings { interface_index, neighbours, lanes, owned }
@@ -214,40 +218,37 @@ impl XdpLnd {
 
     /// Takes in which queues there are.
     fn follow_rings(&mut self) {
-        self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
-        // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
-        // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
-        // dry as soon as many are there.
-        self.transmit_reserve = self.common.rings.tx as usize * self.links.len() / 2;
+        self.devices.follow_rings(self.nis.links.len(), self.common.rings.tx);
     }
 
     /// Takes in which NIs there are.
     fn follow_ports(&mut self) {
-        for index in 0..self.ports.len() {
-            let interface_index = self.ports[index].port.interface_index;
+        for index in 0..self.nis.ports.len() {
+            let interface_index = self.nis.ports[index].port.interface_index;
             let is_its = |link: &Link| link.interface_index == interface_index;
-            let link_index = self.links.iter().position(is_its);
-            self.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
-            self.ports[index].lane_index = self.lane_to(interface_index);
+            let link_index = self.nis.links.iter().position(is_its);
+            self.nis.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
+            self.nis.ports[index].lane_index = self.lane_to(interface_index);
         }
-        let responses_max = self.ports.iter().map(|port| port.unresolved_responses_max).min();
+        let responses_max = self.nis.ports.iter().map(|port| port.unresolved_responses_max).min();
         self.unresolved.set_responses_max(responses_max.unwrap_or(0));
-        let rings = self.ports.iter().map(|port| port.receive_bytes);
+        let rings = self.nis.ports.iter().map(|port| port.receive_bytes);
         // Peers are not told by which NI they may send how much.
-        if let Some(least) = rings.chain(self.sockets.iter().map(|socket| socket.receive_bytes)).min() {
+        if let Some(least) = rings.chain(self.nis.sockets.iter().map(|socket| socket.receive_bytes)).min() {
             self.receive_bytes = least;
             self.follow_siblings();
         }
         self.follow_mtus();
         self.paths.clear();
-        self.retry_unresolved = true;
+        self.unresolved.retry = true;
     }
 
     /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
     fn lane_to(&self, interface_index: u32) -> usize {
         let is_candidate = |lane: &Lane| lane.interface_index == interface_index && lane.sends;
-        let all: Vec<usize> = (0..self.lanes.len()).filter(|lane| is_candidate(&self.lanes[*lane])).collect();
-        let own = all.iter().find(|lane| self.lanes[**lane].owner.is_none());
+        let all: Vec<usize> =
+            (0..self.devices.lanes.len()).filter(|lane| is_candidate(&self.devices.lanes[*lane])).collect();
+        let own = all.iter().find(|lane| self.devices.lanes[**lane].owner.is_none());
         *own.unwrap_or_else(|| &all[usize::from(self.shard.0) % all.len()])
     }
 }
@@ -279,18 +280,19 @@ impl Driver for XdpLnd {
                 if let Some(rings) = rings {
                     self.add_rings(rings);
                 }
-                self.ports.push(port);
+                self.nis.ports.push(port);
             }
             XdpPort::Socket(open) => {
-                self.add_buffers(open.buffer_bytes);
-                self.sockets.push(open);
+                let early_count = self.common.xfer.limits.buffered as usize;
+                self.home.add_buffers(early_count, &self.exchange, open.buffer_bytes);
+                self.nis.sockets.push(open);
             }
         }
         self.follow_ports();
     }
 
     fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
-        let (ring, socket) = (self.ring_of(ni), self.socket_of(ni));
+        let (ring, socket) = (self.nis.ring_of(ni), self.nis.socket_of(ni));
         if ring.or(socket).is_none() {
             return;
         }
@@ -311,37 +313,38 @@ impl Driver for XdpLnd {
         }
         self.xfer.remove_interface(now, ni, up);
         self.in_place = in_place;
-        let ring = ring.map(|index| self.ports.swap_remove(index));
-        self.closed.extend(ring.map(|port| XdpPort::Rings { port, frames: None, rings: None }));
-        self.closed.extend(socket.map(|index| XdpPort::Socket(self.sockets.swap_remove(index))));
+        let ring = ring.map(|index| self.nis.ports.swap_remove(index));
+        self.nis.closed.extend(ring.map(|port| XdpPort::Rings { port, frames: None, rings: None }));
+        self.nis.closed.extend(socket.map(|index| XdpPort::Socket(self.nis.sockets.swap_remove(index))));
         self.follow_ports();
         self.replay_due = true;
     }
 
     fn remove_port(&mut self, ni: NiId) -> XdpPort {
-        let index = self.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
-        let mut closed = self.closed.swap_remove(index);
+        let index =
+            self.nis.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
+        let mut closed = self.nis.closed.swap_remove(index);
         if let XdpPort::Rings { port, frames, rings } = &mut closed {
             let interface_index = port.port.interface_index;
             let others = || {
                 let is_ring = |other: &&XdpPort| matches!(other, XdpPort::Rings { .. });
-                let closed = self.closed.iter().filter(is_ring).map(XdpPort::port);
-                self.ports.iter().map(|open| &open.port).chain(closed)
+                let closed = self.nis.closed.iter().filter(is_ring).map(XdpPort::port);
+                self.nis.ports.iter().map(|open| &open.port).chain(closed)
             };
             let is_last = others().all(|other| other.interface_index != interface_index);
             let is_last_of_all = others().next().is_none();
             if is_last {
                 *rings = Some(self.remove_rings(interface_index));
             }
-            if is_last_of_all && let Some(umem) = self.umem.take() {
-                *frames = Some(UmemShare { umem, frames: std::mem::take(&mut self.stock) });
+            if is_last_of_all {
+                *frames = self.home.remove_frames();
             }
         }
         closed
     }
 
     fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.sockets.is_empty() && self.closed.is_empty()
+        self.nis.ports.is_empty() && self.nis.sockets.is_empty() && self.nis.closed.is_empty()
     }
 
     fn set_timeout(&mut self, now: Instant, timeout: Duration) {
@@ -353,7 +356,7 @@ impl Driver for XdpLnd {
         self.common.xfer.policies = *policies;
         self.xfer.set_policies(policies);
         if self.shard.0 == 0 {
-            for open in &self.sockets {
+            for open in &self.nis.sockets {
                 let program = reuseport::program(policies, self.common.shards, open.serving);
                 if let Err(error) = open.endpoint.socket().choose_by(&program) {
                     tracing::warn!(%error, "the kernel goes on steering as before: more is handed over");
@@ -365,24 +368,24 @@ impl Driver for XdpLnd {
     // Frames that make room for one to be sent, and those of siblings on queues that this shard owns.
     fn awaits_completions(&self) -> bool {
         (self.wants_room && self.xfer.has_transmit())
-            || self.unresolved_full
+            || self.unresolved.is_full
             || self.in_place.as_ref().is_some_and(|in_place| !in_place.is_empty())
-            || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
+            || self.devices.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
     // What sockets have.
     #[inline]
     fn may_hide_arrivals(&self) -> bool {
-        !self.sockets.is_empty()
+        !self.nis.sockets.is_empty()
     }
 
     fn is_bound_to_driver(&self) -> bool {
-        !self.sockets.is_empty()
+        !self.nis.sockets.is_empty()
     }
 
     #[inline]
     fn has_arrivals(&mut self) -> bool {
-        self.exchange.has_arrivals() || self.lanes.iter_mut().any(Lane::has_arrivals)
+        self.exchange.has_arrivals() || self.devices.lanes.iter_mut().any(Lane::has_arrivals)
     }
 
     fn has_work(&mut self) -> bool {
@@ -391,9 +394,9 @@ impl Driver for XdpLnd {
             || !self.ended.is_empty()
             || self.replay_due
             || (self.xfer.has_transmit() && !self.wants_room)
-            || self.lanes.iter().any(Lane::is_unflushed)
-            || (!self.unresolved.is_empty() && (self.retry_unresolved || self.links_have_changed()))
-            || self.sockets.iter_mut().any(|socket| socket.has_work(is_open))
+            || self.devices.lanes.iter().any(Lane::is_unflushed)
+            || (!self.unresolved.is_empty() && (self.unresolved.retry || self.links_have_changed()))
+            || self.nis.sockets.iter_mut().any(|socket| socket.has_work(is_open))
     }
 
     fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {

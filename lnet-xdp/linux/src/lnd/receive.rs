@@ -15,7 +15,7 @@ use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::Packet as Parts;
 use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
-use super::{Port, XdpDrop, XdpLnd, present};
+use super::{Port, XdpDrop, XdpLnd};
 
 const IPV4_SOURCE_OFFSET: usize = 12;
 const IPV6_SOURCE_OFFSET: usize = 8;
@@ -99,16 +99,16 @@ impl XdpLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) -> u32 {
-        let count = self.lanes[lane_index].receive(budget);
+        let count = self.devices.lanes[lane_index].receive(budget);
         if count == 0 {
             return 0;
         }
         if count > 1 && up.wants_hints() {
             self.announce(lane_index, up, memory);
         }
-        while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {
+        while let Some(descriptor) = self.devices.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
-            self.packet.parts.push(descriptor);
+            self.scratch.packet.parts.push(descriptor);
             if !more {
                 if self.tap.is_on() {
                     self.record(lane_index);
@@ -121,8 +121,8 @@ impl XdpLnd {
             }
         }
         // A packet whose last descriptor is still to come waits in its lane.
-        for descriptor in self.packet.parts.drain(..).rev() {
-            self.lanes[lane_index].arrived.push_front(descriptor);
+        for descriptor in self.scratch.packet.parts.drain(..).rev() {
+            self.devices.lanes[lane_index].arrived.push_front(descriptor);
         }
         count
     }
@@ -131,14 +131,15 @@ impl XdpLnd {
     #[inline(never)]
     fn announce(&self, lane_index: usize, up: &mut impl Uplink, memory: &Memory) {
         let mut batch = Batch::<FRAMES_MAX>::new();
-        let umem = present(&self.umem);
+        let umem = self.home.umem();
         let mut begins = true;
-        for descriptor in &self.lanes[lane_index].arrived {
+        for descriptor in &self.devices.lanes[lane_index].arrived {
             if std::mem::replace(&mut begins, !descriptor.more) {
                 let head = descriptor.bytes(umem);
                 // How long the packet is does not matter here; its headers are in its first descriptor.
                 if let Ok(located) = packet::locate(&Received { head, length: usize::MAX })
-                    && let Some(port) = index_of(&self.ports, &located).map(|index| &self.ports[index].port)
+                    && let Some(port) =
+                        index_of(&self.nis.ports, &located).map(|index| &self.nis.ports[index].port)
                     && let Some(from) = source_nid(port, head, located.payload_offset)
                 {
                     batch.add_frame(from, &head[located.payload_offset..], located.payload_length);
@@ -148,15 +149,15 @@ impl XdpLnd {
         batch.tell(up, memory);
     }
 
-    /// Shows captures the packet in `self.packet`, which came by a lane.
+    /// Shows captures the packet in `self.scratch.packet`, which came by a lane.
     fn record(&mut self, lane_index: usize) {
-        let interface = (self.lanes[lane_index].interface_index, Link::Ethernet);
-        let umem = present(&self.umem);
-        let pieces = self.packet.parts.iter().map(|descriptor| descriptor.bytes(umem));
+        let interface = (self.devices.lanes[lane_index].interface_index, Link::Ethernet);
+        let umem = self.home.umem();
+        let pieces = self.scratch.packet.parts.iter().map(|descriptor| descriptor.bytes(umem));
         self.tap.record(interface, Direction::Received, pieces);
     }
 
-    /// Handles the packet in `self.packet` and empties it.
+    /// Handles the packet in `self.scratch.packet` and empties it.
     pub(super) fn receive_packet(
         &mut self,
         now: Instant,
@@ -164,13 +165,13 @@ impl XdpLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) {
-        let mut packet = std::mem::take(&mut self.packet);
+        let mut packet = std::mem::take(&mut self.scratch.packet);
         let outcome = match &packet.datagram {
             None => self.take_packet(now, &packet, up, memory),
             Some(copy) => self.take_copy(now, copy, up, memory),
         };
         self.conclude(origin, outcome, &mut packet);
-        self.packet = packet;
+        self.scratch.packet = packet;
     }
 
     /// Counts what has become of a packet, keeps it or hands it over, or lets go of it.
@@ -203,17 +204,17 @@ impl XdpLnd {
         while let Some(replay) = self.xfer.poll_replay() {
             count += 1;
             let (Replay::Again(hold) | Replay::Forget(hold)) = replay;
-            self.early.take(hold, &mut self.packet);
-            if self.packet.is_empty() {
+            self.early.take(hold, &mut self.scratch.packet);
+            if self.scratch.packet.is_empty() {
                 continue;
             }
             if matches!(replay, Replay::Again(_)) {
                 self.receive_packet(now, Origin::Early, up, memory);
             } else {
                 self.counters.frames_forgotten += 1;
-                let mut packet = std::mem::take(&mut self.packet);
+                let mut packet = std::mem::take(&mut self.scratch.packet);
                 self.settle_packet(&mut packet);
-                self.packet = packet;
+                self.scratch.packet = packet;
             }
         }
         count
@@ -230,14 +231,14 @@ impl XdpLnd {
         memory: &mut Memory,
     ) -> Result<Taken, Aside> {
         let not_ours = Aside::Dropped(XdpDrop::NotOurs);
-        let Some(umem) = &self.umem else { return Err(not_ours) };
+        let Some(umem) = &self.home.umem else { return Err(not_ours) };
         let packet = &packet.parts[..];
         let length = packet.iter().map(|descriptor| descriptor.length as usize).sum();
         let head = packet[0].bytes(umem);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
-        let Some(index) = index_of(&self.ports, &located) else { return Err(not_ours) };
-        let RingPort { port, last_sender, .. } = &mut self.ports[index];
+        let Some(index) = index_of(&self.nis.ports, &located) else { return Err(not_ours) };
+        let RingPort { port, last_sender, .. } = &mut self.nis.ports[index];
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
         if received.load(0) != Some(port.mac) {
             return Err(not_ours);
@@ -249,7 +250,7 @@ impl XdpLnd {
         let ingress = Ingress { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
         let owner = self.common.owner(self.shard);
         let bytes = Bytes { header, head, start, length, datagram: &Pieces { umem, packet } };
-        frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, &mut self.further)
+        frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, &mut self.scratch.further)
     }
 }
 

@@ -216,10 +216,10 @@ impl XdpLnd {
         memory: &mut Memory,
     ) -> u32 {
         let is_open = self.is_open();
-        let outcome = self.sockets[index].turn(now, is_open);
+        let outcome = self.nis.sockets[index].turn(now, is_open);
         self.note(outcome);
         for taken in 0..budget {
-            let socket = &mut self.sockets[index];
+            let socket = &mut self.nis.sockets[index];
             if (taken as usize).is_multiple_of(FRAMES_MAX) && up.wants_hints() {
                 socket.announce(up, memory);
             }
@@ -233,18 +233,24 @@ impl XdpLnd {
             }
             let owner = self.common.owner(self.shard);
             let ingress = Ingress { ni, own: &socket.port.nid, from: &from, ends_crc: 0 };
-            let outcome =
-                take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, bytes, &mut self.further);
-            let mut packet = Packet { parts: std::mem::take(&mut self.packet.parts), datagram: None };
+            let outcome = take_bytes(
+                (&mut self.xfer, memory, up),
+                now,
+                ingress,
+                &owner,
+                bytes,
+                &mut self.scratch.further,
+            );
+            let mut packet = Packet { parts: std::mem::take(&mut self.scratch.packet.parts), datagram: None };
             if matches!(outcome, Ok(Taken::Buffer(_)) | Err(Aside::Misdirected(_))) {
-                packet.datagram = self.buffers.pop();
+                packet.datagram = self.home.buffers.pop();
                 if let Some(buffer) = &mut packet.datagram {
                     buffer.fill(ni, from, bytes);
                 }
             }
             socket.endpoint.give_back(received);
             self.conclude(Origin::Device, outcome, &mut packet);
-            self.packet = packet;
+            self.scratch.packet = packet;
             // What was kept may be what comes next.
             if !self.early.is_empty() {
                 self.replay(now, up, memory);
@@ -266,13 +272,20 @@ impl XdpLnd {
         };
         let owner = self.common.owner(self.shard);
         let ingress = Ingress { ni: copy.ni, own: &own, from: &copy.from, ends_crc: 0 };
-        take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, copy.bytes(), &mut self.further)
+        take_bytes(
+            (&mut self.xfer, memory, up),
+            now,
+            ingress,
+            &owner,
+            copy.bytes(),
+            &mut self.scratch.further,
+        )
     }
 
     /// Writes a frame to be sent by a socket, which has room; its bytes.
     #[inline]
     pub(super) fn send_datagram(&mut self, index: usize, outgoing: &Outgoing, memory: &Memory) -> usize {
-        let socket = &mut self.sockets[index];
+        let socket = &mut self.nis.sockets[index];
         let Some(address) = outgoing.destination.ip() else {
             self.counters.frames_let_go += 1;
             return 0;
@@ -296,8 +309,8 @@ impl XdpLnd {
     /// Hands the kernel what was written.
     #[inline]
     pub(super) fn flush_sockets(&mut self) {
-        for index in 0..self.sockets.len() {
-            let outcome = self.sockets[index].endpoint.flush();
+        for index in 0..self.nis.sockets.len() {
+            let outcome = self.nis.sockets[index].endpoint.flush();
             self.note(outcome);
         }
     }
@@ -306,7 +319,7 @@ impl XdpLnd {
     /// down for too long.
     #[inline]
     pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
-        for socket in &mut self.sockets {
+        for socket in &mut self.nis.sockets {
             socket.follow_interface(now, &mut self.xfer);
             while let Some(refusal) = socket.endpoint.poll_refusal() {
                 self.counters.frames_sent -= 1;
@@ -325,8 +338,8 @@ impl XdpLnd {
 
     /// When a socket is tried again, or an interface has been down for too long, if there are messages.
     pub(super) fn socket_timeout(&self) -> Option<Instant> {
-        let retries = self.sockets.iter().filter_map(|socket| socket.retry_at).min();
-        let downs = self.sockets.iter().filter_map(|socket| socket.down_since).min();
+        let retries = self.nis.sockets.iter().filter_map(|socket| socket.retry_at).min();
+        let downs = self.nis.sockets.iter().filter_map(|socket| socket.down_since).min();
         let down = downs.filter(|_| self.xfer.usage().messages != 0).map(|since| since + DOWN_PATIENCE);
         time::earliest([retries, down])
     }

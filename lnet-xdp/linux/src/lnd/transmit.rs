@@ -1,6 +1,5 @@
 //! The sending half of the `xdp` LND.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
@@ -19,7 +18,7 @@ use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
-use super::{CHUNK_BYTES, XdpLnd, present};
+use super::{CHUNK_BYTES, XdpLnd};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
@@ -58,7 +57,7 @@ impl XdpLnd {
         Lent { transmit, more }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
-        if self.socket_of(transmit.ni).is_some() {
+        if self.nis.socket_of(transmit.ni).is_some() {
             // The kernel finds next hops.
             return self.xfer.submit(now, transmit);
         }
@@ -78,8 +77,8 @@ impl XdpLnd {
     /// Hands a message whose next hop is known, or was and will be, to the transfer protocol.
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
-        let given_up = |port: usize| self.lanes[self.ports[port].lane_index].is_given_up();
-        if self.ring_of(transmit.ni).is_none_or(given_up) {
+        let given_up = |port: usize| self.devices.lanes[self.nis.ports[port].lane_index].is_given_up();
+        if self.nis.ring_of(transmit.ni).is_none_or(given_up) {
             self.refuse(transmit, Cause::Device);
             return Ok(());
         }
@@ -108,8 +107,8 @@ impl XdpLnd {
     /// The lane of an NI, if nothing is in the way there.
     #[inline]
     fn clear_lane(&mut self, ni: NiId) -> Option<usize> {
-        let lane_index = self.ports[self.ring_of(ni)?].lane_index;
-        let is_clear = !self.faults.are_set() && !self.lanes[lane_index].refuses() && self.has_room();
+        let lane_index = self.nis.ports[self.nis.ring_of(ni)?].lane_index;
+        let is_clear = !self.faults.are_set() && !self.devices.lanes[lane_index].refuses() && self.has_room();
         is_clear.then_some(lane_index)
     }
 
@@ -122,18 +121,14 @@ impl XdpLnd {
     /// once a turn.
     pub(super) fn follow_neighbours(&mut self, now: Instant) {
         self.refresh_paths();
-        if self.ask_again_at.is_some_and(|at| at <= now) {
-            self.ask_again_at = None;
-            self.retry_unresolved = true;
-        }
-        if std::mem::take(&mut self.retry_unresolved) | std::mem::take(&mut self.unresolved_full) {
+        if self.unresolved.take_retry(now) {
             for _ in 0..self.unresolved.count() {
                 let Some((deadline, transmit)) = self.unresolved.pop() else { break };
                 match self.find_path(now, transmit.ni, &transmit.next_hop) {
                     Hop::Known(_) | Hop::Down => {
                         if self.transfer(now, &transmit).is_err() {
                             self.unresolved.push(deadline, transmit);
-                            self.unresolved_full = true;
+                            self.unresolved.is_full = true;
                         }
                     }
                     Hop::Unknown => self.unresolved.push(deadline, transmit),
@@ -153,9 +148,9 @@ impl XdpLnd {
     fn refresh_paths(&mut self) {
         if self.links_have_changed() {
             // Before anything is looked up.
-            self.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
+            self.nis.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
             self.paths.clear();
-            self.retry_unresolved = true;
+            self.unresolved.retry = true;
             self.follow_mtus();
         }
     }
@@ -163,21 +158,21 @@ impl XdpLnd {
     /// Whether a next hop or an interface has changed since paths were last forgotten.
     #[inline]
     pub(super) fn links_have_changed(&self) -> bool {
-        self.links.iter().any(|link| link.generation != link.neighbours.generation())
+        self.nis.links.iter().any(|link| link.generation != link.neighbours.generation())
     }
 
     /// Tells the transfer protocol how long datagrams may be now.
     pub(super) fn follow_mtus(&mut self) {
         let frame_max_bytes = self.common.frame_max_bytes;
-        for RingPort { port, link_index, .. } in &mut self.ports {
-            let mtu = self.links[*link_index].neighbours.mtu_bytes();
+        for RingPort { port, link_index, .. } in &mut self.nis.ports {
+            let mtu = self.nis.links[*link_index].neighbours.mtu_bytes();
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
                 self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(frame_max_bytes));
             }
         }
-        let frames_bytes = self.ports.iter().map(|open| open.port.frame_max_bytes(frame_max_bytes));
-        self.chunks_max = frames_bytes.max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize);
+        let frames_bytes = self.nis.ports.iter().map(|open| open.port.frame_max_bytes(frame_max_bytes));
+        self.devices.chunks_max = frames_bytes.max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize);
     }
 
     /// The way to a peer, if its next hop is known.
@@ -188,9 +183,9 @@ impl XdpLnd {
     }
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
-        let (Some(index), Some(address)) = (self.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
-        let RingPort { port, link_index, lane_index, down, .. } = &mut self.ports[index];
-        let neighbours = &self.links[*link_index].neighbours;
+        let (Some(index), Some(address)) = (self.nis.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
+        let RingPort { port, link_index, lane_index, down, .. } = &mut self.nis.ports[index];
+        let neighbours = &self.nis.links[*link_index].neighbours;
         let resolution = neighbours.lookup(address);
         let news = Down { since: now, address, is_given_up: false };
         *down = (resolution == INTERFACE_DOWN).then(|| down.unwrap_or(news));
@@ -204,12 +199,12 @@ impl XdpLnd {
             }
             Resolution::Unknown => {
                 if !neighbours.request(address) {
-                    self.ask_again_at = Some(now + ASK_INTERVAL);
+                    self.unresolved.ask_again_at = Some(now + ASK_INTERVAL);
                 }
                 return Hop::Unknown;
             }
         };
-        let lane = &self.lanes[*lane_index];
+        let lane = &self.devices.lanes[*lane_index];
         let lane_port = LANE_PORT_BASE + lane.queue as u16;
         let local = End { mac: port.mac, port: lane_port, nid: port.nid };
         let Some(path) = Path::new(&local, &End { mac, port: port.udp_port, nid: *nid }) else {
@@ -238,7 +233,7 @@ impl XdpLnd {
                 }
             }
             let Some(outgoing) = self.xfer.poll_transmit(now) else { return };
-            match self.socket_of(outgoing.ni) {
+            match self.nis.socket_of(outgoing.ni) {
                 Some(socket) => written_bytes += self.send_datagram(socket, &outgoing, memory),
                 None => self.send(now, &outgoing, memory),
             }
@@ -248,20 +243,20 @@ impl XdpLnd {
     /// Whether there is room for one more frame, whichever it is and wherever it goes.
     #[inline]
     fn has_room(&mut self) -> bool {
-        let chunks = self.chunks_max;
-        let lanes = &mut self.lanes;
-        (self.ports.is_empty() || self.stock.len() >= chunks)
-            && self.ports.iter().all(|RingPort { lane_index, .. }| {
+        let chunks = self.devices.chunks_max;
+        let lanes = &mut self.devices.lanes;
+        (self.nis.ports.is_empty() || self.home.stock.len() >= chunks)
+            && self.nis.ports.iter().all(|RingPort { lane_index, .. }| {
                 let lane = &mut lanes[*lane_index];
                 lane.refuses() || lane.has_room(chunks)
             })
-            && self.sockets.iter_mut().all(|socket| socket.endpoint.has_room())
+            && self.nis.sockets.iter_mut().all(|socket| socket.endpoint.has_room())
     }
 
     /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
     fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
-        let lane_index = self.ring_of(outgoing.ni).map(|index| self.ports[index].lane_index);
-        let lane_index = lane_index.filter(|lane| !self.lanes[*lane].refuses());
+        let lane_index = self.nis.ring_of(outgoing.ni).map(|index| self.nis.ports[index].lane_index);
+        let lane_index = lane_index.filter(|lane| !self.devices.lanes[*lane].refuses());
         let (Some(lane_index), Hop::Known(path)) =
             (lane_index, self.find_path(now, outgoing.ni, &outgoing.destination))
         else {
@@ -279,7 +274,7 @@ impl XdpLnd {
             }
             Fate::Delayed => {
                 self.write(outgoing, path, memory);
-                self.faults.delay(lane_index, &mut self.sending);
+                self.faults.delay(lane_index, &mut self.scratch.sending);
                 return;
             }
         }
@@ -317,11 +312,12 @@ impl XdpLnd {
         }
         let runs = memory.registered(span)?;
         // A buffer may be of rings that are gone.
-        if !runs.are_of(present(&self.umem)) {
+        if !runs.are_of(self.home.umem()) {
             return None;
         }
         let descriptors = 1 + runs.len();
-        let fits = descriptors <= FRAGMENTS_MAX as usize && self.lanes[lane_index].has_room(descriptors);
+        let fits =
+            descriptors <= FRAGMENTS_MAX as usize && self.devices.lanes[lane_index].has_room(descriptors);
         fits.then_some(runs)
     }
 
@@ -337,28 +333,28 @@ impl XdpLnd {
         if let Some(in_place) = &mut self.in_place {
             in_place.note(self.xfer.polled());
         }
-        let (umem, path) = (present(&self.umem), &self.paths[path]);
+        let ((umem, stock), path) = (self.home.umem_and_stock(), &self.paths[path]);
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
-        let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
-        self.sending.push(headers);
+        let headers = write_headers(outgoing, path, (umem, &source), stock);
+        self.scratch.sending.push(headers);
         let Content::Message { payload: Some(span), .. } = &outgoing.content else {
             unreachable!("what lies in place is a payload")
         };
         let payload = || memory.fragments(span).contiguous().unwrap_or_default();
         self.push(lane_index, if self.tap.is_on() { payload() } else { &[] });
-        self.lanes[lane_index].push_registered(runs);
+        self.devices.lanes[lane_index].push_registered(runs);
         self.counters.frames_sent_in_place += 1;
     }
 
     /// Sends what a test fault has kept back for long enough.
     #[inline]
     fn send_overdue(&mut self) {
-        if let Some(lane_index) = self.faults.overdue(&mut self.sending) {
-            if self.lanes[lane_index].has_room(self.sending.len()) {
+        if let Some(lane_index) = self.faults.overdue(&mut self.scratch.sending) {
+            if self.devices.lanes[lane_index].has_room(self.scratch.sending.len()) {
                 self.push(lane_index, &[]);
                 self.counters.frames_overtaken += 1;
             } else {
-                self.stock.extend(self.sending.drain(..).map(|part| part.frame));
+                self.home.stock.extend(self.scratch.sending.drain(..).map(|part| part.frame));
             }
         }
     }
@@ -367,21 +363,22 @@ impl XdpLnd {
     fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
         let path = &self.paths[path];
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
-        write_frame(outgoing, path, (present(&self.umem), &source), &mut self.stock, &mut self.sending);
+        let (umem, stock) = self.home.umem_and_stock();
+        write_frame(outgoing, path, (umem, &source), stock, &mut self.scratch.sending);
     }
 
     /// Pushes the frame that was written on a lane with room for it. Captures see `in_place` behind it.
     #[inline]
     fn push(&mut self, lane_index: usize, in_place: &[u8]) {
-        let lane = &mut self.lanes[lane_index];
+        let lane = &mut self.devices.lanes[lane_index];
         if self.tap.is_on() {
-            let umem = present(&self.umem);
-            let pieces = self.sending.iter().map(|part| part.bytes(umem));
+            let umem = self.home.umem();
+            let pieces = self.scratch.sending.iter().map(|part| part.bytes(umem));
             let pieces = pieces.chain(std::iter::once(in_place));
             self.tap.record((lane.interface_index, Link::Ethernet), Direction::Sent, pieces);
         }
-        lane.borrow(self.sending.len());
-        for part in self.sending.drain(..) {
+        lane.borrow(self.scratch.sending.len());
+        for part in self.scratch.sending.drain(..) {
             lane.push(part);
         }
         self.counters.frames_sent += 1;
@@ -390,43 +387,35 @@ impl XdpLnd {
     /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only
     /// when they are wanted: to be able to go on.
     pub(super) fn flush_devices(&mut self) {
-        let short = self.stock.len() < self.transmit_reserve / 2;
-        for lane in &mut self.lanes {
-            if lane.flush()
-                && (short || lane.is_unflushed())
-                && let Some(owner) = lane.owner
-            {
-                self.exchange.wake(owner);
-            }
-        }
+        self.devices.flush(&self.home, &mut self.exchange);
         self.flush_sockets();
     }
 
     /// Tries devices again that refuse to send; ends the messages of one that has refused for too long, or of
     /// an interface that has been down for so long.
     pub(super) fn follow_devices(&mut self, now: Instant, up: &mut impl Uplink) {
-        for lane_index in 0..self.lanes.len() {
-            match self.lanes[lane_index].follow_refusal(now) {
+        for lane_index in 0..self.devices.lanes.len() {
+            match self.devices.lanes[lane_index].follow_refusal(now) {
                 Followed::Same => continue,
                 Followed::Recovered => {
-                    if let Some(owner) = self.lanes[lane_index].owner {
+                    if let Some(owner) = self.devices.lanes[lane_index].owner {
                         self.exchange.wake(owner);
                     }
                     continue;
                 }
                 Followed::GivenUp => {}
             }
-            for RingPort { port, lane_index: its_lane, .. } in &self.ports {
+            for RingPort { port, lane_index: its_lane, .. } in &self.nis.ports {
                 if *its_lane == lane_index {
                     self.xfer.fail_interface(now, port.ni, Cause::Device, up);
                 }
             }
         }
-        for RingPort { port, link_index, down, .. } in &mut self.ports {
+        for RingPort { port, link_index, down, .. } in &mut self.nis.ports {
             let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
             let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
             // The interface may be up again with nothing sent since.
-            *is_given_up = self.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
+            *is_given_up = self.nis.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
             if *is_given_up {
                 self.xfer.fail_interface(now, port.ni, Cause::Device, up);
             } else {
@@ -437,34 +426,7 @@ impl XdpLnd {
 
     /// When an interface has been down for too long.
     pub(super) fn down_until(&self) -> Option<Instant> {
-        let downs = self.ports.iter().filter_map(|open| open.down).filter(|down| !down.is_given_up);
+        let downs = self.nis.ports.iter().filter_map(|open| open.down).filter(|down| !down.is_given_up);
         downs.map(|down| down.since + DOWN_PATIENCE).min()
-    }
-
-    /// Takes frames whose sending is complete from the owned queues.
-    #[inline]
-    pub(super) fn take_completions(&mut self, budget: u32) -> u32 {
-        let mut count = 0;
-        let own = self.first_chunk..self.first_chunk + self.common.frames_per_shard;
-        for queue in &mut self.owned {
-            let mut borrowed = 0;
-            let (stock, exchange) = (&mut self.stock, &mut self.exchange);
-            let registered = queue.completion.registered();
-            count += queue.completion.drain(budget, |frame| {
-                if own.contains(&frame.chunk_index()) {
-                    stock.push_back(frame);
-                } else {
-                    borrowed += 1;
-                    exchange.send_home((frame.chunk_index() / self.common.frames_per_shard) as usize, frame);
-                }
-            });
-            let registered = (queue.completion.registered() - registered) as u32;
-            count += registered;
-            borrowed += registered;
-            if borrowed != 0 {
-                queue.borrowed.fetch_sub(borrowed, Ordering::Release);
-            }
-        }
-        count
     }
 }

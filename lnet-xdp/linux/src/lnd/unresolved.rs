@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lnet_core::lnd::Transmit;
-use lnet_core::time::Instant;
+use lnet_core::time::{self, Instant};
 use lnet_wire::header::Body;
 
 /// Messages in the order in which their time is up. Allocates all that it will ever use.
@@ -14,11 +14,24 @@ pub(super) struct Unresolved {
     /// How many of those there may be: they hold credits, and a sender of requests under made-up addresses
     /// could otherwise have all of them.
     responses_max: u32,
+    /// Whether a next hop has changed since these messages were tried.
+    pub(super) retry: bool,
+    /// Whether one of them knows its next hop and the transfer protocol had no room for it.
+    pub(super) is_full: bool,
+    /// When to ask again for next hops, because the question found no room.
+    pub(super) ask_again_at: Option<Instant>,
 }
 
 impl Unresolved {
     pub(super) fn new(messages: u32) -> Self {
-        Self { messages: VecDeque::with_capacity(messages as usize), responses: 0, responses_max: 0 }
+        Self {
+            messages: VecDeque::with_capacity(messages as usize),
+            responses: 0,
+            responses_max: 0,
+            retry: false,
+            is_full: false,
+            ask_again_at: None,
+        }
     }
 
     pub(super) fn set_responses_max(&mut self, responses_max: u32) {
@@ -47,6 +60,17 @@ impl Unresolved {
         let (deadline, transmit) = self.messages.pop_front()?;
         self.responses -= u32::from(is_response(&transmit));
         Some((deadline, transmit))
+    }
+
+    /// Whether they are to be tried again now; that is said once.
+    pub(super) fn take_retry(&mut self, now: Instant) -> bool {
+        let asks_again = self.ask_again_at.take_if(|at| *at <= now).is_some();
+        asks_again | std::mem::take(&mut self.retry) | std::mem::take(&mut self.is_full)
+    }
+
+    /// When something is to be done about them at the latest.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        time::earliest([self.deadline(), self.ask_again_at])
     }
 
     /// When the first one's time is up.

@@ -274,20 +274,20 @@ fn fill_rings_are_topped_up_in_batches_and_never_run_dry() {
         assert!(b.deliver(0, 0, &packet), "round {round}: the kernel has no frame left");
         b.shards[0].drive(wire.now);
         let lnd = &b.shards[0].lnd;
-        let spare = lnd.stock.len() - b.plan.rings.tx as usize;
+        let spare = lnd.home.stock.len() - b.plan.rings.tx as usize;
         // What is kept for packets that wait is spare as well.
         assert!(spare <= 16 + 36, "round {round}: {spare} frames wait for a quarter of 64 to be missing");
         wire.run();
     }
     // Emptied at a blow while no frame is at home, then in an idle turn.
     let [a, b] = &mut wire.nodes;
-    let kept = std::mem::take(&mut b.shards[0].lnd.stock);
+    let kept = std::mem::take(&mut b.shards[0].lnd.home.stock);
     let put = a.put(0, &b.plan, 9, 64);
     a.shards[0].submit_at(wire.now, put).unwrap();
     let packet = a.take_sent(0).remove(0);
     while b.deliver(0, 0, &packet) {}
-    assert!(b.shards[0].lnd.lanes[0].receive(1) != 0);
-    b.shards[0].lnd.stock.extend(kept);
+    assert!(b.shards[0].lnd.devices.lanes[0].receive(1) != 0);
+    b.shards[0].lnd.home.stock.extend(kept);
     b.settle_at(wire.now);
     assert!(b.deliver(0, 0, &packet));
     wire.run();

@@ -552,10 +552,11 @@ impl Node {
         let known = self.shards.iter().map(at_home).sum::<usize>();
         assert_eq!(known, census.user as usize, "frames that nobody has: {census:?}");
         for shard in &self.shards {
-            let own = shard.lnd.first_chunk..shard.lnd.first_chunk + shard.lnd.common.frames_per_shard;
-            assert!(shard.lnd.stock.iter().all(|frame| own.contains(&frame.chunk_index())));
+            let own =
+                shard.lnd.home.first_chunk..shard.lnd.home.first_chunk + shard.lnd.common.frames_per_shard;
+            assert!(shard.lnd.home.stock.iter().all(|frame| own.contains(&frame.chunk_index())));
             assert!(!shard.memory.is_in_flight(&span(BUFFER_BYTES as u32)), "registered memory is in flight");
-            assert!(shard.lnd.owned.iter().all(|queue| queue.borrowed.load(Ordering::Relaxed) == 0));
+            assert!(shard.lnd.devices.owned.iter().all(|queue| queue.borrowed.load(Ordering::Relaxed) == 0));
         }
     }
 }

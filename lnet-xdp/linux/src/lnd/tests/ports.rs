@@ -16,7 +16,9 @@ fn give_up_and_take_back(node: &mut Node, now: lnet_core::time::Instant) {
         let XdpPort::Rings { frames: Some(_), rings: Some(_), .. } = &part else {
             panic!("frames and rings go with the last NI")
         };
-        assert!(shard.lnd.is_empty() && shard.lnd.lanes.is_empty() && shard.lnd.stock.is_empty());
+        assert!(
+            shard.lnd.is_empty() && shard.lnd.devices.lanes.is_empty() && shard.lnd.home.stock.is_empty()
+        );
         parts.push(part);
     }
     for (shard, part) in node.shards.iter_mut().zip(parts) {
@@ -75,12 +77,12 @@ fn frames_of_closed_queues_find_their_way_home() {
     let mut node = Node::new(plan);
     let mut frames = Vec::new();
     for shard in &mut node.shards {
-        frames.extend((0..5).filter_map(|_| shard.lnd.stock.pop_back()));
+        frames.extend((0..5).filter_map(|_| shard.lnd.home.stock.pop_back()));
     }
-    let homes = [0, 1].map(|shard| node.shards[shard].lnd.stock.len());
+    let homes = [0, 1].map(|shard| node.shards[shard].lnd.home.stock.len());
     node.return_rings.send(frames);
     assert!(node.shards.iter_mut().all(|shard| shard.lnd.has_work()), "both hear of it");
     node.settle();
-    assert_eq!([0, 1].map(|shard| node.shards[shard].lnd.stock.len()), homes.map(|home| home + 5));
+    assert_eq!([0, 1].map(|shard| node.shards[shard].lnd.home.stock.len()), homes.map(|home| home + 5));
     node.assert_frames_conserved();
 }

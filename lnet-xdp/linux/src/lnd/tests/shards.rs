@@ -48,14 +48,14 @@ fn a_misdirected_packet_is_handed_over_and_its_frames_come_home() {
     let (mut wire, match_bits, packet) = packet_for(1);
     let now = wire.now;
     let [a, b] = &mut wire.nodes;
-    let home = b.shards[0].lnd.stock.len();
+    let home = b.shards[0].lnd.home.stock.len();
     let received = b.shards[1].lnd.counters().frames_received;
     // On queue 0, which shard 0 owns, to shard 0, whose it is not. It takes two descriptors.
     assert!(b.deliver(0, 0, &packet));
     b.shards[0].drive(now);
     assert!(b.shards[0].up.arrived.is_empty());
     assert_eq!(b.shards[0].lnd.counters().frames_misdirected, 1);
-    assert_eq!(b.shards[0].lnd.stock.len(), home, "the frames are with the other shard");
+    assert_eq!(b.shards[0].lnd.home.stock.len(), home, "the frames are with the other shard");
     assert!(b.shards[1].lnd.has_work());
     b.shards[1].drive(now);
     assert_eq!(b.shards[1].up.arrived, [(match_bits, 5000)]);
@@ -63,7 +63,7 @@ fn a_misdirected_packet_is_handed_over_and_its_frames_come_home() {
     assert_eq!(b.shards[1].lnd.counters().frames_received, received, "counted where it arrived");
     assert!(b.shards[0].lnd.has_work());
     b.shards[0].drive(now);
-    assert_eq!(b.shards[0].lnd.stock.len(), home + 2, "and now they are home");
+    assert_eq!(b.shards[0].lnd.home.stock.len(), home + 2, "and now they are home");
     wire.run();
     wire.assert_frames_conserved();
 }

@@ -353,15 +353,15 @@ fn a_path_that_is_too_narrow_makes_frames_shorter() {
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
-    let endpoint = &mut pair.near.shards[0].lnd.sockets[0].endpoint;
+    let endpoint = &mut pair.near.shards[0].lnd.nis.sockets[0].endpoint;
     let mtu_bytes = endpoint.socket().path_mtu_bytes(to).unwrap() as usize;
     assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
     // As if the interface had been wider.
     let Shard { lnd, .. } = &mut pair.near.shards[0];
-    lnd.sockets[0].port.mtu_bytes = mtu_bytes + 1;
+    lnd.nis.sockets[0].port.mtu_bytes = mtu_bytes + 1;
     let refusal = lnet_io::uring::udp::Refusal { to, errno: rustix::io::Errno::MSGSIZE };
-    lnd.sockets[0].shorten(&refusal, &mut lnd.xfer);
-    assert_eq!(lnd.sockets[0].port.mtu_bytes, mtu_bytes);
+    lnd.nis.sockets[0].shorten(&refusal, &mut lnd.xfer);
+    assert_eq!(lnd.nis.sockets[0].port.mtu_bytes, mtu_bytes);
     pair.put(0, 0, 50_000);
     pair.run_until_sent(2);
 }

@@ -1,0 +1,111 @@
+//! The lanes of a shard and the queues that it owns, with what it keeps for sending.
+//!
+//! Invariant: fill rings take no frame that is kept for sending.
+
+use std::sync::atomic::Ordering;
+
+use lnet_core::time::Instant;
+
+use super::exchange::Exchange;
+use super::home::Home;
+use super::lane::{Lane, OwnedQueue};
+
+/// What a shard sends and receives by, of all interfaces with rings.
+pub(super) struct Devices {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) owned: Vec<OwnedQueue>,
+    /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
+    pub(super) refill_count: u32,
+    /// Frames that are kept for sending.
+    transmit_reserve: usize,
+    /// Chunks of the longest frame.
+    pub(super) chunks_max: usize,
+}
+
+impl Devices {
+    pub(super) const fn new() -> Self {
+        Self { lanes: Vec::new(), owned: Vec::new(), refill_count: 1, transmit_reserve: 0, chunks_max: 1 }
+    }
+
+    /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries.
+    pub(super) fn follow_rings(&mut self, interfaces: usize, tx: u32) {
+        self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
+        // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
+        // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
+        // dry as soon as many are there.
+        self.transmit_reserve = tx as usize * interfaces / 2;
+    }
+
+    /// Whether frames to send are missed.
+    pub(super) fn is_short(&self, home: &Home) -> bool {
+        home.stock.len() < self.transmit_reserve / 2
+    }
+
+    /// When the first device that refuses to send is to be tried again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(Lane::retry_at).min()
+    }
+
+    /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only
+    /// when they are wanted: to be able to go on.
+    pub(super) fn flush(&mut self, home: &Home, exchange: &mut Exchange) {
+        let short = self.is_short(home);
+        for lane in &mut self.lanes {
+            if lane.flush()
+                && (short || lane.is_unflushed())
+                && let Some(owner) = lane.owner
+            {
+                exchange.wake(owner);
+            }
+        }
+    }
+
+    /// Takes frames whose sending is complete from the owned queues.
+    #[inline]
+    pub(super) fn take_completions(&mut self, home: &mut Home, exchange: &mut Exchange, budget: u32) -> u32 {
+        let mut count = 0;
+        for queue in &mut self.owned {
+            let mut borrowed = 0;
+            let registered = queue.completion.registered();
+            count += queue.completion.drain(budget, |frame| {
+                borrowed += u32::from(!home.take_sent(frame, exchange));
+            });
+            let registered = (queue.completion.registered() - registered) as u32;
+            count += registered;
+            borrowed += registered;
+            if borrowed != 0 {
+                queue.borrowed.fetch_sub(borrowed, Ordering::Release);
+            }
+        }
+        count
+    }
+
+    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at
+    /// a time: in a busy turn only once so many are waiting, in an idle one where so many are missing.
+    #[inline]
+    pub(super) fn refill(&mut self, home: &mut Home, idle: bool) {
+        let spare = home.stock.len().saturating_sub(self.transmit_reserve);
+        if spare != 0 && (idle || spare >= self.refill_count as usize) {
+            self.fill_rings(home);
+        }
+    }
+
+    fn fill_rings(&mut self, home: &mut Home) {
+        for queue in &mut self.owned {
+            let spare = home.stock.len().saturating_sub(self.transmit_reserve);
+            let room = queue.fill.free_slots();
+            if spare == 0 || room < queue.refill_count() {
+                continue;
+            }
+            home.moving.extend(home.stock.drain(..spare.min(room as usize)));
+            queue.fill.fill(&mut home.moving);
+            home.stock.extend(home.moving.drain(..));
+            if queue.fill.needs_wakeup()
+                && let Some(device) = &queue.device
+                && let Err(error) = device.wake_fill()
+            {
+                tracing::warn!(%error, "the driver was not told of free frames");
+            }
+        }
+    }
+}
