@@ -199,12 +199,12 @@ impl LndDefaults {
 
     /// What is asked of the net of an NI, with what the node says of it.
     pub fn complete(&self, asked: NetOptions, nid: Nid, is_tcp: bool) -> NetOptions {
-        let new_net = match nid.net().net_type() {
-            _ if is_tcp => self.tcp.net,
-            NetType::XDP => lnet_xdp_proto::NET_TUNABLES,
-            _ => NetTunables::LNET,
+        // Nodes of one process, and those of xdp on a tcp net, are as others on a net of that type.
+        let (new_net, facts) = match nid.net().net_type() {
+            _ if is_tcp => (self.tcp.net, LndFacts::KERNEL),
+            NetType::XDP => (lnet_xdp_proto::NET_TUNABLES, lnet_xdp_proto::FACTS),
+            _ => (NetTunables::LNET, LndFacts::KERNEL),
         };
-        let facts = if is_tcp { LndFacts::KERNEL } else { lnet_xdp_proto::FACTS };
         NetOptions { new_net, lnd_timeout: self.timeout(is_tcp), facts, ..asked }
     }
 }
