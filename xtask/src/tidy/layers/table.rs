@@ -207,7 +207,12 @@ const CRATES: &[Crate] = &[
         ],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Some(&[("lnd", &[]), ("runtime", &["lnd"]), ("node", &["lnd", "runtime"])]),
+        modules: Modules::Every(&[
+            ("lnd", &[]),
+            ("runtime", &["lnd"]),
+            ("node", &["lnd", "runtime"]),
+            ("api", &["lnd", "node", "runtime"]),
+        ]),
     },
     Crate {
         name: "lnet-ebpf",
