@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use lnet_core::handle::{BufferRef, Cookie, ShardId};
-use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::frame::{
     CRC_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES, RECORD_CRC_OFFSET,
@@ -187,7 +187,9 @@ impl Peer {
         }
         while xfer.poll_replay().is_some() {}
         while let (Some(&(next_hop, header)), Some(&tx)) = (taken.ready.last(), taken.free.last())
-            && xfer.submit(now, &Transmit { tx, ni: NI, next_hop, header, payload: None }).is_ok()
+            && xfer
+                .submit(now, &Transmit { tx, ni: NI, next_hop, peer: PeerSlot(0), header, payload: None })
+                .is_ok()
         {
             taken.ready.pop();
             taken.free.pop();

@@ -66,6 +66,11 @@ impl LndFacts {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TxId(pub u32);
 
+/// A peer NI, as a shard that remembers it names it. Another one has its name once the shard has forgotten
+/// it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PeerSlot(pub u32);
+
 /// A message on its way in, as its LND names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RxId(pub u32);
@@ -92,6 +97,9 @@ pub struct Transmit {
     pub ni: NiId,
     /// The peer NI to send it to: where the header says that it goes, or a router on the way there.
     pub next_hop: Nid,
+    /// What the shard calls the next hop. An LND that has looked something up by the NID finds it again by
+    /// this number, if it makes sure that the NID is the same.
+    pub peer: PeerSlot,
     /// The header; its payload length is that of `payload`.
     pub header: Header,
     /// Where the payload is; `None` for a message without any.

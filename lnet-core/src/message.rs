@@ -116,10 +116,9 @@ impl Purpose {
 
 /// What is known of a message.
 pub(crate) struct MessageState {
-    /// What its LND is told. [`Messages::insert`] gives it its name.
+    /// What its LND is told. [`Messages::insert`] gives it its name. The record holds a reference on the slot
+    /// of its peer.
     pub(crate) transmit: Transmit,
-    /// Slot of the peer, on which the record holds a reference.
-    pub(crate) peer: u32,
     pub(crate) purpose: Purpose,
     /// How often it was sent anew.
     pub(crate) resends: u32,
@@ -140,10 +139,9 @@ pub(crate) struct MessageState {
 
 impl MessageState {
     #[inline]
-    pub(crate) const fn new(purpose: Purpose, peer: u32, transmit: Transmit, deadline: Instant) -> Self {
+    pub(crate) const fn new(purpose: Purpose, transmit: Transmit, deadline: Instant) -> Self {
         Self {
             transmit,
-            peer,
             is_bound: !matches!(purpose.budget(), Budget::Request),
             purpose,
             resends: 0,
@@ -155,6 +153,11 @@ impl MessageState {
             waiting: Link::UNLINKED,
             timer: Link::UNLINKED,
         }
+    }
+
+    /// The slot of its peer.
+    pub(crate) const fn peer(&self) -> u32 {
+        self.transmit.peer.0
     }
 
     /// Whether it answers something.

@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::Shard;
 use crate::collections::NONE;
 use crate::handle::BufferHandle;
-use crate::lnd::{NiId, Span, Status, Transmit, TxId};
+use crate::lnd::{NiId, PeerSlot, Span, Status, Transmit, TxId};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -78,8 +78,9 @@ impl Shard {
         let length_bytes = header.payload_length;
         let payload =
             (length_bytes > 0).then_some(Span { buffer: buffer.into(), offset_bytes, length_bytes });
-        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
-        self.launch(now, MessageState::new(Purpose::Forward { buffer }, peer, transmit, deadline));
+        let peer = PeerSlot(peer);
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
+        self.launch(now, MessageState::new(Purpose::Forward { buffer }, transmit, deadline));
         self.wake();
         Ok(())
     }

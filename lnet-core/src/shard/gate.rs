@@ -119,7 +119,7 @@ impl Shard {
         let mut gated = self.gated.take();
         while let Some(message) = gated.pop(&mut self.messages) {
             let record = self.messages.record(&message);
-            let (release, peer) = (record.release, record.peer);
+            let (release, peer) = (record.release, record.peer());
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
             // Its peer may have lost the NID just now. What was given a NID that was lost before means
             // another node.
@@ -165,10 +165,12 @@ impl Shard {
             return self.end(message, Status::NeverSent(cause));
         }
         let choice = self.select(now, &target, is_bound.then_some(&source), false);
-        let moved = choice.and_then(|choice| {
+        let moved = choice.and_then(|(choice, turn)| {
             // The NID may have become one of this node's own.
             let ni = self.topology.loopback_to(&target).unwrap_or(choice.ni);
-            Some((ni, self.move_to_peer(&message, &Choice { ni, ..choice })?))
+            let former = self.move_to_peer(&message, &Choice { ni, ..choice })?;
+            self.take_turn(turn, choice.ni, self.messages.record(&message).peer());
+            Some((ni, former))
         });
         let Some((to, former)) = moved else {
             return self.end(message, Status::NeverSent(Cause::Unreachable));

@@ -8,7 +8,7 @@ use super::report::Ended;
 use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::handle::MdHandle;
-use crate::lnd::{Cause, NiId, PING_PORTAL, Span, Status, Transmit, TxId};
+use crate::lnd::{Cause, NiId, PING_PORTAL, PeerSlot, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, MemoryDesc, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
@@ -290,7 +290,7 @@ impl Shard {
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
         let chosen = self.select(now, target, request.self_nid.as_ref(), finds_out(&body));
-        let Some(Choice { ni, next_hop, destination }) = chosen else {
+        let Some((Choice { ni, next_hop, destination }, turn)) = chosen else {
             self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);
             self.complete(Ended::Sent(slot, &header), status);
@@ -304,12 +304,14 @@ impl Shard {
         let from = self.topology.known_ni(ni);
         (header.source.nid, header.destination.nid) = (from.nid, destination);
         let deadline = now + from.message_timeout;
+        let from_ni = ni;
         let ni = self.loops_by(ni, target, &body);
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Request);
             return Err(SubmitError::PeersFull);
         };
+        self.take_turn(turn, from_ni, peer);
         let is_gated = self.look_at_peer(peer, target, &body);
         self.begin(now, slot, request, if is_gated { &Nid::ANY } else { &next_hop });
         let payload = (payload_length > 0).then_some(Span {
@@ -317,8 +319,9 @@ impl Shard {
             offset_bytes: part.offset_bytes.into(),
             length_bytes: payload_length,
         });
-        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
-        let mut record = MessageState::new(Purpose::Request { md: slot }, peer, transmit, deadline);
+        let peer = PeerSlot(peer);
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
+        let mut record = MessageState::new(Purpose::Request { md: slot }, transmit, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
         if is_gated {

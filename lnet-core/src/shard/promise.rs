@@ -9,7 +9,7 @@ use super::Shard;
 use super::report::Ended;
 use super::target::Inbound;
 use crate::collections::NONE;
-use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
+use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
 use crate::md::{Ending, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::stats::DropReason;
@@ -127,7 +127,8 @@ impl Shard {
         };
         let deadline = now + local.message_timeout;
         let next_hop = self.peers.get_mut(promise.peer).nid;
-        let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
-        self.launch(now, MessageState::new(purpose, promise.peer, transmit, deadline));
+        let (ni, peer) = (promise.ni, PeerSlot(promise.peer));
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
+        self.launch(now, MessageState::new(purpose, transmit, deadline));
     }
 }

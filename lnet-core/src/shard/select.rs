@@ -54,6 +54,13 @@ impl Choice {
     }
 }
 
+/// Whether a path was chosen among several, so that its turn is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    None,
+    Taken,
+}
+
 /// A choice and how it came about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
@@ -71,7 +78,8 @@ pub struct Explanation {
 impl Shard {
     /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To
     /// `0@lo` everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a
-    /// peer, by whichever NI. `None` when no such interface serves on a net of the destination's.
+    /// peer, by whichever NI. `None` when no such interface serves on a net of the destination's. The caller
+    /// says whose slot the peer NI has ([`Shard::take_turn`]).
     #[inline]
     pub(super) fn select(
         &mut self,
@@ -79,17 +87,17 @@ impl Shard {
         destination: &Nid,
         self_nid: Option<&Nid>,
         is_ping: bool,
-    ) -> Option<Choice> {
+    ) -> Option<(Choice, Turn)> {
         if self_nid.is_none() && self.topology.has_choice() {
             if self.topology.loopback_to(destination).is_none() {
                 return self.select_of_several(now, destination, is_ping);
             }
             // A ping of an own NID tries that NI: no other one's LND may reach it.
-            if is_ping && let own @ Some(_) = self.select_given(now, destination, Some(destination)) {
-                return own;
+            if is_ping && let Some(own) = self.select_given(now, destination, Some(destination)) {
+                return Some((own, Turn::None));
             }
         }
-        self.select_given(now, destination, self_nid)
+        Some((self.select_given(now, destination, self_nid)?, Turn::None))
     }
 
     /// The path of a request for which nothing is to be chosen.
@@ -119,22 +127,18 @@ impl Shard {
     }
 
     #[cold]
-    fn select_of_several(&mut self, now: Instant, destination: &Nid, is_ping: bool) -> Option<Choice> {
-        let choice = self.choose(now, destination, is_ping, &mut Deaf)?;
-        self.note_use(&choice);
-        Some(choice)
+    fn select_of_several(&self, now: Instant, destination: &Nid, is_ping: bool) -> Option<(Choice, Turn)> {
+        Some((self.choose(now, destination, is_ping, &mut Deaf)?, Turn::Taken))
     }
 
-    /// Notes that a path is used: others have their turn before it.
-    fn note_use(&mut self, choice: &Choice) {
-        self.sequence += 1;
-        let sequence = self.sequence;
-        self.interface(choice.ni).sequence = sequence;
-        let share = self.interface(choice.ni).peer_share;
-        // One that was never used has a slot from now on, or its next turn would come at once.
-        if let Some(slot) = self.peers.acquire(&choice.next_hop, share) {
-            self.peers.get_mut(slot).sequence = sequence;
-            self.peers.release(slot);
+    /// Notes that a path is used, from an NI to the peer NI in a slot: others have their turn before it.
+    #[inline]
+    pub(super) fn take_turn(&mut self, turn: Turn, ni: NiId, peer: u32) {
+        if turn == Turn::Taken {
+            self.sequence += 1;
+            let sequence = self.sequence;
+            self.interface(ni).sequence = sequence;
+            self.peers.get_mut(peer).sequence = sequence;
         }
     }
 

@@ -15,7 +15,7 @@ use super::report::Ended;
 use super::{Choice, Shard};
 use crate::fault::Faults;
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, Full, Lent, NiId, PathReport, Status, Transmit, TxId};
+use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::Ending;
 use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
@@ -51,7 +51,8 @@ impl Shard {
                 self.interfaces[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
             {
                 let status = Status::NeverSent(Cause::CreditTimeout);
-                let &MessageState { stage, peer, .. } = self.messages.record(&expired);
+                let record = self.messages.record(&expired);
+                let (stage, peer) = (record.stage, record.peer());
                 match stage {
                     Stage::Queued => {
                         let credits = &mut self.peers.get_mut(peer).credits;
@@ -112,7 +113,7 @@ impl Shard {
     /// Counts a new message in.
     #[inline(always)]
     pub(super) fn enlist(&mut self, record: MessageState) -> Message<Queued> {
-        let (ni, peer) = (record.transmit.ni, record.peer);
+        let (ni, peer) = (record.transmit.ni, record.peer());
         self.interface(ni).outgoing_count += 1;
         let payload_bytes = record.transmit.header.payload_length;
         let message = self.messages.insert(record);
@@ -186,7 +187,12 @@ impl Shard {
             let Err(message) = self.resend(now, message) else { continue };
             self.count_end(now, &message);
             let record = self.messages.record(&message);
-            let MessageState { transmit: Transmit { ni, header, .. }, status, peer, purpose, .. } = *record;
+            let MessageState {
+                transmit: Transmit { ni, header, peer: PeerSlot(peer), .. },
+                status,
+                purpose,
+                ..
+            } = *record;
             let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
@@ -278,7 +284,7 @@ impl Shard {
         let record = self.messages.record_mut(message);
         let bytes = queued_bytes(record.transmit.header.payload_length);
         let responses = u32::from(record.is_response());
-        let former = core::mem::replace(&mut record.peer, peer);
+        let PeerSlot(former) = core::mem::replace(&mut record.transmit.peer, PeerSlot(peer));
         let next_hop = core::mem::replace(&mut record.transmit.next_hop, to.next_hop);
         record.transmit.header.destination.nid = to.destination;
         let left = self.peers.get_mut(former);
@@ -300,7 +306,7 @@ impl Shard {
     /// A message takes a credit of its peer, and then one of its interface, or waits for it.
     #[inline(always)]
     pub(super) fn take_peer_credit(&mut self, now: Instant, message: Message<Queued>) {
-        let &MessageState { transmit: Transmit { ni, .. }, peer, .. } = self.messages.record(&message);
+        let Transmit { ni, peer: PeerSlot(peer), .. } = self.messages.record(&message).transmit;
         if self.peers.get_mut(peer).credits.try_take() {
             let message = self.messages.peer_credited(message);
             self.take_interface_credit(now, ni, message);
@@ -339,7 +345,7 @@ impl Shard {
         let MessageState {
             transmit: Transmit { ni, header, .. }, status, ref purpose, started, resends, ..
         } = *record;
-        let (peer, bytes) = (self.peers.get_mut(record.peer), header.payload_length);
+        let (peer, bytes) = (self.peers.get_mut(record.peer()), header.payload_length);
         peer.queued_bytes -= queued_bytes(bytes);
         let of_both = [&mut self.interfaces[usize::from(ni.0)].counters, &mut peer.counters];
         if resends > 0 {
@@ -349,7 +355,7 @@ impl Shard {
             self.counters.count_failure(status);
             if let Some(health) = status.health() {
                 of_both.into_iter().for_each(|counters| counters.failed.add(health));
-                let nid = self.peers.get_mut(record.peer).nid;
+                let nid = self.peers.get_mut(record.peer()).nid;
                 self.note_failure(ni, &header, &nid, health);
             }
             return;

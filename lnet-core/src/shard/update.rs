@@ -199,7 +199,7 @@ impl Shard {
             if record.stage != Stage::Queued {
                 continue;
             }
-            let (next_hop, former) = (record.transmit.next_hop, record.peer);
+            let (next_hop, former) = (record.transmit.next_hop, record.peer());
             let path = self.next_path(now, record);
             if let Some(path) = path.filter(|path| path.next_hop == next_hop) {
                 self.readdress(path.ni, &expired);

@@ -31,7 +31,14 @@ fn a_put_is_sent_whole_and_reported() {
     let payload = Some(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 100 });
     assert_eq!(
         transmit,
-        Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload }
+        Transmit {
+            tx: transmit.tx,
+            ni: NI,
+            next_hop: header.destination.nid,
+            peer: transmit.peer,
+            header,
+            payload
+        }
     );
     assert!(node.transmit().is_none());
     assert!(node.events().is_empty(), "nothing is reported before the LND has finished");

@@ -186,6 +186,7 @@ fn what_failed_goes_by_the_path_that_is_left() {
         node.shard.path_health(NOW, &path, PathReport::Silent);
     }
     let mut under_way = std::collections::VecDeque::new();
+    let mut slots = std::collections::BTreeMap::new();
     for message in 0..24_u64 {
         // None is avoided any more, and what is under way by the rail that works has others preferred.
         let now = NOW + Duration::from_secs(2 * (1 + message));
@@ -201,6 +202,8 @@ fn what_failed_goes_by_the_path_that_is_left() {
                 (1..3).filter_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
             let Some(sent) = leaving.next() else { panic!("message {message} has tried {tried:?}") };
             tried.push(Path { ni: sent.ni, peer: sent.next_hop });
+            // The slot goes with the NID, also of what is sent again to another one.
+            assert_eq!(slots.entry(sent.next_hop).or_insert(sent.peer), &sent.peer);
             match tried.last() == Some(&works) {
                 true => under_way.push_back(sent.tx),
                 false => node.shard.sent(now, sent.tx, Status::NeverSent(Cause::Unreachable)),

@@ -50,7 +50,14 @@ fn an_ack_goes_back_after_the_event() {
     let header = Header { destination: host(2), source: host(1), payload_length: 0, body };
     assert_eq!(
         transmit,
-        Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload: None }
+        Transmit {
+            tx: transmit.tx,
+            ni: NI,
+            next_hop: header.destination.nid,
+            peer: transmit.peer,
+            header,
+            payload: None
+        }
     );
     assert_eq!(node.shard.interface_credits(NI), Some(7), "responses take credits too");
     node.shard.sent(NOW, transmit.tx, Status::Ok);
@@ -179,7 +186,14 @@ fn a_get_is_answered_and_reported_when_the_reply_is_out() {
         let payload = Some(Span { buffer: md.into(), offset_bytes, length_bytes: 30 });
         assert_eq!(
             transmit,
-            Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload }
+            Transmit {
+                tx: transmit.tx,
+                ni: NI,
+                next_hop: header.destination.nid,
+                peer: transmit.peer,
+                header,
+                payload
+            }
         );
         node.shard.sent(NOW, transmit.tx, Status::Ok);
         let manipulated_bytes = 30;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_core::handle::{BufferRef, Cookie, Kind};
-use lnet_core::lnd::{Cause, PrefetchHints, RxId, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use lnet_wire::socklnd::{
     ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
     PrefixKind, REQUEST_MAX_BYTES, Version,
@@ -75,7 +75,14 @@ fn header(from: Nid, to: Nid, payload_length: u32) -> Header {
 
 fn transmit(tx: u32, from: Nid, to: Nid, payload_length: u32) -> Transmit {
     let payload = (payload_length != 0).then(|| span(payload_length));
-    Transmit { tx: TxId(tx), ni: NI, next_hop: to, header: header(from, to, payload_length), payload }
+    Transmit {
+        tx: TxId(tx),
+        ni: NI,
+        next_hop: to,
+        peer: PeerSlot(0),
+        header: header(from, to, payload_length),
+        payload,
+    }
 }
 
 /// A machine with its shard, and what its driver has.

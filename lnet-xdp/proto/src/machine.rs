@@ -72,7 +72,9 @@ impl Xfer {
         if self.sending.messages.is_full() {
             return Err(Full(transmit.tx));
         }
-        let path = self.sessions.acquire(transmit.ni, &transmit.next_hop).ok_or(Full(transmit.tx))?;
+        let path = self.sessions.paths.acquire_of(transmit);
+        let path = path.or_else(|| self.sessions.acquire(transmit.ni, &transmit.next_hop));
+        let path = path.ok_or(Full(transmit.tx))?;
         if self.sessions.paths[path].peer == NONE {
             self.resume_path(path);
         }

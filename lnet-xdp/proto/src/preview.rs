@@ -27,7 +27,7 @@ impl Xfer {
         if !is_first || length > BUNDLED_BYTES_MAX || is_full {
             return None;
         }
-        let path = &sessions.paths[sessions.paths.find(ni, &next_hop)?];
+        let path = &sessions.paths[sessions.paths.of(transmit)?];
         let steering = sessions.peers.get(path.peer)?.steering.as_ref()?;
         let session = path.session.as_ref()?;
         let peer = &sending.peers[path.peer];

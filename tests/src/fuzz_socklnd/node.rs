@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
-use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::{Accept, SockTunables};
 use lnet_tcp_proto::{
@@ -394,7 +394,7 @@ impl Node {
         let payload = (payload_length != 0).then(|| span(payload_length));
         let header = put(NODE, host, payload_length);
         let tx = TxId(self.submitted);
-        let transmit = Transmit { tx, ni: NI, next_hop: nid(host), header, payload };
+        let transmit = Transmit { tx, ni: NI, next_hop: nid(host), peer: PeerSlot(0), header, payload };
         self.sock.submit(self.now, &transmit).expect("room for a message");
         self.sending.insert(tx.0);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{NiId, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -99,6 +99,7 @@ impl Node {
                     tx: TxId(number as u32),
                     ni: NiId(0),
                     next_hop: header.destination.nid,
+                    peer: PeerSlot(0),
                     header,
                     payload,
                 },

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
-use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::SockTunables;
 use lnet_tcp_proto::{
@@ -216,7 +216,8 @@ impl Machine {
 
     fn transmit(&mut self, tx: u32, own: Nid, peer: Nid, header: Header) {
         let payload = (header.payload_length != 0).then(|| span(header.payload_length));
-        let transmit = Transmit { tx: TxId(tx), ni: self.ni(&own), next_hop: peer, header, payload };
+        let transmit =
+            Transmit { tx: TxId(tx), ni: self.ni(&own), next_hop: peer, peer: PeerSlot(0), header, payload };
         self.sock.submit(self.now, &transmit).unwrap();
         self.act();
     }

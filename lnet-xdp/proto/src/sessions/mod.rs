@@ -42,8 +42,11 @@ use crate::identity::{Checks, Identity, KNOWN_BYTES};
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that a peer with one path takes.
-pub(super) const PEER_BYTES: usize =
-    slot_bytes::<peers::PeerIncarnation>() + slot_bytes::<paths::Path>() + KNOWN_BYTES + saved::SAVED_BYTES;
+pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
+    + slot_bytes::<paths::Path>()
+    + paths::TAKEN_BYTES
+    + KNOWN_BYTES
+    + saved::SAVED_BYTES;
 
 /// Incarnations that have ended and are remembered for that.
 const OVER_MAX: usize = 1024;

@@ -3,11 +3,13 @@
 //!
 //! Invariant: a path stays while messages refer to it or a question of its is open.
 
+use alloc::boxed::Box;
+use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, List, NONE, Schedule, Seed, Table, linked, nid_words};
-use lnet_core::lnd::{self, NiId};
+use lnet_core::lnd::{self, NiId, PeerSlot, Transmit};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
 
@@ -87,7 +89,12 @@ pub(crate) struct Paths {
     asked: Schedule,
     /// By the slot of a peer: those that lead there.
     of_peers: BySlot<List<OfPeer>>,
+    /// By the shard's slot of a peer NI: the path by which the last message went there, or [`NONE`].
+    taken: Box<[Cell<u32>]>,
 }
+
+/// Bytes that a path takes besides its slot.
+pub(super) const TAKEN_BYTES: usize = size_of::<Cell<u32>>();
 
 impl Paths {
     /// Room for so many, to so many peers.
@@ -97,6 +104,7 @@ impl Paths {
             idle: List::new(),
             asked: Schedule::new(capacity),
             of_peers: BySlot::new(peers, List::new),
+            taken: (0..capacity).map(|_| Cell::new(NONE)).collect(),
         }
     }
 
@@ -104,6 +112,28 @@ impl Paths {
     #[inline]
     pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
         self.to_nid(nid, |path| path.ni == ni)
+    }
+
+    /// The path of a message. It is looked up once for all messages to a peer NI, as long as the shard calls
+    /// that the same.
+    #[inline]
+    pub(crate) fn of(&self, transmit: &Transmit) -> Option<u32> {
+        let Transmit { ni, next_hop, peer: PeerSlot(slot), .. } = transmit;
+        let Some(taken) = self.taken.get(*slot as usize) else { return self.find(*ni, next_hop) };
+        if self.table.get(taken.get()).is_some_and(|path| path.ni == *ni && path.nid == *next_hop) {
+            return Some(taken.get());
+        }
+        let path = self.find(*ni, next_hop)?;
+        taken.set(path);
+        Some(path)
+    }
+
+    /// Takes a reference on the path of a message, if there is one.
+    #[inline]
+    pub(crate) fn acquire_of(&mut self, transmit: &Transmit) -> Option<u32> {
+        let slot = self.of(transmit)?;
+        self.refer(slot);
+        Some(slot)
     }
 
     /// A path to this NID, by any NI, of which `is` is true.
@@ -322,8 +352,35 @@ impl DerefMut for Paths {
 mod tests {
     use alloc::vec::Vec;
 
+    use lnet_core::lnd::TxId;
+    use lnet_wire::{Body, Header, ProcessId, WireHandle};
+
     use super::*;
     use crate::testing::nid;
+
+    fn to(ni: NiId, next_hop: Nid, peer: u32) -> Transmit {
+        let process = ProcessId::lustre(next_hop);
+        let body = Body::Ack { md: WireHandle::NONE, match_bits: 0, manipulated_length: 0 };
+        let header = Header { destination: process, source: process, payload_length: 0, body };
+        Transmit { tx: TxId(0), ni, next_hop, peer: PeerSlot(peer), header, payload: None }
+    }
+
+    #[test]
+    fn a_slot_that_names_another_peer_misleads_nothing() {
+        let mut paths = Paths::new(2, 2, Seed::new(1));
+        let (first, second) = (nid(1, 1), nid(1, 2));
+        for peer in [0, 9] {
+            assert_eq!(paths.of(&to(NiId(0), first, peer)), None);
+            let slots = [&first, &second].map(|nid| paths.acquire(NiId(0), nid).unwrap());
+            for _ in 0..2 {
+                assert_eq!(paths.of(&to(NiId(0), first, peer)), Some(slots[0]));
+                assert_eq!(paths.of(&to(NiId(0), second, peer)), Some(slots[1]));
+                assert_eq!(paths.of(&to(NiId(1), second, peer)), None);
+            }
+            slots.into_iter().for_each(|slot| paths.release(slot));
+            slots.into_iter().for_each(|slot| paths.remove(slot));
+        }
+    }
 
     #[test]
     fn each_path_of_a_peer_has_its_turn_whatever_their_order() {

@@ -4,7 +4,7 @@ use alloc::vec;
 use core::time::Duration;
 
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
-use lnet_core::lnd::{NiId, Span, Transmit, TxId};
+use lnet_core::lnd::{NiId, PeerSlot, Span, Transmit, TxId};
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
 use super::super::Content;
@@ -32,7 +32,14 @@ fn transmit(network: &Network, length_bytes: u32) -> Transmit {
     let header = Header { destination: process(1), source: process(0), payload_length: length_bytes, body };
     let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 100, 1));
     let payload = (length_bytes != 0).then_some(Span { buffer: md.into(), offset_bytes: 0, length_bytes });
-    Transmit { tx: TxId(100), ni: NiId(0), next_hop: header.destination.nid, header, payload }
+    Transmit {
+        tx: TxId(100),
+        ni: NiId(0),
+        next_hop: header.destination.nid,
+        peer: PeerSlot(0),
+        header,
+        payload,
+    }
 }
 
 #[test]

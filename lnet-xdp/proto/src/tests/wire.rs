@@ -8,7 +8,7 @@ use core::time::Duration;
 use lnet_core::collections::Random;
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
 use lnet_core::lnd::{
-    NiId, Path, PathReport, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    NiId, Path, PathReport, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, Transfer};
@@ -241,8 +241,14 @@ impl Node {
         let payload =
             (length > 0).then_some(Span { buffer: md(number).into(), offset_bytes: 0, length_bytes: length });
         self.shards[shard].payloads.insert(number, content(number, length));
-        let transmit =
-            Transmit { tx: TxId(tx), ni: NiId(ni), next_hop: header.destination.nid, header, payload };
+        let transmit = Transmit {
+            tx: TxId(tx),
+            ni: NiId(ni),
+            next_hop: header.destination.nid,
+            peer: PeerSlot(0),
+            header,
+            payload,
+        };
         self.shards[shard].xfer.submit(now, &transmit).unwrap();
         tx
     }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Full, Lent, Lnd, NiId, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Span, Status, Transmit,
-    TxId, Uplink, Verdict,
+    Full, Lent, Lnd, NiId, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Span, Status,
+    Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_io::driver::{Driver, Part};
@@ -431,7 +431,14 @@ impl Node {
             body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset },
         };
         let payload = (length_bytes != 0).then(|| Span { offset_bytes: offset.into(), ..span(length_bytes) });
-        Transmit { tx: TxId(tx), ni: NiId(0), next_hop: header.destination.nid, header, payload }
+        Transmit {
+            tx: TxId(tx),
+            ni: NiId(0),
+            next_hop: header.destination.nid,
+            peer: PeerSlot(0),
+            header,
+            payload,
+        }
     }
 
     /// The kernel sends what is in the transmit rings of a queue: whole packets, whose frames complete.

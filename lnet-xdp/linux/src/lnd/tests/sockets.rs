@@ -8,8 +8,8 @@ use std::time::Duration;
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Lent, Lnd, NiId, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink,
-    Verdict,
+    Lent, Lnd, NiId, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId,
+    Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_io::driver::Driver;
@@ -171,8 +171,14 @@ impl Node {
         };
         let payload = (length_bytes != 0).then(|| span(length_bytes));
         let Shard { lnd, memory, .. } = &mut self.shards[shard];
-        let transmit =
-            &Transmit { tx: TxId(1), ni: NiId(0), next_hop: header.destination.nid, header, payload };
+        let transmit = &Transmit {
+            tx: TxId(1),
+            ni: NiId(0),
+            next_hop: header.destination.nid,
+            peer: PeerSlot(0),
+            header,
+            payload,
+        };
         lnd.submit(now, Lent { transmit, more: false }, memory).unwrap();
     }
 
