@@ -44,9 +44,9 @@ impl Control {
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         self.lnet.set_lnd_defaults(plan.lnd);
-        let Plan { rules, rule_steps, resets_statistics, conns_per_peer, outcomes, .. } = plan;
-        for (nid, count) in conns_per_peer {
-            self.lnet.set_conns_per_peer(&nid, count).await.map_err(|error| stopped(&error))?;
+        let Plan { rules, rule_steps, resets_statistics, options, outcomes, .. } = plan;
+        for (nid, option, value) in options {
+            self.lnet.set_option(&nid, option, value).await.map_err(|error| stopped(&error))?;
         }
         if !rule_steps.is_empty() {
             self.change_rules(rule_steps, rules).await?;

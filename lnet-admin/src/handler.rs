@@ -62,9 +62,14 @@ impl Control {
         let bare = refusal.message.strip_prefix("failed to ping ").and_then(|rest| rest.split_once(": "));
         let mut message = bare.map(|(_, why)| why.to_owned()).unwrap_or(refusal.message);
         // tcp nodes of one host reach each other.
-        let is_tcp = self.lnet.nis().iter().any(|ni| ni.tcp.is_some() && ni.config.nid.net() == nid.net());
+        let nis = self.lnet.nis();
+        let mut lnds = nis
+            .iter()
+            .filter(|ni| ni.config.nid.net() == nid.net())
+            .filter_map(|ni| ni.config.options.lnd_on(nid.net(), &ni.config.interface));
+        let reaches_itself = lnds.any(|lnd| lnd.reaches_itself);
         if let Some(address) = nid.ip()
-            && !is_tcp
+            && !reaches_itself
             && tokio::task::spawn_blocking(move || is_local(address))
                 .await
                 .is_ok_and(|it| it.unwrap_or(false))

@@ -4,15 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_control::document::{self, NodeState};
-use lnet_core::node::{self, NetOptions, PeerEdit};
+use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DropRule;
-use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
+use lnet_model::lnd::NiOption;
+use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::request::{Change, Outcome};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
-use lnet_user::node::{LndDefaults, LndOptions, fabric_of, is_tcp};
-use lnet_wire::{Global, Net, NetType, Nid};
+use lnet_user::node::{LndDefaults, LndOptions, net_options};
+use lnet_wire::{Global, Net, Nid};
 
 use super::control::Control;
 use super::faults::{self, RuleStep};
@@ -29,8 +30,8 @@ pub(super) struct Plan {
     pub(super) rules: Vec<DropRule>,
     pub(super) rule_steps: Vec<RuleStep>,
     pub(super) resets_statistics: bool,
-    /// Connections per peer of NIs.
-    pub(super) conns_per_peer: Vec<(Nid, u32)>,
+    /// Options of NIs that are there.
+    pub(super) options: Vec<(Nid, NiOption, i64)>,
     /// What NIs have that are added afterwards.
     pub(super) lnd: LndDefaults,
     /// Whether the node is configured afterwards.
@@ -49,7 +50,7 @@ impl Control {
             rules: self.rules.borrow().clone(),
             rule_steps: Vec::new(),
             resets_statistics: false,
-            conns_per_peer: Vec::new(),
+            options: Vec::new(),
             lnd: self.lnet.lnd_defaults(),
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
@@ -111,9 +112,13 @@ impl Control {
                 let Some(change) = self.plan_steering(policy)? else { return Ok(Outcome::Unchanged) };
                 change
             }
-            Change::SetConnsPerPeer { nid, value } => {
-                let nids = connecting(&self.nis_after(plan), *nid)?;
-                plan.conns_per_peer.extend(nids.into_iter().map(|nid| (nid, *value)));
+            Change::SetOption { nid, option, value } => {
+                if !option.row().is_changeable || !option.row().takes(*value) {
+                    let message = format!("{option} {value}: it cannot be set while an NI is there");
+                    return Err(Refusal::new(Errno::INVAL, message));
+                }
+                let nids = having(&self.nis_after(plan), *nid, *option)?;
+                plan.options.extend(nids.into_iter().map(|nid| (nid, *option, *value)));
                 return Ok(Outcome::Changed);
             }
             Change::SetLndTimeout { net, timeout_s } => {
@@ -165,27 +170,16 @@ impl Control {
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
         let location = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
-        let asked_of_net = NetOptions {
-            peer_timeout_s: options.peer_timeout_s,
-            peer_credits: options.peer_credits,
-            peer_buffer_credits: options.peer_buffer_credits,
-            credits: options.credits,
-            ..NetOptions::default()
-        };
+        // 0 takes the interface as it is, whatever the node says of queues.
+        let queues = options.get(NiOption::Queues).filter(|queues| *queues > 0);
+        let mut options = *options;
+        options.set(NiOption::Queues, queues);
+        let lnd = options.lnd_of(location.nid.net());
         Ok(node::Change::AddNi(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
-            options: plan.lnd.complete(asked_of_net, location.nid, is_tcp(location.nid, options.lnd)),
-            lnd: LndOptions {
-                lnd: options.lnd,
-                mode: options.mode,
-                udp_port: options.port,
-                queues: options.queues.filter(|queues| *queues > 0),
-                conns_per_peer: options.conns_per_peer,
-                tos: options.tos,
-                serving_shards,
-                is_chosen_by_nid: location.is_chosen_by_nid,
-            },
+            options: plan.lnd.complete(net_options(&options), location.nid, lnd),
+            lnd: LndOptions { options, serving_shards, is_chosen_by_nid: location.is_chosen_by_nid },
         }))
     }
 
@@ -240,19 +234,16 @@ impl Control {
         net: Net,
         timeout_s: u32,
     ) -> Result<Outcome, Refusal> {
-        let is_tcp_lnd = match net.net_type() {
-            NetType::TCP => true,
-            NetType::XDP => false,
-            _ => {
-                let message = format!("{net}: a net of a type whose LND has a timeout is expected: tcp, xdp");
-                return Err(Refusal::new(Errno::NOMSG, message));
-            }
+        let lnd_of = |net, options: &NiOptions| options.lnd_of(net).and_then(|row| row.asked);
+        let Some(lnd) = lnd_of(net, &NiOptions::default()) else {
+            let message = format!("{net}: a net of a type whose LND has a timeout is expected: tcp, xdp");
+            return Err(Refusal::new(Errno::NOMSG, message));
         };
         let timeout = Duration::from_secs(timeout_s.into());
-        let is_so = plan.lnd.timeout(is_tcp_lnd) == timeout;
-        plan.lnd = plan.lnd.with_timeout(is_tcp_lnd, timeout);
+        let is_so = plan.lnd.timeout(lnd) == timeout;
+        plan.lnd = plan.lnd.with_timeout(lnd, timeout);
         let specs = self.nis_after(plan);
-        for spec in specs.iter().filter(|spec| is_tcp(spec.nid, spec.lnd.lnd) == is_tcp_lnd) {
+        for spec in specs.iter().filter(|spec| lnd_of(spec.nid.net(), &spec.lnd.options) == Some(lnd)) {
             plan.core.push(node::Change::SetLndTimeout { nid: spec.nid, timeout });
             plan.positions.push(position);
         }
@@ -308,17 +299,18 @@ fn nis_after(
     specs
 }
 
-/// Those of the NIs that have connections, and are meant by a NID or its absence.
-fn connecting(nis: &[node::NiSpec<LndOptions>], nid: Option<Nid>) -> Result<Vec<Nid>, Refusal> {
+/// The NIs that have an option of an LND, of those that are meant by a NID or its absence.
+fn having(nis: &[node::NiSpec<LndOptions>], nid: Option<Nid>, option: NiOption) -> Result<Vec<Nid>, Refusal> {
     if let Some(nid) = nid.filter(|nid| !nid.is_loopback() && nis.iter().all(|ni| ni.nid != *nid)) {
         return Err(Refusal::new(Errno::NOENT, format!("{nid} is not a local nid that can be set")));
     }
-    let has_connections = |spec: &&node::NiSpec<LndOptions>| {
-        is_tcp(spec.nid, spec.lnd.lnd) && fabric_of(&spec.interface).is_none()
+    let has_it = |spec: &&node::NiSpec<LndOptions>| {
+        let lnd = spec.lnd.options.lnd_on(spec.nid.net(), &spec.interface);
+        lnd.is_some_and(|lnd| lnd.options.contains(&option))
     };
     let nis = nis.iter().filter(|ni| nid.is_none_or(|nid| ni.nid == nid));
-    let nids: Vec<_> = nis.filter(has_connections).map(|ni| ni.nid).collect();
-    if nids.is_empty() { Err(no_connections(nid)) } else { Ok(nids) }
+    let nids: Vec<_> = nis.filter(has_it).map(|ni| ni.nid).collect();
+    if nids.is_empty() { Err(not_theirs(nid, option)) } else { Ok(nids) }
 }
 
 fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
@@ -334,39 +326,28 @@ fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
     Ok(Outcome::Changed)
 }
 
-/// Options of another LND apply to no NI.
+/// Checks that an LND drives the net, and that no option of another one is asked for.
 fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
-    let refuse = |message: String| Err(Refusal::new(Errno::INVAL, message));
-    let of = |what: &str, lnd: Lnd| {
-        refuse(format!("net {net}: {what} is of the LND {lnd}, and its LND is another one"))
-    };
-    let lnd = asked.lnd.or(match net.net_type() {
-        NetType::XDP => Some(Lnd::Xdp),
-        NetType::TCP => Some(Lnd::Tcp),
-        // The core says what it thinks of the net.
-        _ => None,
-    });
-    match (lnd, asked) {
-        (Some(Lnd::Tcp), _) if net.net_type() != NetType::TCP => {
-            refuse(format!("net {net}: the LND tcp serves nets of type tcp"))
+    // The core says what it thinks of a net that no LND drives.
+    let Some(lnd) = asked.lnd_of(net) else { return Ok(()) };
+    let (name, refused) = (lnd.name, |message: String| Err(Refusal::new(Errno::INVAL, message)));
+    if !lnd.drives(net) {
+        let types: Vec<_> = lnd.net_types.iter().filter_map(|net_type| net_type.name()).collect();
+        return refused(format!("net {net}: the LND {name} serves nets of type {}", types.join(", ")));
+    }
+    match asked.foreign_to(lnd).next() {
+        Some(option) => {
+            let owner = option.owner().map_or("", |owner| owner.name);
+            refused(format!("net {net}: {option} is of the LND {owner}, and its LND is another one"))
         }
-        (Some(Lnd::Tcp), NiOptions { mode: Some(_), .. }) => of("mode", Lnd::Xdp),
-        (Some(Lnd::Tcp), NiOptions { port: Some(_), .. }) => of("port", Lnd::Xdp),
-        (Some(Lnd::Tcp), NiOptions { queues: Some(_), .. }) => of("queues", Lnd::Xdp),
-        (Some(Lnd::Xdp), NiOptions { conns_per_peer: Some(_), .. }) => of("conns_per_peer", Lnd::Tcp),
-        (Some(Lnd::Xdp), NiOptions { tos: Some(_), .. }) => of("tos", Lnd::Tcp),
-        (_, NiOptions { port: Some(0), .. }) => {
-            refuse("port 0: the UDP port of the net is expected, 1 to 65535".to_owned())
-        }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
-fn no_connections(nid: Option<Nid>) -> Refusal {
+fn not_theirs(nid: Option<Nid>, option: NiOption) -> Refusal {
     let whose = nid.map_or_else(|| "the NIs of this node".to_owned(), |nid| nid.to_string());
-    let message =
-        format!("conns_per_peer is of the LND tcp: {whose} have another one, which has no connections");
-    Refusal::new(Errno::OPNOTSUPP, message)
+    let owner = option.owner().map_or("", |owner| owner.name);
+    Refusal::new(Errno::OPNOTSUPP, format!("{option} is of the LND {owner}: {whose} have another one"))
 }
 
 #[cfg(test)]
@@ -375,6 +356,7 @@ mod tests {
     use super::*;
     use crate::control::ControlOptions;
     use lnet_user::{Lnet, NodeConfig};
+    use lnet_wire::NetType;
 
     /// The NIDs whose timeout a batch changes that deletes some NIs and then sets that of the LND.
     #[track_caller]
@@ -421,7 +403,11 @@ mod tests {
         let delete = node::Change::DeleteNet { net: tcp.net() };
         let check = |changes: &[node::Change<LndOptions>], named, expected| {
             let nis = nis_after(vec![spec(xdp)], changes);
-            assert_eq!(connecting(&nis, named).map_err(|refusal| refusal.errno), expected, "{named:?}");
+            assert_eq!(
+                having(&nis, named, NiOption::ConnsPerPeer).map_err(|refusal| refusal.errno),
+                expected,
+                "{named:?}"
+            );
         };
         for named in [None, Some(tcp)] {
             check(std::slice::from_ref(&add), named, Ok(vec![tcp]));

@@ -9,14 +9,15 @@ use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, 
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_model::Refusal;
-use lnet_model::ni::{Lnd, NiOptions, XdpMode};
+use lnet_model::lnd::NiOption;
+use lnet_model::ni::{NiOptions, XdpMode};
 use lnet_model::records::{
     Globals, Latency, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth,
     PeerNiRecord, PeerRecord, Statistics, Traffic,
 };
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspInfo;
-use lnet_user::node::{LO, LndOptions, fabric_of, is_tcp};
+use lnet_user::node::{LO, LndOptions, NiState};
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{Global, MessageType, Net, Nid};
 
@@ -80,16 +81,13 @@ impl Control {
         counters: &NiCounters,
         lnd_timeout: Duration,
     ) -> NiRecord {
-        let NiConfig { spec, tunables, .. } = config;
+        let NiConfig { spec, .. } = config;
         let is_up = config.is_told_up();
         let facts = self.lnet.known_ni(config.ni);
         // Until its port is open an NI has neither.
         let xdp = facts.as_ref().and_then(|facts| facts.xdp.clone());
         let has_rings = xdp.as_ref().is_some_and(|xdp| xdp.mode != XdpMode::Socket);
         let tcp = facts.as_ref().and_then(|facts| facts.tcp);
-        let is_tcp = is_tcp(spec.nid, spec.lnd.lnd);
-        let lnd = if is_tcp { Lnd::Tcp } else { Lnd::Xdp };
-        let is_xdp = !is_tcp && fabric_of(&spec.interface).is_none();
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -102,18 +100,7 @@ impl Control {
             cpts: Some(&spec.lnd.serving_shards)
                 .filter(|shards| !shards.is_empty())
                 .map_or_else(|| self.cpts(), Clone::clone),
-            options: NiOptions {
-                peer_timeout_s: Some(tunables.peer_timeout_s),
-                peer_credits: Some(tunables.peer_credits),
-                peer_buffer_credits: Some(tunables.peer_buffer_credits),
-                credits: Some(tunables.credits),
-                conns_per_peer: tcp.map(|tcp| tcp.conns_per_peer.into()),
-                tos: is_tcp.then(|| tcp.and_then(|tcp| tcp.tos).map_or(-1, i32::from)),
-                lnd: fabric_of(&spec.interface).is_none().then_some(lnd),
-                mode: is_xdp.then(|| spec.lnd.mode.unwrap_or(self.defaults.mode)),
-                port: is_xdp.then(|| spec.lnd.udp_port.unwrap_or(self.defaults.port)),
-                queues: is_xdp.then(|| spec.lnd.queues.unwrap_or(0)),
-            },
+            options: self.options(config, facts.as_ref()),
             timeout_s: u32::try_from(lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode: xdp.as_ref().map(|xdp| xdp.mode),
             no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
@@ -125,6 +112,31 @@ impl Control {
             active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
             ..self.lo_record(counters)
         }
+    }
+
+    /// The options that an NI has: those of its net, and of its LND.
+    fn options(&self, config: &NiConfig<LndOptions>, facts: Option<&NiState>) -> NiOptions {
+        let NiConfig { spec, tunables, .. } = config;
+        let mut options = NiOptions::default()
+            .with(NiOption::PeerTimeout, tunables.peer_timeout_s.into())
+            .with(NiOption::PeerCredits, tunables.peer_credits.into())
+            .with(NiOption::PeerBufferCredits, tunables.peer_buffer_credits.into())
+            .with(NiOption::Credits, tunables.credits.into());
+        let Some(lnd) = spec.lnd.options.lnd_on(spec.nid.net(), &spec.interface) else { return options };
+        options.set(NiOption::Lnd, lnd.asked.map(|lnd| lnd as i64));
+        let (tcp, asked) = (facts.and_then(|facts| facts.tcp), &spec.lnd.options);
+        for option in lnd.options {
+            let value = match option {
+                NiOption::ConnsPerPeer => tcp.map(|tcp| tcp.conns_per_peer.into()),
+                NiOption::Tos => Some(tcp.and_then(|tcp| tcp.tos).map_or(-1, i64::from)),
+                NiOption::Mode => Some(asked.mode().unwrap_or(self.defaults.mode) as i64),
+                NiOption::Port => Some(asked.number(*option).unwrap_or(self.defaults.port.into())),
+                NiOption::Queues => Some(asked.number(*option).unwrap_or(0)),
+                _ => None,
+            };
+            options.set(*option, value);
+        }
+        options
     }
 
     fn cpts(&self) -> Vec<u32> {
@@ -352,8 +364,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let nets = runtime.block_on(control.net_records()).unwrap();
         let ni = nets.iter().flat_map(|net| &net.nis).find(|record| record.nid == nid).unwrap();
-        let NiOptions { lnd, mode, port, queues, .. } = &ni.options;
-        assert_eq!((lnd, mode, port, queues), (&None, &None, &None, &None));
+        assert!(ni.options.entries().all(|(row, _)| row.option.is_of_net()), "{:?}", ni.options);
         assert_eq!((ni.active_mode, ni.active_queues, ni.status), (None, 0, NiStatus::Up));
         assert_eq!(ni.interface.as_deref(), Some("in-process:shown"));
     }

@@ -77,8 +77,13 @@ pub struct NetTunables {
 
 impl NetTunables {
     /// What nets of kernel nodes have by default (LNet `socklnd_modparams.c`).
-    pub const LNET: Self =
-        Self { peer_timeout_s: 180, peer_credits: 8, peer_buffer_credits: 0, credits: 256 };
+    pub const LNET: Self = Self::of([180, 8, 0, 256]);
+
+    /// The tunables of these values, in the order of the fields.
+    #[must_use]
+    pub const fn of([peer_timeout_s, peer_credits, peer_buffer_credits, credits]: [u32; 4]) -> Self {
+        Self { peer_timeout_s, peer_credits, peer_buffer_credits, credits }
+    }
 }
 
 #[cfg(test)]

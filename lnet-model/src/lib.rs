@@ -16,6 +16,7 @@ mod words;
 pub mod capture;
 mod errno;
 pub mod fault;
+pub mod lnd;
 pub mod ni;
 pub mod pattern;
 pub mod peer;

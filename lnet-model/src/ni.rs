@@ -2,10 +2,15 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use lnet_wire::{Net, Nid};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
+
+use crate::lnd::{LNDS, LndRow, NiOption, OPTIONS, OptionRow, fabric_of};
+
+pub use crate::lnd::{Lnd, XdpMode};
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,80 +56,170 @@ pub enum NiName {
     Nid(#[cfg_attr(feature = "serde", serde(with = "crate::text"))] Nid),
 }
 
-/// The options of a local NI: as they are asked for, where `None` is the node's choice, or as an NI has them,
-/// where `None` is an option of another LND. Those of the net are fixed by its first NI.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
-pub struct NiOptions {
-    /// Of the net: seconds without a sign of life after which a peer counts as dead; 0 is never.
-    #[cfg_attr(feature = "serde", serde(rename = "peer_timeout"))]
-    pub peer_timeout_s: Option<u32>,
-    /// Of the net: messages in flight to one peer NI; more than 0.
-    pub peer_credits: Option<u32>,
-    /// Of the net: router buffers for one peer NI; more than 0 where they are asked for.
-    pub peer_buffer_credits: Option<u32>,
-    /// Of the net: messages in flight by the NI; more than 0.
-    pub credits: Option<u32>,
-    /// Of socklnd: connections of each kind to a peer, 1 to 127, or 0 for its choice.
-    pub conns_per_peer: Option<u32>,
-    /// Of socklnd: IP type of service, -1 to 255; -1 inherits it.
-    pub tos: Option<i32>,
-    /// Which LND; `None` is asked for as that of the net's type.
-    pub lnd: Option<Lnd>,
-    /// Of the xdp LND: how frames reach the shards.
-    pub mode: Option<XdpMode>,
-    /// Of the xdp LND: UDP port of the NI and its peers.
-    pub port: Option<u16>,
-    /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
-    pub queues: Option<u32>,
-}
+/// The options of a local NI: as they are asked for, where what is missing is the node's choice, or as an NI
+/// has them, where that is an option of another LND. Those of the net are fixed by its first NI.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct NiOptions([Option<i64>; NiOption::ALL.len()]);
 
 impl NiOptions {
-    /// How many of [`NiOptions::entries`] are the net's; the LND's follow.
-    pub const OF_NET: usize = 4;
+    /// The value of one.
+    #[must_use]
+    pub const fn get(&self, option: NiOption) -> Option<i64> {
+        self.0[option as usize]
+    }
+
+    /// The value of one that is a number of this type.
+    #[must_use]
+    pub fn number<T: TryFrom<i64>>(&self, option: NiOption) -> Option<T> {
+        T::try_from(self.get(option)?).ok()
+    }
+
+    /// Sets the value of one, or takes it away.
+    pub const fn set(&mut self, option: NiOption, value: Option<i64>) {
+        self.0[option as usize] = value;
+    }
+
+    /// These with a value of one.
+    #[must_use]
+    pub const fn with(mut self, option: NiOption, value: i64) -> Self {
+        self.set(option, Some(value));
+        self
+    }
+
+    /// The LND that is asked for.
+    #[must_use]
+    pub fn lnd(&self) -> Option<Lnd> {
+        Lnd::ALL.get(self.number::<usize>(NiOption::Lnd)?).copied()
+    }
+
+    /// How frames reach the shards.
+    #[must_use]
+    pub fn mode(&self) -> Option<XdpMode> {
+        XdpMode::ALL.get(self.number::<usize>(NiOption::Mode)?).copied()
+    }
+
+    /// The options that have a value, in their order.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static OptionRow, i64)> + use<> {
+        OPTIONS.iter().zip(self.0).filter_map(|(row, value)| Some((row, value?)))
+    }
+
+    /// The LND of NIs with these options on a net; none where the net's type has none.
+    #[must_use]
+    pub fn lnd_of(&self, net: Net) -> Option<&'static LndRow> {
+        let is_it = |row: &&LndRow| match self.lnd() {
+            Some(asked) => row.asked == Some(asked),
+            None => row.default_of == Some(net.net_type()),
+        };
+        LNDS.iter().find(is_it)
+    }
+
+    /// The LND of an NI with these options on a net and an interface.
+    #[must_use]
+    pub fn lnd_on(&self, net: Net, interface: &str) -> Option<&'static LndRow> {
+        match fabric_of(interface) {
+            Some(_) => LNDS.iter().find(|row| row.name == "in-process"),
+            None => self.lnd_of(net),
+        }
+    }
+
+    /// The options of other LNDs than this one.
+    pub fn foreign_to(&self, lnd: &LndRow) -> impl Iterator<Item = NiOption> {
+        let options = self.entries().map(|(row, _)| row.option);
+        options.filter(|option| option.owner().is_some_and(|owner| owner.name != lnd.name))
+    }
 
     /// Whether an NI with these options is what is asked for.
     #[must_use]
     pub fn fits(&self, asked: &Self) -> bool {
-        fn is_as<T: PartialEq>(asked: &Option<T>, found: &Option<T>) -> bool {
-            asked.is_none() || asked == found
+        asked.entries().all(|(row, value)| row.choice == Some(value) || self.get(row.option) == Some(value))
+    }
+}
+
+impl fmt::Debug for NiOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.entries().map(|(row, value)| (row.option.name(), row.text(value))))
+            .finish()
+    }
+}
+
+#[cfg(feature = "serde")]
+mod json {
+    use alloc::collections::BTreeMap;
+    use alloc::format;
+    use alloc::string::String;
+
+    use serde::de::Error;
+    use serde::ser::SerializeMap;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{NiOption, NiOptions, OPTIONS};
+
+    /// A number or a word.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Number(i64),
+        Word(String),
+    }
+
+    impl Serialize for NiOptions {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut map = serializer.serialize_map(Some(OPTIONS.len()))?;
+            for (row, value) in OPTIONS.iter().zip(self.0) {
+                match value.and_then(|value| row.word(value)) {
+                    Some(word) => map.serialize_entry(row.option.name(), word)?,
+                    None => map.serialize_entry(row.option.name(), &value)?,
+                }
+            }
+            map.end()
         }
-        let conns_per_peer = asked.conns_per_peer.filter(|count| *count > 0);
-        is_as(&asked.peer_timeout_s, &self.peer_timeout_s)
-            && is_as(&asked.peer_credits, &self.peer_credits)
-            && is_as(&asked.peer_buffer_credits, &self.peer_buffer_credits)
-            && is_as(&asked.credits, &self.credits)
-            && is_as(&conns_per_peer, &self.conns_per_peer)
-            && is_as(&asked.tos, &self.tos)
-            && is_as(&asked.lnd, &self.lnd)
-            && is_as(&asked.mode, &self.mode)
-            && is_as(&asked.port, &self.port)
-            && is_as(&asked.queues, &self.queues)
+    }
+
+    impl<'de> Deserialize<'de> for NiOptions {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let mut options = Self::default();
+            for (key, value) in BTreeMap::<String, Option<Value>>::deserialize(deserializer)? {
+                let option = NiOption::of_key(&key);
+                let option = option.ok_or_else(|| D::Error::custom(format!("{key}: no option of an NI")))?;
+                let row = option.row();
+                let value = match value {
+                    None => continue,
+                    Some(Value::Number(number)) => Some(number).filter(|_| row.word(0).is_none()),
+                    Some(Value::Word(word)) => row.value_of(&word),
+                };
+                let value = value.filter(|value| row.takes(*value));
+                let expected = || D::Error::custom(format!("{key}: {} is expected", row.expected()));
+                options.set(option, Some(value.ok_or_else(expected)?));
+            }
+            Ok(options)
+        }
     }
 }
 
-words! {
-    /// What drives the NIs of a net.
-    Lnd {
-        /// The protocol of LNet's socklnd.
-        Tcp = "tcp",
-        /// Our frames, over `AF_XDP` rings or UDP sockets.
-        Xdp = "xdp",
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-words! {
-    /// How the frames of an xdp NI reach the shards.
-    #[derive(Default)]
-    XdpMode {
-        /// The first of the others that works: it is asked for, and never had.
-        #[default]
-        Auto = "auto",
-        /// Rings, with the XDP program in the driver.
-        Native = "native",
-        /// Rings, with the XDP program in the kernel's network stack.
-        Generic = "generic",
-        /// UDP sockets.
-        Socket = "socket",
+    #[test]
+    fn what_an_ni_is_asked_to_have_says_its_lnd() {
+        let check = |net: &str, asked: NiOptions, lnd: Option<&str>, foreign: &[NiOption]| {
+            let row = asked.lnd_of(net.parse().unwrap());
+            assert_eq!(row.map(|row| row.name), lnd);
+            assert!(
+                row.is_none_or(|row| asked.foreign_to(row).eq(foreign.iter().copied())),
+                "{net} {asked:?}"
+            );
+        };
+        let none = NiOptions::default();
+        check("tcp", none, Some("tcp"), &[]);
+        check("xdp3", none, Some("xdp"), &[]);
+        check("o2ib", none, None, &[]);
+        let xdp = none.with(NiOption::Lnd, Lnd::Xdp as i64);
+        check("tcp", xdp, Some("xdp"), &[]);
+        let port = NiOption::Port;
+        check("tcp", none.with(port, 7).with(NiOption::Credits, 9), Some("tcp"), &[port]);
+        check("tcp", xdp.with(port, 7), Some("xdp"), &[]);
+        check("xdp", none.with(NiOption::Tos, 7), Some("xdp"), &[NiOption::Tos]);
     }
 }

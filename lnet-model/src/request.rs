@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
 use crate::fault::DropRule;
+use crate::lnd::NiOption;
 use crate::ni::{NiName, NiSpec};
 use crate::peer::PeerSpec;
 use crate::steering::PortalPolicy;
@@ -65,13 +66,16 @@ pub enum Change {
         /// 0 to 1000.
         value: u32,
     },
-    /// Set the connections per peer of one local NI or all.
-    SetConnsPerPeer {
-        /// Which one; all if there is none.
+    /// Set an option of one local NI or all that is changeable while they are there.
+    SetOption {
+        /// Which NI; all if there is none.
         #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
         nid: Option<Nid>,
-        /// 1 to 127, or 0 for the LND's choice.
-        value: u32,
+        /// The option.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        option: NiOption,
+        /// Its value.
+        value: i64,
     },
     /// Set the transmit timeout of the LND that nets of this type have.
     SetLndTimeout {

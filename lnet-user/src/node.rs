@@ -36,8 +36,7 @@ use lnet_wire::steer::{Policy, PolicyWord};
 use lnet_xdp::bpf::{BpfError, XdpProgram};
 use lnet_xdp::{XdpFrames, XdpNiState};
 
-pub use crate::lnd::in_process::fabric_of;
-pub use config::{DAEMON_LIMITS, LO, LndDefaults, NiConfig, NodeConfig, PEER_BYTES, is_tcp};
+pub use config::{DAEMON_LIMITS, LO, LndDefaults, NiConfig, NodeConfig, PEER_BYTES};
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
@@ -47,7 +46,7 @@ pub use lnet_xdp::{DEFAULT_PORT, SendFault, XdpConfig, XdpError};
 pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
 pub(crate) use start::Started;
-pub use start::{LndOptions, Machine};
+pub use start::{LndOptions, Machine, net_options};
 pub(crate) use view::View;
 
 use crate::lnd::{Kinds, NiPlan, OpenLnd, ShardPort};
@@ -148,8 +147,7 @@ impl NodeDriver {
         config: NiConfig,
         plan: NiPlan,
     ) -> Result<Vec<ShardPort>, NodeError> {
-        let options = config.options();
-        let request = plan::request(ni, &config, &options, self.config.shards)?;
+        let request = plan::request(ni, &config, self.config.shards)?;
         let (lnd, parts) = self.kinds.open(&self.host, &request, plan)?;
         self.view.open_nis().insert(ni.0, OpenNi { config, lnd });
         Ok(parts)
@@ -161,7 +159,9 @@ impl NodeDriver {
         let mut nis = self.view.open_nis();
         let (number, open) = nis.iter_mut().find(|(_, open)| open.config.nid == *nid)?;
         let changed = self.kinds.change(&mut open.lnd, asked)?;
-        open.config.conns_per_peer = asked.conns_per_peer.or(open.config.conns_per_peer);
+        for (row, value) in asked.entries() {
+            open.config.options.set(row.option, Some(value));
+        }
         Some((NiId(*number), changed))
     }
 

@@ -11,6 +11,7 @@ mod arguments;
 mod commands;
 mod daemon;
 mod failure;
+mod options;
 mod output;
 mod session;
 mod table;

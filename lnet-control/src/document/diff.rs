@@ -9,8 +9,7 @@ use lnet_model::request::{Change, Outcome};
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 use lnet_model::udsp::{Selection, UdspRule};
 
-use super::output::scalar;
-use super::show::{NodeState, entries};
+use super::show::NodeState;
 
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes
 /// something else. Changes that leave the node as it is have none.
@@ -32,8 +31,8 @@ fn line(state: &NodeState, change: &Change) -> String {
             format!("- net {net}: all of it ({nis} ni)")
         }
         Change::SetHealth { nid, value } => format!("~ {}: health {value}", target(nid.as_ref())),
-        Change::SetConnsPerPeer { nid, value } => {
-            format!("~ {}: conns_per_peer {value}", target(nid.as_ref()))
+        Change::SetOption { nid, option, value } => {
+            format!("~ {}: {option} {}", target(nid.as_ref()), option.row().text(*value))
         }
         Change::SetLndTimeout { net, timeout_s } => format!("~ nets like {net}: lnd timeout {timeout_s}"),
         Change::SetGlobal { global, value } => {
@@ -125,8 +124,8 @@ fn ni_text(spec: &NiSpec) -> String {
         (None, Some(nid)) => format!("ni {nid}"),
         (None, None) => "ni on the first interface that is up".to_owned(),
     };
-    for (key, value) in entries(options).into_iter().filter(|(_, value)| !value.is_null()) {
-        let _ = write!(text, ", {key} {}", scalar(&value));
+    for (row, value) in options.entries() {
+        let _ = write!(text, ", {} {}", row.option, row.text(value));
     }
     if !cpts.is_empty() {
         let _ = write!(text, ", CPT {}", cpts_text(cpts));

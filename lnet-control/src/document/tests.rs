@@ -1,3 +1,4 @@
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::peer::PeerSpec;
 use lnet_model::request::PingPurpose;
@@ -166,16 +167,14 @@ net:
           credits: 0x10
       seq_no: 7
 ";
-    let options = NiOptions {
-        peer_timeout_s: Some(60),
-        peer_credits: Some(16),
-        conns_per_peer: Some(4),
-        tos: Some(104),
-        ..NiOptions::default()
-    };
+    let options = NiOptions::default()
+        .with(NiOption::PeerTimeout, 60)
+        .with(NiOption::PeerCredits, 16)
+        .with(NiOption::ConnsPerPeer, 4)
+        .with(NiOption::Tos, 104);
     let first = NiSpec { options, cpts: vec![0, 1], ..ni("tcp", "veth0") };
     let second = NiSpec { interface: Some("veth1".into()), cpts: vec![1], ..first.clone() };
-    let options = NiOptions { credits: Some(16), ..NiOptions::default() };
+    let options = NiOptions::default().with(NiOption::Credits, 16);
     let third = NiSpec { options, cpts: vec![1, 2, 3], ..ni("tcp", "veth2") };
     assert_eq!(changes(text, Mode::Add), [first, second, third].map(Change::AddNi));
     let names = ["veth0", "veth1", "veth2"].map(|interface| {

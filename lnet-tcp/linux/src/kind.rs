@@ -18,6 +18,7 @@ use lnet_io::port;
 use lnet_io::random::{self, NoRandom};
 use lnet_io::uring::tcp::TcpError;
 use lnet_io::uring::tcp::socket::SocketOptions;
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::{Lnd, NiOptions};
 use lnet_tcp_proto::{Accept, SockTunables};
 use lnet_wire::NetType;
@@ -176,7 +177,7 @@ impl LndKind for TcpKind {
 
     fn serves(request: &NiRequest<'_>) -> bool {
         let of_net = request.nid.net().net_type() == NetType::TCP;
-        request.has_device && request.options.lnd.map_or(of_net, |lnd| lnd == Lnd::Tcp)
+        request.has_device && request.options.lnd().map_or(of_net, |lnd| lnd == Lnd::Tcp)
     }
 
     fn plan(&self, request: &NiRequest<'_>) -> Result<TcpPlan, TcpNiError> {
@@ -195,7 +196,7 @@ impl LndKind for TcpKind {
     ) -> Result<(TcpNi, Vec<Part<TcpLnd>>), TcpNiError> {
         let neighbours = host.follow(&plan.interface, false)?;
         let tunables = self.tunables;
-        let tos = request.options.tos.and_then(|tos| u8::try_from(tos).ok()).or(tunables.tos);
+        let tos = request.options.number(NiOption::Tos).or(tunables.tos);
         let options = socket_options(&tunables, tos, plan.interface.index);
         let mut listeners = self.listeners(&plan, &options)?;
         let own = duplicates(&listeners)?;
@@ -212,7 +213,8 @@ impl LndKind for TcpKind {
         if is_first {
             self.rings = duplicates(&rings)?;
         }
-        let conns_per_peer = self.conns_per_peer(request.options.conns_per_peer, &plan.interface.name);
+        let conns_per_peer =
+            self.conns_per_peer(request.options.number(NiOption::ConnsPerPeer), &plan.interface.name);
         let incarnation = incarnation();
         let (ni, address, interface_index) = (request.ni, plan.address, plan.interface.index);
         let ports = rings.into_iter().zip((0..).map(ShardId)).map(|(ring, shard)| TcpPort {
@@ -245,9 +247,9 @@ impl LndKind for TcpKind {
     /// Has an NI connect so many connections of each type with its peers from now on, or as many as its link
     /// wants for 0.
     fn change(&self, ni: &mut TcpNi, asked: &NiOptions) -> Option<NiOptions> {
-        let conns_per_peer = asked.conns_per_peer?;
+        let conns_per_peer = asked.number(NiOption::ConnsPerPeer)?;
         ni.conns_per_peer = self.conns_per_peer(Some(conns_per_peer), &ni.neighbours.name());
-        Some(NiOptions { conns_per_peer: Some(ni.conns_per_peer.into()), ..NiOptions::default() })
+        Some(NiOptions::default().with(NiOption::ConnsPerPeer, ni.conns_per_peer.into()))
     }
 }
 

@@ -11,6 +11,7 @@ use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinge
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
 use lnet_io::locks::MutexGuard;
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_wire::steer::Policy;
 use lnet_wire::{Global, Nid};
@@ -233,17 +234,16 @@ impl Lnet {
         self.inner.runner.ni(ni)
     }
 
-    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as
-    /// many as its link wants. An NI that there is not is passed over.
+    /// Sets an option of an NI that can be changed while it is there. An NI that there is not is passed over.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when a shard has ended.
-    pub async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
-        let options = NiOptions { conns_per_peer: Some(asked), ..NiOptions::default() };
-        let changed = self.inner.node().change_options(nid, &options);
+    pub async fn set_option(&self, nid: &Nid, option: NiOption, value: i64) -> Result<(), LnetError> {
+        let asked = NiOptions::default().with(option, value);
+        let changed = self.inner.node().change_options(nid, &asked);
         let Some((ni, options)) = changed else { return Ok(()) };
         if let Some(lnd) = self.machine().lnd_mut(nid) {
-            lnd.conns_per_peer = Some(asked);
+            lnd.options.set(option, Some(value));
         }
         self.inner.look_at_links();
         for shard in self.shards() {

@@ -32,14 +32,10 @@ use lnet_io::locks::Mutex;
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::uring::Waker;
+use lnet_model::lnd::fabric_of;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
 use thiserror::Error;
-
-/// The fabric that an NI on this interface is on, if it is one of this LND.
-pub fn fabric_of(interface: &str) -> Option<&str> {
-    interface.strip_prefix("in-process:")
-}
 
 /// Messages that wait for one shard at most.
 const QUEUE_MAX: usize = 256;

@@ -11,13 +11,14 @@ use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
 use lnet_io::xsk::RingSizes;
+use lnet_model::lnd::{LndRow, NiOption};
 use lnet_model::ni::{Lnd, NiOptions};
 use lnet_tcp_proto::SockTunables;
 use lnet_wire::steer::Policy;
 use lnet_wire::{NetType, Nid};
 use lnet_xdp_proto::XferTimes;
 
-use super::{ConfigError, SendFault, XdpConfig, XdpMode, fabric_of, plan, setters, start};
+use super::{ConfigError, SendFault, XdpConfig, XdpMode, plan, setters, start};
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
 pub const LO: NiId = NiId(0);
@@ -54,26 +55,9 @@ pub struct NiConfig {
     /// The network interface; or `in-process:` and a name, by which nodes of one process reach each other
     /// without privileges.
     pub interface: String,
-    /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
-    ///
-    /// [`NetOptions::tunables`]: lnet_core::node::NetOptions::tunables
-    pub credits: Option<u32>,
-    /// Messages that the NI may have in flight to one peer NI; `None` as well.
-    pub peer_credits: Option<u32>,
-    /// The LND; `None` for that of the net's type. A net of type tcp may have xdp.
-    pub lnd: Option<Lnd>,
-    /// How its frames are to reach the shards; `None` for the node's mode.
-    pub mode: Option<XdpMode>,
-    /// UDP port of the NI and its peers; `None` for the node's.
-    pub udp_port: Option<u16>,
-    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node
-    /// says.
-    pub queues: Option<u32>,
-    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for
-    /// as many as the speed of the link wants.
-    pub conns_per_peer: Option<u32>,
-    /// Of the tcp LND: IP type of service, 0 to 255; `None` or less for the system's.
-    pub tos: Option<i32>,
+    /// Its options; what is missing is the choice of its net and its node. A net of type tcp may have the
+    /// LND xdp.
+    pub options: NiOptions,
     /// Numbers of the shards that receive by it, for the others as well; none for all of the node's.
     pub serving_shards: Vec<u32>,
 }
@@ -82,54 +66,70 @@ impl NiConfig {
     /// An NI with the defaults of its net and node.
     #[must_use]
     pub fn new(nid: Nid, interface: &str) -> Self {
-        Self {
-            nid,
-            interface: interface.to_owned(),
-            credits: None,
-            peer_credits: None,
-            lnd: None,
-            mode: None,
-            udp_port: None,
-            queues: None,
-            conns_per_peer: None,
-            tos: None,
-            serving_shards: Vec::new(),
-        }
+        let interface = interface.to_owned();
+        Self { nid, interface, options: NiOptions::default(), serving_shards: Vec::new() }
     }
 
     setters! {
         interface: String,
-        credits: Option<u32>,
-        peer_credits: Option<u32>,
-        lnd: Option<Lnd>,
-        mode: Option<XdpMode>,
-        udp_port: Option<u16>,
-        queues: Option<u32>,
-        conns_per_peer: Option<u32>,
-        tos: Option<i32>,
+        options: NiOptions,
         serving_shards: Vec<u32>,
     }
 
-    /// What its LND is asked for.
-    pub(super) fn options(&self) -> NiOptions {
-        let &Self { credits, peer_credits, lnd, mode, udp_port: port, queues, conns_per_peer, tos, .. } =
-            self;
-        NiOptions {
-            credits,
-            peer_credits,
-            lnd,
-            mode,
-            port,
-            queues,
-            conns_per_peer,
-            tos,
-            ..NiOptions::default()
-        }
+    /// The same with this value of an option; `None` leaves it open.
+    #[must_use]
+    pub fn option(mut self, option: NiOption, value: Option<i64>) -> Self {
+        self.options.set(option, value);
+        self
     }
 
-    /// Whether its LND is tcp.
-    pub fn is_tcp(&self) -> bool {
-        is_tcp(self.nid, self.lnd) && fabric_of(&self.interface).is_none()
+    /// The same with so many messages that the NI may have in flight.
+    #[must_use]
+    pub fn credits(self, credits: Option<u32>) -> Self {
+        self.option(NiOption::Credits, credits.map(i64::from))
+    }
+
+    /// The same with so many messages that the NI may have in flight to one peer NI.
+    #[must_use]
+    pub fn peer_credits(self, credits: Option<u32>) -> Self {
+        self.option(NiOption::PeerCredits, credits.map(i64::from))
+    }
+
+    /// The same with this LND.
+    #[must_use]
+    pub fn lnd(self, lnd: Option<Lnd>) -> Self {
+        self.option(NiOption::Lnd, lnd.map(|lnd| lnd as i64))
+    }
+
+    /// The same with this way of its frames to the shards.
+    #[must_use]
+    pub fn mode(self, mode: Option<XdpMode>) -> Self {
+        self.option(NiOption::Mode, mode.map(|mode| mode as i64))
+    }
+
+    /// The same with this UDP port of the NI and its peers.
+    #[must_use]
+    pub fn udp_port(self, port: Option<u16>) -> Self {
+        self.option(NiOption::Port, port.map(i64::from))
+    }
+
+    /// The same with so many receive queues that the interface must have at least, all of which are used.
+    #[must_use]
+    pub fn queues(self, count: Option<u32>) -> Self {
+        self.option(NiOption::Queues, count.map(i64::from))
+    }
+
+    /// The same with so many connections with a peer for messages of each direction, or 0 for as many as the
+    /// speed of the link wants.
+    #[must_use]
+    pub fn conns_per_peer(self, count: Option<u32>) -> Self {
+        self.option(NiOption::ConnsPerPeer, count.map(i64::from))
+    }
+
+    /// The same with this IP type of service.
+    #[must_use]
+    pub fn tos(self, tos: Option<i32>) -> Self {
+        self.option(NiOption::Tos, tos.map(i64::from))
     }
 
     /// The same, once it is found to be possible; the interface itself is looked at when the NI is opened.
@@ -140,11 +140,6 @@ impl NiConfig {
         plan::check_ni(&self)?;
         Ok(self)
     }
-}
-
-/// Whether the LND of an NI is tcp, if this one was asked for.
-pub fn is_tcp(nid: Nid, asked: Option<Lnd>) -> bool {
-    asked.map_or(nid.net().net_type() == NetType::TCP, |lnd| lnd == Lnd::Tcp)
 }
 
 /// What a node is to be.
@@ -183,29 +178,32 @@ pub struct LndDefaults {
 
 impl LndDefaults {
     /// The same with another timeout of an LND.
-    pub const fn with_timeout(mut self, is_tcp: bool, timeout: Duration) -> Self {
-        if is_tcp {
-            self.tcp.timeout = timeout;
-        } else {
-            self.xdp_timeout = timeout;
+    pub const fn with_timeout(mut self, lnd: Lnd, timeout: Duration) -> Self {
+        match lnd {
+            Lnd::Tcp => self.tcp.timeout = timeout,
+            Lnd::Xdp => self.xdp_timeout = timeout,
         }
         self
     }
 
     /// How long an LND may take for a message.
-    pub fn timeout(&self, is_tcp: bool) -> Duration {
-        if is_tcp { self.tcp.timeout } else { self.xdp_timeout }
+    pub fn timeout(&self, lnd: Lnd) -> Duration {
+        match lnd {
+            Lnd::Tcp => self.tcp.timeout,
+            Lnd::Xdp => self.xdp_timeout,
+        }
     }
 
-    /// What is asked of the net of an NI, with what the node says of it.
-    pub fn complete(&self, asked: NetOptions, nid: Nid, is_tcp: bool) -> NetOptions {
+    /// What is asked of the net of an NI with this LND, with what the node says of it.
+    pub fn complete(&self, asked: NetOptions, nid: Nid, row: Option<&LndRow>) -> NetOptions {
+        let lnd = row.and_then(|row| row.asked).unwrap_or(Lnd::Xdp);
         // Nodes of one process, and those of xdp on a tcp net, are as others on a net of that type.
-        let (new_net, facts) = match nid.net().net_type() {
-            _ if is_tcp => (self.tcp.net, LndFacts::KERNEL),
-            NetType::XDP => (lnet_xdp_proto::NET_TUNABLES, lnet_xdp_proto::FACTS),
-            _ => (NetTunables::LNET, LndFacts::KERNEL),
+        let (new_net, facts) = match (lnd, nid.net().net_type()) {
+            (Lnd::Tcp, _) => (self.tcp.net, LndFacts::KERNEL),
+            (Lnd::Xdp, NetType::XDP) => (lnet_xdp_proto::NET_TUNABLES, lnet_xdp_proto::FACTS),
+            (Lnd::Xdp, _) => (NetTunables::LNET, LndFacts::KERNEL),
         };
-        NetOptions { new_net, lnd_timeout: self.timeout(is_tcp), facts, ..asked }
+        NetOptions { new_net, lnd_timeout: self.timeout(lnd), facts, ..asked }
     }
 }
 

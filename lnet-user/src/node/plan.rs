@@ -8,31 +8,27 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_io::kind::NiRequest;
 use lnet_io::uring::WATCHES_MAX;
-use lnet_model::ni::NiOptions;
+use lnet_model::lnd::{NiOption, fabric_of};
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 use lnet_wire::{NetType, Nid};
 
-use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpError, fabric_of};
+use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpError};
 use crate::lnd::{Kinds, NiPlan};
 
 /// An NI as its LND is asked for it.
-pub(super) fn request<'a>(
-    ni: NiId,
-    config: &'a NiConfig,
-    options: &'a NiOptions,
-    shards: u32,
-) -> Result<NiRequest<'a>, ConfigError> {
+pub(super) fn request<'a>(ni: NiId, config: &'a NiConfig, shards: u32) -> Result<NiRequest<'a>, ConfigError> {
     let (nid, address) = (config.nid, address(config.nid)?);
     let serving = serving(config, shards)?;
     let interface = &*config.interface;
     let has_device = fabric_of(interface).is_none();
+    let options = &config.options;
     Ok(NiRequest { ni, nid, address, interface, has_device, options, serving })
 }
 
 /// Checks an NI, and has its LND look at its interface.
 pub(super) fn plan(kinds: &Kinds, ni: NiId, config: &NiConfig, shards: u32) -> Result<NiPlan, NodeError> {
     check_ni(config)?;
-    Ok(kinds.plan(&request(ni, config, &config.options(), shards)?)?)
+    Ok(kinds.plan(&request(ni, config, shards)?)?)
 }
 
 /// Checks what a configuration says by itself and the state machine does not know; the words of its policies.
@@ -72,35 +68,27 @@ fn serving(ni: &NiConfig, shards: u32) -> Result<ShardSet, ConfigError> {
     Ok(ShardSet::of(ni.serving_shards.iter().copied()).unwrap_or(ShardSet::all(shards as u8)))
 }
 
-/// Checks what an NI's configuration says by itself.
+/// Checks what an NI's configuration says by itself: its LND drives the net, and it has no options of another
+/// one.
 pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
-    if ni.udp_port == Some(0) {
+    let NiConfig { nid, interface, options, .. } = ni;
+    if options.get(NiOption::Port) == Some(0) {
         return Err(ConfigError::Xdp(XdpError::UdpPort));
     }
-    if fabric_of(&ni.interface).is_some() {
-        let mode = ni.mode.map(|mode| ("mode", mode.to_string()));
-        let udp_port = ni.udp_port.map(|port| ("UDP port", port.to_string()));
-        let queues = ni.queues.map(|count| ("number of queues", count.to_string()));
-        if let Some((what, value)) = mode.or(udp_port).or(queues) {
-            return Err(ConfigError::NotInProcess { what, value, interface: ni.interface.clone() });
+    // The state machine says what it thinks of a net that no LND drives.
+    if let Some(lnd) = options.lnd_on(nid.net(), interface) {
+        if !lnd.drives(nid.net()) {
+            return Err(ConfigError::NoTcp(*nid));
+        }
+        if let Some(option) = options.foreign_to(lnd).next() {
+            let (what, value) = (option.name(), option.row().text(options.get(option).unwrap_or(0)));
+            return Err(match fabric_of(interface) {
+                Some(_) => ConfigError::NotInProcess { what, value, interface: interface.clone() },
+                None => ConfigError::OtherLnd { nid: *nid, what, value, lnd: lnd.name },
+            });
         }
     }
-    check_lnd(ni)?;
-    address(ni.nid).map(drop)
-}
-
-/// Checks that an NI has no options of another LND.
-fn check_lnd(ni: &NiConfig) -> Result<(), ConfigError> {
-    let of_xdp = ni.mode.map(|mode| ("mode", mode.to_string()));
-    let of_xdp = of_xdp.or(ni.udp_port.map(|port| ("UDP port", port.to_string())));
-    let of_xdp = of_xdp.or(ni.queues.map(|count| ("number of queues", count.to_string())));
-    let of_tcp = ni.conns_per_peer.map(|count| ("conns_per_peer", count.to_string()));
-    let of_tcp = of_tcp.or(ni.tos.map(|tos| ("tos", tos.to_string())));
-    let (foreign, lnd) = if ni.is_tcp() { (of_xdp, "tcp") } else { (of_tcp, "xdp") };
-    if ni.is_tcp() && ni.nid.net().net_type() != NetType::TCP {
-        return Err(ConfigError::NoTcp(ni.nid));
-    }
-    foreign.map_or(Ok(()), |(what, value)| Err(ConfigError::OtherLnd { nid: ni.nid, what, value, lnd }))
+    address(*nid).map(drop)
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
@@ -120,8 +108,8 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
 /// want, so NIDs of such nets share addresses with others.
 pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
     let own = address(nid)?;
-    let is_tcp = |nid: &Nid| nid.net().net_type() == NetType::TCP;
-    let is_told_apart = |other: &Nid| *other != nid && (is_tcp(&nid) || is_tcp(other));
+    let is_named = |nid: &Nid| nid.net().net_type() == NetType::TCP;
+    let is_told_apart = |other: &Nid| *other != nid && (is_named(&nid) || is_named(other));
     let first = others.find(|other| other.ip() == Some(own) && !is_told_apart(other));
     first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first, second: nid }))
 }

@@ -8,14 +8,14 @@ use lnet_core::node::{self, Action, Change, NetOptions, NiSpec, Report, Request}
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
 use lnet_io::kind::Host;
-use lnet_model::ni::Lnd;
+use lnet_model::lnd::NiOption;
+use lnet_model::ni::NiOptions;
 use lnet_tcp::TcpKind;
 use lnet_wire::nid::NetType;
 use lnet_xdp::{Programs, XdpKind};
 
-use super::plan;
 use super::shards::make_workers;
-use super::{ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, XdpMode};
+use super::{ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, plan};
 use crate::lnd::in_process::InProcessKind;
 use crate::lnd::{Kinds, LoKind, NiPlan};
 use crate::runtime::{Steering, Worker};
@@ -23,18 +23,8 @@ use crate::runtime::{Steering, Worker};
 /// What an NI is to have from its LND, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LndOptions {
-    /// The LND; `None` for that of the net's type.
-    pub lnd: Option<Lnd>,
-    /// Of xdp: how frames reach the shards.
-    pub mode: Option<XdpMode>,
-    /// Of xdp: the UDP port.
-    pub udp_port: Option<u16>,
-    /// Of xdp: receive queues that the interface must have.
-    pub queues: Option<u32>,
-    /// Of tcp: connections of each type with a peer.
-    pub conns_per_peer: Option<u32>,
-    /// Of tcp: IP type of service, -1 for the system's.
-    pub tos: Option<i32>,
+    /// Those of its LND, and which LND that is.
+    pub options: NiOptions,
     /// Shards that serve it, in the order in which they were asked for; none for all.
     pub serving_shards: Vec<u32>,
     /// Whether its address is not the one that the interface's name alone would choose.
@@ -57,33 +47,33 @@ pub(crate) struct Started {
 impl NiConfig {
     /// As the state machine is asked for it.
     pub fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
-        let (credits, peer_credits) = (self.credits, self.peer_credits);
-        let asked = NetOptions { credits, peer_credits, ..NetOptions::default() };
-        let options = defaults.complete(asked, self.nid, self.is_tcp());
-        let &Self { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = self;
-        let serving_shards = self.serving_shards.clone();
-        let is_chosen_by_nid = true;
-        let lnd =
-            LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, serving_shards, is_chosen_by_nid };
+        let asked = net_options(&self.options);
+        let options =
+            defaults.complete(asked, self.nid, self.options.lnd_on(self.nid.net(), &self.interface));
+        let (options_of_lnd, serving_shards) = (self.options, self.serving_shards.clone());
+        let lnd = LndOptions { options: options_of_lnd, serving_shards, is_chosen_by_nid: true };
         NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
     }
 
     /// As the state machine wants it opened.
     pub(crate) fn of(spec: NiSpec<LndOptions>, tunables: NetTunables) -> Self {
-        let LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, serving_shards, .. } = spec.lnd;
-        Self {
-            nid: spec.nid,
-            interface: spec.interface,
-            credits: Some(tunables.credits),
-            peer_credits: Some(tunables.peer_credits),
-            lnd,
-            mode,
-            udp_port,
-            queues,
-            conns_per_peer,
-            tos,
-            serving_shards,
-        }
+        let LndOptions { options, serving_shards, .. } = spec.lnd;
+        let options = options
+            .with(NiOption::Credits, tunables.credits.into())
+            .with(NiOption::PeerCredits, tunables.peer_credits.into());
+        Self { nid: spec.nid, interface: spec.interface, options, serving_shards }
+    }
+}
+
+/// What an NI asks of its net.
+#[must_use]
+pub fn net_options(options: &NiOptions) -> NetOptions {
+    NetOptions {
+        peer_timeout_s: options.number(NiOption::PeerTimeout),
+        peer_credits: options.number(NiOption::PeerCredits),
+        peer_buffer_credits: options.number(NiOption::PeerBufferCredits),
+        credits: options.number(NiOption::Credits),
+        ..NetOptions::default()
     }
 }
 

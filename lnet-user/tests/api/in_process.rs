@@ -228,9 +228,9 @@ fn an_in_process_ni_has_no_interface() {
 #[test]
 fn a_port_that_its_lnd_does_not_have_is_refused() {
     for (asked, named) in [
-        (ni("none", 1).udp_port(Some(7000)), "UDP port 7000"),
+        (ni("none", 1).udp_port(Some(7000)), "port 7000"),
         (ni("none", 1).mode(Some(XdpMode::Generic)), "mode generic"),
-        (ni("none", 1).queues(Some(3)), "number of queues 3"),
+        (ni("none", 1).queues(Some(3)), "queues 3"),
     ] {
         let expected = format!("{named} for in-process:none: none is expected there");
         let early = asked.clone().build().unwrap_err().to_string();

@@ -7,6 +7,7 @@ use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::LndFacts;
 use lnet_core::tunables::NetTunables;
+use lnet_model::lnd::XDP;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
@@ -14,11 +15,14 @@ use super::identity::Identity;
 
 /// What nets of the xdp LND have by default: with the credits of [`NetTunables::LNET`] a peer would be sent
 /// no more than 8 messages in a round trip.
-pub const NET_TUNABLES: NetTunables = NetTunables { peer_credits: 128, credits: 1024, ..NetTunables::LNET };
+pub const NET_TUNABLES: NetTunables = NetTunables::of(XDP.net_defaults);
 
-/// What the xdp LND is. A peer's certificates prove its NIDs; a frame to an own NID does not come back from
-/// the wire; no kernel node speaks this protocol.
-pub const FACTS: LndFacts = LndFacts { proves_sources: true, reaches_itself: false, takes_any_get: true };
+/// What the xdp LND is.
+pub const FACTS: LndFacts = LndFacts {
+    proves_sources: XDP.proves_sources,
+    reaches_itself: XDP.reaches_itself,
+    takes_any_get: XDP.takes_any_get,
+};
 
 /// How much of everything an [`Xfer`](super::Xfer) may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

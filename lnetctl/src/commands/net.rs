@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
 use lnet_model::Errno;
-use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::ni::{NiName, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
 use lnet_wire::{Net, Nid};
@@ -16,6 +16,7 @@ use super::cli::Verbose;
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
 use crate::failure::Task;
+use crate::options::{Changeable, OptionWords};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetCommand {
@@ -68,39 +69,11 @@ pub(crate) struct NetAddArgs {
     /// NIs by their addresses, instead of a net and interfaces
     #[arg(long)]
     pub(crate) nid: Option<String>,
-    /// Seconds without a sign of life after which a peer counts as dead; 0 is never
-    #[arg(long, short = 't', allow_hyphen_values = true, value_name = "SECONDS")]
-    pub(crate) peer_timeout: Option<String>,
-    /// Messages in flight to one peer
-    #[arg(long, short = 'c', allow_hyphen_values = true, value_name = "COUNT")]
-    pub(crate) peer_credits: Option<String>,
-    /// Router buffers for one peer
-    #[arg(long, short = 'b', allow_hyphen_values = true, value_name = "COUNT")]
-    pub(crate) peer_buffer_credits: Option<String>,
-    /// Messages in flight
-    #[arg(long, short = 'r', allow_hyphen_values = true, value_name = "COUNT")]
-    pub(crate) credits: Option<String>,
     /// CPTs (shards) that serve the interfaces, such as [0,2-3]; all without it
     #[arg(long, short = 's', value_name = "LIST")]
     pub(crate) cpt: Option<String>,
-    /// Connections of each kind to a peer, 0 to 127
-    #[arg(long, short = 'm', allow_hyphen_values = true, value_name = "COUNT")]
-    pub(crate) conns_per_peer: Option<String>,
-    /// IP type of service, -1 to 255
-    #[arg(long, allow_hyphen_values = true, value_name = "NUMBER")]
-    pub(crate) tos: Option<String>,
-    /// What drives the net: xdp, also on a net of type tcp, or tcp [default: that of the net's type]
-    #[arg(long, value_parser = Offered::of(&["tcp", "xdp"]), hide_possible_values = true)]
-    pub(crate) lnd: Option<String>,
-    /// How the frames of an xdp NI reach the shards: auto, native, generic or socket
-    #[arg(long, value_parser = Offered::of(XdpMode::NAMES), hide_possible_values = true)]
-    pub(crate) mode: Option<String>,
-    /// UDP port of an xdp NI and its peers
-    #[arg(long)]
-    pub(crate) port: Option<String>,
-    /// Receive queues that the interface of an xdp NI must have; 0 takes it as it is
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) queues: Option<String>,
+    #[command(flatten)]
+    pub(crate) options: OptionWords,
     /// Choosing nets by address
     #[arg(long, short = 'p', hide = true)]
     pub(crate) ip2net: Option<String>,
@@ -127,9 +100,8 @@ pub(crate) struct Settings {
     /// Health, 0 to 1000
     #[arg(long, short = 't', allow_hyphen_values = true, value_name = "VALUE")]
     health: Option<String>,
-    /// Connections of each kind to a peer, 0 to 127
-    #[arg(long, short = 'm', allow_hyphen_values = true, value_name = "COUNT")]
-    conns_per_peer: Option<String>,
+    #[command(flatten)]
+    options: Changeable,
     /// A net of the type for whose LND the timeout is
     #[arg(long, short = 'i')]
     net: Option<String>,
@@ -181,7 +153,7 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     if args.auth_key.is_some() || args.traffic_class.is_some() {
         return Err(task.unsupported("--auth-key and --traffic-class: the LND that they belong to is"));
     }
-    let options = options(task, args)?;
+    let options = args.options.read(task)?;
     let cpts = task.parsed(args.cpt.as_deref(), pattern::cpts)?.unwrap_or_default();
     let mut interfaces = task.parsed(args.interfaces.as_deref(), pattern::interfaces)?.unwrap_or_default();
     let spec = |net, nid| NiSpec { net, interface: None, nid, options, cpts: cpts.clone() };
@@ -212,27 +184,6 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
         }
     };
     daemon.apply(task, specs.into_iter().map(Change::AddNi).collect())
-}
-
-fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
-    // Less than `least` means the default.
-    let from = |least: i64, max: i64, name: &str, text: &Option<String>| {
-        let number = task.optional::<i64>(name, text.as_ref(), i64::MIN..=max)?;
-        Ok(number.filter(|number| *number >= least).and_then(|number| u32::try_from(number).ok()))
-    };
-    let max = i32::MAX.into();
-    Ok(NiOptions {
-        conns_per_peer: from(0, 127, "conns-per-peer", &args.conns_per_peer)?,
-        tos: task.optional("tos", args.tos.as_ref(), -1..=255)?.filter(|tos| *tos >= 0),
-        port: task.optional("port", args.port.as_ref(), 1..=65_535)?,
-        queues: task.optional("queues", args.queues.as_ref(), 0..=64)?,
-        peer_timeout_s: from(0, max, "peer-timeout", &args.peer_timeout)?,
-        peer_credits: from(1, max, "peer-credits", &args.peer_credits)?,
-        peer_buffer_credits: from(1, max, "peer-buffer-credits", &args.peer_buffer_credits)?,
-        credits: from(1, max, "credits", &args.credits)?,
-        lnd: args.lnd.as_deref().map(Lnd::from_str).transpose().map_err(|error| task.invalid(error))?,
-        mode: args.mode.as_deref().map(XdpMode::from_str).transpose().map_err(|error| task.invalid(error))?,
-    })
 }
 
 fn delete(
@@ -294,11 +245,13 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     if let Some(value) = task.health(what.health.as_ref())? {
         changes.push(Change::SetHealth { nid, value });
     }
-    let conns: Option<i64> = task.optional("conns-per-peer", what.conns_per_peer.as_ref(), i64::MIN..=127)?;
-    // A negative number is passed over, as LNet has it.
-    if let Some(value) = conns.and_then(|conns| u32::try_from(conns).ok()) {
-        changes.push(Change::SetConnsPerPeer { nid, value });
-    }
+    // What asks for the default is passed over, as LNet has it.
+    let options = what.options.0.read(task)?;
+    changes.extend(options.entries().map(|(row, value)| Change::SetOption {
+        nid,
+        option: row.option,
+        value,
+    }));
     match (&what.net, task.optional("lnd-timeout", what.lnd_timeout.as_ref(), 0..=i64::from(i32::MAX))?) {
         (None, None) => {}
         (Some(net), Some(timeout_s)) => {
@@ -308,7 +261,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         (None, Some(_)) => return Err(task.invalid("--lnd-timeout without --net")),
         (Some(_), None) => return Err(task.invalid("--net without --lnd-timeout")),
     }
-    if changes.is_empty() && conns.is_none() {
+    if changes.is_empty() && what.options.0.is_empty() {
         return Err(task.invalid("nothing to set: --health, --conns-per-peer or --lnd-timeout is expected"));
     }
     daemon.apply(task, changes)

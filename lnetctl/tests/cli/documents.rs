@@ -2,7 +2,8 @@
 
 use lnet_control::document::{self, Mode};
 use lnet_model::fault::{DropRule, HealthError};
-use lnet_model::ni::{Lnd, NiOptions, NiSpec, XdpMode};
+use lnet_model::lnd::NiOption;
+use lnet_model::ni::{Lnd, NiOptions, NiSpec};
 use lnet_model::peer::PeerSpec;
 use lnet_model::request::Change;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
@@ -258,25 +259,32 @@ fn spec() -> impl Strategy<Value = NiSpec> {
         prop::option::of(1_u16..),
         number(64),
         number(128),
-        prop::option::of(0..256),
+        prop::option::of(0_i64..256),
     );
     let place = (any::<bool>(), 0_u16..3, 0..4_usize, any::<bool>(), prop::collection::vec(0_u32..2, 0..3));
     (tunables, lnd, place).prop_map(|(tunables, lnd, place)| {
-        let (peer_timeout_s, peer_credits, peer_buffer_credits, credits) = tunables;
         let (xdp, mode, port, queues, conns_per_peer, tos) = lnd;
         let (is_tcp, number, interface, by_nid, mut cpts) = place;
         cpts.dedup();
         let net = Net::new(if is_tcp { NetType::TCP } else { NetType::XDP }, number);
         let xdp = xdp || !is_tcp;
-        let lnd = if xdp {
-            let mode = XdpMode::ALL.get(mode).copied();
-            NiOptions { lnd: Some(Lnd::Xdp), mode, port, queues, ..NiOptions::default() }
+        let mut options = NiOptions::default();
+        let values = if xdp {
+            vec![
+                (NiOption::Lnd, Some(Lnd::Xdp as i64)),
+                (NiOption::Mode, Some(mode as i64)),
+                (NiOption::Port, port.map(i64::from)),
+                (NiOption::Queues, queues.map(i64::from)),
+            ]
         } else {
-            NiOptions { conns_per_peer, tos, ..NiOptions::default() }
+            vec![(NiOption::ConnsPerPeer, conns_per_peer.map(i64::from)), (NiOption::Tos, tos)]
         };
+        let (peer_timeout, peer_credits, peer_buffer_credits, credits) = tunables;
+        let tunables = [peer_timeout, peer_credits, peer_buffer_credits, credits];
+        let of_net = NiOption::ALL.into_iter().zip(tunables.map(|value| value.map(i64::from)));
+        of_net.chain(values).for_each(|(option, value)| options.set(option, value));
         let interface = ["eth0", "eth1", "eth2", "down0"][interface];
         let nid = (by_nid && interface == "eth0").then(|| format!("10.77.0.113@{net}").parse().unwrap());
-        let options = NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..lnd };
         NiSpec { net, interface: Some(interface.to_owned()), nid, options, cpts }
     })
 }

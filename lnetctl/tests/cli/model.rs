@@ -7,6 +7,7 @@ use lnet_control::document::NodeState;
 use lnet_control::server::Handler;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
 use lnet_model::peer::PeerSpec;
 use lnet_model::records::{
@@ -133,9 +134,9 @@ impl Model {
                     _ => {}
                 }
             })?,
-            Change::SetConnsPerPeer { nid, value } => self.each_ni(*nid, |ni| {
-                if ni.options.lnd == Some(Lnd::Tcp) {
-                    ni.options.conns_per_peer = Some(*value);
+            Change::SetOption { nid, option, value } => self.each_ni(*nid, |ni| {
+                if ni.options.lnd() == Some(Lnd::Tcp) {
+                    ni.options.set(*option, Some(*value));
                 }
             })?,
             Change::SetLndTimeout { net, timeout_s } => {
@@ -297,8 +298,9 @@ impl Model {
         }
         // The first NI fixes what the net has.
         if let Some(first) = net.nis.first() {
-            let NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = first.options;
-            options = NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..options };
+            for option in NiOption::ALL.into_iter().filter(|option| option.is_of_net()) {
+                options.set(option, first.options.get(option));
+            }
         }
         let mut cpts = spec.cpts.clone();
         if cpts.is_empty() || (0..shards).all(|cpt| cpts.contains(&cpt)) {
@@ -357,33 +359,28 @@ fn resolve(spec: &NiSpec) -> Result<(String, String, bool)> {
 
 fn options_of(spec: &NiSpec) -> Result<NiOptions> {
     let asked = spec.options;
-    let credits = asked.credits.unwrap_or(256);
-    let options = NiOptions {
-        peer_timeout_s: asked.peer_timeout_s.or(Some(180)),
-        peer_credits: Some(asked.peer_credits.unwrap_or(8).min(credits)),
-        peer_buffer_credits: asked.peer_buffer_credits.or(Some(0)),
-        credits: Some(credits),
-        ..NiOptions::default()
-    };
-    let lnd = asked.lnd.or(match spec.net.net_type() {
+    let credits = asked.get(NiOption::Credits).unwrap_or(256);
+    let or = |option, default| asked.get(option).unwrap_or(default);
+    let options = NiOptions::default()
+        .with(NiOption::PeerTimeout, or(NiOption::PeerTimeout, 180))
+        .with(NiOption::PeerCredits, or(NiOption::PeerCredits, 8).min(credits))
+        .with(NiOption::PeerBufferCredits, or(NiOption::PeerBufferCredits, 0))
+        .with(NiOption::Credits, credits);
+    let lnd = asked.lnd().or(match spec.net.net_type() {
         NetType::TCP => Some(Lnd::Tcp),
         NetType::XDP => Some(Lnd::Xdp),
         _ => None,
     });
     match lnd {
-        Some(Lnd::Tcp) => Ok(NiOptions {
-            conns_per_peer: asked.conns_per_peer.filter(|conns| *conns > 0).or(Some(1)),
-            tos: asked.tos.or(Some(-1)),
-            lnd,
-            ..options
-        }),
-        Some(Lnd::Xdp) => Ok(NiOptions {
-            lnd,
-            mode: Some(asked.mode.unwrap_or_default()),
-            port: asked.port.or(Some(988)),
-            queues: asked.queues.or(Some(0)),
-            ..options
-        }),
+        Some(Lnd::Tcp) => Ok(options
+            .with(NiOption::ConnsPerPeer, or(NiOption::ConnsPerPeer, 0).max(1))
+            .with(NiOption::Tos, or(NiOption::Tos, -1))
+            .with(NiOption::Lnd, Lnd::Tcp as i64)),
+        Some(Lnd::Xdp) => Ok(options
+            .with(NiOption::Lnd, Lnd::Xdp as i64)
+            .with(NiOption::Mode, or(NiOption::Mode, 0))
+            .with(NiOption::Port, or(NiOption::Port, 988))
+            .with(NiOption::Queues, or(NiOption::Queues, 0))),
         None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
     }
 }
@@ -406,8 +403,8 @@ fn ni_record(
         traffic: Default::default(),
         health: NiHealth { health_value, ..NiHealth::default() },
         options,
-        timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
-        active_mode: options.mode.map(|_| XdpMode::Socket),
+        timeout_s: if options.lnd() == Some(Lnd::Tcp) { 50 } else { 49 },
+        active_mode: options.mode().map(|_| XdpMode::Socket),
         no_rings: None,
         active_queues: 0,
         mtu_bytes: 1500,

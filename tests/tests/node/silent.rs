@@ -125,7 +125,8 @@ fn a_peer_that_acknowledges_nothing_holds_nobody_up() {
     let [nid, good_nid] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
     let with_timeout = |namespace, nid| config(namespace, nid).lnd_timeout(TIMEOUT);
     let mut node_config = with_timeout(netns.a(), nid);
-    (node_config.nis[0].credits, node_config.nis[0].peer_credits) = (Some(CREDITS), Some(PEER_CREDITS));
+    let ni = node_config.nis[0].clone();
+    node_config.nis[0] = ni.credits(Some(CREDITS)).peer_credits(Some(PEER_CREDITS));
     let (node, workers) = start(netns.a(), &node_config);
     let (good_node, good_workers) = start(netns.b(), &with_timeout(netns.b(), good_nid));
     // The silent peer has an address of its own at the same end of the link.

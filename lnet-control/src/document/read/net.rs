@@ -1,10 +1,11 @@
 //! The block `net`.
 
-use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::lnd::{NiOption, OptionValues};
+use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
 use lnet_model::{Errno, Refusal};
-use lnet_wire::{Net, NetType, Nid};
+use lnet_wire::{Net, Nid};
 
 use super::values::get;
 use super::{Reader, TELLING};
@@ -18,21 +19,8 @@ const NET_KEYS: [&str; 8] =
     ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern", "fsm state"];
 /// Keys of a local NI that only tell, besides those of every NI.
 const NI_KEYS: [&str; 5] = ["status", "no rings", "dev cpt", "numa distance", "numa distances"];
-/// Tunables of a net.
-const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
-/// Tunables of an LND; those from `timeout` only tell.
-const LND_TUNABLES: [&str; 10] = [
-    "conns_per_peer",
-    "tos",
-    "lnd",
-    "mode",
-    "port",
-    "queues",
-    "timeout",
-    "active mode",
-    "active queues",
-    "mtu",
-];
+/// Tunables of an LND that only tell.
+const LND_TELLING: [&str; 4] = ["timeout", "active mode", "active queues", "mtu"];
 /// Tunables of LNDs that are not here.
 const FOREIGN_TUNABLES: [&str; 12] = [
     "peercredits_hiw",
@@ -182,22 +170,23 @@ impl Reader {
     fn options(&mut self, entries: &[Entry], net: Net, inherited: NiOptions) -> NiOptions {
         let mut options = inherited;
         if let Some(entries) = get(entries, "tunables").and_then(|value| self.map(value, "tunables")) {
-            self.known_keys(entries, "tunables", &TUNABLES);
-            // Zero and less mean the default, except of the timeout, of which zero is a value.
-            let mut from = |least: i64, key: &str| {
-                let value = self.integer_of::<i64>(entries, key, -1..=i64::from(i32::MAX))?;
-                u32::try_from(value).ok().filter(|_| value >= least)
-            };
-            options.peer_timeout_s = from(0, "peer_timeout");
-            options.peer_credits = from(1, "peer_credits");
-            options.peer_buffer_credits = from(1, "peer_buffer_credits");
-            options.credits = from(1, "credits");
+            let of_net: Vec<_> = NiOption::ALL.into_iter().filter(|option| option.is_of_net()).collect();
+            self.known_keys(
+                entries,
+                "tunables",
+                &of_net.iter().map(|option| option.name()).collect::<Vec<_>>(),
+            );
+            for option in of_net {
+                options.set(option, self.option(entries, option));
+            }
         }
         let Some(entries) = get(entries, "lnd tunables").and_then(|value| self.map(value, "lnd tunables"))
         else {
             return options;
         };
-        let known = [LND_TUNABLES.as_slice(), &FOREIGN_TUNABLES].concat();
+        let of_lnd: Vec<_> = NiOption::ALL.into_iter().filter(|option| !option.is_of_net()).collect();
+        let names = of_lnd.iter().map(|option| option.name());
+        let known: Vec<_> = names.chain(LND_TELLING).chain(FOREIGN_TUNABLES).collect();
         self.known_keys(entries, "lnd tunables", &known);
         for Entry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {
@@ -205,40 +194,29 @@ impl Reader {
                 self.unsupported(*position, message);
             }
         }
-        options.lnd = self.word_of(entries, "lnd", Lnd::NAMES);
-        options.mode = self.word_of(entries, "mode", XdpMode::NAMES);
-        options.port = self.integer_of(entries, "port", 1..=65_535);
-        options.queues = self.integer_of(entries, "queues", 0..=64);
-        // Less than zero means the default.
-        let conns_per_peer: Option<i64> = self.integer_of(entries, "conns_per_peer", -1..=127);
-        options.conns_per_peer = conns_per_peer.and_then(|value| u32::try_from(value).ok());
-        options.tos = self.integer_of(entries, "tos", -1..=255).filter(|tos| *tos >= 0);
-        self.check_lnd(entries, net, &options);
+        for option in of_lnd {
+            options.set(option, self.option(entries, option));
+        }
+        let Some(lnd) = options.lnd_of(net) else { return options };
+        for option in options.foreign_to(lnd) {
+            let other = option.owner().map_or("", |owner| owner.name);
+            for entry in entries.iter().filter(|entry| entry.key == option.name()) {
+                let message =
+                    format!("'{option}' is a tunable of the {other} LND: it goes with 'lnd: {other}'");
+                self.error(entry.position, message);
+            }
+        }
         options
     }
 
-    /// Reports tunables of another LND than the net's.
-    fn check_lnd(&mut self, entries: &[Entry], net: Net, asked: &NiOptions) {
-        let lnd = asked.lnd.or(match net.net_type() {
-            NetType::TCP => Some(Lnd::Tcp),
-            NetType::XDP => Some(Lnd::Xdp),
-            _ => None,
-        });
-        let (foreign, other): (&[&str], _) = match lnd {
-            Some(Lnd::Tcp) => (&["mode", "port", "queues"], "xdp"),
-            Some(Lnd::Xdp) => (&["conns_per_peer", "tos"], "tcp"),
-            None => return,
-        };
-        let is_set = |key: &str| match key {
-            "conns_per_peer" => asked.conns_per_peer.is_some(),
-            "tos" => asked.tos.is_some(),
-            _ => true,
-        };
-        for Entry { position, key, .. } in entries {
-            if foreign.contains(&key.as_str()) && is_set(key) {
-                let message = format!("'{key}' is a tunable of the {other} LND: it goes with 'lnd: {other}'");
-                self.error(*position, message);
+    /// The value of an option, where it is there and asks for more than the default.
+    fn option(&mut self, entries: &[Entry], option: NiOption) -> Option<i64> {
+        let (value, row) = (get(entries, option.name())?, option.row());
+        match row.values {
+            OptionValues::Numbers { low, high, .. } => {
+                row.of_number(self.integer(value, option.name(), low..=high)?)
             }
+            OptionValues::Words(words) => row.value_of(self.word(value, option.name(), words)?),
         }
     }
 

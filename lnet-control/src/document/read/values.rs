@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 use lnet_model::pattern::{integer, quoted};
 use lnet_model::{Errno, Refusal};
@@ -137,11 +136,6 @@ impl Reader {
     pub(super) fn good<T>(&mut self, value: &Marked, key: &str, parsed: Result<T, Refusal>) -> Option<T> {
         let report = |error: Refusal| self.error_of(value.position, error.errno, format!("'{key}': {error}"));
         parsed.map_err(report).ok()
-    }
-
-    /// One of some words and what it means, where the key is there.
-    pub(super) fn word_of<T: FromStr>(&mut self, entries: &[Entry], key: &str, words: &[&str]) -> Option<T> {
-        self.word(get(entries, key)?, key, words)?.parse().ok()
     }
 
     /// One of some words.

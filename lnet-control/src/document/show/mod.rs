@@ -26,7 +26,6 @@ use serde_json::{Value, json};
 use super::output::Map;
 
 pub use choice::{cpts_of, explain, recovery};
-pub(super) use net::entries;
 pub use net::nets;
 pub use peer::{peer_list, peers};
 pub use request::join;

@@ -1,6 +1,7 @@
 //! The block `net`.
 
-use lnet_model::ni::{Lnd, NiOptions};
+use lnet_model::lnd::{NiOption, OptionRow};
+use lnet_model::ni::Lnd;
 use lnet_model::pattern::cpts_text;
 use lnet_model::records::{NetRecord, NiRecord};
 use lnet_wire::Net;
@@ -50,10 +51,10 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put_details(&mut map, &ni.traffic, &ni.health);
     }
     if backup || detail.shows(1) {
-        let of_net = entries(&ni.options).into_iter().take(NiOptions::OF_NET);
-        let of_net = of_net.map(|(key, value)| (key, if value.is_null() { Value::from(0) } else { value }));
+        let of_net = NiOption::ALL.into_iter().filter(|option| option.is_of_net());
+        let of_net = of_net.map(|option| (option.to_string(), ni.options.get(option).unwrap_or(0).into()));
         put(&mut map, "tunables", of_net.collect::<Map>());
-        if ni.options.lnd.is_some() {
+        if ni.options.lnd().is_some() {
             put(&mut map, "lnd tunables", lnd_tunables(ni, backup));
         }
     }
@@ -81,18 +82,18 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
 
 fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
     let mut map = Map::new();
-    for (key, value) in entries(&ni.options).into_iter().skip(NiOptions::OF_NET) {
+    for (row, value) in ni.options.entries().filter(|(row, _)| !row.option.is_of_net()) {
         // What a net of socklnd has, the type of the net says.
-        if value.is_null() || key == "lnd" && ni.options.lnd != Some(Lnd::Xdp) {
+        if row.option == NiOption::Lnd && ni.options.lnd() != Some(Lnd::Xdp) {
             continue;
         }
-        if !backup && matches!(key.as_str(), "tos" | "lnd") {
+        if !backup && matches!(row.option, NiOption::Tos | NiOption::Lnd) {
             put(&mut map, "timeout", ni.timeout_s);
         }
-        put(&mut map, &key, value);
-        match (key.as_str(), ni.active_mode) {
-            ("mode", Some(mode)) if !backup => put(&mut map, "active mode", json!(mode)),
-            ("queues", _) if !backup => {
+        put(&mut map, row.option.name(), shown(row, value));
+        match (row.option, ni.active_mode) {
+            (NiOption::Mode, Some(mode)) if !backup => put(&mut map, "active mode", json!(mode)),
+            (NiOption::Queues, _) if !backup => {
                 put(&mut map, "active queues", ni.active_queues);
                 if ni.mtu_bytes != 0 {
                     put(&mut map, "mtu", ni.mtu_bytes);
@@ -104,8 +105,6 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
     map
 }
 
-/// The options of an NI by their keys, in the order in which tools print them; `Null` is no value.
-pub(in crate::document) fn entries(options: &NiOptions) -> Map {
-    let Value::Object(entries) = json!(options) else { return Map::new() };
-    entries
+fn shown(row: &OptionRow, value: i64) -> Value {
+    row.word(value).map_or(Value::from(value), Value::from)
 }

@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use exchange::Exchange;
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
@@ -34,16 +35,15 @@ use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
 use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
-use lnet_tcp_proto::SockTunables;
-use lnet_tcp_proto::{Action, ConnId, Piece, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of};
+use lnet_tcp_proto::{
+    Action, ConnId, Piece, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of,
+};
 use lnet_wire::ProcessId;
 use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-
 use rustix::io::Errno;
-
-use exchange::Exchange;
 
 pub use port::TcpPort;
 pub(crate) use port::socket_options;
@@ -464,8 +464,7 @@ impl Driver for TcpLnd {
 
     /// Has an NI connect so many connections of each type with its peers from now on.
     fn change(&mut self, ni: NiId, options: &NiOptions) {
-        let conns_per_peer = options.conns_per_peer.and_then(|count| u8::try_from(count).ok());
-        let Some(conns_per_peer) = conns_per_peer else { return };
+        let Some(conns_per_peer) = options.number(NiOption::ConnsPerPeer) else { return };
         for port in self.ports.iter_mut().filter(|port| port.ni == ni) {
             port.conns_per_peer = conns_per_peer;
         }

@@ -272,7 +272,7 @@ impl LndKind for XdpKind {
 
     fn serves(request: &NiRequest<'_>) -> bool {
         let of_net = request.nid.net().net_type() == NetType::XDP;
-        request.has_device && request.options.lnd.map_or(of_net, |lnd| lnd == Lnd::Xdp)
+        request.has_device && request.options.lnd().map_or(of_net, |lnd| lnd == Lnd::Xdp)
     }
 
     fn plan(&self, request: &NiRequest<'_>) -> Result<XdpPlan, XdpError> {

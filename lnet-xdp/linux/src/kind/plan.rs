@@ -7,6 +7,7 @@ use lnet_core::handle::ShardSet;
 use lnet_io::kind::{InterfaceError, NiRequest, check_address, usable_interface};
 use lnet_io::netlink::{Interface, Neighbours};
 use lnet_io::xsk::CHUNK_BYTES;
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::XdpMode;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::QUEUES_MAX;
@@ -27,9 +28,10 @@ impl XdpPlan {
     /// Looks at the interface of an NI, whose own settings go before those of the node.
     pub(super) fn new(config: &XdpConfig, request: &NiRequest<'_>) -> Result<Self, XdpError> {
         let options = request.options;
-        let mode = options.mode.unwrap_or(config.mode);
-        let interface = usable_interface(request.interface, options.queues.or(config.queues))?;
-        let port = port(request, &interface, options.port.unwrap_or(config.udp_port))?;
+        let mode = options.mode().unwrap_or(config.mode);
+        let interface =
+            usable_interface(request.interface, options.number(NiOption::Queues).or(config.queues))?;
+        let port = port(request, &interface, options.number(NiOption::Port).unwrap_or(config.udp_port))?;
         if mode != XdpMode::Socket {
             check_queues(&interface)?;
             check_transmit_ring(&port, &interface, config.rings.tx)?;

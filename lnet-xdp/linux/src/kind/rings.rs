@@ -14,6 +14,7 @@ use lnet_io::kind::{Host, InterfaceError, NiRequest};
 use lnet_io::netlink::{Interface, Neighbours};
 use lnet_io::port;
 use lnet_io::xsk::{self, Census, Frame, QueueConfig, Umem, UmemConfig};
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::XdpMode;
 use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
@@ -350,7 +351,8 @@ fn ring_ports(
 /// that one peer may have of them.
 fn unresolved_responses_max(request: &NiRequest<'_>, shards: u32) -> u32 {
     let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(shards);
-    (share(request.options.credits) / 2).max(share(request.options.peer_credits))
+    (share(request.options.number(NiOption::Credits)) / 2)
+        .max(share(request.options.number(NiOption::PeerCredits)))
 }
 
 /// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the

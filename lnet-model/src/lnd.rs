@@ -1,0 +1,432 @@
+//! LNDs and the options of NIs, as data: what each LND is, and what an NI can be asked to have. Documents, the
+//! command line with its help, what is shown, the checks and the table in `docs/control.md` come from here.
+//! What an LND does is in a crate of its own.
+//!
+//! Invariant: the row of an option stands where its value has its place in [`NiOptions`](crate::ni::NiOptions).
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::str::FromStr;
+
+use lnet_wire::{Net, NetType, named};
+
+named! {
+    /// An option of a local NI, by its key in documents. Those before `conns_per_peer` are of its net, and fixed by
+    /// the first NI there; the others are of its LND.
+    NiOption {
+        /// Seconds without a sign of life after which a peer counts as dead.
+        PeerTimeout => "peer_timeout",
+        /// Messages in flight to one peer NI.
+        PeerCredits => "peer_credits",
+        /// Router buffers for one peer NI.
+        PeerBufferCredits => "peer_buffer_credits",
+        /// Messages in flight by the NI.
+        Credits => "credits",
+        /// Connections of each kind to a peer.
+        ConnsPerPeer => "conns_per_peer",
+        /// IP type of service.
+        Tos => "tos",
+        /// Which LND; the others of this enum are its.
+        Lnd => "lnd",
+        /// How frames reach the shards.
+        Mode => "mode",
+        /// UDP port.
+        Port => "port",
+        /// Receive queues of the interface.
+        Queues => "queues",
+    }
+}
+
+words! {
+    /// What drives the NIs of a net.
+    Lnd {
+        /// The protocol of LNet's socklnd.
+        Tcp = "tcp",
+        /// Our frames, over `AF_XDP` rings or UDP sockets.
+        Xdp = "xdp",
+    }
+}
+
+words! {
+    /// How the frames of an xdp NI reach the shards.
+    #[derive(Default)]
+    XdpMode {
+        /// The first of the others that works: it is asked for, and never had.
+        #[default]
+        Auto = "auto",
+        /// Rings, with the XDP program in the driver.
+        Native = "native",
+        /// Rings, with the XDP program in the kernel's network stack.
+        Generic = "generic",
+        /// UDP sockets.
+        Socket = "socket",
+    }
+}
+
+/// The values of an option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OptionValues {
+    /// Numbers. What is less than `least` is read, down to `low`, and asks for the default.
+    Numbers {
+        /// The least that is read.
+        low: i64,
+        /// The least that means itself.
+        least: i64,
+        /// The greatest.
+        high: i64,
+    },
+    /// Words; the value is the position of one.
+    Words(&'static [&'static str]),
+}
+
+/// What an option is.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionRow {
+    /// The option.
+    pub option: NiOption,
+    /// Its values.
+    pub values: OptionValues,
+    /// What its values count, as the help of `net add` names it.
+    pub unit: &'static str,
+    /// What it is, for the help of `net add` and the documentation.
+    pub meaning: &'static str,
+    /// What an NI has that is not asked to have it; of an option of nets the rows of the LNDs say it.
+    pub default: &'static str,
+    /// The value by which the choice is left to the node, if one is.
+    pub choice: Option<i64>,
+    /// Its short form on the command line.
+    pub letter: Option<char>,
+    /// Whether the command line takes any number below `low` for the default as well.
+    pub is_lenient: bool,
+    /// Whether it can be changed while an NI is there.
+    pub is_changeable: bool,
+}
+
+/// What an LND is.
+#[derive(Debug)]
+pub struct LndRow {
+    /// Its name.
+    pub name: &'static str,
+    /// How documents and the command line ask for it; an NI of another one is told by its interface.
+    pub asked: Option<Lnd>,
+    /// The types of the nets that it can drive.
+    pub net_types: &'static [NetType],
+    /// The type of the nets that it drives where no LND is asked for.
+    pub default_of: Option<NetType>,
+    /// The options of nets of its own type that do not say otherwise, in their order.
+    pub net_defaults: [u32; 4],
+    /// The options that its NIs have besides those of the net.
+    pub options: &'static [NiOption],
+    /// Whether it has proven from which peer NI a message comes.
+    pub proves_sources: bool,
+    /// Whether a node reaches its own NIs by it.
+    pub reaches_itself: bool,
+    /// Whether its peers bear a GET for a portal where they have posted nothing.
+    pub takes_any_get: bool,
+}
+
+const NUMBER: OptionRow = OptionRow {
+    option: NiOption::PeerTimeout,
+    values: OptionValues::Numbers { low: -1, least: 1, high: i32::MAX as i64 },
+    unit: "COUNT",
+    meaning: "",
+    default: "",
+    choice: None,
+    letter: None,
+    is_lenient: true,
+    is_changeable: false,
+};
+
+/// The options, in their order.
+pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
+    OptionRow {
+        option: NiOption::PeerTimeout,
+        values: OptionValues::Numbers { low: -1, least: 0, high: i32::MAX as i64 },
+        unit: "SECONDS",
+        meaning: "Seconds without a sign of life after which a peer counts as dead; 0 is never",
+        letter: Some('t'),
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::PeerCredits,
+        meaning: "Messages in flight to one peer",
+        letter: Some('c'),
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::PeerBufferCredits,
+        meaning: "Router buffers for one peer",
+        letter: Some('b'),
+        ..NUMBER
+    },
+    OptionRow { option: NiOption::Credits, meaning: "Messages in flight", letter: Some('r'), ..NUMBER },
+    OptionRow {
+        option: NiOption::ConnsPerPeer,
+        values: OptionValues::Numbers { low: -1, least: 0, high: 127 },
+        meaning: "Connections of each kind to a peer; 0 is by the speed of the link",
+        default: "0",
+        choice: Some(0),
+        letter: Some('m'),
+        is_changeable: true,
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::Tos,
+        values: OptionValues::Numbers { low: -1, least: 0, high: 255 },
+        unit: "NUMBER",
+        meaning: "IP type of service; -1 is the system's",
+        default: "-1",
+        is_lenient: false,
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::Lnd,
+        values: OptionValues::Words(Lnd::NAMES),
+        unit: "LND",
+        meaning: "What drives the net; xdp also serves nets of type tcp",
+        default: "that of the net's type",
+        is_lenient: false,
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::Mode,
+        values: OptionValues::Words(XdpMode::NAMES),
+        unit: "MODE",
+        meaning: "How the frames of an xdp NI reach the shards",
+        default: "the node's",
+        is_lenient: false,
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::Port,
+        values: OptionValues::Numbers { low: 1, least: 1, high: 65_535 },
+        unit: "PORT",
+        meaning: "UDP port of an xdp NI and its peers",
+        default: "the node's",
+        is_lenient: false,
+        ..NUMBER
+    },
+    OptionRow {
+        option: NiOption::Queues,
+        values: OptionValues::Numbers { low: 0, least: 0, high: 64 },
+        meaning: "Receive queues that the interface of an xdp NI must have; 0 takes it as it is",
+        default: "0",
+        is_lenient: false,
+        ..NUMBER
+    },
+];
+
+/// `lo`: what a node sends to itself.
+const LO: LndRow = LndRow {
+    name: "lo",
+    asked: None,
+    net_types: &[NetType::LO],
+    default_of: Some(NetType::LO),
+    net_defaults: [0; 4],
+    options: &[],
+    proves_sources: true,
+    reaches_itself: true,
+    takes_any_get: true,
+};
+
+/// `in-process`: between nodes of one process, on interfaces such as `in-process:a`.
+const IN_PROCESS: LndRow = LndRow { name: "in-process", asked: None, default_of: None, options: &[], ..XDP };
+
+/// `tcp`: connections as kernel nodes have them.
+pub const TCP: LndRow = LndRow {
+    name: "tcp",
+    asked: Some(Lnd::Tcp),
+    net_types: &[NetType::TCP],
+    default_of: Some(NetType::TCP),
+    net_defaults: [180, 8, 0, 256],
+    options: &[NiOption::ConnsPerPeer, NiOption::Tos],
+    proves_sources: false,
+    reaches_itself: true,
+    takes_any_get: false,
+};
+
+/// `xdp`: frames over rings or UDP sockets. A peer's certificates prove its NIDs; a frame to an own NID does
+/// not come back from the wire; no kernel node speaks this protocol.
+pub const XDP: LndRow = LndRow {
+    name: "xdp",
+    asked: Some(Lnd::Xdp),
+    net_types: &[NetType::XDP, NetType::TCP],
+    default_of: Some(NetType::XDP),
+    net_defaults: [180, 128, 0, 1024],
+    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues],
+    proves_sources: true,
+    reaches_itself: false,
+    takes_any_get: true,
+};
+
+/// The LNDs.
+pub const LNDS: [LndRow; 4] = [LO, IN_PROCESS, TCP, XDP];
+
+/// The fabric that an NI on this interface is on, if its LND is `in-process`.
+#[must_use]
+pub fn fabric_of(interface: &str) -> Option<&str> {
+    interface.strip_prefix("in-process:")
+}
+
+impl NiOption {
+    /// What it is.
+    #[must_use]
+    pub const fn row(self) -> &'static OptionRow {
+        &OPTIONS[self as usize]
+    }
+
+    /// Whether it is one of a net.
+    #[must_use]
+    pub const fn is_of_net(self) -> bool {
+        (self as u8) < Self::ConnsPerPeer as u8
+    }
+
+    /// The LND whose NIs alone have it; none of an option of the net, and of `lnd`.
+    #[must_use]
+    pub fn owner(self) -> Option<&'static LndRow> {
+        LNDS.iter().find(|lnd| lnd.options.contains(&self))
+    }
+
+    /// The option of this key.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|option| option.name() == key)
+    }
+}
+
+impl FromStr for NiOption {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::of_key(text).ok_or("an option of an NI is expected")
+    }
+}
+
+impl OptionRow {
+    /// The value of a number that was read: none below the least that means itself.
+    #[must_use]
+    pub fn of_number(&self, number: i64) -> Option<i64> {
+        match self.values {
+            OptionValues::Numbers { least, .. } => (number >= least).then_some(number),
+            OptionValues::Words(_) => None,
+        }
+    }
+
+    /// Whether it can have this value.
+    #[must_use]
+    pub fn takes(&self, value: i64) -> bool {
+        match self.values {
+            OptionValues::Numbers { low, high, .. } => (low..=high).contains(&value),
+            OptionValues::Words(words) => usize::try_from(value).is_ok_and(|at| at < words.len()),
+        }
+    }
+
+    /// The value as a word, where values are words.
+    #[must_use]
+    pub fn word(&self, value: i64) -> Option<&'static str> {
+        match self.values {
+            OptionValues::Numbers { .. } => None,
+            OptionValues::Words(words) => words.get(usize::try_from(value).ok()?).copied(),
+        }
+    }
+
+    /// The value of a word.
+    #[must_use]
+    pub fn value_of(&self, word: &str) -> Option<i64> {
+        match self.values {
+            OptionValues::Numbers { .. } => None,
+            OptionValues::Words(words) => words.iter().position(|known| *known == word).map(|at| at as i64),
+        }
+    }
+
+    /// The value as people write it.
+    #[must_use]
+    pub fn text(&self, value: i64) -> String {
+        self.word(value).map_or_else(|| value.to_string(), ToString::to_string)
+    }
+
+    /// Its values, for the help of `net add` and the documentation.
+    #[must_use]
+    pub fn values_text(&self) -> String {
+        match self.values {
+            OptionValues::Numbers { low, high, .. } => format!("{low} to {high}"),
+            OptionValues::Words(words) => words.join(", "),
+        }
+    }
+
+    /// What it takes, in words.
+    #[must_use]
+    pub fn expected(&self) -> String {
+        match self.values {
+            OptionValues::Numbers { low, high, .. } => format!("a number from {low} to {high}"),
+            OptionValues::Words(words) => format!("one of {}", words.join(", ")),
+        }
+    }
+}
+
+impl LndRow {
+    /// Whether it drives nets of this type.
+    #[must_use]
+    pub fn drives(&self, net: Net) -> bool {
+        self.net_types.contains(&net.net_type())
+    }
+}
+
+// Each row stands in its option's place.
+const _: () = {
+    let mut at = 0;
+    while at < OPTIONS.len() {
+        assert!(OPTIONS[at].option as usize == at);
+        at += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    const BEGIN: &str = "<!-- generated: options of NIs -->\n";
+    const END: &str = "<!-- end -->";
+
+    /// The table of the documentation, as the rows say it.
+    fn table() -> String {
+        let mut text = String::from("| option | of | values | default | meaning |\n|---|---|---|---|---|\n");
+        for row in &OPTIONS {
+            let of = match row.option.owner() {
+                Some(lnd) => lnd.name,
+                None if row.option.is_of_net() => "the net",
+                None => "the NI",
+            };
+            let values = row.values_text();
+            let of_net = |lnd: LndRow| format!("{} {}", lnd.name, lnd.net_defaults[row.option as usize]);
+            let default = match row.option.is_of_net() {
+                true => [TCP, XDP].map(of_net).join(", "),
+                false => row.default.to_string(),
+            };
+            writeln!(text, "| `{}` | {of} | {values} | {default} | {} |", row.option, row.meaning).unwrap();
+        }
+        text
+    }
+
+    #[test]
+    fn the_documentation_has_the_table_of_options() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/control.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, rest) = text.split_once(BEGIN).unwrap();
+        let (found, _) = rest.split_once(END).unwrap();
+        assert_eq!(found, table(), "{path}: this is the table between {BEGIN} and {END}");
+    }
+
+    #[test]
+    fn values_are_told_apart_from_what_asks_for_the_default() {
+        assert_eq!(NiOption::Credits.row().of_number(0), None);
+        assert_eq!(NiOption::PeerTimeout.row().of_number(0), Some(0));
+        assert_eq!(NiOption::Tos.row().of_number(-1), None);
+        assert!(NiOption::Port.row().takes(65_535) && !NiOption::Port.row().takes(0));
+        assert_eq!(NiOption::Mode.row().value_of("socket"), Some(XdpMode::Socket as i64));
+        assert_eq!(NiOption::Mode.row().text(1), "native");
+        assert_eq!(NiOption::of_key("queues"), Some(NiOption::Queues));
+    }
+}
