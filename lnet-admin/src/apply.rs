@@ -85,7 +85,7 @@ impl Control {
         Ok(Outcome::Changed)
     }
 
-    /// The same whether the node is used or not: it is about to end.
+    /// Takes down all that goes, whether the node is used or not: it is about to end.
     pub(super) async fn take_down(&self) -> Result<(), Refusal> {
         // Pings that are under way end.
         self.lnet.cancel_requests();

@@ -46,7 +46,7 @@ pub(super) fn refusal(error: &RequestError, positions: &[usize]) -> Refusal {
     }
 }
 
-/// The same of a node that may have ended.
+/// Refusal by a node that may have ended.
 pub(super) fn refusal_of(error: &LnetError, positions: &[usize]) -> Refusal {
     match error {
         LnetError::Refused(error) => refusal(error, positions),

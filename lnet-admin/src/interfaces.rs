@@ -65,7 +65,7 @@ fn any(net: Net) -> Result<Interface, Refusal> {
 /// The first Ethernet interface that fits.
 fn search(fits: impl Fn(&Interface) -> bool) -> Result<Option<Interface>, Refusal> {
     let names = interface_names().map_err(|error| refusal("any", &error))?;
-    // One that vanishes meanwhile, or has no Ethernet address, is none to choose.
+    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
     Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).find(fits))
 }
 

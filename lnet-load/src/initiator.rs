@@ -115,7 +115,7 @@ impl Initiator {
         let mut sum = self.join();
         sum.elapsed_ns = self.shared.elapsed_ns();
         sum.has_given_up = self.shared.give_up.load(Ordering::Acquire);
-        // One that was over by itself was not cut short by who came later.
+        // A load that was over by itself was not cut short by who came later.
         let is_whole = self.shared.ended.load(Ordering::Acquire) >= self.shared.plan.messages;
         let is_cut_short = !is_whole || sum.faults.of(FaultKind::Cancelled) > 0;
         sum.is_cancelled = self.shared.cancel.load(Ordering::Acquire) && is_cut_short;
@@ -125,7 +125,7 @@ impl Initiator {
     fn join(&mut self) -> InitiatorReport {
         let mut sum = InitiatorReport::default();
         for thread in self.threads.drain(..) {
-            // One that has panicked has said so on standard error.
+            // A thread that has panicked has said so on standard error.
             if let Ok(report) = thread.join() {
                 sum.merge(&report);
             }
@@ -380,7 +380,7 @@ impl Sender {
             let peer = |number| plan.targets[(number % plan.targets.len() as u64) as usize];
             bytes += run.iter().map(|message| message.length_bytes).sum::<u32>();
             let run = run.into_iter().map(|message| (message, peer(message.number)));
-            // It is free, so that it has its buffer.
+            // The slot is free, so that it has its buffer.
             let Some(next) = self.slots[index].prepare(run, &self.queue) else {
                 self.free.push(index);
                 break;

@@ -43,15 +43,15 @@ impl Tally {
 pub enum FaultKind {
     /// The number is not that of a Put of this scheme.
     Number,
-    /// It has another portal than its number says.
+    /// Another portal than the message's number says.
     Portal,
-    /// It has other match bits.
+    /// Other match bits than expected.
     MatchBits,
-    /// It has another length.
+    /// Another length than expected.
     Length,
     /// A byte differs.
     Byte,
-    /// It was not started: the node refused.
+    /// Never started: the node refused.
     NotStarted,
     /// Gets were not sent, since no target of a load was found at a tcp node. A kernel node whose portal
     /// never had an entry dies of a Get.
@@ -70,7 +70,7 @@ pub enum FaultKind {
     Reset,
     /// A fault rule failed it.
     Simulated,
-    /// It ended badly in a way that has no name here.
+    /// A bad end that has no name here.
     Other,
 }
 
@@ -244,7 +244,7 @@ fn merge_shards(sums: &mut Vec<u64>, others: &[u64]) {
 pub struct Progress {
     /// Messages of the plan.
     pub messages: u64,
-    /// Those that have ended, well or badly.
+    /// Messages that have ended, well or badly.
     pub ended: u64,
     /// Whether it is over.
     pub is_over: bool,

@@ -35,7 +35,7 @@ pub(super) struct Ended {
 /// What came of messages of a place.
 #[derive(Default)]
 pub(super) struct Outcomes {
-    /// Those that have ended.
+    /// Messages that have ended.
     pub(super) ended: Vec<Ended>,
     /// Numbers of those that have not started.
     pub(super) unstarted: Vec<u64>,
@@ -63,7 +63,7 @@ struct UnderWay {
 /// How starting the next message went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// It is under way, or there is none.
+    /// A message is under way, or there is none.
     Done,
     /// The node is busy: again, later.
     Later,
@@ -203,7 +203,7 @@ impl Slot {
     /// is free.
     pub(super) fn take(&mut self, queued: QueuedEvent, outcomes: &mut Outcomes) -> Next {
         if let Some(error) = queued.refusal() {
-            // One that was queued. Its run may be over since, by a fault.
+            // A message that was queued. Its run may be over since, by a fault.
             if self.handle != Some(queued.event.md()) || self.under_way.is_none() {
                 return Next::Done;
             }
@@ -305,7 +305,7 @@ impl Slot {
     fn end(&mut self, buffer: Option<Buffer>, outcomes: &mut Outcomes) {
         (self.buffer, self.is_lent, self.handle) = (buffer, false, None);
         if let Some(descriptor) = self.descriptor.take() {
-            // It is gone already.
+            // The message is gone already.
             descriptor.detach();
         }
         if self.under_way.take().is_some() {

@@ -110,7 +110,7 @@ impl Target {
             shard.shared.stop.store(true, Ordering::Release);
         }
         for shard in &mut self.shards {
-            // One that has panicked has said so on standard error; its queue took its entries along.
+            // A thread that has panicked has said so on standard error; its queue took its entries along.
             shard.thread.take().map(JoinHandle::join);
         }
         for portal in self.scheme.portals() {

@@ -1,8 +1,9 @@
-//! LNDs and the options of NIs, as data: what each LND is, and what an NI can be asked to have. Documents, the
-//! command line with its help, what is shown, the checks and the table in `docs/control.md` come from here.
-//! What an LND does is in a crate of its own.
+//! LNDs and the options of NIs, as data: what each LND is, and what an NI can be asked to have. Documents,
+//! the command line with its help, what is shown, the checks and the table in `docs/control.md` come from
+//! here. What an LND does is in a crate of its own.
 //!
-//! Invariant: the row of an option stands where its value has its place in [`NiOptions`](crate::ni::NiOptions).
+//! Invariant: the row of an option stands where its value has its place in
+//! [`NiOptions`](crate::ni::NiOptions).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,8 +12,8 @@ use core::str::FromStr;
 use lnet_wire::{Net, NetType, named};
 
 named! {
-    /// An option of a local NI, by its key in documents. Those before `conns_per_peer` are of its net, and fixed by
-    /// the first NI there; the others are of its LND.
+    /// An option of a local NI, by its key in documents. The options before `conns_per_peer` are of its net,
+    /// and fixed by the first NI there; the others are of its LND.
     NiOption {
         /// Seconds without a sign of life after which a peer counts as dead.
         PeerTimeout => "peer_timeout",
