@@ -1,11 +1,15 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! The bodies use `lnet-wire`, and four of them `lnet-core`, alone, so that the fuzzer has little to
-//! instrument.
+//! The bodies use the pure crates and the tool's end of `lnet-control` alone, so that the fuzzer has little
+//! to instrument.
 
 #[path = "fuzz_control/mod.rs"]
 mod fuzz_control;
+#[path = "fuzz_managed/mod.rs"]
+mod fuzz_managed;
+#[path = "fuzz_rpc/mod.rs"]
+mod fuzz_rpc;
 #[path = "fuzz_shard/mod.rs"]
 mod fuzz_shard;
 #[path = "fuzz_socklnd/mod.rs"]
@@ -24,6 +28,8 @@ use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables,
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
 pub use fuzz_control::control;
+pub use fuzz_managed::{document, request};
+pub use fuzz_rpc::{rpc_message, rpc_record};
 pub use fuzz_shard::shard;
 pub use fuzz_socklnd::{connection_request, hello, prefix, socklnd};
 pub use fuzz_transfer::transfer;
@@ -32,15 +38,19 @@ pub use fuzz_transfer::transfer;
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("connection_request", connection_request),
     ("control", control),
+    ("document", document),
     ("frame", frame),
     ("header", header),
     ("hello", hello),
     ("nid_text", nid_text),
     ("ping", ping),
     ("prefix", prefix),
+    ("request", request),
+    ("rpc_message", rpc_message),
+    ("rpc_record", rpc_record),
     ("selftest", selftest),
     ("shard", shard),
     ("socklnd", socklnd),

@@ -97,7 +97,10 @@ macro_rules! replays {
     };
 }
 
-replays! { connection_request control frame header hello nid_text ping prefix selftest shard socklnd transfer }
+replays! {
+    connection_request control document frame header hello nid_text ping prefix request rpc_message rpc_record selftest
+    shard socklnd transfer
+}
 
 /// Each target is replayed here, and has a file for the fuzzer and a corpus.
 #[test]

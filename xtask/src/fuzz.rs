@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the
-//! protocols.
+//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard, the
+//! protocols, documents or requests.
 //!
 //! The targets are a workspace of their own, `tests/fuzz`, built by the stable compiler with the flags that
 //! tell libFuzzer where a run has been. What a fuzzer has learnt is kept in `target/fuzz/corpus`, what it has

@@ -45,7 +45,7 @@ enum Verb {
     Bench(bench::Options),
     /// Simulate whole nodes over a fabric that harms frames, or over streams that break
     Sim(sim::Options),
-    /// Look for input that breaks the codecs, the steering, the shard or the protocols, by libFuzzer
+    /// Look for input that breaks the codecs, the steering, the shard, the protocols, documents or requests
     Fuzz(fuzz::Options),
     /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and
     /// report

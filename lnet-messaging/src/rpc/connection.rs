@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lnet_user::locks::{Mutex, MutexGuard};
 
-use super::message::{self, Procedure};
+use super::message::{self, NoResults, Procedure};
 use super::program::RECORD_MAX_BYTES;
 use super::record::{self, NotWritten};
 use crate::errno::Errno;
@@ -74,11 +74,11 @@ impl Connections {
         let reply =
             record::read(&mut stream, RECORD_MAX_BYTES, deadline).map_err(|error| errno_of(&error))?;
         match message::results(&reply, xid) {
-            Err(Errno::ConnectionReset) => Err(Errno::ConnectionReset),
+            Err(NoResults::Unrelated) => Err(NoResults::Unrelated.into()),
             results => {
                 let idle = Idle { stream, since: Instant::now() };
                 self.lock().entry(server).or_default().push(idle);
-                results.and_then(take)
+                results.map_err(Errno::from).and_then(take)
             }
         }
     }
@@ -124,6 +124,19 @@ impl Connections {
     /// Closes all that no call is on.
     pub(super) fn flush(&self) {
         self.lock().clear();
+    }
+}
+
+impl From<NoResults> for Errno {
+    fn from(why: NoResults) -> Self {
+        match why {
+            NoResults::Unrelated => Self::ConnectionReset,
+            NoResults::Unsupported => Self::ProtocolNotSupported,
+            NoResults::Denied => Self::AccessDenied,
+            NoResults::Unreadable => Self::BadMessage,
+            NoResults::Failed => Self::Io,
+            NoResults::Unknown => Self::Protocol,
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use onc_rpc::auth::AuthFlavor;
 use onc_rpc::{AcceptedReply, AcceptedStatus, AuthError, CallBody, MessageType, RejectedReply, ReplyBody};
 
 use super::xdr::{Decoder, Garbage, put_word};
-use crate::errno::Errno;
 
 /// The program, in the range for users.
 pub(super) const PROGRAM: u32 = 0x2c4e_4554;
@@ -132,34 +131,52 @@ pub(super) fn put_reply(to: &mut Vec<u8>, xid: u32, outcome: Result<(), Fault>) 
     put(to, xid, &MessageType::Reply(reply));
 }
 
+/// Why a reply has no results.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoResults {
+    /// The record is no reply to the call, after which the connection is of no use.
+    Unrelated,
+    /// The server speaks another version of the protocol of calls, or has no such program, version or
+    /// procedure.
+    Unsupported,
+    /// The server refuses the credentials.
+    Denied,
+    /// The server could not read the arguments.
+    Unreadable,
+    /// The server failed.
+    Failed,
+    /// The reply says what none says.
+    Unknown,
+}
+
 /// The results in a reply to the call of this number.
 ///
 /// # Errors
-/// What the caller is told: `ECONNRESET` for what is no reply to it, after which the connection is of no use.
-pub(super) fn results(record: &[u8], xid: u32) -> Result<&[u8], Errno> {
+/// Why there are none.
+pub(super) fn results(record: &[u8], xid: u32) -> Result<&[u8], NoResults> {
     let mut decoder = Decoder::new(record);
-    let mut word = || decoder.word().map_err(|_| Errno::ConnectionReset);
+    let mut word = || decoder.word().map_err(|_| NoResults::Unrelated);
     if (word()?, word()?) != (xid, REPLY) {
-        return Err(Errno::ConnectionReset);
+        return Err(NoResults::Unrelated);
     }
     match word()? {
         ACCEPTED => {}
         DENIED => {
             return Err(match word()? {
-                RPC_MISMATCH => Errno::ProtocolNotSupported,
-                AUTH_ERROR => Errno::AccessDenied,
-                _ => Errno::Protocol,
+                RPC_MISMATCH => NoResults::Unsupported,
+                AUTH_ERROR => NoResults::Denied,
+                _ => NoResults::Unknown,
             });
         }
-        _ => return Err(Errno::Protocol),
+        _ => return Err(NoResults::Unknown),
     }
     word()?;
-    decoder.opaque(AUTH_MAX_BYTES).map_err(|_| Errno::Protocol)?;
-    match decoder.word().map_err(|_| Errno::Protocol)? {
+    decoder.opaque(AUTH_MAX_BYTES).map_err(|_| NoResults::Unknown)?;
+    match decoder.word().map_err(|_| NoResults::Unknown)? {
         0 => Ok(decoder.rest()),
-        1..=3 => Err(Errno::ProtocolNotSupported),
-        4 => Err(Errno::BadMessage),
-        5 => Err(Errno::Io),
-        _ => Err(Errno::Protocol),
+        1..=3 => Err(NoResults::Unsupported),
+        4 => Err(NoResults::Unreadable),
+        5 => Err(NoResults::Failed),
+        _ => Err(NoResults::Unknown),
     }
 }

@@ -48,10 +48,21 @@ fn read_exact(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io
 /// `InvalidData` for one that is longer or has too many fragments, `TimedOut` behind the deadline, and what
 /// the socket says.
 pub(super) fn read(stream: &mut TcpStream, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    assemble(most, |bytes| read_exact(stream, bytes, deadline))
+}
+
+/// A whole record of `most` bytes at most, of what `fill` brings, piece by piece.
+///
+/// # Errors
+/// `InvalidData` for one that is longer or has too many fragments, and those of `fill`.
+pub(super) fn assemble(
+    most: usize,
+    mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
     let mut record = Vec::new();
     for _ in 0..FRAGMENTS_MAX {
         let mut mark = [0; MARK_BYTES];
-        read_exact(stream, &mut mark, deadline)?;
+        fill(&mut mark)?;
         let mark = u32::from_be_bytes(mark);
         let mut length = (mark & !LAST) as usize;
         if length > most - record.len() {
@@ -61,7 +72,7 @@ pub(super) fn read(stream: &mut TcpStream, most: usize, deadline: Instant) -> io
             let step = length.min(STEP_BYTES);
             let begin = record.len();
             record.resize(begin + step, 0);
-            read_exact(stream, &mut record[begin..], deadline)?;
+            fill(&mut record[begin..])?;
             length -= step;
         }
         if mark & LAST != 0 {

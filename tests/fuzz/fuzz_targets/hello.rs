@@ -1,8 +1,4 @@
 //! HELLOs of the socklnd protocol, of all versions and both byte orders, on any bytes.
 #![no_main]
 
-#[path = "../../src/fuzz_targets.rs"]
-#[allow(dead_code, reason = "each fuzz binary runs one of the targets")]
-mod fuzz_targets;
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz_targets::hello(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lnet_fuzz::hello(input));

@@ -1,8 +1,4 @@
 //! Prefixes of messages of the socklnd protocol on any bytes.
 #![no_main]
 
-#[path = "../../src/fuzz_targets.rs"]
-#[allow(dead_code, reason = "each fuzz binary runs one of the targets")]
-mod fuzz_targets;
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz_targets::prefix(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lnet_fuzz::prefix(input));

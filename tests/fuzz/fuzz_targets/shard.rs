@@ -1,8 +1,4 @@
 //! A peer that sends headers of all types to a shard.
 #![no_main]
 
-#[path = "../../src/fuzz_targets.rs"]
-#[allow(dead_code, reason = "each fuzz binary runs one of the targets")]
-mod fuzz_targets;
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz_targets::shard(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lnet_fuzz::shard(input));

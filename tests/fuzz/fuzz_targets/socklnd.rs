@@ -1,8 +1,4 @@
 //! Peers that say whatever they like to a machine of the socklnd protocol.
 #![no_main]
 
-#[path = "../../src/fuzz_targets.rs"]
-#[allow(dead_code, reason = "each fuzz binary runs one of the targets")]
-mod fuzz_targets;
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz_targets::socklnd(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lnet_fuzz::socklnd(input));

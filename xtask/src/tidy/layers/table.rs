@@ -478,6 +478,8 @@ const CRATES: &[Crate] = &[
             ("bpf", &["netns"]),
             ("fleet", &["bpf"]),
             ("fuzz_control", &[]),
+            ("fuzz_managed", &[]),
+            ("fuzz_rpc", &[]),
             ("fuzz_shard", &[]),
             ("fuzz_socklnd", &[]),
             ("fuzz_targets", &[]),
