@@ -405,7 +405,7 @@ pub fn pooled_messages_per_second(is_coloured: bool, messages: u32) -> anyhow::R
     Ok(f64::from(messages) / begun.elapsed().as_secs_f64())
 }
 
-/// What goes through the ring here: as many bytes as an event of a transfer machine has at most.
+/// An entry of the ring here: as many bytes as an event of a transfer machine has at most.
 type RingEvent = [u64; 10];
 /// Events that may wait in the ring.
 const RING_SLOTS: usize = 1 << 12;

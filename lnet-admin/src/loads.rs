@@ -130,7 +130,7 @@ fn initiator_result(report: &InitiatorReport, done: u64, total: u64) -> LoadResu
     }
 }
 
-/// What went wrong with messages, in words.
+/// Faults of messages, in words.
 fn fault_failures(faults: &Faults) -> Vec<String> {
     if faults.count == 0 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a node is asked, and what it answers: as the table says.
+//! Requests to a node, and its replies: one table has them all.
 
 use lnet_model::Refusal;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
@@ -47,7 +47,7 @@ macro_rules! kind {
     };
 }
 
-/// What a request is to a node.
+/// Kind of a request, as the node treats it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
@@ -87,9 +87,9 @@ macro_rules! messages {
         #[serde(rename_all = "snake_case")]
         pub enum Reply {
             $($(#[$doc])+ $variant($answer),)+
-            /// What became of the ping of one NID; nothing behind the last one.
+            /// Outcome of the ping of one NID; nothing behind the last one.
             Ping(Option<PingReply>),
-            /// It is not done; nothing has changed.
+            /// Refusal of the request; nothing has changed.
             Refused(Refusal),
         }
     };

@@ -36,7 +36,7 @@ pub const PING_MATCH_BITS: u64 = 1 << 63;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NiId(pub u16);
 
-/// What an LND is, as far as the core goes by it: the same of all its NIs. It comes with each NI.
+/// Facts of an LND that the core goes by. All NIs of an LND have the same, and each NI brings them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LndFacts {
     /// Whether it proves by which NIDs a peer goes. Then it names the source of a message itself where that
@@ -51,14 +51,14 @@ pub struct LndFacts {
 }
 
 impl Default for LndFacts {
-    /// As LNDs of kernel nodes are.
+    /// Facts of the LNDs of kernel nodes.
     fn default() -> Self {
         Self::KERNEL
     }
 }
 
 impl LndFacts {
-    /// What [`LndFacts::default`] returns.
+    /// Facts of the LNDs of kernel nodes: [`LndFacts::default`].
     pub const KERNEL: Self = Self { proves_sources: false, reaches_itself: true, takes_any_get: false };
 }
 
@@ -97,7 +97,7 @@ pub struct Transmit {
     pub ni: NiId,
     /// The peer NI to send it to: where the header says that it goes, or a router on the way there.
     pub next_hop: Nid,
-    /// What the shard calls the next hop. An LND that has looked something up by the NID finds it again by
+    /// The shard's number of the next hop. An LND that has looked something up by the NID finds it again by
     /// this number, if it makes sure that the NID is the same.
     pub peer: PeerSlot,
     /// The header; its payload length is that of `payload`.

@@ -116,8 +116,8 @@ impl Purpose {
 
 /// What is known of a message.
 pub(crate) struct MessageState {
-    /// What its LND is told. [`Messages::insert`] gives it its name. The record holds a reference on the slot
-    /// of its peer.
+    /// The message as its LND gets it. [`Messages::insert`] gives it its name. The record holds a reference
+    /// on the slot of its peer.
     pub(crate) transmit: Transmit,
     pub(crate) purpose: Purpose,
     /// How often it was sent anew.

@@ -54,7 +54,7 @@ pub struct LocalNi {
     pub message_timeout: Duration,
     /// How long its LND may take for a message; what the LND was made with, if there is none.
     pub lnd_timeout: Option<Duration>,
-    /// What its LND is.
+    /// Facts of its LND.
     pub facts: LndFacts,
     /// Whether it serves.
     pub status: NiStatus,

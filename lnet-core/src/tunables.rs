@@ -76,7 +76,7 @@ pub struct NetTunables {
 }
 
 impl NetTunables {
-    /// What nets of kernel nodes have by default (LNet `socklnd_modparams.c`).
+    /// Defaults of nets of kernel nodes (LNet `socklnd_modparams.c`).
     pub const LNET: Self = Self::of([180, 8, 0, 256]);
 
     /// The tunables of these values, in the order of the fields.

@@ -35,7 +35,7 @@ pub trait Port {
     /// The NI.
     fn ni(&self) -> NiId;
 
-    /// What is to be watched while the shard sleeps.
+    /// Descriptors to be watched while the shard sleeps.
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -45,7 +45,7 @@ pub trait Port {
 pub struct Part<L: Driver> {
     /// The LND, with the first NI of its kind that the shard gets, and with the last that it gives back.
     pub lnd: Option<Box<L>>,
-    /// What the LND has of the NI.
+    /// The LND's port of the NI.
     pub port: Box<L::Port>,
 }
 

@@ -1,5 +1,5 @@
-//! What drivers of LNet nodes need of Linux: packet memory and its rings, `io_uring`, netlink, memory that is
-//! lent between threads, captures of frames.
+//! Linux for the drivers of LNet nodes: packet memory and its rings, `io_uring`, netlink, memory that is lent
+//! between threads, captures of frames.
 //!
 //! | module | what | knows |
 //! |---|---|---|

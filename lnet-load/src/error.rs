@@ -1,4 +1,4 @@
-//! What hinders a load.
+//! Errors that hinder a load.
 
 use lnet_user::api::LnetError;
 use lnet_user::runtime::SteeringError;

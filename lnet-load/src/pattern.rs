@@ -4,14 +4,14 @@
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
-/// What was found where something else was expected.
+/// A value of a payload that differs from the expected one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// Offset of the byte in the payload; 0 where no byte is meant.
     pub offset_bytes: u64,
-    /// What it should be.
+    /// The value that was sent.
     pub expected: u64,
-    /// What it is.
+    /// The value that arrived.
     pub found: u64,
 }
 

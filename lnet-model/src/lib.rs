@@ -1,4 +1,4 @@
-//! What a node is: NIs and peers that are to be, rules and patterns, policies, changes, and the records of
+//! A node in values: NIs and peers that are to be, rules and patterns, policies, changes, and the records of
 //! what a node tells. Programs, tools and the node itself have these types in common.
 //!
 //! Invariants: nothing here knows how anything works; a value is checked before it means anything; a record

@@ -39,7 +39,7 @@ named! {
 }
 
 words! {
-    /// What drives the NIs of a net.
+    /// The LND that drives the NIs of a net.
     Lnd {
         /// The protocol of LNet's socklnd.
         Tcp = "tcp",
@@ -80,18 +80,18 @@ pub enum OptionValues {
     Words(&'static [&'static str]),
 }
 
-/// What an option is.
+/// Description of an option.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionRow {
     /// The option.
     pub option: NiOption,
     /// Its values.
     pub values: OptionValues,
-    /// What its values count, as the help of `net add` names it.
+    /// Unit of its values, as the help of `net add` names it.
     pub unit: &'static str,
-    /// What it is, for the help of `net add` and the documentation.
+    /// Meaning of the option, for the help of `net add` and the documentation.
     pub meaning: &'static str,
-    /// What an NI has that is not asked to have it; of an option of nets the rows of the LNDs say it.
+    /// Value of an NI that is not asked to have one; the rows of the LNDs have that of an option of nets.
     pub default: &'static str,
     /// The value by which the choice is left to the node, if one is.
     pub choice: Option<i64>,
@@ -103,7 +103,7 @@ pub struct OptionRow {
     pub is_changeable: bool,
 }
 
-/// What an LND is.
+/// Description of an LND.
 #[derive(Debug)]
 pub struct LndRow {
     /// Its name.
@@ -270,7 +270,7 @@ pub fn fabric_of(interface: &str) -> Option<&str> {
 }
 
 impl NiOption {
-    /// What it is.
+    /// The description of this option.
     #[must_use]
     pub const fn row(self) -> &'static OptionRow {
         &OPTIONS[self as usize]
@@ -355,7 +355,7 @@ impl OptionRow {
         }
     }
 
-    /// What it takes, in words.
+    /// The values that it takes, in words.
     #[must_use]
     pub fn expected(&self) -> String {
         match self.values {

@@ -25,7 +25,7 @@ pub struct NiSpec {
     /// the node takes the first interface that is up, is not the loopback device and has an address.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub nid: Option<Nid>,
-    /// What it is asked to have.
+    /// Options that it is asked to have.
     pub options: NiOptions,
     /// CPTs (shards) that serve it; none means all.
     pub cpts: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What a node can be asked.
+//! Requests and changes: all that a node can be asked.
 //!
 //! Invariants: a batch is carried out whole or not at all; a change names one object; what a change leaves
 //! open (`None`) is the node's to choose.
@@ -27,7 +27,7 @@ pub struct Batch {
     pub dry_run: bool,
 }
 
-/// What a change did, or would do.
+/// Effect of a change that was made, or would be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -99,10 +99,10 @@ pub enum Change {
     AddDropRule(DropRule),
     /// Delete the drop rules with this source and this destination.
     DeleteDropRules {
-        /// As it was given.
+        /// The source of the rules, as it was given.
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         source: Nid,
-        /// As it was given.
+        /// The destination of the rules, as it was given.
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         destination: Nid,
     },
@@ -119,7 +119,7 @@ pub enum Change {
         /// Its primary NID.
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         primary_nid: Nid,
-        /// What goes; the peer where there are none, and if the primary one is among them.
+        /// NIDs that go; the whole peer goes where there are none, and if the primary one is among them.
         #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
         nids: Vec<Nid>,
         /// Whether it goes though its primary NID is locked.
@@ -176,11 +176,11 @@ pub struct PingRequest {
     pub source: Option<Nid>,
     /// How long each may take; `None` is the node's choice.
     pub timeout_ms: Option<u64>,
-    /// What for.
+    /// Purpose of the pings.
     pub purpose: PingPurpose,
 }
 
-/// What NIDs are pinged for.
+/// Purpose of pings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -205,18 +205,18 @@ impl PingPurpose {
     }
 }
 
-/// What became of the ping of one NID.
+/// Outcome of the ping of one NID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PingReply {
     /// The NID that was pinged.
     #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub nid: Nid,
-    /// What it answered, or why it did not.
+    /// The answer, or why there was none.
     pub result: Result<PingRecord, Refusal>,
 }
 
-/// What a peer answered to a ping.
+/// Answer of a peer to a ping.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct PingRecord {

@@ -18,7 +18,7 @@ pub(crate) enum CallError {
     /// Nothing came in time.
     #[error("no reply within {} s", CALL_PATIENCE.as_secs())]
     Expired,
-    /// What came is no reply.
+    /// A message that is no reply.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The body is that of a reply.

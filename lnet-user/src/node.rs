@@ -74,7 +74,7 @@ pub struct NiState {
 pub struct NodeDriver {
     /// The LNDs that it opens NIs by.
     kinds: Kinds,
-    /// What these know of it.
+    /// The node as its LNDs know it.
     host: Host,
     /// Its NIs, and what else threads see of it.
     view: Arc<View>,
@@ -90,12 +90,12 @@ struct OpenNi {
 }
 
 impl OpenNi {
-    /// What it has of an interface, if its LND is xdp.
+    /// Its state, if its LND is xdp.
     fn xdp(&self) -> Option<XdpNiState> {
         if let OpenLnd::Xdp(open) = &self.lnd { Some(open.state()) } else { None }
     }
 
-    /// What it has if its LND is tcp.
+    /// Its state, if its LND is tcp.
     fn tcp(&self) -> Option<TcpNiState> {
         if let OpenLnd::Tcp(open) = &self.lnd { Some(open.state()) } else { None }
     }

@@ -7,11 +7,11 @@ use lnet_model::ni::NiOptions;
 use crate::arguments::Offered;
 use crate::failure::{CommandError, Task};
 
-/// What was given for options of an NI.
+/// Words that were given for options of an NI.
 #[derive(Debug, Default)]
 pub(crate) struct OptionWords(Vec<(&'static OptionRow, String)>);
 
-/// What was given for those that can be changed while an NI is there.
+/// Words that were given for options that can be changed while an NI is there.
 #[derive(Debug, Default)]
 pub(crate) struct Changeable(pub(crate) OptionWords);
 

@@ -1,4 +1,4 @@
-//! What commands ask a node's daemon.
+//! Requests of commands to a node's daemon.
 
 use anyhow::{Result, bail};
 use lnet_control::client::Client;

@@ -40,7 +40,7 @@ pub(crate) fn build_binary(root: &Path, package: &str, binary: &str, arguments: 
 /// Builds programs, each the only one of a package of its name, with a profile, and gives their paths.
 ///
 /// # Errors
-/// As [`build_binary`].
+/// Builds several programs, each as [`build_binary`] does.
 pub(crate) fn build_programs<const N: usize>(
     root: &Path,
     profile: &str,

@@ -1,4 +1,4 @@
-//! What a node does for the server.
+//! The node as the server knows it: it carries requests out.
 
 use std::time::Duration;
 

@@ -33,16 +33,16 @@ pub struct NetOptions {
     pub peer_buffer_credits: Option<u32>,
     /// As in [`NetTunables`].
     pub credits: Option<u32>,
-    /// What a new net of its LND has where nothing is asked for.
+    /// Tunables of a new net of its LND where nothing is asked for.
     pub new_net: NetTunables,
     /// How long its LND may take for a message; zero follows the global tunables.
     pub lnd_timeout: Duration,
-    /// What its LND is.
+    /// Facts of its LND.
     pub facts: LndFacts,
 }
 
 impl Default for NetOptions {
-    /// What kernel nodes have ([`NetTunables::LNET`], `sock_timeout`), and are ([`LndFacts::KERNEL`]).
+    /// Options of nets of kernel nodes: [`NetTunables::LNET`], `sock_timeout`, [`LndFacts::KERNEL`].
     fn default() -> Self {
         Self {
             peer_timeout_s: None,

@@ -48,7 +48,7 @@ impl Choice {
         Self { ni, next_hop: destination, destination }
     }
 
-    /// What LNDs know of the choice.
+    /// The path of the choice, by which LNDs know it.
     pub(super) const fn path(&self) -> Path {
         Path { ni: self.ni, peer: self.next_hop }
     }

@@ -1,8 +1,8 @@
-//! What a shard holds, and what `lnetctl stats show` prints of a node.
+//! Objects that a shard holds, and the counters that `lnetctl stats show` prints of a node.
 
 use super::{Counters, HealthCounts, Traffic};
 
-/// What a shard holds at one moment.
+/// Objects that a shard holds at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Match entries.

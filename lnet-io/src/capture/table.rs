@@ -38,7 +38,7 @@ pub struct CaptureInterface {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// What its frames begin with.
+    /// The header that its frames begin with.
     pub link: Link,
 }
 

@@ -35,7 +35,7 @@ pub enum InterfaceError {
     Unsuitable {
         /// The interface.
         interface: String,
-        /// What it has, what was expected, and the way out.
+        /// Found value, expected value, and the way out.
         present: String,
     },
     /// The kernel's network tables.

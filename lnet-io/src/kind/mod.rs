@@ -1,5 +1,5 @@
-//! What an LND does for a whole node: it looks at the interfaces of NIs, opens them and closes them. What it
-//! does on a shard is its [`Driver`].
+//! An LND of a whole node, as one value: it looks at the interfaces of NIs, opens them and closes them. Its
+//! half on a shard is its [`Driver`].
 //!
 //! Invariant: what a kind refuses leaves the node as it was.
 
@@ -32,7 +32,7 @@ pub struct Host {
     pub steering: Steering,
     /// Objects that each shard may have.
     pub limits: Limits,
-    /// What wakes each shard, in their order.
+    /// Wakers of the shards, in their order.
     pub wakers: Vec<Waker>,
     /// Whether the node lets messages in.
     pub opened: Arc<AtomicBool>,
@@ -78,8 +78,7 @@ pub struct NiRequest<'a> {
     pub interface: &'a str,
     /// Whether that is one of the system's; else it is what the LND of the node's process understands.
     pub has_device: bool,
-    /// What it is to have: the options of its LND, and its credits, which the node has completed once it is
-    /// opened.
+    /// Options asked for: those of its LND, and its credits, which the node has completed once it is opened.
     pub options: &'a NiOptions,
     /// The shards that serve it.
     pub serving: ShardSet,
@@ -87,7 +86,7 @@ pub struct NiRequest<'a> {
 
 /// An NI that is open, as a node keeps it.
 pub trait OpenNi: std::fmt::Debug + Send {
-    /// What follows its interface, and its address there, if it has one.
+    /// The tables that follow its interface, and its address there, if it has one.
     fn followed(&self) -> Option<(&Neighbours, &IpAddr)>;
 }
 
@@ -96,7 +95,7 @@ pub type Opened<K> = (<K as LndKind>::Ni, Vec<Part<<K as LndKind>::Driver>>);
 
 /// An LND, as a node opens and closes NIs of it.
 pub trait LndKind: Sized {
-    /// What carries its messages on a shard.
+    /// The driver that carries its messages on a shard.
     type Driver: Driver;
     /// An NI that was found to be possible.
     type Plan;
@@ -111,7 +110,7 @@ pub trait LndKind: Sized {
     /// Looks whether an NI can be opened, as far as its interface tells.
     ///
     /// # Errors
-    /// What is wrong with the request, or with the interface.
+    /// A fault of the request, or of the interface.
     fn plan(&self, request: &NiRequest<'_>) -> Result<Self::Plan, Self::Error>;
 
     /// Takes in which NIs the node has at first, before the first of them is opened.

@@ -1,4 +1,4 @@
-//! What kernel nodes die of: a load has GETs for tcp nodes with a target alone.
+//! GETs that kernel nodes die of: a load has them for tcp nodes with a target alone.
 
 use std::time::Duration;
 

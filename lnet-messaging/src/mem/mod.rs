@@ -110,7 +110,7 @@ fn serve(
     let target = find(own, descriptor.passive)?;
     let mut memory = target.link.with_front(|front| {
         let queued = front.passive(descriptor.id)?;
-        // What a descriptor says of the buffer beyond its name is not trusted.
+        // A descriptor is trusted for the buffer's name alone.
         if queued.operation().length_bytes().is_some_and(|length| length != descriptor.length_bytes) {
             return Err(Errno::Invalid);
         }

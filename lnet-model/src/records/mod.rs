@@ -1,4 +1,4 @@
-//! What a node tells about itself, in full detail.
+//! Records of a node: all that it tells about itself, in full detail.
 //!
 //! Invariants: keys that tools print stand beside the field they belong to, in the order in which they are
 //! printed; numbers are as LNet's tools show them. Source: spec of `lnetctl`, sections 3.2 to 3.9.

@@ -45,7 +45,7 @@ pub enum TcpNiError {
     /// A descriptor that cannot be had.
     #[error("{operation}: {source}")]
     Descriptor {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The kernel's answer.
         source: std::io::Error,
@@ -66,7 +66,7 @@ pub struct TcpPlan {
     serving: ShardSet,
 }
 
-/// What an NI of the tcp LND has.
+/// State of an NI of the tcp LND.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpNiState {
     /// Connections with a peer for messages of each direction.
@@ -89,7 +89,7 @@ pub struct TcpNi {
 }
 
 impl TcpNi {
-    /// What it has now.
+    /// Its present state.
     #[must_use]
     pub fn state(&self) -> TcpNiState {
         let Self { conns_per_peer, tos, .. } = *self;
@@ -103,8 +103,8 @@ impl OpenNi for TcpNi {
     }
 }
 
-/// What listens at the address of an NI. NIs with the same address share it, and it lasts as long as one of
-/// these.
+/// Listeners at the address of an NI. NIs with the same address share them, and they last as long as one of
+/// these NIs.
 #[derive(Debug)]
 struct Listening {
     ni: NiId,
@@ -117,7 +117,7 @@ struct Listening {
 #[derive(Debug)]
 pub struct TcpKind {
     tunables: SockTunables,
-    /// What wakes each shard, while there are NIs.
+    /// Descriptors that wake each shard, while there are NIs.
     rings: Vec<OwnedFd>,
     /// By NI that is open.
     listening: Vec<Listening>,
@@ -130,8 +130,8 @@ impl TcpKind {
         Self { tunables, rings: Vec::new(), listening: Vec::new() }
     }
 
-    /// What listens at the address of an NI: that of another NI with the same address, or new ones, two for
-    /// each port: one is for peers on this host, which other interfaces may have.
+    /// Listeners at the address of an NI: those of another NI with the same address, or new ones, two for
+    /// each port. One of the two is for peers on this host, which other interfaces may have.
     fn listeners(&self, plan: &TcpPlan, options: &SocketOptions) -> Result<Vec<OwnedFd>, TcpNiError> {
         let tunables = &self.tunables;
         if tunables.accept == Accept::None {
@@ -272,7 +272,7 @@ fn own_namespace() -> Result<OwnedFd, TcpNiError> {
     Ok(opened.map_err(failed)?.into())
 }
 
-/// What becomes readable when streams of each shard have news.
+/// Descriptors that become readable when streams of each shard have news.
 fn fds_of(lnds: &[TcpLnd]) -> Vec<BorrowedFd<'_>> {
     lnds.iter().map(TcpLnd::fd).collect()
 }

@@ -196,7 +196,7 @@ impl Socklnd {
         } else if self.has_enough(peer, kind, slot, local.conns_per_peer) {
             self.counters.add(SocklndEvent::Duplicate);
         } else {
-            // What the dialler said of this end goes back as what is said of it: kernel nodes do so.
+            // The dialler's word for this end goes back as its own name: kernel nodes do so.
             let answer = Hello {
                 source: ProcessId { nid: local.nid, pid: self.config.pid },
                 destination: ProcessId { nid: source.nid, ..hello.destination },

@@ -1,4 +1,4 @@
-//! What unit tests share.
+//! Helpers that unit tests share.
 
 use lnet_wire::Nid;
 

@@ -1,4 +1,4 @@
-//! What an operator may set of the tcp LND, with the names and defaults of socklnd.
+//! Tunables of the tcp LND that an operator may set, with the names and defaults of socklnd.
 
 use core::time::Duration;
 
@@ -57,7 +57,7 @@ pub struct SockTunables {
     pub rx_buffer_bytes: u32,
     /// The least payload that is sent without being copied (`zc_min_payload`).
     pub zero_copy_min_bytes: u32,
-    /// What a new net has where nothing is asked for (`credits`, `peer_credits`, `peer_buffer_credits`,
+    /// Tunables of a new net where nothing is asked for (`credits`, `peer_credits`, `peer_buffer_credits`,
     /// `peer_timeout`).
     pub net: NetTunables,
     /// Connections of an NI that does not say how many with a peer for messages of each direction; 0 for as
@@ -68,7 +68,7 @@ pub struct SockTunables {
 }
 
 impl SockTunables {
-    /// What [`SockTunables::default`] returns.
+    /// Defaults of socklnd: [`SockTunables::default`].
     pub const DEFAULT: Self = Self {
         timeout: Duration::from_secs(50),
         keepalive: Duration::from_secs(30),

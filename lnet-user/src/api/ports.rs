@@ -288,7 +288,7 @@ impl Lnet {
         self.inner.runner.cancel_all();
     }
 
-    /// What the shards say of the snapshot that they have, in their order.
+    /// Confirmations of the shards for the snapshot that they have, in their order.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when one has ended.

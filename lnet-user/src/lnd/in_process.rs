@@ -395,7 +395,7 @@ impl LndKind for InProcessKind {
 impl Driver for InProcessLnd {
     type Port = InProcessPort;
 
-    // Those that are delayed, and one that arrives.
+    // Delayed messages, and one that arrives.
     fn names_max(limits: &Limits) -> u32 {
         limits.delayed + 1
     }

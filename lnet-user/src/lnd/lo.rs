@@ -97,7 +97,7 @@ impl LoLnd {
 impl Driver for LoLnd {
     type Port = LoPort;
 
-    // Those that are delayed, and one that arrives.
+    // Delayed messages, and one that arrives.
     fn names_max(limits: &Limits) -> u32 {
         limits.delayed + 1
     }
@@ -131,7 +131,7 @@ impl Driver for LoLnd {
         !self.resumed.is_empty() || !self.submitted.is_empty() && !self.idle.is_empty()
     }
 
-    // What it has to do came from this node.
+    // Its messages came from this node.
     fn has_arrivals(&mut self) -> bool {
         false
     }

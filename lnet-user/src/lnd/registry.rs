@@ -1,5 +1,5 @@
-//! What comes of the list of LNDs: a choice among plans, open NIs and parts of them, a table of kinds, and
-//! the LNDs of a shard as one LND.
+//! Types that come of the list of LNDs: a choice among plans, open NIs and parts of them, a table of kinds,
+//! and the LNDs of a shard as one LND.
 //!
 //! A macro and no table, because the choice is closed: each LND has types of its own, and a shard calls them
 //! for each message.
@@ -22,14 +22,14 @@ macro_rules! lnds {
             $($(#[$what])* $Choice(<$Kind as LndKind>::Plan),)*
         }
 
-        /// What a node has of an open NI's LND.
+        /// An open NI, as its LND has it.
         #[derive(Debug)]
         pub(crate) enum OpenLnd {
             $($(#[$what])* $Choice(<$Kind as LndKind>::Ni),)*
         }
 
         impl OpenLnd {
-            /// What it has, as every LND tells it.
+            /// The NI, as every LND tells of it.
             pub(crate) fn as_ni(&self) -> &dyn OpenNi {
                 match self {
                     $(Self::$Choice(open) => open,)*
@@ -123,8 +123,8 @@ macro_rules! lnds {
                 }
             }
 
-            /// What is to be watched while the shard sleeps, from when it gets this port: until it gives up
-            /// the port that has it by then.
+            /// Descriptors to be watched while the shard sleeps, from when it gets this port until it gives
+            /// up the port that has them by then.
             pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
                 match self {
                     $(Self::$Choice(part) => part.port.watched(),)*
@@ -146,7 +146,7 @@ macro_rules! lnds {
         }
 
         impl Names {
-            /// Those of a shard with these limits, and how many there are.
+            /// Names of a shard with these limits, and how many there are.
             fn of(limits: &Limits) -> (Self, u32) {
                 let end = 0_u32;
                 $(let $field = end..end.saturating_add(<DriverOf<$Kind>>::names_max(limits));
@@ -161,7 +161,7 @@ macro_rules! lnds {
             /// By number: which of them an NI has.
             routes: Vec<Route>,
             names: Names,
-            /// What captures want while there is no LND that has frames.
+            /// Taps of captures while there is no LND that has frames.
             tap: Tap,
         }
 
@@ -231,7 +231,7 @@ macro_rules! lnds {
             /// Tells what all of them have counted.
             ///
             /// # Errors
-            /// As [`Driver::count`].
+            /// Tells what all of them have counted, by [`Driver::count`].
             pub(crate) fn count(
                 &self,
                 tell: &mut dyn FnMut(Counted, &'static str, u64),

@@ -76,57 +76,57 @@ impl NiConfig {
         serving_shards: Vec<u32>,
     }
 
-    /// The same with this value of an option; `None` leaves it open.
+    /// Sets the value of an option; `None` leaves it open.
     #[must_use]
     pub fn option(mut self, option: NiOption, value: Option<i64>) -> Self {
         self.options.set(option, value);
         self
     }
 
-    /// The same with so many messages that the NI may have in flight.
+    /// Sets how many messages the NI may have in flight.
     #[must_use]
     pub fn credits(self, credits: Option<u32>) -> Self {
         self.option(NiOption::Credits, credits.map(i64::from))
     }
 
-    /// The same with so many messages that the NI may have in flight to one peer NI.
+    /// Sets how many messages the NI may have in flight to one peer NI.
     #[must_use]
     pub fn peer_credits(self, credits: Option<u32>) -> Self {
         self.option(NiOption::PeerCredits, credits.map(i64::from))
     }
 
-    /// The same with this LND.
+    /// Sets the LND.
     #[must_use]
     pub fn lnd(self, lnd: Option<Lnd>) -> Self {
         self.option(NiOption::Lnd, lnd.map(|lnd| lnd as i64))
     }
 
-    /// The same with this way of its frames to the shards.
+    /// Sets how its frames reach the shards.
     #[must_use]
     pub fn mode(self, mode: Option<XdpMode>) -> Self {
         self.option(NiOption::Mode, mode.map(|mode| mode as i64))
     }
 
-    /// The same with this UDP port of the NI and its peers.
+    /// Sets the UDP port of the NI and its peers.
     #[must_use]
     pub fn udp_port(self, port: Option<u16>) -> Self {
         self.option(NiOption::Port, port.map(i64::from))
     }
 
-    /// The same with so many receive queues that the interface must have at least, all of which are used.
+    /// Sets how many receive queues the interface must have at least; all of its queues are used.
     #[must_use]
     pub fn queues(self, count: Option<u32>) -> Self {
         self.option(NiOption::Queues, count.map(i64::from))
     }
 
-    /// The same with so many connections with a peer for messages of each direction, or 0 for as many as the
+    /// Sets how many connections there are with a peer for messages of each direction; 0 is as many as the
     /// speed of the link wants.
     #[must_use]
     pub fn conns_per_peer(self, count: Option<u32>) -> Self {
         self.option(NiOption::ConnsPerPeer, count.map(i64::from))
     }
 
-    /// The same with this IP type of service.
+    /// Sets the IP type of service.
     #[must_use]
     pub fn tos(self, tos: Option<i32>) -> Self {
         self.option(NiOption::Tos, tos.map(i64::from))
@@ -151,7 +151,7 @@ pub struct NodeConfig {
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
-    /// What NIs of the xdp LND have in common.
+    /// Configuration that NIs of the xdp LND have in common.
     pub xdp: XdpConfig,
     /// Steering policies of portals; others are pinned to shard 0.
     pub policies: Vec<(u8, Policy)>,
@@ -194,7 +194,7 @@ impl LndDefaults {
         }
     }
 
-    /// What is asked of the net of an NI with this LND, with what the node says of it.
+    /// Completes what is asked of the net of an NI with this LND by the node's own defaults.
     pub fn complete(&self, asked: NetOptions, nid: Nid, row: Option<&LndRow>) -> NetOptions {
         let lnd = row.and_then(|row| row.asked).unwrap_or(Lnd::Xdp);
         // Nodes of one process, and those of xdp on a tcp net, are as others on a net of that type.

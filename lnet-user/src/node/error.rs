@@ -82,7 +82,7 @@ pub enum ConfigError {
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
     DuplicatePolicy(u8),
-    /// What is wrong with the xdp LND's configuration.
+    /// A fault of the xdp LND's configuration.
     #[error(transparent)]
     Xdp(XdpError),
 }

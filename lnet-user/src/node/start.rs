@@ -23,7 +23,7 @@ use crate::runtime::{Steering, Worker};
 /// What an NI is to have from its LND, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LndOptions {
-    /// Those of its LND, and which LND that is.
+    /// Options of its LND, and which LND that is.
     pub options: NiOptions,
     /// Shards that serve it, in the order in which they were asked for; none for all.
     pub serving_shards: Vec<u32>,
@@ -65,7 +65,7 @@ impl NiConfig {
     }
 }
 
-/// What an NI asks of its net.
+/// Options of an NI that are its net's.
 #[must_use]
 pub fn net_options(options: &NiOptions) -> NetOptions {
     NetOptions {

@@ -215,7 +215,7 @@ impl Worker {
         self.lnd.count(tell)
     }
 
-    /// What its LNDs have counted under this name.
+    /// Sum that its LNDs have counted under this name.
     ///
     /// # Errors
     /// The kernel's refusal to tell its counters.

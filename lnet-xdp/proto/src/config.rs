@@ -13,11 +13,11 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::identity::Identity;
 
-/// What nets of the xdp LND have by default: with the credits of [`NetTunables::LNET`] a peer would be sent
-/// no more than 8 messages in a round trip.
+/// Defaults of nets of the xdp LND: with the credits of [`NetTunables::LNET`] a peer would be sent no more
+/// than 8 messages in a round trip.
 pub const NET_TUNABLES: NetTunables = NetTunables::of(XDP.net_defaults);
 
-/// What the xdp LND is.
+/// Facts of the xdp LND.
 pub const FACTS: LndFacts = LndFacts {
     proves_sources: XDP.proves_sources,
     reaches_itself: XDP.reaches_itself,

@@ -1,4 +1,4 @@
-//! What an [`Xfer`](crate::Xfer) and its driver say to each other.
+//! Values in which an [`Xfer`](crate::Xfer) and its driver speak with each other.
 
 use lnet_core::lnd::{NiId, Span};
 use lnet_wire::frame::{FrameHeader, Handshake, Kind, Transfer};

@@ -412,7 +412,7 @@ impl Xfer {
         self.sessions.set_datagram_max(ni, bytes);
     }
 
-    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
+    /// The node, as a HELLO or WELCOME that is sent by `ni` tells of it.
     #[must_use]
     pub fn handshake(&self, ni: NiId) -> Handshake {
         self.sessions.handshake(ni)

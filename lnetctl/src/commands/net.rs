@@ -245,7 +245,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     if let Some(value) = task.health(what.health.as_ref())? {
         changes.push(Change::SetHealth { nid, value });
     }
-    // What asks for the default is passed over, as LNet has it.
+    // Options that ask for the default are passed over, as LNet has it.
     let options = what.options.0.read(task)?;
     changes.extend(options.entries().map(|(row, value)| Change::SetOption {
         nid,

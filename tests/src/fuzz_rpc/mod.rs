@@ -94,7 +94,7 @@ pub fn rpc_message(input: &[u8]) {
     values(input);
 }
 
-/// What a caller is told of a fault.
+/// The refusal by which a caller learns of a fault.
 fn told(fault: Fault) -> NoResults {
     match fault {
         Fault::RpcMismatch

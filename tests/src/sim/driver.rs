@@ -17,7 +17,7 @@ pub(super) enum DriverConfig {
     Tcp(Box<SockConfig>),
 }
 
-/// What an NI that opens needs.
+/// Needs of an NI that opens.
 pub(super) struct Fresh {
     pub(super) config: DriverConfig,
     /// The longest datagrams, by rail.

@@ -286,7 +286,7 @@ impl Plan {
         }
     }
 
-    /// What their LND is.
+    /// Facts of their LND.
     pub(super) const fn facts(&self) -> LndFacts {
         match self.net {
             NetKind::Xdp => lnet_xdp_proto::FACTS,

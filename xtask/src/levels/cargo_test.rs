@@ -46,7 +46,7 @@ impl SecondRuns {
         Ok(Self { names: names.map(str::to_owned).collect(), is_strict })
     }
 
-    /// What is to be said of tests that passed only when they ran again.
+    /// Judges tests that passed only when they ran again.
     fn judge(&self, again: &[String]) -> Result<String> {
         let (known, first): (Vec<_>, Vec<_>) = again.iter().partition(|name| self.names.contains(name));
         let known = known.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
@@ -87,7 +87,7 @@ pub(super) fn run_all(command: impl Fn() -> Command, seconds: &SecondRuns) -> Re
     })
 }
 
-/// What comes of tests that failed when they run once more.
+/// Runs tests that failed once more, and says what comes of them.
 fn again(
     first: &Tests,
     seconds: &SecondRuns,
@@ -111,7 +111,7 @@ struct Tests {
     passed: u64,
     /// The names of those that failed, each once.
     failed: Vec<String>,
-    /// What is wrong, unless all passed.
+    /// The error, unless all passed.
     error: Option<String>,
 }
 

@@ -43,7 +43,7 @@ const QUICK: &str = "quick";
 /// A test level.
 struct Level {
     name: &'static str,
-    /// What it needs; empty: nothing.
+    /// Capabilities that it needs.
     needs: &'static [Capability],
     /// Runs it in the workspace and gives a note for the summary; the second argument is whether what needs
     /// privileges is left out.
@@ -170,7 +170,7 @@ fn features(unprivileged: bool) -> &'static str {
     if unprivileged { UNPRIVILEGED_FEATURES } else { FEATURES }
 }
 
-/// What the other levels take of other programs.
+/// Installs the programs that the other levels use.
 fn tools(root: &Path) -> Result<String> {
     setup::ensure(root)?;
     setup::ensure_test_tools()?;
@@ -204,7 +204,7 @@ fn tests(root: &Path, unprivileged: bool) -> Result<String> {
     Ok(format!("built in {:.0} s; {note}", built.as_secs_f64()))
 }
 
-/// What a plain `cargo build` makes has no hooks for tests in it.
+/// Checks that a plain `cargo build` compiles no hooks for tests in.
 fn no_test_hooks(root: &Path) -> Result<String> {
     for package in HOOKED {
         let mut command = cargo(root);
@@ -229,7 +229,7 @@ fn check_hooks(package: &str, tree: &str) -> Result<()> {
     Ok(())
 }
 
-/// What only a machine with the BPF toolchain can build, built and read by clippy.
+/// Builds the XDP program, which wants the BPF toolchain, and has clippy read it.
 fn xdp_program(root: &Path) -> Result<String> {
     let toolchain = setup::ensure(root)?;
     let same =

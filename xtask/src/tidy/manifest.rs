@@ -1,4 +1,4 @@
-//! What a `Cargo.toml` says: the package, and the dependencies with their lines.
+//! The contents of a `Cargo.toml`: the package, and the dependencies with their lines.
 
 use toml::de::DeTable;
 

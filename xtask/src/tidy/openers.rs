@@ -50,7 +50,7 @@ const LEFT: &[(&str, usize)] = &[
 /// The file of the table.
 const FILE: &str = "xtask/src/tidy/openers.rs";
 
-/// What [`check`] found.
+/// Findings of [`check`].
 #[derive(Default)]
 pub(super) struct Found {
     /// Findings, as `path:line: opener: what`, of crates that have more than is left.

@@ -1,4 +1,4 @@
-//! What of the Rust sources is product, and what is there for tests alone.
+//! Rust sources, cut into product and what is there for tests alone.
 //!
 //! - Test code is an item under `#[cfg(test)]` or `#[cfg(all(.., test, ..))]`, a file of a module that is
 //!   declared so, and a file whose path says so (`tests/`, `tests.rs`, `*_tests.rs`).

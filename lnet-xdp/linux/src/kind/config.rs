@@ -1,4 +1,4 @@
-//! What the xdp LND of a node is to be.
+//! Configuration of the xdp LND of a node.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::lnd::SendFault;
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
-/// What the NIs of the xdp LND of a node have in common.
+/// Configuration that the NIs of the xdp LND of a node have in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct XdpConfig {
@@ -38,7 +38,7 @@ pub struct XdpConfig {
     /// Whether payloads are sent with a checksum. A payload with a checksum is verified wherever it arrives;
     /// headers always have one.
     pub payload_checksum: bool,
-    /// What goes wrong on purpose when frames are sent: for tests.
+    /// Fault that is made on purpose when frames are sent: for tests.
     pub send_fault: SendFault,
     /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for
     /// tests.

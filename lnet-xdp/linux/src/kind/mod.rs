@@ -56,7 +56,7 @@ pub struct XdpKind {
     widest_mtu_bytes: usize,
 }
 
-/// What NIs have in common, be they over rings or over sockets.
+/// State that NIs have in common, be they over rings or over sockets.
 #[derive(Debug)]
 struct XdpNet {
     return_rings: ReturnRings,
@@ -83,7 +83,7 @@ impl OpenPort {
     }
 }
 
-/// What an NI of the xdp LND has of its interface.
+/// State of an NI of the xdp LND and of its interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct XdpNiState {
     /// Index of the interface.
@@ -108,14 +108,14 @@ pub struct XdpNi {
     queues: u32,
     /// Follows the interface.
     neighbours: Arc<Neighbours>,
-    /// What rings would have taken that is not there, if it was to have them where they can be had.
+    /// Lack that kept it from rings, if it was to have them where they can be had.
     no_rings: Option<String>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
 
 impl XdpNi {
-    /// What it has of its interface now.
+    /// Its present state.
     #[must_use]
     pub fn state(&self) -> XdpNiState {
         XdpNiState {
@@ -227,7 +227,7 @@ impl XdpKind {
         (net, parts)
     }
 
-    /// What NIs over rings have in common.
+    /// State that NIs over rings have in common.
     fn rings(&self) -> Option<&RingNet> {
         self.net.as_ref()?.rings.as_ref()
     }

@@ -1,5 +1,5 @@
-//! What threads see and do of a node's rings while another one opens or closes an NI, which takes as long
-//! as the kernel likes.
+//! XDP programs and memory of a node's rings, for threads that look at them while another one opens or closes
+//! an NI, which takes as long as the kernel likes.
 //!
 //! Invariants: the lock is not held while the kernel is asked to make or take down anything; an XDP program
 //! is here once frames may come by it, and lets them in from then on if the node is open.
@@ -18,7 +18,7 @@ use crate::bpf::{BpfError, SlotCount, XdpProgram};
 /// An XDP program that several threads may have something to do with.
 pub type SharedProgram = Arc<Mutex<XdpProgram>>;
 
-/// What the XDP programs of a node have counted.
+/// Frames that the XDP programs of a node have counted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct XdpFrames {
     /// Frames steered, by queue and shard; queues of several interfaces are added up.
@@ -117,7 +117,7 @@ impl Programs {
         umem.register(length_bytes).map(Buffer::from)
     }
 
-    /// What the programs have counted since the start.
+    /// Frames that the programs have counted since the start.
     ///
     /// # Errors
     /// The kernel's refusal.

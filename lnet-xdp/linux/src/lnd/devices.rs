@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 use super::home::Home;
 use super::lane::{Lane, OwnedQueue};
 
-/// What a shard sends and receives by, of all interfaces with rings.
+/// Lanes and queues that a shard sends and receives by, of all interfaces with rings.
 pub(super) struct Devices {
     pub(super) lanes: Vec<Lane>,
     pub(super) owned: Vec<OwnedQueue>,

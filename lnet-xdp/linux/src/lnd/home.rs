@@ -1,4 +1,4 @@
-//! What a shard has at home: its frames and its buffers that nothing is in.
+//! Home of a shard's frames and buffers, while nothing is in them.
 //!
 //! Invariant: a frame or a buffer whose home another shard is goes there, and never stays.
 
@@ -21,7 +21,7 @@ pub(super) struct Home {
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     pub(super) stock: VecDeque<Frame>,
-    /// What the frames lie in, while there is an NI over rings.
+    /// The UMEM that the frames lie in, while there is an NI over rings.
     pub(super) umem: Option<Arc<Umem>>,
     /// Buffers at home that no datagram is in: for those that are kept or handed to a sibling.
     #[expect(clippy::vec_box, reason = "they travel between shards as they are, in small places")]
@@ -46,13 +46,13 @@ impl Home {
         }
     }
 
-    /// What frames lie in: rings bring it.
+    /// The UMEM that frames lie in: rings bring it.
     #[inline]
     pub(super) fn umem(&self) -> &Arc<Umem> {
         self.umem.as_ref().expect("NIs over rings have a UMEM")
     }
 
-    /// What frames lie in, and those that frames to send are taken from.
+    /// The UMEM, and the stock that frames to send are taken from.
     #[inline]
     pub(super) fn umem_and_stock(&mut self) -> (&Arc<Umem>, &mut VecDeque<Frame>) {
         (self.umem.as_ref().expect("NIs over rings have a UMEM"), &mut self.stock)

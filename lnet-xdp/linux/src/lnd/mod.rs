@@ -6,9 +6,9 @@
 //! kind talks to both, and a message that left by one and leaves again by the other is recognised. NIs come
 //! and go (`ports`).
 //!
-//! What travels in which frame, and again when it is lost, is [`lnet_xdp_proto`]'s: the LND turns what that
-//! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it
-//! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
+//! [`lnet_xdp_proto`] decides what travels in which frame, and again when it is lost: the LND turns what that
+//! wants sent into frames, and frames into what that takes in. `lnet-wire` says what a frame looks like and
+//! which shard it belongs to ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
 //! Invariants: each UMEM frame and each datagram buffer has a home shard and always returns there; a message
 //! that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a frame is
@@ -216,7 +216,7 @@ struct Pace {
     frames_unkept: u32,
 }
 
-/// What is empty between calls.
+/// Places for the work of one call, empty between calls.
 struct Scratch {
     packet: Packet,
     /// Of [`frames::take`].

@@ -61,7 +61,7 @@ pub struct UmemShare {
 pub enum XdpPort {
     /// Over `AF_XDP` rings.
     Rings {
-        /// What the shard has of it.
+        /// The shard's part of it.
         port: RingPort,
         /// The frames, with the node's first NI over rings, and with the last.
         frames: Option<UmemShare>,
@@ -373,7 +373,7 @@ impl Driver for XdpLnd {
             || self.devices.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
-    // What sockets have.
+    // Sockets hide what has arrived.
     #[inline]
     fn may_hide_arrivals(&self) -> bool {
         !self.nis.sockets.is_empty()

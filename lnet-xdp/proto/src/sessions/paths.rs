@@ -54,7 +54,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// What the shard knows of it, which chooses.
+    /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
     }

@@ -36,7 +36,7 @@ pub(super) struct Table {
     is_complete: bool,
 }
 
-/// What a crate may use.
+/// A crate, and what it may use.
 pub(super) struct Crate {
     /// The package.
     name: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Crate {
     crates: &'static [&'static str],
     /// The crates of others.
     others: Others,
-    /// What its tests may depend on besides.
+    /// Crates that its tests may depend on besides.
     tests: Tests,
     modules: Modules,
 }
@@ -83,7 +83,7 @@ impl Modules {
     }
 }
 
-/// What [`check`] found.
+/// Findings of [`check`].
 #[derive(Default)]
 pub(super) struct Found {
     /// Findings, as `path:line: layer: what`.
@@ -231,7 +231,7 @@ fn macro_names(one: &Product<'_>) -> impl Iterator<Item = String> {
     names.map(|three| three[2].text.to_owned()).collect::<Vec<_>>().into_iter()
 }
 
-/// What a file names at the top of its crate: lines and names, each once.
+/// Names at the top of its crate that a file uses, each once, with its line.
 fn foreign(one: &Product<'_>, file: &[&str], library: &str) -> BTreeSet<(usize, String)> {
     let tokens: Vec<Token<'_>> = tokens(&one.code);
     let modules = paths::modules(&tokens, file);

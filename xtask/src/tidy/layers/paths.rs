@@ -13,7 +13,7 @@ pub(super) struct Path {
     pub(super) line: usize,
     /// Its parts; `*` for all of a module.
     pub(super) parts: Vec<String>,
-    /// What the name is bound to by `as`.
+    /// The name that `as` gives it.
     pub(super) alias: Option<String>,
 }
 

@@ -68,7 +68,7 @@ pub struct Plan {
     pub mtu_bytes: usize,
     /// Whether payloads are sent with a checksum.
     pub payload_checksum: bool,
-    /// What goes wrong on purpose when it sends.
+    /// Fault that is made on purpose when it sends.
     pub send_fault: SendFault,
     /// Whether the shards' buffers are registered.
     pub registered: bool,
@@ -187,7 +187,7 @@ pub fn span(length_bytes: u32) -> Span {
 pub struct Shard {
     /// Its LND.
     pub lnd: XdpLnd,
-    /// What the LND tells.
+    /// Record of what the LND tells.
     pub up: Recorder,
     /// Its buffers.
     pub memory: Memory,
@@ -294,7 +294,7 @@ impl KernelQueue {
 
 /// A node and its kernel.
 pub struct Node {
-    /// What it is made of.
+    /// Plan that it was made by.
     pub plan: Plan,
     /// The memory of its frames.
     pub umem: Arc<Umem>,
