@@ -1,8 +1,8 @@
 //! The control plane of a node: nets, peers, pings, counters and tunables behind a control socket.
 //!
 //! [`serve`] has everything: it runs until it is told to stop. [`Control`] is the same in parts, for programs
-//! with an async runtime of their own. Either manages any [`Lnet`]: `lnetctl` manages each program that links
-//! this crate as it manages `lnetd`.
+//! with an async runtime of their own. Either manages any [`Lnet`](lnet_user::Lnet): `lnetctl`
+//! manages each program that links this crate as it manages `lnetd`.
 //!
 //! ```text
 //!   control socket -> server::Handler -> Control: batches, records -> Lnet: the node's state machine and shards

@@ -11,7 +11,7 @@
 //! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the
 //! lease ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it
 //! releases them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
-//! (`Memory::read_lease`, behind [`crate::runtime::Worker::read_lease`]).
+//! (`Memory::read_lease`, behind the worker's of the same name).
 //!
 //! A read lease is given only where no message can be written to its bytes any more: not where peers choose
 //! the offset, nor where REPLYs go.

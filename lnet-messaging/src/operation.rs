@@ -51,7 +51,7 @@ impl BulkDescriptor {
 #[derive(Debug)]
 pub enum Operation {
     /// Messages are received into it. Events of all but the last one lend its bytes, and are to be dropped
-    /// before the last one is waited for ([`BufferEvent`]).
+    /// before the last one is waited for ([`BufferEvent`](crate::BufferEvent)).
     Receive {
         /// Room that a message is given, in bytes: on LNet also the longest message that the buffer takes.
         /// The buffer ends when less is left.

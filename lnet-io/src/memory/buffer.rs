@@ -29,9 +29,8 @@ pub enum FragmentsError {
     },
 }
 
-/// An owned run of payload bytes: ordinary memory, or registered with a UMEM
-/// ([`Lnet::register`](crate::Lnet::register)), in one piece or in several
-/// [fragments](Buffer::from_fragments).
+/// An owned run of payload bytes: ordinary memory, or registered with a UMEM (`Lnet::register`), in one piece
+/// or in several [fragments](Buffer::from_fragments).
 ///
 /// One in one piece is a slice of bytes. One of several fragments has [`Buffer::fragments`]; used as a slice,
 /// it panics.

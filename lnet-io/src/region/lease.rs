@@ -139,8 +139,7 @@ impl Books {
     }
 }
 
-/// An owned run of bytes, parts of which can be lent. The bytes are in one piece, or in several
-/// [`fragments`].
+/// An owned run of bytes, parts of which can be lent. The bytes are in one piece, or in several fragments.
 #[derive(Debug)]
 pub struct Region {
     /// The bytes if they are in one piece, else none.

@@ -51,7 +51,7 @@ struct Shared {
     eventfd: OwnedFd,
 }
 
-/// Wakes the thread that waits in a [`Worker`](crate::Worker). Cheap to clone, and may be used on any thread.
+/// Wakes the thread that waits in a worker. Cheap to clone, and may be used on any thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,

@@ -217,7 +217,7 @@ impl Waiter {
     }
 
     /// Says that this thread is about to sleep: from here on [`Waker::wake`] takes a system call. Look for
-    /// work once more, then [`Armed::wait`] or drop the answer.
+    /// work once more, then wait by the answer (`Armed::wait`) or drop it.
     #[inline]
     pub fn arm(&mut self) -> Armed<'_> {
         self.waker.arm();

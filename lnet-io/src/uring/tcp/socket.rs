@@ -107,7 +107,7 @@ pub fn listener(
     open().map_err(at(address))
 }
 
-/// A socket to dial this address with, bound to the last port of [`RESERVED_PORTS`] before `below` that is
+/// A socket to dial this address with, bound to the last reserved port before `below` that is
 /// free, and that port. Several sockets may have the same port, each to another destination: where connecting
 /// ends with `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may
 /// bind to none of them, it is bound to any port, which counts as 0: the peer does not take its word then,

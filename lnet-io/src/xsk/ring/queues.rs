@@ -113,7 +113,7 @@ impl FillRing {
         self.half.available(self.half.size())
     }
 
-    /// Whether the driver waits to be woken ([`super::super::Socket::wake_fill`]) before it takes frames.
+    /// Whether the driver waits to be woken ([`crate::xsk::Device::wake_fill`]) before it takes frames.
     /// Never in copy mode.
     #[inline]
     #[must_use]
@@ -319,7 +319,7 @@ impl TxRing {
     }
 
     /// Makes what was pushed visible to the kernel. It sends it when it is kicked
-    /// ([`super::super::Socket::kick`]).
+    /// ([`crate::xsk::Device::kick`]).
     #[inline]
     pub fn commit(&mut self) {
         self.half.publish();

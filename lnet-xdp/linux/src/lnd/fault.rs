@@ -3,7 +3,8 @@
 use lnet_io::xsk::{FRAGMENTS_MAX, RingDescriptor};
 
 /// What a sending half does wrong on purpose. A test fault: no network of its own doubles or reorders frames
-/// where loss recovery is to be tested, so a node can be told to ([`NodeConfig`](crate::node::NodeConfig)).
+/// where loss recovery is to be tested, so a node can be told to
+/// ([`XdpConfig::send_fault`](crate::XdpConfig::send_fault)).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SendFault {
     /// Every so many frames one is sent twice; 0 for none.
