@@ -27,7 +27,7 @@ const ORDER: [(&str, &str); 10] = [
     ("tm/mod.rs", "crew/directory.rs"),
     ("tm/mod.rs", "lnet/tm.rs"),
     ("lnet/tm.rs", "lnet/worker.rs"),
-    ("domain.rs", "node/view.rs"),
+    ("domain.rs", "kind/programs.rs"),
     SKULKER,
 ];
 
