@@ -218,7 +218,7 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
 ];
 
 /// `lo`: what a node sends to itself.
-const LO: LndRow = LndRow {
+pub const LO: LndRow = LndRow {
     name: "lo",
     asked: None,
     net_types: &[NetType::LO],
@@ -231,7 +231,8 @@ const LO: LndRow = LndRow {
 };
 
 /// `in-process`: between nodes of one process, on interfaces such as `in-process:a`.
-const IN_PROCESS: LndRow = LndRow { name: "in-process", asked: None, default_of: None, options: &[], ..XDP };
+pub const IN_PROCESS: LndRow =
+    LndRow { name: "in-process", asked: None, default_of: None, options: &[], ..XDP };
 
 /// `tcp`: connections as kernel nodes have them.
 pub const TCP: LndRow = LndRow {

@@ -8,7 +8,7 @@ use lnet_wire::{Net, Nid};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use crate::lnd::{LNDS, LndRow, NiOption, OPTIONS, OptionRow, fabric_of};
+use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionRow, fabric_of};
 
 pub use crate::lnd::{Lnd, XdpMode};
 
@@ -117,7 +117,7 @@ impl NiOptions {
     #[must_use]
     pub fn lnd_on(&self, net: Net, interface: &str) -> Option<&'static LndRow> {
         match fabric_of(interface) {
-            Some(_) => LNDS.iter().find(|row| row.name == "in-process"),
+            Some(_) => Some(&IN_PROCESS),
             None => self.lnd_of(net),
         }
     }

@@ -13,6 +13,7 @@ use lnet_core::handle::ShardSet;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::topology::Steering;
+use lnet_model::lnd::LndRow;
 use lnet_model::ni::NiOptions;
 use lnet_wire::Nid;
 use tokio::sync::Notify;
@@ -76,8 +77,6 @@ pub struct NiRequest<'a> {
     pub address: IpAddr,
     /// The name of its interface.
     pub interface: &'a str,
-    /// Whether that is one of the system's; else it is what the LND of the node's process understands.
-    pub has_device: bool,
     /// Options asked for: those of its LND, and its credits, which the node has completed once it is opened.
     pub options: &'a NiOptions,
     /// The shards that serve it.
@@ -104,8 +103,8 @@ pub trait LndKind: Sized {
     /// Why an NI is not opened; the message names the value and the way out.
     type Error;
 
-    /// Whether an NI is one of this LND.
-    fn serves(request: &NiRequest<'_>) -> bool;
+    /// The LND's description.
+    const ROW: LndRow;
 
     /// Looks whether an NI can be opened, as far as its interface tells.
     ///

@@ -18,10 +18,9 @@ use lnet_io::port;
 use lnet_io::random::{self, NoRandom};
 use lnet_io::uring::tcp::TcpError;
 use lnet_io::uring::tcp::socket::SocketOptions;
-use lnet_model::lnd::NiOption;
-use lnet_model::ni::{Lnd, NiOptions};
+use lnet_model::lnd::{LndRow, NiOption, TCP};
+use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{Accept, SockTunables};
-use lnet_wire::NetType;
 use thiserror::Error;
 
 use crate::lnd::{TcpCommon, TcpLnd, TcpPort, socket_options};
@@ -175,10 +174,7 @@ impl LndKind for TcpKind {
     type Ni = TcpNi;
     type Error = TcpNiError;
 
-    fn serves(request: &NiRequest<'_>) -> bool {
-        let of_net = request.nid.net().net_type() == NetType::TCP;
-        request.has_device && request.options.lnd().map_or(of_net, |lnd| lnd == Lnd::Tcp)
-    }
+    const ROW: LndRow = TCP;
 
     fn plan(&self, request: &NiRequest<'_>) -> Result<TcpPlan, TcpNiError> {
         let interface = usable_interface(request.interface, None)?;

@@ -32,7 +32,7 @@ use lnet_io::locks::Mutex;
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::uring::Waker;
-use lnet_model::lnd::fabric_of;
+use lnet_model::lnd::{IN_PROCESS, LndRow, fabric_of};
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
 use thiserror::Error;
@@ -358,9 +358,7 @@ impl LndKind for InProcessKind {
     type Ni = InProcessNi;
     type Error = NidInUse;
 
-    fn serves(request: &NiRequest<'_>) -> bool {
-        !request.has_device
-    }
+    const ROW: LndRow = IN_PROCESS;
 
     fn plan(&self, request: &NiRequest<'_>) -> Result<InProcessPlan, NidInUse> {
         let fabric = fabric_of(request.interface).unwrap_or_default().to_owned();

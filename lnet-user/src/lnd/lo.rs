@@ -24,7 +24,7 @@ use lnet_io::driver::{Counted, Driver, Part, Port};
 use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_wire::Nid;
+use lnet_model::lnd::{LO, LndRow};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 /// The `lo` LND of one shard.
@@ -182,9 +182,7 @@ impl LndKind for LoKind {
     type Ni = LoNi;
     type Error = Infallible;
 
-    fn serves(request: &NiRequest<'_>) -> bool {
-        request.nid == Nid::LO
-    }
+    const ROW: LndRow = LO;
 
     fn plan(&self, _: &NiRequest<'_>) -> Result<(), Infallible> {
         Ok(())

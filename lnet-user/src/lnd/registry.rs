@@ -54,7 +54,9 @@ macro_rules! lnds {
         impl Kinds {
             /// Looks whether an NI can be opened, as its LND and its interface tell.
             pub(crate) fn plan(&self, request: &NiRequest<'_>) -> Result<NiPlan, LndError> {
-                $(if <$Kind>::serves(request) {
+                let row = request.options.lnd_on(request.nid.net(), request.interface);
+                let name = row.map(|row| row.name);
+                $(if name == Some(<$Kind>::ROW.name) {
                     return self.$field.plan(request).map(NiPlan::$Choice).map_err(LndError::$Choice);
                 })*
                 Err(LndError::None(request.nid))

@@ -20,9 +20,8 @@ pub(super) fn request<'a>(ni: NiId, config: &'a NiConfig, shards: u32) -> Result
     let (nid, address) = (config.nid, address(config.nid)?);
     let serving = serving(config, shards)?;
     let interface = &*config.interface;
-    let has_device = fabric_of(interface).is_none();
     let options = &config.options;
-    Ok(NiRequest { ni, nid, address, interface, has_device, options, serving })
+    Ok(NiRequest { ni, nid, address, interface, options, serving })
 }
 
 /// Checks an NI, and has its LND look at its interface.

@@ -26,8 +26,9 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
 use lnet_io::random;
 use lnet_io::xsk::Census;
-use lnet_model::ni::{Lnd, XdpMode};
-use lnet_wire::{NetType, steer};
+use lnet_model::lnd::{LndRow, XDP};
+use lnet_model::ni::XdpMode;
+use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 
 use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
@@ -270,10 +271,7 @@ impl LndKind for XdpKind {
     type Ni = XdpNi;
     type Error = XdpError;
 
-    fn serves(request: &NiRequest<'_>) -> bool {
-        let of_net = request.nid.net().net_type() == NetType::XDP;
-        request.has_device && request.options.lnd().map_or(of_net, |lnd| lnd == Lnd::Xdp)
-    }
+    const ROW: LndRow = XDP;
 
     fn plan(&self, request: &NiRequest<'_>) -> Result<XdpPlan, XdpError> {
         XdpPlan::new(&self.config, request)
