@@ -105,6 +105,8 @@ struct CompilerVersion {
 /// Names what is missing, why it could not be installed, and the commands that would do it.
 pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
     let (compiler, version) = ensure_compiler()?;
+    // Lines of core's sources stand in the object where the compiler finds them: it would be another one.
+    ensure_sources()?;
     let linker = ensure_linker(root, version.llvm)?;
     let name = match &compiler {
         Compiler::Distribution { rustc } => rustc.display().to_string(),
