@@ -10,12 +10,13 @@
 mod allocator;
 mod generate;
 mod group;
+mod log;
 mod notify;
 mod options;
 mod signals;
 mod sock;
 
-use std::io::IsTerminal;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,10 +29,10 @@ use lnet_model::Refusal;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
+use log::Log;
 use options::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     allocator::settle();
@@ -39,8 +40,9 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Messages that were logged before may be filtered out.
-            eprintln!("lnetd: {}", told(&error));
+            // Messages that were logged before may be filtered out. Nothing is left to do where this cannot
+            // be written either.
+            let _ = writeln!(io::stderr(), "lnetd: {}", told(&error));
             ExitCode::FAILURE
         }
     }
@@ -50,7 +52,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(done) = generate::generate(options) {
         return done;
     }
-    start_log(&options.log())?;
+    let _log = Log::start(&options.log())?;
     // Before any thread, so that signals are ours from the start.
     raise_descriptor_limit();
     let is_ready = Arc::new(AtomicBool::new(false));
@@ -105,18 +107,6 @@ fn told(error: &anyhow::Error) -> String {
         told if told.contains(&cause) => text,
         told => format!("{told}: {cause}"),
     })
-}
-
-fn start_log(filter: &str) -> Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| {
-        format!("--log {filter:?}: a filter such as `info` or `warn,lnet_user=debug` is expected")
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
-    Ok(())
 }
 
 #[cfg(test)]

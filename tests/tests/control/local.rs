@@ -1,5 +1,8 @@
 //! A daemon without interfaces: nothing here needs privileges.
 
+use std::fs::File;
+use std::io::pipe;
+
 use rustix::process::Signal;
 
 use crate::run::{Daemon, Directory};
@@ -125,4 +128,23 @@ fn a_second_signal_is_not_needed_and_the_first_is_enough() {
         assert!(status.success(), "{status}:\n{}", node.directory.log());
         assert!(!node.directory.socket().exists());
     }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (_, without_reader) = pipe().unwrap();
+    let (unread, held_up) = pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&held_up, 4096).unwrap();
+    for (what, log) in [("full", full.into()), ("gone", without_reader.into()), ("unread", held_up.into())] {
+        let directory = Directory::new();
+        let command = directory.command(None, "--configure");
+        let node = Daemon::unheard(directory, command, log);
+        for _ in 0..60 {
+            node.good("stats reset");
+        }
+        assert!(node.good("ping 0@lo").contains("primary nid: 0@lo"), "{what}");
+        node.stop();
+    }
+    drop(unread);
 }

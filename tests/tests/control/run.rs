@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
@@ -125,6 +126,14 @@ impl Daemon {
             assert!(begun.elapsed() < PATIENCE, "{}", daemon.directory.log());
             std::thread::sleep(Duration::from_millis(2));
         }
+        daemon
+    }
+
+    /// The daemon that a command starts, with a log that is not read.
+    pub(crate) fn unheard(directory: Directory, mut command: Command, log: Stdio) -> Self {
+        let child = command.stderr(log).spawn().unwrap();
+        let daemon = Self { child, directory };
+        wait_until("the daemon serves", PATIENCE, || UnixStream::connect(daemon.socket()).is_ok());
         daemon
     }
 

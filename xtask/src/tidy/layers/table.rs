@@ -369,6 +369,7 @@ const CRATES: &[Crate] = &[
             ("sock", &[]),
             ("options", &["group", "sock"]),
             ("generate", &["options"]),
+            ("log", &[]),
             ("notify", &[]),
             ("signals", &[]),
         ]),
