@@ -59,7 +59,7 @@ impl Control {
 
     async fn change_core(
         &self,
-        changes: Vec<node::Change<LndOptions>>,
+        changes: Vec<node::NodeChange<LndOptions>>,
         positions: &[usize],
     ) -> Result<(), Refusal> {
         if changes.is_empty() {
@@ -104,15 +104,15 @@ impl Control {
     }
 
     /// Nets and selection policies go, and portals get the policies that they had at the start.
-    fn unconfiguring(&self) -> Vec<node::Change<LndOptions>> {
+    fn unconfiguring(&self) -> Vec<node::NodeChange<LndOptions>> {
         let node = self.lnet.machine();
         let nets = node.nets().into_iter().filter(|record| !record.nis.is_empty());
-        let nets = nets.map(|record| node::Change::DeleteNet { net: record.net });
+        let nets = nets.map(|record| node::NodeChange::DeleteNet { net: record.net });
         let policies = node.policies().iter().zip(&self.defaults.policies).zip(0..);
         let policies = policies.filter(|((now, first), _)| now != first).map(|((_, first), portal)| {
-            node::Change::SetPolicy { portal, policy: first.unpack().unwrap_or(Policy::Pin(0)) }
+            node::NodeChange::SetPolicy { portal, policy: first.unpack().unwrap_or(Policy::Pin(0)) }
         });
-        let rules = node::Change::Udsp(RuleEdit::Delete { index: None });
+        let rules = node::NodeChange::Udsp(RuleEdit::Delete { index: None });
         nets.chain(policies).chain([rules]).collect()
     }
 

@@ -25,7 +25,6 @@ use tracing::{info, warn};
 
 use super::control::Control;
 use super::error::refusal_of;
-use super::faults::count;
 use super::plan::not_configured;
 use super::records::statistics;
 use super::services::{blocking, capture_refusal};
@@ -119,7 +118,10 @@ impl Handler for Control {
             rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
         });
         for told in told.await? {
-            records.iter_mut().zip(&told).for_each(|(record, counters)| count(record, counters));
+            for (record, counters) in records.iter_mut().zip(&told) {
+                record.dropped += counters.fired();
+                record.counters += counters;
+            }
         }
         Ok(records)
     }

@@ -18,12 +18,11 @@ use lnet_wire::{Global, Net, Nid};
 use super::control::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use super::udsp::{peer_to_be, rule_to_be, rules_of};
 
 /// What a batch comes to.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) core: Vec<node::Change<LndOptions>>,
+    pub(super) core: Vec<node::NodeChange<LndOptions>>,
     /// The place in the batch of each change for the core.
     pub(super) positions: Vec<usize>,
     /// The drop rules afterwards, and the way to them.
@@ -98,12 +97,12 @@ impl Control {
                 return Err(Refusal::new(Errno::INVAL, message));
             }
             Change::AddNi(spec) => self.plan_ni(plan, spec).await?,
-            Change::DeleteNi(NiName::Nid(nid)) => node::Change::DeleteNi { nid: *nid },
+            Change::DeleteNi(NiName::Nid(nid)) => node::NodeChange::DeleteNi { nid: *nid },
             Change::DeleteNi(NiName::Interface { net, interface }) => {
-                node::Change::DeleteInterface { net: *net, interface: interface.clone() }
+                node::NodeChange::DeleteInterface { net: *net, interface: interface.clone() }
             }
-            Change::DeleteNet(net) => node::Change::DeleteNet { net: *net },
-            Change::SetHealth { nid, value } => node::Change::SetHealth { nid: *nid, value: *value },
+            Change::DeleteNet(net) => node::NodeChange::DeleteNet { net: *net },
+            Change::SetHealth { nid, value } => node::NodeChange::SetHealth { nid: *nid, value: *value },
             Change::SetGlobal { global, value } => {
                 let Some(change) = self.plan_global(*global, *value)? else { return Ok(Outcome::Unchanged) };
                 change
@@ -134,36 +133,35 @@ impl Control {
             | Change::ResetDropRules => return plan_rules(plan, change),
             Change::AddPeer(spec) => {
                 outcome = self.outcome_of_peer(spec);
-                node::Change::Peer(peer_to_be(spec))
+                node::NodeChange::Peer(PeerEdit::Add(spec.clone()))
             }
             Change::DeletePeer { primary_nid, nids, force } => {
                 let (primary, nids, is_forced) = (*primary_nid, nids.clone(), *force);
-                node::Change::Peer(PeerEdit::Delete { primary, nids, is_forced })
+                node::NodeChange::Peer(PeerEdit::Delete { primary, nids, is_forced })
             }
             Change::SetPeerHealth { nid, value } => {
-                node::Change::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
+                node::NodeChange::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
             }
             Change::SetPeerState { nid, state } => {
-                node::Change::Peer(PeerEdit::SetState { nid: *nid, state: *state })
+                node::NodeChange::Peer(PeerEdit::SetState { nid: *nid, state: *state })
             }
-            Change::AddUdsp { index, rule } => node::Change::Udsp(rule_to_be(*index, rule)),
+            Change::AddUdsp { index, rule } => {
+                node::NodeChange::Udsp(RuleEdit::Add { index: *index, rule: rule.clone() })
+            }
             Change::AddSelection(selection) => {
-                node::Change::Udsp(RuleEdit::AddSelection { rules: rules_of(selection)? })
+                node::NodeChange::Udsp(RuleEdit::AddSelection(selection.clone()))
             }
             Change::DeleteSelection { id, like } => {
-                let rules = like.as_ref().map(rules_of).transpose()?.unwrap_or_default();
-                node::Change::Udsp(RuleEdit::DeleteSelection { id: *id, rules })
+                node::NodeChange::Udsp(RuleEdit::DeleteSelection { id: *id, like: like.clone() })
             }
-            Change::DeleteUdsp { index } => {
-                node::Change::Udsp(RuleEdit::Delete { index: index.map(|index| index as usize) })
-            }
+            Change::DeleteUdsp { index } => node::NodeChange::Udsp(RuleEdit::Delete { index: *index }),
         };
         plan.core.push(core);
         plan.positions.push(position);
         Ok(outcome)
     }
 
-    async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::Change<LndOptions>, Refusal> {
+    async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::NodeChange<LndOptions>, Refusal> {
         let NiSpec { net, options, cpts, .. } = spec;
         check_lnd(*net, options)?;
         let serving_shards = self.serving_shards(cpts)?;
@@ -175,7 +173,7 @@ impl Control {
         let mut options = *options;
         options.set(NiOption::Queues, queues);
         let lnd = options.lnd_of(location.nid.net());
-        Ok(node::Change::AddNi(node::NiSpec {
+        Ok(node::NodeChange::AddNi(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
             options: plan.lnd.complete(net_options(&options), location.nid, lnd),
@@ -207,22 +205,26 @@ impl Control {
         Ok(if shards.len() == count { Vec::new() } else { shards })
     }
 
-    fn plan_global(&self, global: Global, value: u32) -> Result<Option<node::Change<LndOptions>>, Refusal> {
+    fn plan_global(
+        &self,
+        global: Global,
+        value: u32,
+    ) -> Result<Option<node::NodeChange<LndOptions>>, Refusal> {
         if global == Global::LndTimeout {
             let message = format!("{global} follows from transaction_timeout and retry_count: set these");
             return Err(Refusal::new(Errno::INVAL, message));
         }
         let is_so = self.lnet.machine().settings().get(global) == value;
-        Ok((!is_so).then_some(node::Change::Set { setting: global, value: value.into() }))
+        Ok((!is_so).then_some(node::NodeChange::Set { setting: global, value: value.into() }))
     }
 
-    fn plan_steering(&self, wanted: &PortalPolicy) -> Result<Option<node::Change<LndOptions>>, Refusal> {
+    fn plan_steering(&self, wanted: &PortalPolicy) -> Result<Option<node::NodeChange<LndOptions>>, Refusal> {
         let PortalPolicy { portal, policy } = wanted;
         wanted.check()?;
         let policy = policy.to_wire()?;
         let word = policy.pack().ok();
         let is_so = self.lnet.machine().policies().get(usize::from(*portal)).copied() == word;
-        Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))
+        Ok((!is_so).then_some(node::NodeChange::SetPolicy { portal: (*portal).into(), policy }))
     }
 
     /// The LND of a net's type gets another timeout: its NIs, those of the batch among them, and those that
@@ -244,7 +246,7 @@ impl Control {
         plan.lnd = plan.lnd.with_timeout(lnd, timeout);
         let specs = self.nis_after(plan);
         for spec in specs.iter().filter(|spec| lnd_of(spec.nid.net(), &spec.lnd.options) == Some(lnd)) {
-            plan.core.push(node::Change::SetLndTimeout { nid: spec.nid, timeout });
+            plan.core.push(node::NodeChange::SetLndTimeout { nid: spec.nid, timeout });
             plan.positions.push(position);
         }
         Ok(if is_so { Outcome::Unchanged } else { Outcome::Changed })
@@ -283,16 +285,16 @@ pub(super) fn not_configured(errno: Errno) -> Refusal {
 /// The NIs that there are after these changes, of those before.
 fn nis_after(
     mut specs: Vec<node::NiSpec<LndOptions>>,
-    changes: &[node::Change<LndOptions>],
+    changes: &[node::NodeChange<LndOptions>],
 ) -> Vec<node::NiSpec<LndOptions>> {
     for change in changes {
         match change {
-            node::Change::AddNi(spec) => specs.push(spec.clone()),
-            node::Change::DeleteNi { nid } => specs.retain(|spec| spec.nid != *nid),
-            node::Change::DeleteInterface { net, interface } => {
+            node::NodeChange::AddNi(spec) => specs.push(spec.clone()),
+            node::NodeChange::DeleteNi { nid } => specs.retain(|spec| spec.nid != *nid),
+            node::NodeChange::DeleteInterface { net, interface } => {
                 specs.retain(|spec| spec.nid.net() != *net || spec.interface != *interface);
             }
-            node::Change::DeleteNet { net } => specs.retain(|spec| spec.nid.net() != *net),
+            node::NodeChange::DeleteNet { net } => specs.retain(|spec| spec.nid.net() != *net),
             _ => {}
         }
     }
@@ -369,7 +371,7 @@ mod tests {
         let changes = [deletions, &[Change::SetLndTimeout { net, timeout_s: 7 }]].concat();
         let plan = runtime.block_on(control.plan(&changes)).unwrap();
         let timeouts = plan.core.iter().filter_map(|change| match change {
-            node::Change::SetLndTimeout { nid, .. } => Some(*nid),
+            node::NodeChange::SetLndTimeout { nid, .. } => Some(*nid),
             _ => None,
         });
         assert_eq!(timeouts.collect::<Vec<_>>(), expected);
@@ -399,9 +401,9 @@ mod tests {
         let spec = |nid| {
             lnet_user::NiConfig::new(nid, &format!("eth-{nid}")).spec(&NodeConfig::loopback().lnd_defaults())
         };
-        let add = node::Change::AddNi(spec(tcp));
-        let delete = node::Change::DeleteNet { net: tcp.net() };
-        let check = |changes: &[node::Change<LndOptions>], named, expected| {
+        let add = node::NodeChange::AddNi(spec(tcp));
+        let delete = node::NodeChange::DeleteNet { net: tcp.net() };
+        let check = |changes: &[node::NodeChange<LndOptions>], named, expected| {
             let nis = nis_after(vec![spec(xdp)], changes);
             assert_eq!(
                 having(&nis, named, NiOption::ConnsPerPeer).map_err(|refusal| refusal.errno),

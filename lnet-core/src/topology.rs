@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_model::udsp::UdspInfo;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Net, Nid};
 
@@ -83,7 +84,7 @@ pub struct Steering {
 pub const HEALTH_MAX: u32 = 1000;
 
 /// The priority of what no selection policy names (LNet `lib-types.h: LNET_MAX_SELECTION_PRIORITY`).
-pub const PRIORITY_NONE: u32 = u32::MAX;
+pub const PRIORITY_NONE: u32 = UdspInfo::NONE;
 
 /// How far a NID is, and where its messages would come from (LNet `lib-move.c: LNetDist`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

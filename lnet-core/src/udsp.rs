@@ -14,11 +14,11 @@
 
 mod selection;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::IpAddr;
 
-use lnet_wire::{Net, NetType, Nid};
+use lnet_model::Refusal;
+use lnet_model::udsp::{Selection, UdspRule};
+use lnet_wire::{Net, Nid};
 use thiserror::Error;
 
 use crate::topology::{PRIORITY_NONE, PreferredSources};
@@ -26,172 +26,19 @@ use crate::topology::{PRIORITY_NONE, PreferredSources};
 /// Most rules of a node.
 pub const RULES_MAX: usize = 1024;
 
-/// Numbers from `low` to `high`, both included, each `step` after the one before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NumberRange {
-    /// The first.
-    pub low: u32,
-    /// None is greater.
-    pub high: u32,
-    /// At least 1.
-    pub step: u32,
-}
-
-impl NumberRange {
-    const fn contains(&self, number: u32) -> bool {
-        self.low <= number && number <= self.high && (number - self.low).is_multiple_of(self.step)
-    }
-}
-
-/// Numbers, by ranges of which one has to contain them.
-type Numbers = Vec<NumberRange>;
-
-fn contains(numbers: &Numbers, number: u32) -> bool {
-    numbers.iter().any(|range| range.contains(number))
-}
-
-/// The addresses that a pattern fits.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AddressPattern {
-    /// All.
-    Any,
-    /// The four octets of an IPv4 address.
-    Octets(Box<[Numbers; 4]>),
-    /// The IP addresses whose first bits are those of this one.
-    Prefix {
-        /// The address.
-        address: IpAddr,
-        /// How many bits: at most those that it has.
-        bits: u8,
-    },
-    /// An address that is a number.
-    Number(Numbers),
-}
-
-impl AddressPattern {
-    fn fits(&self, nid: &Nid) -> bool {
-        // Large NIDs have no small form, and no octets to go by.
-        let address = nid.to_small().map(|small| small as u32);
-        match (self, address) {
-            (Self::Any, _) => true,
-            (Self::Prefix { address, bits }, _) => {
-                nid.ip().is_some_and(|ip| begins_alike(ip, *address, (*bits).into()))
-            }
-            (Self::Octets(octets), Some(address)) => octets
-                .iter()
-                .zip(address.to_be_bytes())
-                .all(|(numbers, octet)| contains(numbers, octet.into())),
-            (Self::Number(numbers), Some(address)) => contains(numbers, address),
-            (_, None) => false,
-        }
-    }
-}
-
-/// Whether two addresses are of one family and have these first bits in common.
-fn begins_alike(one: IpAddr, other: IpAddr, bits: u32) -> bool {
-    match (one, other) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros() >= bits,
-        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros() >= bits,
-        _ => false,
-    }
-}
-
-/// Nets, or NIDs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NidPattern {
-    /// The type of the nets.
-    pub net_type: NetType,
-    /// Their numbers.
-    pub net_numbers: Vec<NumberRange>,
-    /// The addresses of the NIDs; a pattern without them means whole nets.
-    pub address: Option<AddressPattern>,
-}
-
-impl NidPattern {
-    fn fits_net(&self, net: Net) -> bool {
-        net.net_type() == self.net_type && contains(&self.net_numbers, net.number().into())
-    }
-
-    /// Whether it means this net as a whole.
-    fn is_net(&self, net: Net) -> bool {
-        self.address.is_none() && self.fits_net(net)
-    }
-
-    /// Whether it means this NID, and not its net as a whole.
-    fn is_nid(&self, nid: &Nid) -> bool {
-        self.address.as_ref().is_some_and(|address| self.fits_net(nid.net()) && address.fits(nid))
-    }
-
-    /// Whether it means this NID or its net.
-    #[must_use]
-    pub fn covers(&self, nid: &Nid) -> bool {
-        self.fits_net(nid.net()) && self.address.as_ref().is_none_or(|address| address.fits(nid))
-    }
-}
-
-/// One rule.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rule {
-    /// Local nets or NIDs.
-    pub source: Option<NidPattern>,
-    /// Nets or NIDs of peers.
-    pub destination: Option<NidPattern>,
-    /// Gateways.
-    pub router: Option<NidPattern>,
-    /// The priority that it gives, 0 the best. Of a rule with two patterns it is the rank of what it prefers,
-    /// which selections alone have.
-    pub priority: Option<u32>,
-    /// The number of the selection that it is of, if it is of one: a rule of the Multi-Rail design's, which
-    /// stands for one or two of these.
-    pub selection: Option<u32>,
-}
-
-impl Rule {
-    fn patterns(&self) -> [&Option<NidPattern>; 3] {
-        [&self.source, &self.destination, &self.router]
-    }
-
-    /// Whether it says which local NIs an NI of a peer prefers.
-    pub(crate) fn prefers_for(&self, nid: &Nid) -> bool {
-        self.source.is_some() && self.destination.as_ref().is_some_and(|pattern| pattern.covers(nid))
-    }
-
-    /// How far before others it brings the local NIs that are preferred by it.
-    fn rank(&self) -> u32 {
-        let unset = if self.selection.is_some() { PRIORITY_NONE - 1 } else { 0 };
-        self.priority.unwrap_or(unset)
-    }
-
-    /// Whether it gives a priority.
-    const fn is_priority(&self) -> bool {
-        self.router.is_none() && (self.source.is_none() || self.destination.is_none())
-    }
-
-    fn check(&self) -> Result<(), RuleError> {
-        match (&self.source, &self.destination, &self.router) {
-            (Some(_), None, None) | (None, Some(_), None) => Ok(()),
-            (None, Some(_), Some(_)) if self.selection.is_some() => Err(RuleError::Patterns),
-            (Some(_), Some(_), None) | (None, Some(_), Some(_))
-                if self.priority.is_some() && self.selection.is_none() =>
-            {
-                Err(RuleError::Priority)
-            }
-            (Some(_), Some(_), None) | (None, Some(_), Some(_)) => Ok(()),
-            _ => Err(RuleError::Patterns),
-        }
-    }
+/// How far before others a rule brings the local NIs that are preferred by it.
+fn rank(rule: &UdspRule) -> u32 {
+    let unset = if rule.selection.is_some() { PRIORITY_NONE - 1 } else { 0 };
+    rule.priority.unwrap_or(unset)
 }
 
 /// What is wrong with a change of the rules.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// The patterns go not together (`-EINVAL`).
-    #[error("a selection policy of these patterns: src, dst, src and dst, or dst and rte are expected")]
-    Patterns,
-    /// A rule that makes a list of what is preferred has a priority (`-EINVAL`).
-    #[error("a selection policy of two patterns has no priority: it says which of two is preferred")]
-    Priority,
+    /// The rule makes no sense by itself (`-EINVAL`).
+    #[error(transparent)]
+    Rule(#[from] Refusal),
     /// There is such a rule (`-EALREADY`).
     #[error("the selection policy exists already, as number {0}")]
     Exists(usize),
@@ -231,10 +78,11 @@ impl RuleError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
+            Self::Rule(refusal) => refusal.errno.0 as i32,
             Self::SeveralPreferred(_) => 1,
             Self::Unknown(_) | Self::NoSelection => 2,
             Self::SelectionExists(_) | Self::SelectionId(_) | Self::SelectionGone(_) => 17,
-            Self::Patterns | Self::Priority | Self::SelectionDiffers(_) => 22,
+            Self::SelectionDiffers(_) => 22,
             Self::TooMany | Self::NoNumber => 28,
             Self::Exists(_) => 114,
         }
@@ -247,33 +95,30 @@ pub enum RuleEdit {
     /// A rule comes, or the priority of the one with these patterns becomes another one.
     Add {
         /// Its index; behind the others without one, or where there are fewer.
-        index: Option<usize>,
+        index: Option<u32>,
         /// The rule.
-        rule: Rule,
+        rule: UdspRule,
     },
-    /// A selection comes, with a number of its own.
-    AddSelection {
-        /// Its rules, which get the number.
-        rules: Vec<Rule>,
-    },
+    /// A selection comes, and gets a number of its own.
+    AddSelection(Selection),
     /// A selection goes: that of a number, that of these patterns, or that of both.
     DeleteSelection {
         /// Its number.
         id: Option<u32>,
-        /// Its rules; their priorities are of no interest.
-        rules: Vec<Rule>,
+        /// One with the same patterns; its priority is of no interest.
+        like: Option<Selection>,
     },
     /// A rule goes; all without an index.
     Delete {
         /// Its index.
-        index: Option<usize>,
+        index: Option<u32>,
     },
 }
 
 /// The rules of a node, the strongest one first.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RuleList {
-    rules: Vec<Rule>,
+    rules: Vec<UdspRule>,
     /// The highest number that a selection ever had: none is given twice.
     last_selection: u32,
     /// The highest number of the selections that have gone since there was none: up to it a free one may have
@@ -284,7 +129,7 @@ pub struct RuleList {
 impl RuleList {
     /// The rules, by index.
     #[must_use]
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[UdspRule] {
         &self.rules
     }
 
@@ -294,28 +139,30 @@ impl RuleList {
     /// [`RuleError`].
     pub(crate) fn apply(&mut self, edit: &RuleEdit) -> Result<(), RuleError> {
         match edit {
-            RuleEdit::Add { index, rule } => self.add(*index, rule.clone()),
-            RuleEdit::AddSelection { rules } => self.add_selection(rules),
-            RuleEdit::DeleteSelection { id, rules } => self.delete_selection(*id, rules),
+            RuleEdit::Add { index, rule } => self.add(*index, rule.clone().checked()?),
+            RuleEdit::AddSelection(selection) => self.add_selection(&selection.rules()?),
+            RuleEdit::DeleteSelection { id, like } => {
+                let rules = like.as_ref().map(Selection::rules).transpose()?.unwrap_or_default();
+                self.delete_selection(*id, &rules)
+            }
             RuleEdit::Delete { index: None } => {
                 self.rules.clear();
                 Ok(())
             }
-            RuleEdit::Delete { index: Some(index) } if *index < self.rules.len() => {
-                let id = self.rules.remove(*index).selection;
+            RuleEdit::Delete { index: Some(index) } => {
+                let index = *index as usize;
+                if index >= self.rules.len() {
+                    return Err(RuleError::Unknown(index));
+                }
+                let id = self.rules.remove(index).selection;
                 self.note_gone(id);
                 Ok(())
             }
-            RuleEdit::Delete { index: Some(index) } => Err(RuleError::Unknown(*index)),
         }
     }
 
-    fn add(&mut self, index: Option<usize>, mut rule: Rule) -> Result<(), RuleError> {
-        rule.check()?;
-        if rule.is_priority() {
-            rule.priority = rule.priority.or(Some(0));
-        }
-        if let Some(same) = self.rules.iter().position(|known| known.patterns() == rule.patterns()) {
+    fn add(&mut self, index: Option<u32>, rule: UdspRule) -> Result<(), RuleError> {
+        if let Some(same) = self.rules.iter().position(|known| known.is_like(&rule)) {
             // Of a pair the rank stays that of its selection.
             if !rule.is_priority() || self.rules[same].priority == rule.priority {
                 return Err(RuleError::Exists(same));
@@ -327,13 +174,13 @@ impl RuleList {
             return Err(RuleError::TooMany);
         }
         self.take_number(&rule)?;
-        let index = index.unwrap_or(usize::MAX).min(self.rules.len());
+        let index = index.map_or(usize::MAX, |index| index as usize).min(self.rules.len());
         self.rules.insert(index, rule);
         Ok(())
     }
 
     /// The priority by the first rule with this pattern alone that fits.
-    fn priority(&self, fits: impl Fn(&Rule) -> bool) -> u32 {
+    fn priority(&self, fits: impl Fn(&UdspRule) -> bool) -> u32 {
         let rule = self.rules.iter().find(|rule| rule.is_priority() && fits(rule));
         rule.and_then(|rule| rule.priority).unwrap_or(PRIORITY_NONE)
     }
@@ -367,7 +214,7 @@ impl RuleList {
     #[must_use]
     pub fn preferred<'a>(&self, nid: &Nid, local: impl Iterator<Item = &'a Nid>) -> PreferredSources {
         let pairs = self.rules.iter().filter(|rule| rule.prefers_for(nid));
-        let sources: Vec<_> = pairs.filter_map(|rule| Some((rule.source.as_ref()?, rule.rank()))).collect();
+        let sources: Vec<_> = pairs.filter_map(|rule| Some((rule.source.as_ref()?, rank(rule)))).collect();
         let rank =
             |own: &Nid| sources.iter().filter(|(from, _)| from.covers(own)).map(|(_, rank)| *rank).min();
         local.filter_map(|own| Some((*own, rank(own)?))).collect()
@@ -376,36 +223,33 @@ impl RuleList {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
+    use lnet_model::pattern::UdspPattern;
 
     use super::*;
     use crate::testing::nid;
 
-    fn one(number: u32) -> Numbers {
-        vec![NumberRange { low: number, high: number, step: 1 }]
+    fn pattern(text: &str) -> UdspPattern {
+        text.parse().unwrap()
     }
 
-    fn net(number: u32) -> Option<NidPattern> {
-        Some(NidPattern { net_type: NetType::TCP, net_numbers: one(number), address: None })
+    fn net(number: u32) -> Option<UdspPattern> {
+        Some(pattern(&alloc::format!("tcp{number}")))
     }
 
     /// NIDs of hosts in a range on a net.
-    fn hosts(number: u32, low: u32, high: u32, step: u32) -> Option<NidPattern> {
-        let all = || vec![NumberRange { low: 0, high: 255, step: 1 }];
-        let octets = [all(), all(), all(), vec![NumberRange { low, high, step }]];
-        let address = Some(AddressPattern::Octets(Box::new(octets)));
-        Some(NidPattern { address, ..net(number).unwrap() })
+    fn hosts(number: u32, low: u32, high: u32, step: u32) -> Option<UdspPattern> {
+        Some(pattern(&alloc::format!("*.*.*.[{low}-{high}/{step}]@tcp{number}")))
     }
 
-    fn source(source: Option<NidPattern>, priority: u32) -> Rule {
-        Rule { source, destination: None, router: None, priority: Some(priority), selection: None }
+    fn source(source: Option<UdspPattern>, priority: u32) -> UdspRule {
+        UdspRule::new(source, None, None, Some(priority))
     }
 
-    fn destination(destination: Option<NidPattern>, priority: u32) -> Rule {
-        Rule { source: None, destination, router: None, priority: Some(priority), selection: None }
+    fn destination(destination: Option<UdspPattern>, priority: u32) -> UdspRule {
+        UdspRule::new(None, destination, None, Some(priority))
     }
 
-    fn list(rules: &[Rule]) -> RuleList {
+    fn list(rules: &[UdspRule]) -> RuleList {
         let mut list = RuleList::default();
         for rule in rules {
             list.apply(&RuleEdit::Add { index: None, rule: rule.clone() }).unwrap();
@@ -433,20 +277,8 @@ mod tests {
 
     #[test]
     fn a_pair_makes_local_nis_preferred() {
-        let rule = Rule {
-            source: hosts(1, 2, 3, 1),
-            destination: net(1),
-            router: None,
-            priority: None,
-            selection: None,
-        };
-        let other = Rule {
-            source: net(2),
-            destination: hosts(1, 7, 7, 1),
-            router: None,
-            priority: None,
-            selection: None,
-        };
+        let rule = UdspRule::new(hosts(1, 2, 3, 1), net(1), None, None);
+        let other = UdspRule::new(net(2), hosts(1, 7, 7, 1), None, None);
         let list = list(&[rule, other]);
         let local = [nid(1, 1), nid(1, 2), nid(1, 3), nid(2, 1)];
         assert_eq!(list.preferred(&nid(1, 9), local.iter()), local[1..3].iter().copied().collect());
@@ -470,7 +302,7 @@ mod tests {
         let unknown = RuleEdit::Delete { index: Some(3) };
         assert_eq!(list.apply(&unknown).map_err(|error| error.errno()), Err(2));
         // Without a number a priority is the best one.
-        list.apply(&add(None, Rule { priority: None, ..source(net(5), 0) })).unwrap();
+        list.apply(&add(None, UdspRule { priority: None, ..source(net(5), 0) })).unwrap();
         assert_eq!(list.rules()[3].priority, Some(0));
         list.apply(&RuleEdit::Delete { index: None }).unwrap();
         assert_eq!(list, RuleList::default());
@@ -479,36 +311,16 @@ mod tests {
     #[test]
     fn patterns_that_go_not_together_are_refused() {
         let mut rules = RuleList::default();
-        let mut refused = |source, destination, router, priority| {
-            let rule = Rule { source, destination, router, priority, selection: None };
-            rules.apply(&RuleEdit::Add { index: None, rule }).err()
+        let mut errno = |source, destination, router, priority| {
+            let rule = UdspRule::new(source, destination, router, priority);
+            rules.apply(&RuleEdit::Add { index: None, rule }).map_err(|error| error.errno())
         };
-        assert_eq!(refused(None, None, None, None), Some(RuleError::Patterns));
-        assert_eq!(refused(None, None, net(1), Some(1)), Some(RuleError::Patterns));
-        assert_eq!(refused(net(1), None, net(1), None), Some(RuleError::Patterns));
-        assert_eq!(refused(net(1), net(1), net(1), None), Some(RuleError::Patterns));
-        assert_eq!(refused(net(1), net(1), None, Some(1)), Some(RuleError::Priority));
-        assert_eq!(refused(None, net(1), net(2), Some(1)), Some(RuleError::Priority));
-        assert_eq!(refused(None, net(1), net(2), None), None);
-    }
-
-    #[test]
-    fn a_wildcard_fits_large_nids_and_octets_do_not() {
-        let large = Nid::new_ip(Net::TCP, "2001:db8::1".parse().unwrap()).unwrap();
-        let any = NidPattern { address: Some(AddressPattern::Any), ..net(0).unwrap() };
-        assert!(any.is_nid(&large));
-        assert!(!hosts(0, 0, 255, 1).unwrap().is_nid(&large));
-        let prefix = |address: &str, bits| {
-            let address = Some(AddressPattern::Prefix { address: address.parse().unwrap(), bits });
-            NidPattern { address, ..net(0).unwrap() }
-        };
-        let small = Nid::new_ip(Net::TCP, "10.1.2.3".parse().unwrap()).unwrap();
-        assert!(prefix("2001:db8::", 64).is_nid(&large) && prefix("2001:db8::1", 128).is_nid(&large));
-        assert!(!prefix("2001:db8::2", 127).is_nid(&large) && !prefix("2001:db8::", 64).is_nid(&small));
-        assert!(prefix("10.1.0.0", 16).is_nid(&small) && !prefix("10.2.0.0", 16).is_nid(&small));
-        let number = AddressPattern::Number(one(7));
-        let gni = NidPattern { net_type: NetType::GNI, net_numbers: one(0), address: Some(number) };
-        let nid = |address| Nid::new_number(Net::new(NetType::GNI, 0), address).unwrap();
-        assert_eq!([7, 8].map(|address| gni.is_nid(&nid(address))), [true, false]);
+        assert_eq!(errno(None, None, None, None), Err(22));
+        assert_eq!(errno(None, None, net(1), Some(1)), Err(22));
+        assert_eq!(errno(net(1), None, net(1), None), Err(22));
+        assert_eq!(errno(net(1), net(1), net(1), None), Err(22));
+        assert_eq!(errno(net(1), net(1), None, Some(1)), Err(22));
+        assert_eq!(errno(None, net(1), net(2), Some(1)), Err(22));
+        assert_eq!(errno(None, net(1), net(2), None), Ok(()));
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask, RULES_MAX};
+use lnet_core::fault::{DelayRule, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{Cause, NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -14,6 +14,7 @@ use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
 use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Steering, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_model::fault::{DropRule, Filter};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -66,14 +67,13 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     // More than are looked ahead at, twice.
     let announced = PrefetchHint { portal: 4, match_bits: 1, source: host(2) };
     (0..2).for_each(|_| shard.hint(&[announced; 200], |_| {}));
-    let interval = Duration::ZERO;
     let rule = DropRule {
         filter: Filter::EVERYTHING,
         rate: 50,
-        interval,
+        interval_s: 0,
         random: false,
         drop_all: false,
-        health: HealthMask::NONE,
+        health_errors: Vec::new(),
     };
     let faults = shard.faults_mut();
     for peer in 0..RULES_MAX as u64 {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::node::{Action, Change, NetOptions, NiSpec, Node, NodeConfig, Report, Request, peer_state};
+use lnet_core::node::{
+    Action, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Report, Request, peer_state,
+};
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_core::{Limits, Shard, ShardConfig};
@@ -57,7 +59,7 @@ fn start() -> (Node<()>, Vec<Shard>) {
     let mut shards = vec![shard(64)];
     let add = |rail| {
         let options = NetOptions { lnd_timeout: Duration::from_secs(5), ..NetOptions::default() };
-        Change::AddNi(NiSpec { nid: nid(rail, 0), interface: format!("eth{rail}"), options, lnd: () })
+        NodeChange::AddNi(NiSpec { nid: nid(rail, 0), interface: format!("eth{rail}"), options, lnd: () })
     };
     node.handle_request(NOW, Request::batch(RAILS.map(add).to_vec())).unwrap();
     settle(&mut node, &mut shards);

@@ -1,16 +1,17 @@
 //! Drop rules.
 
+mod filter;
+
 use alloc::format;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use lnet_wire::Nid;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use crate::errno::{Errno, Refusal};
+pub use filter::{Filter, MessageTypes};
 
-/// Names and mask bits of the message types that a rule can be about.
-pub const MESSAGE_TYPES: [(&str, u32); 4] = [("ACK", 1), ("PUT", 2), ("GET", 4), ("REPLY", 8)];
+use crate::errno::{Errno, Refusal};
 
 words! {
     /// How a send can be made to end.
@@ -30,32 +31,27 @@ words! {
     }
 }
 
-/// A rule by which messages are dropped, or fail with a health error.
+/// A rule by which messages are dropped as they arrive; or, with `health_errors`, fail just before they
+/// leave.
+///
+/// Of `rate` and `interval_s` exactly one is not zero, even where `drop_all` makes both irrelevant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct DropRule {
-    /// Final source: a NID, `255.255.255.255` of a net for all of the net, or [`Nid::ANY`].
-    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
-    pub source: Nid,
-    /// Final destination, likewise.
-    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
-    pub destination: Nid,
-    /// The NI that a message arrives by; [`Nid::ANY`] for each.
-    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
-    pub local_nid: Nid,
-    /// Bit n is portal n; 0 is all.
-    pub portals: u64,
-    /// Bits of [`MESSAGE_TYPES`]; 15 is all.
-    pub messages: u32,
-    /// One of so many is hit; 0 if `interval_s` decides.
+    /// Which messages.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub filter: Filter,
+    /// One of so many is hit, a random one of them. With 2 the first message goes, until the rule is reset.
     pub rate: u32,
-    /// One is hit in so many seconds; 0 if `rate` decides.
+    /// One message is hit in so many seconds: the first one after a random moment. If none comes, it is the
+    /// first one later, and the next such time begins with it.
     pub interval_s: u32,
-    /// Messages are hit by chance; needs `interval_s`.
+    /// About half of the messages are hit instead, each by chance. Needs `interval_s`, whose length does not
+    /// matter then.
     pub random: bool,
-    /// Each message is hit.
+    /// Each message is hit instead.
     pub drop_all: bool,
-    /// If not empty: the send ends with one of these instead of vanishing.
+    /// If not empty: messages are not dropped, but their sending fails with one of these.
     pub health_errors: Vec<HealthError>,
 }
 
@@ -87,25 +83,43 @@ pub struct DropRuleRecord {
     pub counters: RuleCounters,
 }
 
+impl RuleCounters {
+    /// Messages hit.
+    #[must_use]
+    pub const fn fired(&self) -> u64 {
+        self.put + self.ack + self.get + self.reply
+    }
+}
+
 impl DropRule {
+    /// Time in which one message is hit; zero if the rate decides.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s as u64)
+    }
+
     /// Whether the rule makes sense.
     ///
     /// # Errors
     /// What does not.
     pub fn check(&self) -> Result<(), Refusal> {
-        let Self { rate, interval_s, .. } = self;
-        let refused = |message: &str| Err(Refusal::new(Errno::INVAL, message));
-        if (*rate == 0) == (*interval_s == 0) {
-            let numbers = format!("rate {rate} and interval {interval_s}");
-            return refused(&format!("{numbers}: exactly one other than zero is expected"));
+        check_pace(self.rate, self.interval())?;
+        if self.random && self.interval_s == 0 {
+            return Err(Refusal::new(Errno::INVAL, "a random rule has an interval, not a rate"));
         }
-        if self.random && *interval_s == 0 {
-            return refused("a random rule has an interval, not a rate");
-        }
-        // PUT and GET alone have portals.
-        if self.portals != 0 && self.messages != 0 && self.messages & 6 == 0 {
-            return refused("portals go with PUT or GET, not with ACK and REPLY alone");
-        }
-        Ok(())
+        self.filter.checked().map(drop)
     }
+}
+
+/// Whether either one of so many messages is hit, or one in each such time.
+///
+/// # Errors
+/// [`Refusal`]: both, or neither.
+pub fn check_pace(rate: u32, interval: Duration) -> Result<(), Refusal> {
+    if (rate == 0) == interval.is_zero() {
+        let numbers = format!("rate {rate} and interval {}", interval.as_secs());
+        let message = format!("{numbers}: exactly one other than zero is expected");
+        return Err(Refusal::new(Errno::INVAL, message));
+    }
+    Ok(())
 }

@@ -31,48 +31,58 @@ pub struct UdspRule {
 }
 
 impl UdspRule {
-    /// A rule of these patterns; with one alone its priority is 0 if there is none.
+    /// A policy of these patterns that is of no selection. It means something once it is [checked].
     ///
-    /// # Errors
-    /// [`Refusal`]: patterns that go not together, a priority for two of them.
-    pub fn new(
+    /// [checked]: Self::checked
+    #[must_use]
+    pub const fn new(
         source: Option<UdspPattern>,
         destination: Option<UdspPattern>,
         router: Option<UdspPattern>,
         priority: Option<u32>,
-    ) -> Result<Self, Refusal> {
-        let priority = match (&source, &destination, &router, priority) {
-            (Some(_), None, None, priority) | (None, Some(_), None, priority) => priority.or(Some(0)),
-            (Some(_), Some(_), None, None) | (None, Some(_), Some(_), None) => None,
-            (Some(_), Some(_), None, Some(_)) | (None, Some(_), Some(_), Some(_)) => {
-                let message = "priority: a selection policy of two patterns has none, it says which of two is preferred";
-                return Err(Refusal::new(Errno::INVAL, message));
-            }
-            _ => {
-                let message = "a selection policy has src, dst, src and dst, or dst and rte";
-                return Err(Refusal::new(Errno::INVAL, message));
-            }
-        };
-        Ok(Self { source, destination, router, priority, selection: None })
+    ) -> Self {
+        Self { source, destination, router, priority, selection: None }
     }
 
-    /// A rule of the selection of this number.
+    /// The policy, with the priority 0 where one pattern alone has none.
     ///
     /// # Errors
-    /// [`Refusal`]: patterns that go not together.
-    pub fn of_selection(
-        source: Option<UdspPattern>,
-        destination: Option<UdspPattern>,
-        router: Option<UdspPattern>,
-        priority: Option<u32>,
-        id: u32,
-    ) -> Result<Self, Refusal> {
-        let is_pair = source.is_some() && destination.is_some();
-        let rule = Self::new(source, destination, router, priority.filter(|_| !is_pair))?;
-        if rule.router.is_some() {
-            return Err(Refusal::new(Errno::INVAL, "a selection has no gateways"));
+    /// [`Refusal`]: patterns that go not together, a priority for two of them, a selection with gateways.
+    pub fn checked(mut self) -> Result<Self, Refusal> {
+        let refused = |message: &str| Err(Refusal::new(Errno::INVAL, message));
+        match (&self.source, &self.destination, &self.router) {
+            (Some(_), None, None) | (None, Some(_), None) => self.priority = self.priority.or(Some(0)),
+            (None, Some(_), Some(_)) if self.selection.is_some() => {
+                return refused("a selection has no gateways");
+            }
+            (Some(_), Some(_), None) | (None, Some(_), Some(_)) => {
+                if self.priority.is_some() && self.selection.is_none() {
+                    return refused(
+                        "priority: a selection policy of two patterns has none, it says which of two is preferred",
+                    );
+                }
+            }
+            _ => return refused("a selection policy has src, dst, src and dst, or dst and rte"),
         }
-        Ok(Self { priority: if is_pair { priority } else { rule.priority }, selection: Some(id), ..rule })
+        Ok(self)
+    }
+
+    /// Whether it gives a priority, and does not say what is preferred.
+    #[must_use]
+    pub const fn is_priority(&self) -> bool {
+        self.router.is_none() && (self.source.is_none() || self.destination.is_none())
+    }
+
+    /// Whether it says which local NIs an NI of a peer prefers.
+    #[must_use]
+    pub fn prefers_for(&self, nid: &Nid) -> bool {
+        self.source.is_some() && self.destination.as_ref().is_some_and(|pattern| pattern.covers(nid))
+    }
+
+    /// Whether another one has the same patterns.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.patterns().eq(other.patterns())
     }
 
     /// The patterns that it has, each with its name.
@@ -131,16 +141,14 @@ impl Selection {
     /// [`Refusal`]: it has not the patterns of its kind.
     pub fn rules(&self) -> Result<Vec<UdspRule>, Refusal> {
         let Self { kind, patterns, priority, id } = self;
-        let rule = |source: Option<&UdspPattern>, destination: Option<&UdspPattern>, priority| {
-            let id = id.unwrap_or(0);
-            UdspRule::of_selection(source.cloned(), destination.cloned(), None, priority, id)
+        let rule = |source: Option<&UdspPattern>, destination: Option<&UdspPattern>| {
+            let rule = UdspRule::new(source.cloned(), destination.cloned(), None, *priority);
+            UdspRule { selection: Some(id.unwrap_or(0)), ..rule }.checked()
         };
         match (kind, &patterns[..]) {
-            (SelectionKind::Net, [net]) => Ok(vec![rule(Some(net), None, *priority)?]),
-            (SelectionKind::Nid, [nid]) => {
-                Ok(vec![rule(Some(nid), None, *priority)?, rule(None, Some(nid), *priority)?])
-            }
-            (SelectionKind::Peer, [local, remote]) => Ok(vec![rule(Some(local), Some(remote), *priority)?]),
+            (SelectionKind::Net, [net]) => Ok(vec![rule(Some(net), None)?]),
+            (SelectionKind::Nid, [nid]) => Ok(vec![rule(Some(nid), None)?, rule(None, Some(nid))?]),
+            (SelectionKind::Peer, [local, remote]) => Ok(vec![rule(Some(local), Some(remote))?]),
             _ => Err(Refusal::new(Errno::INVAL, format!("a {kind} rule has other patterns"))),
         }
     }

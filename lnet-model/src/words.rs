@@ -14,6 +14,12 @@ macro_rules! counters {
             /// The keys, in the order in which tools print them.
             pub const KEYS: &[&str] = &[$($key),+];
         }
+
+        impl core::ops::AddAssign<&Self> for $name {
+            fn add_assign(&mut self, other: &Self) {
+                $(self.$field += other.$field;)+
+            }
+        }
     };
 }
 

@@ -41,7 +41,11 @@ fn line(state: &NodeState, change: &Change) -> String {
         }
         Change::ResetStatistics => "~ statistics: all zero".to_owned(),
         Change::AddDropRule(rule) => {
-            format!("+ drop rule: {} -> {}", fault_nid_text(&rule.source), fault_nid_text(&rule.destination))
+            format!(
+                "+ drop rule: {} -> {}",
+                fault_nid_text(&rule.filter.source),
+                fault_nid_text(&rule.filter.destination)
+            )
         }
         Change::DeleteDropRules { source, destination } => {
             format!("- drop rules: {} -> {}", fault_nid_text(source), fault_nid_text(destination))

@@ -7,17 +7,16 @@
 //! a rule does follows from its seed and from what it has seen. The number of rules and of failed peers is
 //! bounded; room for them is made once.
 
-mod filter;
 mod rule;
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
+use lnet_model::Refusal;
+use lnet_model::fault::{DropRule, RuleCounters};
 use lnet_wire::{Header, Nid};
 use thiserror::Error;
 
-pub use filter::{Filter, MessageTypes};
-pub use rule::{DelayRule, DropRule, HealthMask, RuleCounters};
+pub use rule::DelayRule;
 
 use crate::lnd::Status;
 use crate::md::Threshold;
@@ -32,34 +31,12 @@ pub const RULES_MAX: usize = 64;
 pub const FAILED_PEERS_MAX: usize = 64;
 
 /// Why a fault is not simulated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum FaultError {
-    /// Both or neither of rate and interval are given (`-EINVAL`).
-    #[error("rate {rate} and interval {interval:?}: exactly one other than zero is expected")]
-    RateAndInterval {
-        /// The rate.
-        rate: u32,
-        /// The interval.
-        interval: Duration,
-    },
-    /// A random rule without an interval (`-EINVAL`).
-    #[error("random with rate {rate}: an interval is expected instead of the rate")]
-    RandomWithoutInterval {
-        /// The rate that was given instead.
-        rate: u32,
-    },
-    /// Portals are named, but neither PUTs nor GETs, which alone have one (`-EINVAL`).
-    #[error(
-        "portals {portals:#x} with message types {:#x}: PUT (0x2) or GET (0x4) is expected among them",
-        .messages.bits()
-    )]
-    Portals {
-        /// The portals.
-        portals: u64,
-        /// The messages.
-        messages: MessageTypes,
-    },
+    /// The rule makes no sense (`-EINVAL`).
+    #[error(transparent)]
+    Rule(#[from] Refusal),
     /// A peer that is to fail no times (`-EINVAL`).
     #[error("a peer that fails 0 times: at least 1 is expected; restoring it ends a failure")]
     FailureCount,
@@ -116,7 +93,7 @@ impl Faults {
     /// # Errors
     /// [`FaultError`] when the rule makes no sense, or there are too many.
     pub fn add_drop_rule(&mut self, now: Instant, rule: &DropRule, seed: u64) -> Result<(), FaultError> {
-        rule::add(&mut self.drops, &mut self.rule_count, now, rule.checked()?, seed)
+        rule::add(&mut self.drops, &mut self.rule_count, now, rule::checked(rule)?, seed)
     }
 
     /// Adds a delay rule, which goes before all others.
@@ -207,7 +184,7 @@ impl Faults {
             return Some(DropReason::PeerFailed);
         }
         let fires = |active: &mut ActiveRule<DropRule>| {
-            active.rule.health == HealthMask::NONE && active.fires(now, Some(local), header)
+            active.rule.health_errors.is_empty() && active.fires(now, Some(local), header)
         };
         self.drops.iter_mut().rev().any(fires).then_some(DropReason::Fault)
     }
@@ -216,7 +193,7 @@ impl Faults {
     #[cold]
     pub(crate) fn fail_send(&mut self, now: Instant, header: &Header) -> Option<Status> {
         self.drops.iter_mut().rev().find_map(|active| {
-            let fires = active.rule.health != HealthMask::NONE && active.fires(now, None, header);
+            let fires = !active.rule.health_errors.is_empty() && active.fires(now, None, header);
             fires.then(|| active.failure())
         })
     }

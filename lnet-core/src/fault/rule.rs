@@ -3,51 +3,25 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_model::fault::{DropRule, Filter, HealthError, RuleCounters, check_pace};
 use lnet_wire::{Header, MessageType, Nid};
 
-use super::{FaultError, Filter, RULES_MAX};
+use super::{FaultError, RULES_MAX};
 use crate::collections::Random;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Status};
 use crate::time::Instant;
 
-/// A set of health statuses, with the bits of LNet's rules: bit n is the status of number n.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct HealthMask(u32);
-
-impl HealthMask {
-    /// None of them.
-    pub const NONE: Self = Self(0);
-    /// Any of them (`random` to tools).
-    pub const ANY: Self = Self(u32::MAX);
-
-    /// The set with these bits; `None` if one of them stands for nothing, unless all 32 are set.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Option<Self> {
-        if bits == u32::MAX || bits & !0x7FE == 0 { Some(Self(bits)) } else { None }
-    }
-
-    /// The set as bits.
-    #[must_use]
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// The set and this one.
-    #[must_use]
-    pub const fn with(self, status: HealthStatus) -> Self {
-        Self(self.0 | 1 << status as u32)
-    }
-
-    /// One of the set, by chance: a random one if that is in it, else the one in it whose number is nearest,
-    /// the lower one of two (LNet `net_fault.c: lnet_fault_match_health`). The set is not empty.
-    fn pick(self, random: &mut Random) -> HealthStatus {
-        let drawn = random.below(HealthStatus::ALL.len() as u64) as usize;
-        let contained = |status: &HealthStatus| self.0 >> *status as u32 & 1 != 0;
-        let distance = |status: &HealthStatus| (*status as usize).abs_diff(drawn + 1);
-        let nearest = HealthStatus::ALL.into_iter().filter(contained).min_by_key(distance);
-        nearest.unwrap_or(HealthStatus::ALL[drawn])
-    }
+/// One of the statuses that health errors name, by chance: any if they name the random one, else the one of
+/// them whose number is nearest to a random one, the lower one of two (LNet `net_fault.c:
+/// lnet_fault_match_health`).
+fn pick(errors: &[HealthError], random: &mut Random) -> HealthStatus {
+    let drawn = random.below(HealthStatus::ALL.len() as u64) as usize;
+    // The errors but the random one stand in the order of the statuses.
+    let numbers =
+        errors.iter().map(|error| *error as usize).filter(|_| !errors.contains(&HealthError::Random));
+    let nearest = numbers.min_by_key(|number| (number.abs_diff(drawn), *number));
+    HealthStatus::ALL[nearest.unwrap_or(drawn)]
 }
 
 /// How a send with this health status ends. What is said to have failed here, or to have been dropped by the
@@ -68,39 +42,10 @@ const fn simulated(status: HealthStatus) -> Status {
     }
 }
 
-/// A rule by which messages are dropped as they arrive; or, with `health`, fail just before they leave.
-///
-/// Of `rate` and `interval` exactly one is not zero, even where `drop_all` makes both irrelevant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DropRule {
-    /// Which messages.
-    pub filter: Filter,
-    /// Drops one of so many, a random one of them. With 2 the first message goes, until the rule is
-    /// reset.
-    pub rate: u32,
-    /// Drops one message in each such time: the first one after a random moment. If none comes, it is the
-    /// first one later, and the next such time begins with it.
-    pub interval: Duration,
-    /// Drops about half of the messages instead, each by chance. Needs `interval`, whose length does not
-    /// matter then.
-    pub random: bool,
-    /// Drops every message instead.
-    pub drop_all: bool,
-    /// If it is not empty: messages are not dropped, but their sending fails with a status chosen from it.
-    pub health: HealthMask,
-}
-
-impl DropRule {
-    /// The rule in plain terms, if it makes sense.
-    pub(super) fn checked(mut self) -> Result<Self, FaultError> {
-        let Self { rate, interval, .. } = self;
-        check_times(rate, interval)?;
-        if self.random && interval.is_zero() {
-            return Err(FaultError::RandomWithoutInterval { rate });
-        }
-        self.filter = self.filter.checked()?;
-        Ok(self)
-    }
+/// The rule in plain terms, if it makes sense.
+pub(super) fn checked(rule: &DropRule) -> Result<DropRule, FaultError> {
+    rule.check()?;
+    Ok(DropRule { filter: rule.filter.checked()?, ..rule.clone() })
 }
 
 /// A rule by which messages are delayed: on their way out once they hold their credits, and as they arrive
@@ -122,7 +67,7 @@ pub struct DelayRule {
 impl DelayRule {
     /// The rule in plain terms, if it makes sense.
     pub(super) fn checked(mut self) -> Result<Self, FaultError> {
-        check_times(self.rate, self.interval)?;
+        check_pace(self.rate, self.interval)?;
         if self.latency.is_zero() {
             return Err(FaultError::Latency);
         }
@@ -131,43 +76,13 @@ impl DelayRule {
     }
 }
 
-fn check_times(rate: u32, interval: Duration) -> Result<(), FaultError> {
-    if (rate == 0) == interval.is_zero() {
-        return Err(FaultError::RateAndInterval { rate, interval });
-    }
-    Ok(())
-}
-
-/// What a rule has seen and done since it was added or reset.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct RuleCounters {
-    /// Messages that it was asked about and that passed its filter.
-    pub matched: u64,
-    /// PUTs that it dropped, failed or delayed.
-    pub puts: u64,
-    /// ACKs likewise.
-    pub acks: u64,
-    /// GETs likewise.
-    pub gets: u64,
-    /// REPLYs likewise.
-    pub replies: u64,
-}
-
-impl RuleCounters {
-    /// Messages that it dropped, failed or delayed.
-    #[must_use]
-    pub const fn fired(&self) -> u64 {
-        self.puts + self.acks + self.gets + self.replies
-    }
-
-    const fn count_fired(&mut self, message_type: MessageType) {
-        match message_type {
-            MessageType::Put => self.puts += 1,
-            MessageType::Ack => self.acks += 1,
-            MessageType::Get => self.gets += 1,
-            MessageType::Reply => self.replies += 1,
-            MessageType::Hello => {}
-        }
+fn count_fired(counters: &mut RuleCounters, message_type: MessageType) {
+    match message_type {
+        MessageType::Put => counters.put += 1,
+        MessageType::Ack => counters.ack += 1,
+        MessageType::Get => counters.get += 1,
+        MessageType::Reply => counters.reply += 1,
+        MessageType::Hello => {}
     }
 }
 
@@ -189,7 +104,7 @@ impl Rule for DropRule {
         &self.filter
     }
     fn pace(&self) -> (u32, Duration) {
-        (self.rate, self.interval)
+        (self.rate, self.interval())
     }
     fn fires_always(&self, random: &mut Random) -> Option<bool> {
         if self.drop_all { Some(true) } else { self.random.then(|| random.below(2) == 0) }
@@ -271,15 +186,15 @@ impl<R: Rule> ActiveRule<R> {
         if !self.rule.filter().matches(local, header) {
             return false;
         }
-        let position = self.counters.matched;
-        self.counters.matched += 1;
+        let position = self.counters.count;
+        self.counters.count += 1;
         let fires = match self.rule.fires_always(&mut self.random) {
             Some(fires) => fires,
             None if self.rule.pace().0 == 0 => self.fires_in_time(now),
             None => self.fires_at(position),
         };
         if fires {
-            self.counters.count_fired(header.message_type());
+            count_fired(&mut self.counters, header.message_type());
         }
         fires
     }
@@ -312,7 +227,7 @@ impl<R: Rule> ActiveRule<R> {
 impl ActiveRule<DropRule> {
     /// How the sending of a message ends that it fails.
     pub(super) fn failure(&mut self) -> Status {
-        simulated(self.rule.health.pick(&mut self.random))
+        simulated(pick(&self.rule.health_errors, &mut self.random))
     }
 }
 
@@ -322,23 +237,25 @@ mod tests {
 
     use super::*;
 
-    fn picked(mask: HealthMask) -> BTreeSet<HealthStatus> {
+    fn picked(errors: &[HealthError]) -> BTreeSet<HealthStatus> {
         let mut random = Random::new(7);
-        (0..500).map(|_| mask.pick(&mut random)).collect()
+        (0..500).map(|_| pick(errors, &mut random)).collect()
     }
 
     #[test]
-    fn a_status_comes_from_the_mask() {
-        assert_eq!(picked(HealthMask::ANY), HealthStatus::ALL.into_iter().collect());
-        for status in HealthStatus::ALL {
-            assert_eq!(picked(HealthMask::NONE.with(status)), [status].into());
+    fn a_status_is_one_that_the_rule_names() {
+        let names = HealthStatus::ALL.iter().map(|status| status.name()).chain(["random"]);
+        assert!(HealthError::NAMES.iter().copied().eq(names), "they stand in the order of the statuses");
+        assert_eq!(picked(&[HealthError::Random]), HealthStatus::ALL.into_iter().collect());
+        assert_eq!(
+            picked(&[HealthError::LocalError, HealthError::Random]),
+            HealthStatus::ALL.into_iter().collect()
+        );
+        for (error, status) in HealthError::ALL.into_iter().zip(HealthStatus::ALL) {
+            assert_eq!(picked(&[error]), [status].into());
         }
-        let ends = HealthMask::NONE.with(HealthStatus::LocalInterrupt).with(HealthStatus::NetworkTimeout);
-        assert_eq!(picked(ends), [HealthStatus::LocalInterrupt, HealthStatus::NetworkTimeout].into());
-        assert_eq!(HealthMask::from_bits(ends.bits()), Some(ends));
-        assert_eq!(HealthMask::from_bits(1), None, "0 is no failure");
-        assert_eq!(HealthMask::from_bits(1 << 11), None);
-        assert_eq!(HealthMask::from_bits(u32::MAX), Some(HealthMask::ANY));
+        let ends = [HealthError::NetworkTimeout, HealthError::LocalInterrupt];
+        assert_eq!(picked(&ends), [HealthStatus::LocalInterrupt, HealthStatus::NetworkTimeout].into());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::time::Duration;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, NetType, Nid};
 
-use super::change::Change;
+use super::change::NodeChange;
 use super::error::{DriverError, RequestError};
 use super::nets::{NiConfig, NiSpec};
 use super::pings::{PingId, Pinged};
@@ -70,7 +70,7 @@ pub enum Request<O> {
     /// All of these changes in their order, or none.
     Batch {
         /// The changes.
-        changes: Vec<Change<O>>,
+        changes: Vec<NodeChange<O>>,
         /// How long what is under way by interfaces that go may take.
         drain_timeout: Duration,
     },
@@ -108,7 +108,7 @@ pub enum Request<O> {
 impl<O> Request<O> {
     /// A batch with the default time to drain, [`DRAIN_TIMEOUT`].
     #[must_use]
-    pub const fn batch(changes: Vec<Change<O>>) -> Self {
+    pub const fn batch(changes: Vec<NodeChange<O>>) -> Self {
         Self::Batch { changes, drain_timeout: DRAIN_TIMEOUT }
     }
 }

@@ -20,7 +20,7 @@ use crate::udsp::{RuleEdit, RuleError, RuleList};
 
 /// One change of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change<O> {
+pub enum NodeChange<O> {
     /// A local interface comes; its net too if it is the first.
     AddNi(NiSpec<O>),
     /// A local interface goes; its net too if it is the last.
@@ -122,11 +122,11 @@ impl<O: Clone> Node<O> {
     ///
     /// # Errors
     /// What is wrong with the first that cannot.
-    pub fn validate(&self, changes: &[Change<O>]) -> Result<(), RequestError> {
+    pub fn validate(&self, changes: &[NodeChange<O>]) -> Result<(), RequestError> {
         self.plan(changes).map(|_| ())
     }
 
-    pub(super) fn plan(&self, changes: &[Change<O>]) -> Result<Plan<O>, RequestError> {
+    pub(super) fn plan(&self, changes: &[NodeChange<O>]) -> Result<Plan<O>, RequestError> {
         let plan = Plan {
             delete: Vec::new(),
             reopen: Vec::new(),
@@ -152,14 +152,14 @@ impl<O: Clone> Node<O> {
 }
 
 impl<O: Clone> Draft<'_, O> {
-    fn apply(&mut self, index: usize, change: &Change<O>) -> Result<(), ChangeError> {
+    fn apply(&mut self, index: usize, change: &NodeChange<O>) -> Result<(), ChangeError> {
         match change {
-            Change::AddNi(spec) => self.add(index, spec),
-            Change::DeleteNi { nid } if nid.is_loopback() => Err(ChangeError::Loopback),
-            Change::DeleteNi { nid } => {
+            NodeChange::AddNi(spec) => self.add(index, spec),
+            NodeChange::DeleteNi { nid } if nid.is_loopback() => Err(ChangeError::Loopback),
+            NodeChange::DeleteNi { nid } => {
                 self.delete(|spec| spec.nid == *nid).ok_or(ChangeError::UnknownNid(*nid))
             }
-            Change::ReopenNi { nid } => {
+            NodeChange::ReopenNi { nid } => {
                 let its = |(added, config): &&(Option<usize>, NiConfig<O>)| {
                     added.is_none() && config.spec.nid == *nid
                 };
@@ -169,20 +169,20 @@ impl<O: Clone> Draft<'_, O> {
                 }
                 Ok(())
             }
-            Change::DeleteInterface { net, .. } | Change::DeleteNet { net } if *net == Net::LO => {
+            NodeChange::DeleteInterface { net, .. } | NodeChange::DeleteNet { net } if *net == Net::LO => {
                 Err(ChangeError::Loopback)
             }
-            Change::DeleteInterface { net, interface } => {
+            NodeChange::DeleteInterface { net, interface } => {
                 let found = self.delete(|spec| spec.nid.net() == *net && spec.interface == *interface);
                 found.ok_or_else(|| ChangeError::UnknownInterface { net: *net, interface: interface.clone() })
             }
-            Change::DeleteNet { net } => {
+            NodeChange::DeleteNet { net } => {
                 self.delete(|spec| spec.nid.net() == *net).ok_or(ChangeError::UnknownNet(*net))
             }
-            Change::SetHealth { nid, value } => self.set_health(*nid, *value),
-            Change::SetLndTimeout { nid, timeout } => self.set_lnd_timeout(nid, *timeout),
-            Change::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
-            Change::Peer(change) => {
+            NodeChange::SetHealth { nid, value } => self.set_health(*nid, *value),
+            NodeChange::SetLndTimeout { nid, timeout } => self.set_lnd_timeout(nid, *timeout),
+            NodeChange::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
+            NodeChange::Peer(change) => {
                 let nis = &self.nis;
                 let is_own = |nid: &Nid| nis.iter().any(|(_, config)| config.spec.nid == *nid);
                 let peers = self.peers.get_or_insert_with(|| self.node.peers.clone());
@@ -190,7 +190,7 @@ impl<O: Clone> Draft<'_, O> {
                 self.plan.peers.push(change.clone());
                 Ok(())
             }
-            Change::Udsp(edit) => {
+            NodeChange::Udsp(edit) => {
                 let rules = self.plan.rules.get_or_insert_with(|| self.node.rules.clone());
                 rules.apply(edit).map_err(ChangeError::Rule)?;
                 let RuleEdit::Add { rule, .. } = edit else { return Ok(()) };
@@ -203,7 +203,7 @@ impl<O: Clone> Draft<'_, O> {
                     None => Ok(()),
                 }
             }
-            Change::Set { setting, value } => {
+            NodeChange::Set { setting, value } => {
                 let changed = self.plan.settings.with(*setting, *value);
                 let settings = &self.plan.settings;
                 self.plan.settings = changed.ok_or_else(|| settings.refusal(*setting, *value))?;

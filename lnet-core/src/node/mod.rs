@@ -46,7 +46,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
-pub use change::{Change, policy_word};
+pub use change::{NodeChange, policy_word};
 pub use discovery::DiscoveryCounters;
 pub use error::{ChangeError, DriverError, RequestError, SettingRange};
 pub use nets::{LOOPBACK, NetOptions, NiConfig, NiSpec};

@@ -97,10 +97,10 @@ pub struct NiConfig<O> {
     pub health: u32,
     /// Whether its driver says that it can send.
     pub has_link: bool,
-    /// Whether its driver has nothing of it, since it could not be opened again ([`Change::ReopenNi`]): it is
-    /// down, and shards do not know it.
+    /// Whether its driver has nothing of it, since it could not be opened again ([`NodeChange::ReopenNi`]):
+    /// it is down, and shards do not know it.
     ///
-    /// [`Change::ReopenNi`]: super::Change::ReopenNi
+    /// [`NodeChange::ReopenNi`]: super::NodeChange::ReopenNi
     pub is_absent: bool,
     /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on
     /// as the last choice.

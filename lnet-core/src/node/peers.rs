@@ -22,6 +22,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use lnet_model::peer::PeerSpec;
 use lnet_wire::{Net, Nid};
 use thiserror::Error;
 
@@ -314,16 +315,7 @@ impl PeerError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerEdit {
     /// A peer comes, or more NIDs for one.
-    Add {
-        /// Its primary NID.
-        primary: Nid,
-        /// Further NIDs.
-        nids: Vec<Nid>,
-        /// Whether it takes messages by any of its NIs.
-        is_multi_rail: bool,
-        /// Whether its primary NID is fixed: discovery adds NIDs and never changes that.
-        locks_primary: bool,
-    },
+    Add(PeerSpec),
     /// A peer goes, or some of its NIDs.
     Delete {
         /// Its primary NID.

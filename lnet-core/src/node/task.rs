@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use lnet_wire::{Net, Nid};
 
-use super::change::{Change, Plan};
+use super::change::{NodeChange, Plan};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
 use super::{Action, Node, Outcome, PeerEdit, RequestId};
@@ -58,7 +58,7 @@ pub(super) enum Step {
 #[derive(Clone, Debug)]
 pub(super) struct Batch<O> {
     pub(super) request: RequestId,
-    pub(super) changes: Vec<Change<O>>,
+    pub(super) changes: Vec<NodeChange<O>>,
     pub(super) drain_timeout: Duration,
 }
 

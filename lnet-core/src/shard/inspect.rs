@@ -12,7 +12,7 @@ use crate::time::Instant;
 
 /// What a shard knows of a local interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NiRecord {
+pub struct NiUsage {
     /// Messages that this shard may have in flight by it.
     pub credits_max: u32,
     /// Those of them that are free, less the messages that wait for one.
@@ -103,12 +103,12 @@ impl Shard {
 
     /// What it knows of a local interface; `None` if the slot is empty.
     #[must_use]
-    pub fn interface_record(&self, ni: NiId) -> Option<NiRecord> {
+    pub fn interface_record(&self, ni: NiId) -> Option<NiUsage> {
         self.topology.ni(ni)?;
         let interface = self.interfaces.get(usize::from(ni.0))?;
         let (credits_max, credits_min) = interface.credits.bounds();
         let (credits, counters) = (interface.credits.available(), interface.counters);
-        Some(NiRecord { credits_max, credits, credits_min, counters })
+        Some(NiUsage { credits_max, credits, credits_min, counters })
     }
 
     /// The interfaces of peers that it knows, in no order that means anything.

@@ -45,7 +45,7 @@ pub use crate::stats::Usage;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use health::{HealthNote, PathNote, PathState};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
-pub use inspect::{ForgedSource, NiRecord, PeerChange};
+pub use inspect::{ForgedSource, NiUsage, PeerChange};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
 pub use update::Confirmation;

@@ -12,20 +12,17 @@
 
 use alloc::vec::Vec;
 
-use super::{RULES_MAX, Rule, RuleError, RuleList};
+use lnet_model::udsp::UdspRule;
+
+use super::{RULES_MAX, RuleError, RuleList};
 
 impl RuleList {
-    /// The rule that has the patterns of this one.
-    fn like(&self, rule: &Rule) -> Option<&Rule> {
-        self.rules.iter().find(|known| known.patterns() == rule.patterns())
-    }
-
-    pub(super) fn add_selection(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
+    pub(super) fn add_selection(&mut self, rules: &[UdspRule]) -> Result<(), RuleError> {
         let id = self.last_selection.checked_add(1).ok_or(RuleError::NoNumber)?;
-        let rules: Vec<_> = rules.iter().map(|rule| Rule { selection: Some(id), ..rule.clone() }).collect();
+        let rules: Vec<_> =
+            rules.iter().map(|rule| UdspRule { selection: Some(id), ..rule.clone() }).collect();
         for rule in &rules {
-            rule.check()?;
-            if let Some(at) = self.rules.iter().position(|known| known.patterns() == rule.patterns()) {
+            if let Some(at) = self.rules.iter().position(|known| known.is_like(rule)) {
                 let known = self.rules[at].selection;
                 return Err(known.map_or(RuleError::Exists(at), RuleError::SelectionExists));
             }
@@ -38,8 +35,9 @@ impl RuleList {
         Ok(())
     }
 
-    pub(super) fn delete_selection(&mut self, id: Option<u32>, rules: &[Rule]) -> Result<(), RuleError> {
-        let named = rules.first().map(|rule| self.like(rule).and_then(|known| known.selection));
+    pub(super) fn delete_selection(&mut self, id: Option<u32>, rules: &[UdspRule]) -> Result<(), RuleError> {
+        let like = |rule: &UdspRule| self.rules.iter().find(|known| known.is_like(rule));
+        let named = rules.first().map(|rule| like(rule).and_then(|known| known.selection));
         let id = match (id, named) {
             (Some(id), Some(named)) if named != Some(id) => {
                 let is_known = self.rules.iter().any(|rule| rule.selection == Some(id));
@@ -67,9 +65,9 @@ impl RuleList {
     /// Notes the number that a rule comes with, if it is of a selection: free, or that of the other half of a
     /// selection of NIDs. Numbers of selections that are no more may come only where there are no others: a
     /// document brings back all that there were.
-    pub(super) fn take_number(&mut self, rule: &Rule) -> Result<(), RuleError> {
+    pub(super) fn take_number(&mut self, rule: &UdspRule) -> Result<(), RuleError> {
         let Some(id) = rule.selection else { return Ok(()) };
-        let is_half = |known: &Rule| {
+        let is_half = |known: &UdspRule| {
             known.source == rule.destination
                 && known.destination == rule.source
                 && known.source.is_none() != known.destination.is_none()
@@ -92,26 +90,40 @@ impl RuleList {
 mod tests {
     use alloc::vec;
 
-    use super::super::{AddressPattern, NidPattern, NumberRange, RuleEdit};
+    use lnet_model::pattern::UdspPattern;
+    use lnet_model::udsp::{Selection, SelectionKind};
+
+    use super::super::RuleEdit;
     use super::*;
     use crate::testing::nid;
-    use lnet_wire::NetType;
 
-    fn net(number: u32) -> NidPattern {
-        let net_numbers = vec![NumberRange { low: number, high: number, step: 1 }];
-        NidPattern { net_type: NetType::TCP, net_numbers, address: None }
+    fn net(number: u32) -> UdspPattern {
+        alloc::format!("tcp{number}").parse().unwrap()
     }
 
-    fn nids(number: u32) -> NidPattern {
-        NidPattern { address: Some(AddressPattern::Any), ..net(number) }
+    fn nids(number: u32) -> UdspPattern {
+        alloc::format!("*@tcp{number}").parse().unwrap()
     }
 
-    fn rule(source: Option<NidPattern>, destination: Option<NidPattern>, priority: u32) -> Rule {
-        Rule { source, destination, router: None, priority: Some(priority), selection: None }
+    fn of_net(number: u32, priority: u32) -> Selection {
+        Selection::new(SelectionKind::Net, vec![net(number)], Some(priority)).unwrap()
     }
 
-    fn of_nids(number: u32, priority: u32) -> Vec<Rule> {
-        vec![rule(Some(nids(number)), None, priority), rule(None, Some(nids(number)), priority)]
+    fn of_nids(number: u32, priority: u32) -> Selection {
+        Selection::new(SelectionKind::Nid, vec![nids(number)], Some(priority)).unwrap()
+    }
+
+    fn add(list: &mut RuleList, selection: Selection) -> Result<(), RuleError> {
+        list.apply(&RuleEdit::AddSelection(selection))
+    }
+
+    /// Adds a rule that comes with a number.
+    fn bring(list: &mut RuleList, rule: UdspRule, id: u32) -> Result<(), RuleError> {
+        list.apply(&RuleEdit::Add { index: None, rule: UdspRule { selection: Some(id), ..rule } })
+    }
+
+    fn bring_net(list: &mut RuleList, number: u32, id: u32) -> Result<(), RuleError> {
+        bring(list, UdspRule::new(Some(net(number)), None, None, Some(1)), id)
     }
 
     fn numbers(list: &RuleList) -> Vec<Option<u32>> {
@@ -121,48 +133,42 @@ mod tests {
     #[test]
     fn each_has_a_number_of_its_own_and_none_is_there_twice() {
         let mut list = RuleList::default();
-        let add = |rules| RuleEdit::AddSelection { rules };
-        let delete = |id, rules| RuleEdit::DeleteSelection { id, rules };
-        list.apply(&add(vec![rule(Some(net(1)), None, 3)])).unwrap();
-        list.apply(&add(of_nids(2, 1))).unwrap();
+        let delete = |id, like| RuleEdit::DeleteSelection { id, like };
+        add(&mut list, of_net(1, 3)).unwrap();
+        add(&mut list, of_nids(2, 1)).unwrap();
         assert_eq!(numbers(&list), [Some(1), Some(2), Some(2)]);
-        assert_eq!(list.apply(&add(of_nids(2, 7))), Err(RuleError::SelectionExists(2)));
-        assert_eq!(list.apply(&delete(Some(1), of_nids(2, 0))), Err(RuleError::SelectionDiffers(1)));
-        assert_eq!(list.apply(&delete(Some(9), of_nids(2, 0))), Err(RuleError::NoSelection));
-        assert_eq!(list.apply(&delete(Some(9), vec![])), Err(RuleError::NoSelection));
-        assert_eq!(list.apply(&delete(None, of_nids(3, 0))), Err(RuleError::NoSelection));
-        list.apply(&delete(Some(2), of_nids(2, 0))).unwrap();
+        assert_eq!(add(&mut list, of_nids(2, 7)), Err(RuleError::SelectionExists(2)));
+        assert_eq!(list.apply(&delete(Some(1), Some(of_nids(2, 0)))), Err(RuleError::SelectionDiffers(1)));
+        assert_eq!(list.apply(&delete(Some(9), Some(of_nids(2, 0)))), Err(RuleError::NoSelection));
+        assert_eq!(list.apply(&delete(Some(9), None)), Err(RuleError::NoSelection));
+        assert_eq!(list.apply(&delete(None, Some(of_nids(3, 0)))), Err(RuleError::NoSelection));
+        list.apply(&delete(Some(2), Some(of_nids(2, 0)))).unwrap();
         assert_eq!(numbers(&list), [Some(1)]);
         // Its number is given to no other one.
-        list.apply(&add(of_nids(2, 7))).unwrap();
-        list.apply(&delete(None, vec![rule(Some(net(1)), None, 0)])).unwrap();
+        add(&mut list, of_nids(2, 7)).unwrap();
+        list.apply(&delete(None, Some(of_net(1, 0)))).unwrap();
         assert_eq!(numbers(&list), [Some(3), Some(3)]);
-        list.apply(&delete(Some(3), vec![])).unwrap();
+        list.apply(&delete(Some(3), None)).unwrap();
         assert_eq!(list.rules(), []);
     }
 
     #[test]
     fn a_number_that_comes_with_a_rule_is_kept() {
         let mut list = RuleList::default();
-        let add = |rule, selection| RuleEdit::Add {
-            index: None,
-            rule: Rule { selection: Some(selection), ..rule },
-        };
-        let [source, destination] = of_nids(1, 4).try_into().unwrap();
-        list.apply(&add(source, 5)).unwrap();
-        list.apply(&add(destination, 5)).unwrap();
-        assert_eq!(list.apply(&add(rule(Some(net(1)), None, 1), 5)), Err(RuleError::SelectionId(5)));
-        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
+        let [source, destination] = of_nids(1, 4).rules().unwrap().try_into().unwrap();
+        bring(&mut list, source, 5).unwrap();
+        bring(&mut list, destination, 5).unwrap();
+        assert_eq!(bring_net(&mut list, 1, 5), Err(RuleError::SelectionId(5)));
+        add(&mut list, of_nids(2, 1)).unwrap();
         assert_eq!(numbers(&list), [Some(5), Some(5), Some(6), Some(6)]);
     }
 
     #[test]
     fn the_last_number_is_given_once() {
         let mut list = RuleList::default();
-        let rule = |at| Rule { selection: Some(u32::MAX - 1), ..rule(Some(net(at)), None, 1) };
-        list.apply(&RuleEdit::Add { index: None, rule: rule(1) }).unwrap();
-        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
-        assert_eq!(list.apply(&RuleEdit::AddSelection { rules: of_nids(3, 1) }), Err(RuleError::NoNumber));
+        bring_net(&mut list, 1, u32::MAX - 1).unwrap();
+        add(&mut list, of_nids(2, 1)).unwrap();
+        assert_eq!(add(&mut list, of_nids(3, 1)), Err(RuleError::NoNumber));
         assert_eq!(numbers(&list), [Some(u32::MAX - 1), Some(u32::MAX), Some(u32::MAX)]);
     }
 
@@ -171,23 +177,19 @@ mod tests {
     #[test]
     fn the_number_of_a_deleted_selection_comes_with_no_rule_while_there_are_others() {
         let mut list = RuleList::default();
-        let add = |at, id| RuleEdit::Add {
-            index: None,
-            rule: Rule { selection: Some(id), ..rule(Some(net(at)), None, 1) },
-        };
         // They come in the order of their rules, which is not that of their numbers.
         for (at, id) in [(1, 7), (2, 3), (3, 5)] {
-            list.apply(&add(at, id)).unwrap();
+            bring_net(&mut list, at, id).unwrap();
         }
-        list.apply(&RuleEdit::DeleteSelection { id: Some(3), rules: vec![] }).unwrap();
-        assert_eq!(list.apply(&add(4, 3)), Err(RuleError::SelectionGone(3)));
+        list.apply(&RuleEdit::DeleteSelection { id: Some(3), like: None }).unwrap();
+        assert_eq!(bring_net(&mut list, 4, 3), Err(RuleError::SelectionGone(3)));
         list.apply(&RuleEdit::Delete { index: Some(1) }).unwrap();
-        assert_eq!(list.apply(&add(3, 5)), Err(RuleError::SelectionGone(5)));
+        assert_eq!(bring_net(&mut list, 3, 5), Err(RuleError::SelectionGone(5)));
         list.apply(&RuleEdit::Delete { index: None }).unwrap();
         for (at, id) in [(1, 7), (2, 3), (3, 5)] {
-            list.apply(&add(at, id)).unwrap();
+            bring_net(&mut list, at, id).unwrap();
         }
-        list.apply(&RuleEdit::AddSelection { rules: of_nids(2, 1) }).unwrap();
+        add(&mut list, of_nids(2, 1)).unwrap();
         assert_eq!(numbers(&list), [7, 3, 5, 8, 8].map(Some));
     }
 
@@ -195,18 +197,18 @@ mod tests {
     fn the_first_of_a_type_wins_and_pairs_have_ranks() {
         let mut list = RuleList::default();
         for (number, priority) in [(1, 4), (2, 9)] {
-            list.apply(&RuleEdit::AddSelection { rules: of_nids(number, priority) }).unwrap();
+            add(&mut list, of_nids(number, priority)).unwrap();
         }
         assert_eq!((list.ni_priority(&nid(1, 5)), list.peer_priority(&nid(2, 5))), (4, 9));
-        let pair = |from: u32, rank| vec![rule(Some(nids(from)), Some(nids(7)), rank)];
-        list.apply(&RuleEdit::AddSelection { rules: pair(1, 8) }).unwrap();
-        list.apply(&RuleEdit::AddSelection { rules: pair(2, 3) }).unwrap();
+        let pair =
+            |from, rank| Selection::new(SelectionKind::Peer, vec![nids(from), nids(7)], Some(rank)).unwrap();
+        add(&mut list, pair(1, 8)).unwrap();
+        add(&mut list, pair(2, 3)).unwrap();
         let own = [nid(1, 1), nid(2, 1), nid(3, 1)];
         let preferred = list.preferred(&nid(7, 1), own.iter());
         assert_eq!(own.map(|own| preferred.rank(&own)), [Some(8), Some(3), None]);
         // A policy of today's with the patterns of one changes no rank.
-        let [plain] = pair(2, 3).try_into().unwrap();
-        let plain = Rule { priority: None, ..plain };
+        let plain = UdspRule::new(Some(nids(2)), Some(nids(7)), None, None);
         let again = list.apply(&RuleEdit::Add { index: None, rule: plain });
         assert!(matches!(again, Err(RuleError::Exists(_))), "{again:?}");
         assert_eq!(list.preferred(&nid(7, 1), own.iter()), preferred);

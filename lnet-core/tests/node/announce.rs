@@ -1,9 +1,10 @@
 //! Peers that a program announces, and the primary NIDs that it asks for.
 
 use lnet_core::node::{
-    Action, Change, ChangeError, Outcome, PeerEdit, PeerError, PingId, Pinged, Report, Request, RequestError,
-    peer_state,
+    Action, ChangeError, NodeChange, Outcome, PeerEdit, PeerError, PingId, Pinged, Report, Request,
+    RequestError, peer_state,
 };
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
 
@@ -15,7 +16,7 @@ const PLAIN: Features = Features(0x06);
 /// A node on nets 1 and 2.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 1))]).unwrap();
     runner
 }
 
@@ -118,7 +119,12 @@ fn a_locked_peer_that_tells_another_primary_nid_keeps_the_locked_one() {
     }
     assert_eq!((runner.node.peers().count(), primary(&mut runner, third)), (1, Some(locked)));
     let add = |primary| {
-        Change::Peer(PeerEdit::Add { primary, nids: vec![], is_multi_rail: true, locks_primary: true })
+        NodeChange::Peer(PeerEdit::Add(PeerSpec {
+            primary_nid: primary,
+            nids: vec![],
+            multi_rail: true,
+            lock_primary: true,
+        }))
     };
     for (nid, errno, expected) in [
         (told, 114, PeerError::LockedAs { nid: told, primary: locked }),
@@ -176,7 +182,7 @@ fn a_peer_that_is_known_by_its_second_nid_goes_by_the_announced_one() {
 #[test]
 fn without_discovery_each_announced_nid_is_a_peer() {
     let mut runner = runner();
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: 0 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 0 }]).unwrap();
     let nids = [nid(1, 9), nid(2, 9), nid(7, 9)];
     let known = pinged(Some(announce(&mut runner, &nids)));
     assert_eq!((known.primary, known.is_multi_rail), (nids[0], false));
@@ -194,7 +200,12 @@ fn what_an_administrator_has_made_stays_and_the_first_lock_wins() {
     let mut runner = runner();
     let nids = [nid(1, 9), nid(2, 9)];
     let add = |primary, locks_primary| {
-        Change::Peer(PeerEdit::Add { primary, nids: vec![], is_multi_rail: true, locks_primary })
+        NodeChange::Peer(PeerEdit::Add(PeerSpec {
+            primary_nid: primary,
+            nids: vec![],
+            multi_rail: true,
+            lock_primary: locks_primary,
+        }))
     };
     runner.batch(&[add(nids[1], false)]).unwrap();
     assert_eq!(pinged(Some(announce(&mut runner, &nids))).primary, nids[0]);
@@ -216,11 +227,16 @@ fn a_locked_nid_stays_primary_when_its_node_is_found_by_another() {
     for is_first in [true, false] {
         let mut runner = runner();
         let [locked, other] = [nid(1, 9), nid(2, 9)];
-        let add = PeerEdit::Add { primary: locked, nids: vec![], is_multi_rail: true, locks_primary: true };
-        runner.batch(&[Change::Peer(add)]).unwrap();
+        let add = PeerEdit::Add(PeerSpec {
+            primary_nid: locked,
+            nids: vec![],
+            multi_rail: true,
+            lock_primary: true,
+        });
+        runner.batch(&[NodeChange::Peer(add)]).unwrap();
         assert_eq!(runner.node.peer(&locked).unwrap().state, 1_048_585);
         let state = 1_048_577;
-        runner.batch(&[Change::Peer(PeerEdit::SetState { nid: locked, state })]).unwrap();
+        runner.batch(&[NodeChange::Peer(PeerEdit::SetState { nid: locked, state })]).unwrap();
         let id = runner.start(Request::Discover { nid: other, is_forced: false });
         let told = if is_first { [locked, other] } else { [other, locked] };
         answer(&mut runner, MULTI_RAIL, &told);

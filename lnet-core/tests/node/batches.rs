@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, ChangeError, NetOptions, Outcome, Report, Request, RequestError, SettingRange,
+    Action, ChangeError, NetOptions, NodeChange, Outcome, Report, Request, RequestError, SettingRange,
 };
 use lnet_core::topology::NiStatus;
 use lnet_wire::ping::{self, PingInfo};
@@ -13,8 +13,8 @@ use lnet_wire::{Global, Net, NetType, Nid};
 
 use crate::common::{Runner, nid, refused, spec};
 
-fn add(net: u16, host: u8) -> Change<u32> {
-    Change::AddNi(spec(net, host))
+fn add(net: u16, host: u8) -> NodeChange<u32> {
+    NodeChange::AddNi(spec(net, host))
 }
 
 const CHANGED: Result<Outcome, RequestError> = Ok(Outcome::Changed);
@@ -40,23 +40,23 @@ fn lnd_timeouts_are_set_while_an_ni_runs() {
     };
     let set = |timeout_s| {
         let timeout = Duration::from_secs(timeout_s);
-        Change::SetLndTimeout { nid: nid(1, 1), timeout }
+        NodeChange::SetLndTimeout { nid: nid(1, 1), timeout }
     };
     assert_eq!(times(&runner), (50, 151));
-    let sooner = Change::Set { setting: Global::TransactionTimeout, value: 31 };
+    let sooner = NodeChange::Set { setting: Global::TransactionTimeout, value: 31 };
     runner.batch(std::slice::from_ref(&sooner)).unwrap();
     assert_eq!(times(&runner), (50, 151), "it has a time of its own");
     runner.batch(&[set(7)]).unwrap();
     assert_eq!(times(&runner), (7, 22));
     runner.batch(&[set(0)]).unwrap();
     assert_eq!(times(&runner), (10, 31));
-    runner.batch(&[Change::Set { setting: Global::RetryCount, value: 5 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::RetryCount, value: 5 }]).unwrap();
     assert_eq!(times(&runner), (5, 31));
-    let unknown = Change::SetLndTimeout { nid: nid(1, 9), timeout: Duration::ZERO };
+    let unknown = NodeChange::SetLndTimeout { nid: nid(1, 9), timeout: Duration::ZERO };
     assert!(runner.batch(&[unknown]).is_err());
     // One that comes with the same batch has it from the start.
     runner
-        .batch(&[add(1, 2), Change::SetLndTimeout { nid: nid(1, 2), timeout: Duration::from_secs(3) }])
+        .batch(&[add(1, 2), NodeChange::SetLndTimeout { nid: nid(1, 2), timeout: Duration::from_secs(3) }])
         .unwrap();
     assert_eq!(runner.topology.local_nis().nth(2).unwrap().1.lnd_timeout, Some(Duration::from_secs(3)));
 }
@@ -74,13 +74,13 @@ fn interfaces_come_and_go() {
     assert_eq!(interfaces.iter().map(|one| one.nid).collect::<Vec<_>>(), [nid(1, 1), nid(1, 3), nid(2, 2)]);
     assert_eq!(sequence, 2);
 
-    assert_eq!(runner.batch(&[Change::DeleteNet { net: nid(1, 0).net() }, add(3, 4)]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::DeleteNet { net: nid(1, 0).net() }, add(3, 4)]), CHANGED);
     assert_eq!(runner.nids(), [(1, nid(3, 4)), (2, nid(2, 2))]);
     let moved = [(1, true), (2, true), (3, true), (1, false), (3, false), (1, true)];
     assert_eq!(runner.opened, moved.map(|(ni, opened)| (NiId(ni), opened)));
     let interface = "eth2".into();
-    assert_eq!(runner.batch(&[Change::DeleteInterface { net: nid(2, 0).net(), interface }]), CHANGED);
-    assert_eq!(runner.batch(&[Change::DeleteNi { nid: nid(3, 4) }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::DeleteInterface { net: nid(2, 0).net(), interface }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::DeleteNi { nid: nid(3, 4) }]), CHANGED);
     assert_eq!(runner.nids(), []);
     assert_eq!(told(&runner).1, []);
 }
@@ -89,7 +89,7 @@ fn interfaces_come_and_go() {
 fn a_wrong_change_spoils_its_batch() {
     let mut runner = Runner::new(1);
     assert_eq!(runner.batch(&[add(1, 1)]), CHANGED);
-    let without = |options| Change::AddNi(lnet_core::node::NiSpec { options, ..spec(3, 9) });
+    let without = |options| NodeChange::AddNi(lnet_core::node::NiSpec { options, ..spec(3, 9) });
     let o2ib = Nid::new_ip(Net::new(NetType::O2IB, 0), [10, 0, 0, 1].into()).unwrap();
     let same_interface = lnet_core::node::NiSpec { interface: "eth1".into(), ..spec(1, 5) };
     let (loopback, net) = (ChangeError::Loopback, nid(1, 0).net());
@@ -97,43 +97,47 @@ fn a_wrong_change_spoils_its_batch() {
     let cases = [
         (add(1, 1), ChangeError::NidExists(nid(1, 1)), 17),
         (add(2, 7), ChangeError::NidExists(nid(2, 7)), 17),
-        (Change::AddNi(same_interface), ChangeError::InterfaceExists { net, interface: "eth1".into() }, 17),
         (
-            Change::AddNi(lnet_core::node::NiSpec { nid: o2ib, ..spec(1, 1) }),
+            NodeChange::AddNi(same_interface),
+            ChangeError::InterfaceExists { net, interface: "eth1".into() },
+            17,
+        ),
+        (
+            NodeChange::AddNi(lnet_core::node::NiSpec { nid: o2ib, ..spec(1, 1) }),
             ChangeError::NetType(o2ib.net()),
             22,
         ),
-        (Change::AddNi(lnet_core::node::NiSpec { nid: Nid::LO, ..spec(1, 1) }), loopback.clone(), 19),
-        (Change::DeleteNi { nid: Nid::LO }, loopback.clone(), 19),
-        (Change::DeleteNet { net: Net::LO }, loopback.clone(), 19),
-        (Change::SetHealth { nid: Some(Nid::LO), value: 0 }, loopback, 19),
+        (NodeChange::AddNi(lnet_core::node::NiSpec { nid: Nid::LO, ..spec(1, 1) }), loopback.clone(), 19),
+        (NodeChange::DeleteNi { nid: Nid::LO }, loopback.clone(), 19),
+        (NodeChange::DeleteNet { net: Net::LO }, loopback.clone(), 19),
+        (NodeChange::SetHealth { nid: Some(Nid::LO), value: 0 }, loopback, 19),
         (
             without(NetOptions { credits: Some(0), ..NetOptions::default() }),
             ChangeError::NoCredits(nid(3, 9)),
             22,
         ),
-        (Change::DeleteNi { nid: nid(1, 2) }, ChangeError::UnknownNid(nid(1, 2)), 2),
-        (Change::DeleteNet { net: nid(9, 0).net() }, ChangeError::UnknownNet(nid(9, 0).net()), 22),
+        (NodeChange::DeleteNi { nid: nid(1, 2) }, ChangeError::UnknownNid(nid(1, 2)), 2),
+        (NodeChange::DeleteNet { net: nid(9, 0).net() }, ChangeError::UnknownNet(nid(9, 0).net()), 22),
         (
-            Change::DeleteInterface { net, interface: "eth9".into() },
+            NodeChange::DeleteInterface { net, interface: "eth9".into() },
             ChangeError::UnknownInterface { net, interface: "eth9".into() },
             19,
         ),
-        (Change::SetHealth { nid: Some(nid(1, 9)), value: 5 }, ChangeError::UnknownNid(nid(1, 9)), 2),
-        (Change::SetHealth { nid: None, value: 1001 }, ChangeError::Health(1001), 22),
-        (Change::SetPolicy { portal: 64, policy: Policy::Rotor }, ChangeError::Portal(64), 22),
+        (NodeChange::SetHealth { nid: Some(nid(1, 9)), value: 5 }, ChangeError::UnknownNid(nid(1, 9)), 2),
+        (NodeChange::SetHealth { nid: None, value: 1001 }, ChangeError::Health(1001), 22),
+        (NodeChange::SetPolicy { portal: 64, policy: Policy::Rotor }, ChangeError::Portal(64), 22),
         (
-            Change::SetPolicy { portal: 4, policy: Policy::Pin(1) },
+            NodeChange::SetPolicy { portal: 4, policy: Policy::Pin(1) },
             ChangeError::PolicyShard { portal: 4, shard: 1, shards: 1 },
             22,
         ),
         (
-            Change::SetPolicy { portal: 4, policy: table },
+            NodeChange::SetPolicy { portal: 4, policy: table },
             ChangeError::PolicyShard { portal: 4, shard: 1, shards: 1 },
             22,
         ),
         (
-            Change::Set { setting: Global::RetryCount, value: 151 },
+            NodeChange::Set { setting: Global::RetryCount, value: 151 },
             ChangeError::Setting {
                 setting: Global::RetryCount,
                 value: 151,
@@ -144,7 +148,7 @@ fn a_wrong_change_spoils_its_batch() {
     ];
     let generation = runner.node.generation();
     for (change, error, errno) in cases {
-        let batch = [Change::Set { setting: Global::NumaRange, value: 5 }, add(2, 7), change];
+        let batch = [NodeChange::Set { setting: Global::NumaRange, value: 5 }, add(2, 7), change];
         let refusal = RequestError::Change { index: 2, error };
         assert_eq!((refusal.errno(), refusal.index()), (errno, Some(2)), "{refusal}");
         assert_eq!(runner.node.validate(&batch), Err(refusal.clone()));
@@ -163,7 +167,7 @@ fn there_are_so_many_slots() {
     assert_eq!(error.errno(), 28);
     assert_eq!(runner.batch(&all), Err(RequestError::Change { index: 5, error }));
     assert_eq!(runner.batch(&all[..5]), CHANGED);
-    let replaced = [Change::DeleteNi { nid: nid(1, 2) }, add(1, 6)];
+    let replaced = [NodeChange::DeleteNi { nid: nid(1, 2) }, add(1, 6)];
     assert_eq!(runner.batch(&replaced), CHANGED, "the order within a batch counts");
     assert_eq!(runner.nids()[1], (2, nid(1, 6)));
 }
@@ -173,7 +177,7 @@ fn a_net_has_the_tunables_of_its_first_interface() {
     let mut runner = Runner::new(1);
     let with = |host, credits, peer_credits| {
         let options = NetOptions { credits, peer_credits, ..NetOptions::default() };
-        Change::AddNi(lnet_core::node::NiSpec { options, ..spec(1, host) })
+        NodeChange::AddNi(lnet_core::node::NiSpec { options, ..spec(1, host) })
     };
     assert_eq!(runner.batch(&[with(1, Some(4), Some(9)), with(2, Some(100), None), add(2, 3)]), CHANGED);
     let credits: Vec<_> = runner.topology.local_nis().map(|(_, ni)| (ni.credits, ni.peer_credits)).collect();
@@ -188,10 +192,10 @@ fn what_does_not_open_undoes_the_batch() {
     let before = runner.nids();
     runner.broken = vec![nid(2, 4)];
     let batch = [
-        Change::DeleteNi { nid: nid(1, 1) },
+        NodeChange::DeleteNi { nid: nid(1, 1) },
         add(2, 3),
         add(2, 4),
-        Change::Set { setting: Global::NumaRange, value: 5 },
+        NodeChange::Set { setting: Global::NumaRange, value: 5 },
     ];
     let failed = RequestError::Open { index: 2, nid: nid(2, 4), error: refused(), lost: vec![] };
     assert_eq!(failed.errno(), 100);
@@ -213,7 +217,7 @@ fn an_interface_drains_before_it_is_closed() {
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
     runner.is_quiet = false;
     let status = |runner: &Runner| runner.topology.ni(NiId(1)).map(|ni| ni.status);
-    let id = runner.start(Request::batch(vec![Change::DeleteNi { nid: nid(1, 1) }]));
+    let id = runner.start(Request::batch(vec![NodeChange::DeleteNi { nid: nid(1, 1) }]));
     let next = runner.start(Request::batch(vec![add(1, 1)]));
     assert_eq!(status(&runner), Some(NiStatus::Leaving));
     assert_eq!(runner.node.changing(), [nid(1, 1)]);
@@ -241,7 +245,7 @@ fn an_interface_drains_before_it_is_closed() {
 fn a_policy_changes_only_while_its_portal_is_empty() {
     let mut runner = Runner::new(2);
     runner.portals_in_use = 1 << 4;
-    let set = |portal| Change::SetPolicy { portal, policy: Policy::Pin(1) };
+    let set = |portal| NodeChange::SetPolicy { portal, policy: Policy::Pin(1) };
     let busy = RequestError::PortalBusy { portal: 4, index: 1 };
     assert_eq!(busy.errno(), 16);
     assert_eq!(runner.batch(&[set(5), set(4), add(1, 1)]), Err(busy));
@@ -281,14 +285,14 @@ fn links_and_health_take_interfaces_down() {
     let sequence = told(&runner).0;
     link(&mut runner, false);
     assert_eq!(told(&runner).0, sequence, "that is nothing new");
-    assert_eq!(runner.batch(&[Change::SetHealth { nid: None, value: 0 }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::SetHealth { nid: None, value: 0 }]), CHANGED);
     assert_eq!((up(&runner), serving(&runner)), (vec![false, false], vec![false, true]));
     link(&mut runner, true);
     assert_eq!(up(&runner), [false, false], "its health is still 0");
     assert_eq!(serving(&runner), [true, true], "as the last choice");
-    assert_eq!(runner.batch(&[Change::SetHealth { nid: None, value: 500 }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::SetHealth { nid: None, value: 500 }]), CHANGED);
     assert_eq!(up(&runner), [false, false]);
-    assert_eq!(runner.batch(&[Change::SetHealth { nid: Some(nid(1, 1)), value: 1000 }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::SetHealth { nid: Some(nid(1, 1)), value: 1000 }]), CHANGED);
     assert_eq!(up(&runner), [true, false]);
     assert_eq!(runner.node.ni(&nid(1, 2)).unwrap().health, 500);
     runner.node.handle_report(runner.now, Report::Link { ni: NiId(5), is_up: false });
@@ -298,7 +302,7 @@ fn links_and_health_take_interfaces_down() {
 fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails() {
     let mut runner = Runner::new(2);
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
-    let reopen = [Change::ReopenNi { nid: nid(1, 1) }, Change::ReopenNi { nid: nid(1, 1) }];
+    let reopen = [NodeChange::ReopenNi { nid: nid(1, 1) }, NodeChange::ReopenNi { nid: nid(1, 1) }];
     let nids = |runner: &Runner| {
         let nets = runner.node.nets();
         nets.iter().flat_map(|net| net.nis.iter().map(|ni| ni.spec.nid)).collect::<Vec<_>>()
@@ -327,7 +331,7 @@ fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails(
     assert_eq!(runner.batch(&[add(1, 3)]), CHANGED);
     assert_eq!(runner.node.ni(&nid(1, 3)).unwrap().ni, NiId(3));
     runner.broken.push(nid(1, 4));
-    assert!(runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }, add(1, 4)]).is_err());
+    assert!(runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }, add(1, 4)]).is_err());
     assert!(runner.node.ni(&nid(1, 1)).unwrap().is_absent);
 
     runner.broken.clear();
@@ -338,7 +342,7 @@ fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails(
 
     runner.broken = vec![nid(1, 1)];
     assert!(runner.batch(&reopen).is_err());
-    assert_eq!(runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]), CHANGED);
+    assert_eq!(runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]), CHANGED);
     assert_eq!(nids(&runner), [nid(1, 2), nid(1, 3)]);
     assert!(runner.batch(&reopen).is_err());
 }
@@ -350,14 +354,14 @@ fn an_interface_that_is_renamed_is_found_by_its_new_name() {
     let renamed = Report::Renamed { ni: NiId(1), interface: "lan0".into() };
     runner.node.handle_report(runner.now, renamed);
     assert_eq!(runner.node.ni(&nid(1, 1)).unwrap().spec.interface, "lan0");
-    let delete = Change::DeleteInterface { net: nid(1, 1).net(), interface: "lan0".into() };
+    let delete = NodeChange::DeleteInterface { net: nid(1, 1).net(), interface: "lan0".into() };
     assert_eq!(runner.batch(&[delete]), CHANGED);
 }
 
 #[test]
 fn settings_reach_the_shards() {
     let mut runner = Runner::new(1);
-    let set = |setting, value| Change::Set { setting, value };
+    let set = |setting, value| NodeChange::Set { setting, value };
     assert_eq!(runner.batch(&[set(Global::RetryCount, 0), set(Global::TransactionTimeout, 1)]), CHANGED);
     assert_eq!(runner.topology.tunables().transaction_timeout, Duration::from_secs(1));
 }

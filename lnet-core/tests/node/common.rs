@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, Outcome, Report, Request,
+    Action, DriverError, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Outcome, Report, Request,
     RequestError, RequestId,
 };
 use lnet_core::shard::Confirmation;
@@ -142,7 +142,7 @@ impl Runner {
         Some(result)
     }
 
-    pub(crate) fn batch(&mut self, changes: &[Change<Lnd>]) -> Result<Outcome, RequestError> {
+    pub(crate) fn batch(&mut self, changes: &[NodeChange<Lnd>]) -> Result<Outcome, RequestError> {
         let id = self.start(Request::batch(changes.to_vec()));
         self.result(id).expect("the batch has not ended")
     }

@@ -1,6 +1,6 @@
 //! Peers that answer discovery with what is wrong, too much, or another one's.
 
-use lnet_core::node::{Change, Outcome, Report, Request, RequestError, RequestId, TOLD_MAX, peer_state};
+use lnet_core::node::{NodeChange, Outcome, Report, Request, RequestError, RequestId, TOLD_MAX, peer_state};
 use lnet_wire::Nid;
 use lnet_wire::ping::{
     self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, ENTRIES_MAX, Features, NiStatus, PingError, PingNi,
@@ -14,7 +14,7 @@ const MULTI_RAIL: Features = Features(0x1E);
 
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 1))]).unwrap();
     runner
 }
 

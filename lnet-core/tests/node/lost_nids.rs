@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lnet_core::node::{Action, Change, PeerEdit, Report};
+use lnet_core::node::{Action, NodeChange, PeerEdit, Report};
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
 
@@ -15,7 +16,7 @@ const TIME: Duration = lnet_core::tunables::Tunables::DEFAULT.transaction_timeou
 /// A node on two nets, that knows a peer with a NID on each.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 2))]).unwrap();
     push(&mut runner, 5, nid(1, 9), &[nid(1, 9), nid(2, 9)]);
     assert_eq!(peers(&runner), [vec![nid(1, 9), nid(2, 9)]]);
     runner
@@ -63,11 +64,16 @@ fn shards_hear_by_which_nid_a_peer_is_known_that_has_lost_one() {
     }
     let edits = [
         PeerEdit::Delete { primary: first, nids: vec![second], is_forced: false },
-        PeerEdit::Add { primary: first, nids: vec![nid(2, 10)], is_multi_rail: true, locks_primary: false },
+        PeerEdit::Add(PeerSpec {
+            primary_nid: first,
+            nids: vec![nid(2, 10)],
+            multi_rail: true,
+            lock_primary: false,
+        }),
     ];
     for edit in edits {
         let mut runner = runner();
-        runner.batch(&[Change::Peer(edit)]).unwrap();
+        runner.batch(&[NodeChange::Peer(edit)]).unwrap();
         check_known(&runner, second, first);
     }
 }
@@ -113,7 +119,7 @@ fn shards_forget_a_lost_nid_in_time() {
 #[test]
 fn a_nid_is_remembered_for_the_transaction_timeout() {
     let mut runner = runner();
-    runner.batch(&[Change::Set { setting: Global::TransactionTimeout, value: 10 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::TransactionTimeout, value: 10 }]).unwrap();
     push(&mut runner, 6, nid(1, 9), &[nid(1, 9)]);
     runner.advance(Duration::from_secs(11));
     traffic(&mut runner, nid(2, 9), true);
@@ -125,7 +131,7 @@ fn a_nid_is_remembered_for_the_transaction_timeout() {
 fn traffic_makes_a_peer_of_a_nid_that_was_deleted() {
     let mut runner = runner();
     let edit = PeerEdit::Delete { primary: nid(1, 9), nids: vec![nid(2, 9)], is_forced: false };
-    runner.batch(&[Change::Peer(edit)]).unwrap();
+    runner.batch(&[NodeChange::Peer(edit)]).unwrap();
     traffic(&mut runner, nid(2, 9), true);
     assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![nid(2, 9)]]);
 }

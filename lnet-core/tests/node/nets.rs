@@ -1,24 +1,30 @@
 //! What becomes of peers when a local net goes and comes back.
 
-use lnet_core::node::{Change, PeerEdit, Report, Request, RequestError, peer_state};
+use lnet_core::node::{NodeChange, PeerEdit, Report, Request, RequestError, peer_state};
+use lnet_model::peer::PeerSpec;
 use lnet_wire::{Nid, ping};
 
 use crate::common::{Runner, nid, spec};
 
-fn peer(nids: &[Nid], locks_primary: bool) -> Change<u32> {
+fn peer(nids: &[Nid], locks_primary: bool) -> NodeChange<u32> {
     let (primary, nids) = (nids[0], nids[1..].to_vec());
-    Change::Peer(PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary })
+    NodeChange::Peer(PeerEdit::Add(PeerSpec {
+        primary_nid: primary,
+        nids,
+        multi_rail: true,
+        lock_primary: locks_primary,
+    }))
 }
 
 /// A node on three nets.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[1, 2, 3].map(|net| Change::AddNi(spec(net, 1)))).unwrap();
+    runner.batch(&[1, 2, 3].map(|net| NodeChange::AddNi(spec(net, 1)))).unwrap();
     runner
 }
 
 fn delete(runner: &mut Runner, net: u16) {
-    runner.batch(&[Change::DeleteNet { net: nid(net, 1).net() }]).unwrap();
+    runner.batch(&[NodeChange::DeleteNet { net: nid(net, 1).net() }]).unwrap();
 }
 
 /// The NIDs of the peer with a NID, the primary one first.
@@ -79,11 +85,11 @@ fn what_is_heard_late_of_a_net_that_has_gone_makes_no_peer() {
 #[test]
 fn a_net_that_keeps_an_ni_keeps_its_peers() {
     let mut runner = runner();
-    runner.batch(&[Change::AddNi(spec(1, 2)), peer(&[nid(1, 9), nid(2, 9)], false)]).unwrap();
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 2)), peer(&[nid(1, 9), nid(2, 9)], false)]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
     assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9), nid(2, 9)]));
     // It goes and comes back in one batch.
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 2) }, Change::AddNi(spec(1, 3))]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 2) }, NodeChange::AddNi(spec(1, 3))]).unwrap();
     assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9), nid(2, 9)]));
 }
 
@@ -93,8 +99,8 @@ fn a_net_that_could_not_go_after_all_keeps_its_peers() {
     let mut runner = runner();
     runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
     runner.broken.push(nid(4, 1));
-    let delete = Change::DeleteNet { net: nid(1, 1).net() };
-    let result = runner.batch(&[delete, Change::AddNi(spec(4, 1))]);
+    let delete = NodeChange::DeleteNet { net: nid(1, 1).net() };
+    let result = runner.batch(&[delete, NodeChange::AddNi(spec(4, 1))]);
     assert!(matches!(result, Err(RequestError::Open { .. })), "{result:?}");
     assert_eq!(nids(&runner, &nid(1, 9)), Some(vec![nid(1, 9)]));
 }
@@ -138,15 +144,15 @@ fn a_net_that_comes_back_has_peers_asked_for_their_nids_there() {
     runner.batch(&[peer(&[nid(1, 9), nid(2, 9)], false), peer(&[nid(3, 8)], false)]).unwrap();
     let known = peer_state::MULTI_RAIL | peer_state::DISCOVERED | peer_state::NIDS_UP_TO_DATE;
     for nid in [nid(1, 9), nid(3, 8)] {
-        runner.batch(&[Change::Peer(PeerEdit::SetState { nid, state: known })]).unwrap();
+        runner.batch(&[NodeChange::Peer(PeerEdit::SetState { nid, state: known })]).unwrap();
     }
     delete(&mut runner, 1);
     let is_up_to_date =
         |runner: &Runner, nid| runner.node.peer(&nid).unwrap().is(peer_state::NIDS_UP_TO_DATE);
     assert!(is_up_to_date(&runner, nid(2, 9)), "nothing is asked where nothing can have come");
-    runner.batch(&[Change::AddNi(spec(2, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(2, 2))]).unwrap();
     assert!(is_up_to_date(&runner, nid(2, 9)), "nor for an NI of a net that there was");
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     assert!(!is_up_to_date(&runner, nid(2, 9)) && is_up_to_date(&runner, nid(3, 8)));
 }
 
@@ -168,12 +174,12 @@ fn a_nid_that_becomes_this_nodes_own_is_no_peers_any_more() {
     runner.run();
     runner.batch(&[peer(&[nid(1, 8), nid(2, 8)], false)]).unwrap();
     assert_eq!(nids(&runner, &second), Some(vec![first, second]));
-    runner.batch(&[Change::AddNi(spec(1, 9)), Change::AddNi(spec(3, 9))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 9)), NodeChange::AddNi(spec(3, 9))]).unwrap();
     assert_eq!(nids(&runner, &second), Some(vec![second]), "it goes by the NID that it has left");
     assert!(!runner.node.peer(&second).unwrap().is(peer_state::NIDS_UP_TO_DATE), "it is asked again");
     for own in [first, nid(3, 9)] {
         assert!(runner.node.peer(&own).is_none() && runner.topology.peer(&own).is_none(), "{own}");
     }
-    runner.batch(&[Change::DeleteNi { nid: nid(3, 9) }, Change::AddNi(spec(2, 8))]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(3, 9) }, NodeChange::AddNi(spec(2, 8))]).unwrap();
     assert_eq!(nids(&runner, &nid(1, 8)), Some(vec![nid(1, 8), nid(2, 8)]), "a configured one");
 }

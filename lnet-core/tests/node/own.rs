@@ -1,10 +1,11 @@
 //! A node as a peer of itself: pinged and discovered by its own NIDs.
 
 use lnet_core::node::{
-    Action, Change, ChangeError, NodeConfig, Outcome, PeerEdit, PeerError, Report, Request, RequestError,
+    Action, ChangeError, NodeChange, NodeConfig, Outcome, PeerEdit, PeerError, Report, Request, RequestError,
     peer_state,
 };
 use lnet_core::topology::HEALTH_MAX;
+use lnet_model::peer::PeerSpec;
 use lnet_wire::{Discovery, Global, Nid};
 
 use crate::common::{Runner, nid, spec};
@@ -14,7 +15,7 @@ const KNOWN: u32 = peer_state::MULTI_RAIL | peer_state::DISCOVERED | peer_state:
 /// A node with an NI on each of two nets.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    let add = [Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 2))];
+    let add = [NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 2))];
     assert_eq!(runner.batch(&add), Ok(Outcome::Changed));
     runner
 }
@@ -73,16 +74,18 @@ fn pings_of_own_nids_make_a_peer_each_and_a_discovery_makes_one_of_them() {
 fn it_follows_its_nis() {
     let mut runner = runner();
     discover(&mut runner, Nid::LO);
-    runner.batch(&[Change::DeleteNet { net: nid(1, 1).net() }]).unwrap();
+    runner.batch(&[NodeChange::DeleteNet { net: nid(1, 1).net() }]).unwrap();
     assert_eq!(peers(&runner), [(vec![nid(2, 2)], KNOWN)], "the other NID stays");
-    runner.batch(&[Change::AddNi(spec(1, 7))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 7))]).unwrap();
     assert_eq!(peers(&runner)[0].0.len(), 2, "{:?}", peers(&runner));
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 7) }, Change::DeleteNi { nid: nid(2, 2) }]).unwrap();
+    runner
+        .batch(&[NodeChange::DeleteNi { nid: nid(1, 7) }, NodeChange::DeleteNi { nid: nid(2, 2) }])
+        .unwrap();
     assert_eq!(peers(&runner), []);
     // One that was only pinged goes with its NI.
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     ping(&mut runner, nid(1, 1));
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
     assert_eq!(peers(&runner), []);
 }
 
@@ -90,17 +93,22 @@ fn it_follows_its_nis() {
 fn an_administrator_may_delete_it_and_make_none() {
     let mut runner = runner();
     discover(&mut runner, nid(1, 1));
-    let add = PeerEdit::Add { primary: nid(1, 1), nids: vec![], is_multi_rail: true, locks_primary: false };
-    assert!(matches!(runner.batch(&[Change::Peer(add)]), Err(RequestError::Change { .. })));
-    runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
+    let add = PeerEdit::Add(PeerSpec {
+        primary_nid: nid(1, 1),
+        nids: vec![],
+        multi_rail: true,
+        lock_primary: false,
+    });
+    assert!(matches!(runner.batch(&[NodeChange::Peer(add)]), Err(RequestError::Change { .. })));
+    runner.batch(&[NodeChange::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
     assert_eq!(runner.node.recovering(), (vec![], vec![]), "local NIs recover by themselves");
     let healths = runner.node.peers().flat_map(|peer| &peer.nis).map(|ni| ni.health);
     assert_eq!(healths.collect::<Vec<_>>(), [HEALTH_MAX; 2], "nothing would bring it back");
-    let set = |nid| Change::Peer(PeerEdit::SetHealth { nid: Some(nid), value: 3 });
+    let set = |nid| NodeChange::Peer(PeerEdit::SetHealth { nid: Some(nid), value: 3 });
     let refused = RequestError::Change { index: 0, error: ChangeError::Peer(PeerError::Nid(nid(2, 2))) };
     assert_eq!(runner.batch(&[set(nid(2, 2))]), Err(refused));
     let delete = PeerEdit::Delete { primary: nid(1, 1), nids: vec![], is_forced: false };
-    runner.batch(&[Change::Peer(delete)]).unwrap();
+    runner.batch(&[NodeChange::Peer(delete)]).unwrap();
     assert_eq!(peers(&runner), []);
 }
 
@@ -108,7 +116,7 @@ fn an_administrator_may_delete_it_and_make_none() {
 fn without_discovery_it_has_one_nid() {
     let mut runner = runner();
     let off = Discovery::Off as i64;
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: off }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: off }]).unwrap();
     discover(&mut runner, nid(1, 1));
     assert_eq!(peers(&runner), [(vec![nid(1, 1)], 0)]);
     let none = NodeConfig { peers_max: 0, ..crate::common::config(1) };
@@ -122,11 +130,11 @@ fn without_discovery_it_has_one_nid() {
 fn the_health_of_an_own_nid_that_a_configured_peer_has_is_not_the_peers() {
     let mut runner = runner();
     let (primary, nids) = (nid(1, 9), vec![nid(1, 7)]);
-    let add = PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add), Change::AddNi(spec(1, 7))]).unwrap();
-    runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
+    let add = PeerEdit::Add(PeerSpec { primary_nid: primary, nids, multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add), NodeChange::AddNi(spec(1, 7))]).unwrap();
+    runner.batch(&[NodeChange::Peer(PeerEdit::SetHealth { nid: None, value: 3 })]).unwrap();
     let peer = runner.node.peer(&primary).unwrap();
     assert_eq!(peer.nis.iter().map(|ni| ni.health).collect::<Vec<_>>(), [3, HEALTH_MAX]);
     let set = PeerEdit::SetHealth { nid: Some(nid(1, 7)), value: 3 };
-    assert!(matches!(runner.batch(&[Change::Peer(set)]), Err(RequestError::Change { .. })));
+    assert!(matches!(runner.batch(&[NodeChange::Peer(set)]), Err(RequestError::Change { .. })));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, ChangeError, NodeConfig, Outcome, PingId, Pinged, Report, Request, RequestError,
+    Action, ChangeError, NodeChange, NodeConfig, Outcome, PingId, Pinged, Report, Request, RequestError,
 };
 use lnet_wire::ping::{self, Features, NiStatus, PingError, PingNi};
 use lnet_wire::{Global, Nid};
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    let add = [Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))];
+    let add = [NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))];
     assert_eq!(runner.batch(&add), Ok(Outcome::Changed));
     runner
 }
@@ -196,12 +196,12 @@ proptest! {
 #[test]
 fn max_interfaces_limits_nis_and_the_room_of_pings() {
     let mut runner = Runner::with(NodeConfig { interfaces_max: 40, ..config(1) });
-    let limit = |value| Change::Set { setting: Global::MaxInterfaces, value };
+    let limit = |value| NodeChange::Set { setting: Global::MaxInterfaces, value };
     runner.batch(&[limit(16)]).unwrap();
     for host in 1..16 {
-        runner.batch(&[Change::AddNi(spec(1, host))]).unwrap();
+        runner.batch(&[NodeChange::AddNi(spec(1, host))]).unwrap();
     }
-    let error = runner.batch(&[Change::AddNi(spec(1, 16))]).unwrap_err();
+    let error = runner.batch(&[NodeChange::AddNi(spec(1, 16))]).unwrap_err();
     let too_many = RequestError::Change { index: 0, error: ChangeError::TooMany { max: 16 } };
     assert_eq!((error.errno(), error), (28, too_many));
     let room = |runner: &mut Runner| {
@@ -215,10 +215,10 @@ fn max_interfaces_limits_nis_and_the_room_of_pings() {
     assert_eq!(room(&mut runner), 16 + 16 * 24);
     runner.batch(&[limit(17)]).unwrap();
     assert_eq!(room(&mut runner), 16 + 17 * 24);
-    runner.batch(&[Change::AddNi(spec(1, 16))]).unwrap();
-    assert_eq!(runner.batch(&[Change::AddNi(spec(1, 17))]).unwrap_err().errno(), 28);
+    runner.batch(&[NodeChange::AddNi(spec(1, 16))]).unwrap();
+    assert_eq!(runner.batch(&[NodeChange::AddNi(spec(1, 17))]).unwrap_err().errno(), 28);
     // Less than 16 is the default.
     runner.batch(&[limit(3)]).unwrap();
-    runner.batch(&[Change::AddNi(spec(1, 17))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 17))]).unwrap();
     assert_eq!(room(&mut runner), 3960);
 }

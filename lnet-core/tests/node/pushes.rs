@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, Change, DiscoveryCounters, DriverError, PingId, Report, Request, TOLD_MAX};
+use lnet_core::node::{
+    Action, DiscoveryCounters, DriverError, NodeChange, PingId, Report, Request, TOLD_MAX,
+};
 use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingInfo, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
@@ -15,7 +17,7 @@ const MULTI_RAIL: Features = Features(0x1E);
 
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     runner
 }
 
@@ -74,7 +76,7 @@ fn a_node_says_what_kernel_nodes_say() {
         let mut runner = Runner::new(1);
         for (host, nid) in (1..).zip(nids) {
             runner
-                .batch(&[Change::AddNi(lnet_core::node::NiSpec {
+                .batch(&[NodeChange::AddNi(lnet_core::node::NiSpec {
                     nid: nid.parse().unwrap(),
                     ..spec(1, host)
                 })])
@@ -100,12 +102,12 @@ fn features_follow_discovery_and_large_nids() {
         (info.features().0, info.sequence())
     };
     assert_eq!(told(&runner), (0x1E, 2));
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: 0 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 0 }]).unwrap();
     assert_eq!(told(&runner), (0x0E, 2), "its interfaces are the same");
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: 1 }]).unwrap();
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 1 }]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
     let large = lnet_core::node::NiSpec { nid: "fe80::1@tcp".parse().unwrap(), ..spec(1, 1) };
-    runner.batch(&[Change::AddNi(large)]).unwrap();
+    runner.batch(&[NodeChange::AddNi(large)]).unwrap();
     let (features, _) = told(&runner);
     assert_eq!(features, 0x7E);
 }
@@ -114,7 +116,7 @@ fn features_follow_discovery_and_large_nids() {
 fn interfaces_are_told_by_net() {
     let mut runner = runner();
     for (net, host) in [(2, 2), (1, 3)] {
-        runner.batch(&[Change::AddNi(spec(net, host))]).unwrap();
+        runner.batch(&[NodeChange::AddNi(spec(net, host))]).unwrap();
     }
     let bytes = answer(&runner);
     let nids: Vec<_> = PingInfo::parse(&bytes).unwrap().interfaces().map(|one| one.nid).collect();
@@ -304,7 +306,7 @@ fn a_peer_that_pushes_for_ever_keeps_no_other_waiting() {
 #[test]
 fn a_link_that_comes_back_is_pushed_to_all() {
     let mut runner = runner();
-    runner.batch(&[Change::AddNi(spec(2, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(2, 1))]).unwrap();
     push(&mut runner, nid(1, 9), &info(MULTI_RAIL, &[nid(1, 9)]));
     runner.acknowledges = false;
     let mut link = |is_up| {
@@ -326,7 +328,7 @@ fn a_link_that_comes_back_is_pushed_to_all() {
     };
     assert_eq!([link(false), link(true), link(true)], [1, 1, 0]);
     // It is told as down whatever its link does, and so nothing new is told.
-    let down = Change::SetHealth { nid: Some(nid(2, 1)), value: 0 };
+    let down = NodeChange::SetHealth { nid: Some(nid(2, 1)), value: 0 };
     runner.acknowledges = true;
     runner.batch(&[down]).unwrap();
     runner.acknowledges = false;

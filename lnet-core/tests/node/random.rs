@@ -8,7 +8,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, NetOptions, NiSpec, Node, NodeConfig, Outcome, PingId, Report, Request, RequestError,
+    Action, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Outcome, PingId, Report, Request, RequestError,
     RequestId,
 };
 use lnet_core::shard::Confirmation;
@@ -25,7 +25,7 @@ const REQUESTS: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Batch(Vec<Change<Lnd>>),
+    Batch(Vec<NodeChange<Lnd>>),
     Ping {
         to: Nid,
         bytes: Vec<u8>,
@@ -73,7 +73,7 @@ struct Run {
     pings: Vec<(PingId, usize)>,
     answers: BTreeMap<RequestId, (Vec<u8>, bool)>,
     /// Requests that have not ended, and the batches among them.
-    pending: BTreeMap<RequestId, Option<Vec<Change<Lnd>>>>,
+    pending: BTreeMap<RequestId, Option<Vec<NodeChange<Lnd>>>>,
     /// The local NIDs, their interfaces, in order.
     model: Vec<(Nid, String)>,
     numa_range: u32,
@@ -174,25 +174,25 @@ impl Run {
         }
     }
 
-    fn apply(&mut self, change: &Change<Lnd>) {
+    fn apply(&mut self, change: &NodeChange<Lnd>) {
         let before = self.model.len();
         match change {
-            Change::AddNi(spec) => self.model.push((spec.nid, spec.interface.clone())),
-            Change::DeleteNi { nid } => self.model.retain(|(other, _)| other != nid),
-            Change::DeleteInterface { net, interface } => {
+            NodeChange::AddNi(spec) => self.model.push((spec.nid, spec.interface.clone())),
+            NodeChange::DeleteNi { nid } => self.model.retain(|(other, _)| other != nid),
+            NodeChange::DeleteInterface { net, interface } => {
                 self.model.retain(|(nid, name)| nid.net() != *net || name != interface);
             }
-            Change::DeleteNet { net } => self.model.retain(|(nid, _)| nid.net() != *net),
-            Change::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
-            Change::Set { .. }
-            | Change::SetHealth { .. }
-            | Change::SetLndTimeout { .. }
-            | Change::SetPolicy { .. }
-            | Change::Peer(_)
-            | Change::ReopenNi { .. }
-            | Change::Udsp(_) => return,
+            NodeChange::DeleteNet { net } => self.model.retain(|(nid, _)| nid.net() != *net),
+            NodeChange::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
+            NodeChange::Set { .. }
+            | NodeChange::SetHealth { .. }
+            | NodeChange::SetLndTimeout { .. }
+            | NodeChange::SetPolicy { .. }
+            | NodeChange::Peer(_)
+            | NodeChange::ReopenNi { .. }
+            | NodeChange::Udsp(_) => return,
         }
-        let is_set = matches!(change, Change::Set { .. });
+        let is_set = matches!(change, NodeChange::Set { .. });
         assert!(is_set || self.model.len() != before, "{change:?} had nothing to change");
     }
 
@@ -308,27 +308,27 @@ impl Run {
     }
 }
 
-fn changes() -> impl Strategy<Value = Change<Lnd>> {
+fn changes() -> impl Strategy<Value = NodeChange<Lnd>> {
     let host = || 1_u8..5;
     let net = || 1_u16..3;
     prop_oneof![
         8 => (net(), host()).prop_map(|(net, host)| {
             let interface = format!("eth{}", host / 2);
-            Change::AddNi(NiSpec { nid: nid(net, host), interface, options: NetOptions::default(), lnd: 0 })
+            NodeChange::AddNi(NiSpec { nid: nid(net, host), interface, options: NetOptions::default(), lnd: 0 })
         }),
-        3 => (net(), host()).prop_map(|(net, host)| Change::DeleteNi { nid: nid(net, host) }),
-        2 => (net(), host()).prop_map(|(net, host)| Change::ReopenNi { nid: nid(net, host) }),
+        3 => (net(), host()).prop_map(|(net, host)| NodeChange::DeleteNi { nid: nid(net, host) }),
+        2 => (net(), host()).prop_map(|(net, host)| NodeChange::ReopenNi { nid: nid(net, host) }),
         1 => (net(), 0_u8..3).prop_map(|(net, number)| {
-            Change::DeleteInterface { net: nid(net, 0).net(), interface: format!("eth{number}") }
+            NodeChange::DeleteInterface { net: nid(net, 0).net(), interface: format!("eth{number}") }
         }),
-        2 => net().prop_map(|net| Change::DeleteNet { net: nid(net, 0).net() }),
+        2 => net().prop_map(|net| NodeChange::DeleteNet { net: nid(net, 0).net() }),
         1 => proptest::option::of(host()).prop_map(|host| {
-            Change::SetHealth { nid: host.map(|host| nid(1, host)), value: u32::from(host.is_none()) * 1000 }
+            NodeChange::SetHealth { nid: host.map(|host| nid(1, host)), value: u32::from(host.is_none()) * 1000 }
         }),
         1 => (4_u32..6, 0_u8..4).prop_map(|(portal, shard)| {
-            Change::SetPolicy { portal, policy: Policy::Pin(shard) }
+            NodeChange::SetPolicy { portal, policy: Policy::Pin(shard) }
         }),
-        1 => (-1_i64..5).prop_map(|value| Change::Set { setting: Global::NumaRange, value }),
+        1 => (-1_i64..5).prop_map(|value| NodeChange::Set { setting: Global::NumaRange, value }),
     ]
 }
 

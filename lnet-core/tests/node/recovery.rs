@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use lnet_core::node::{Action, Change, PeerEdit, PeerNi, PingId, Report};
+use lnet_core::node::{Action, NodeChange, PeerEdit, PeerNi, PingId, Report};
 use lnet_core::shard::{HealthNote, PathNote, PathState};
 use lnet_core::topology::{HEALTH_MAX, NiStatus};
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, PingNi};
 use lnet_wire::{Global, Nid};
 
@@ -20,14 +21,14 @@ const PEER: u8 = 9;
 /// come.
 fn runner() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(2, 1))]).unwrap();
-    let add = PeerEdit::Add {
-        primary: nid(1, PEER),
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 1))]).unwrap();
+    let add = PeerEdit::Add(PeerSpec {
+        primary_nid: nid(1, PEER),
         nids: vec![nid(2, PEER)],
-        is_multi_rail: true,
-        locks_primary: false,
-    };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+        multi_rail: true,
+        lock_primary: false,
+    });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     hear(&mut runner, nid(1, PEER));
     hear(&mut runner, nid(2, PEER));
     runner
@@ -44,15 +45,15 @@ fn note(runner: &mut Runner, nid: Nid, failures: u32, successes: u32) {
 }
 
 fn set(runner: &mut Runner, setting: Global, value: i64) {
-    runner.batch(&[Change::Set { setting, value }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting, value }]).unwrap();
 }
 
 fn set_peer_health(runner: &mut Runner, nid: Nid, value: u32) {
-    runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: Some(nid), value })]).unwrap();
+    runner.batch(&[NodeChange::Peer(PeerEdit::SetHealth { nid: Some(nid), value })]).unwrap();
 }
 
 fn set_local_health(runner: &mut Runner, nid: Nid, value: u32) {
-    runner.batch(&[Change::SetHealth { nid: Some(nid), value }]).unwrap();
+    runner.batch(&[NodeChange::SetHealth { nid: Some(nid), value }]).unwrap();
 }
 
 fn peer_ni(runner: &Runner, nid: Nid) -> &PeerNi {
@@ -175,11 +176,11 @@ fn case_211_a_peer_ni_is_given_up_after_the_limit_and_taken_up_again() {
 #[test]
 fn a_peer_ni_that_was_never_heard_from_is_not_pinged() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let ill = nid(1, PEER);
     let nids = vec![nid(1, 8)];
-    let add = PeerEdit::Add { primary: ill, nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add = PeerEdit::Add(PeerSpec { primary_nid: ill, nids, multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     note(&mut runner, ill, 3, 0);
     assert_eq!((peer_ni(&runner, ill).health, runner.node.recovering().1), (700, vec![]));
     runner.node.handle_report(runner.now, Report::Traffic { nid: ill, is_incoming: false, first_ni: None });
@@ -196,7 +197,7 @@ fn a_peer_ni_that_was_never_heard_from_is_not_pinged() {
 #[test]
 fn case_206_the_only_ni_of_a_peer_loses_nothing() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     hear(&mut runner, nid(1, PEER));
     note(&mut runner, nid(1, PEER), 3, 0);
     assert_eq!(peer_ni(&runner, nid(1, PEER)).health, HEALTH_MAX);
@@ -254,7 +255,7 @@ fn case_235_a_ping_that_fails_takes_an_ni_down_and_answers_bring_it_back() {
 fn an_ni_at_health_0_is_the_last_choice_and_a_choice() {
     for is_set in [true, false] {
         let mut runner = Runner::new(1);
-        runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+        runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
         match is_set {
             true => set_local_health(&mut runner, nid(1, 1), 0),
             false => note(&mut runner, nid(1, 1), 10, 0),
@@ -277,7 +278,7 @@ fn push(runner: &mut Runner, from: Nid, sequence: u32, told: &[(Nid, ping::NiSta
 #[test]
 fn a_peer_has_no_say_in_the_health_of_another_ones_nis() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let victim = [nid(1, PEER), nid(1, 8)];
     push(&mut runner, victim[0], 1, &victim.map(|nid| (nid, UP)));
     for sequence in 1..20 {
@@ -304,7 +305,7 @@ fn a_peer_has_no_say_in_the_health_of_another_ones_nis() {
 #[test]
 fn a_message_that_comes_says_that_a_peer_ni_is_up() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let nids = [nid(1, PEER), nid(1, 8)];
     let told = |status| [(nids[0], UP), (nids[1], status)];
     push(&mut runner, nids[0], 1, &told(UP));
@@ -324,10 +325,11 @@ fn a_message_that_comes_says_that_a_peer_ni_is_up() {
 #[test]
 fn an_ni_that_is_told_as_up_first_is_in_full_health() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let nids = vec![nid(1, 8)];
-    let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add =
+        PeerEdit::Add(PeerSpec { primary_nid: nid(1, PEER), nids, multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     note(&mut runner, nid(1, 8), 4, 0);
     push(&mut runner, nid(1, PEER), 1, &[(nid(1, PEER), UP), (nid(1, 8), UP)]);
     assert_eq!(peer_ni(&runner, nid(1, 8)).health, HEALTH_MAX);
@@ -367,13 +369,13 @@ fn a_silent_path_costs_the_peer_ni_a_step_a_second_and_it_recovers() {
 #[test]
 fn a_local_ni_that_reaches_no_peer_while_another_does_is_to_blame() {
     let mut runner = runner();
-    let add = PeerEdit::Add {
-        primary: nid(1, 8),
+    let add = PeerEdit::Add(PeerSpec {
+        primary_nid: nid(1, 8),
         nids: vec![nid(2, 8)],
-        is_multi_rail: true,
-        locks_primary: false,
-    };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+        multi_rail: true,
+        lock_primary: false,
+    });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     let (cut, whole) = (nid(2, 1), nid(1, 1));
     note_path(&mut runner, (cut, nid(2, 8)), PathState::Answers);
     note_path(&mut runner, (cut, nid(2, PEER)), PathState::Silent);
@@ -416,10 +418,11 @@ fn a_poor_path_costs_the_peer_ni_a_step_a_second_and_never_a_sole_one() {
 /// Two NIs on a net, and a peer that has two there.
 fn two_by_two_on_one_net() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
     let nids = vec![nid(1, 8)];
-    let add = PeerEdit::Add { primary: nid(1, PEER), nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add =
+        PeerEdit::Add(PeerSpec { primary_nid: nid(1, PEER), nids, multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     runner
 }
 

@@ -1,30 +1,32 @@
 //! The source of what goes to peers that are not Multi-Rail: recorded once, and kept.
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Change, ChangeError, PeerEdit, Report, RequestError};
-use lnet_core::udsp::{AddressPattern, NidPattern, NumberRange, Rule, RuleEdit, RuleError};
-use lnet_wire::{NetType, Nid};
+use lnet_core::node::{ChangeError, NodeChange, PeerEdit, Report, RequestError};
+use lnet_core::udsp::{RuleEdit, RuleError};
+use lnet_model::pattern::UdspPattern;
+use lnet_model::peer::PeerSpec;
+use lnet_model::udsp::UdspRule;
+use lnet_wire::Nid;
 
 use crate::common::{Runner, nid, spec};
 
-fn peer(nids: &[Nid], is_multi_rail: bool) -> Change<u32> {
+fn peer(nids: &[Nid], is_multi_rail: bool) -> NodeChange<u32> {
     let (primary, nids) = (nids[0], nids[1..].to_vec());
-    Change::Peer(PeerEdit::Add { primary, nids, is_multi_rail, locks_primary: false })
+    NodeChange::Peer(PeerEdit::Add(PeerSpec {
+        primary_nid: primary,
+        nids,
+        multi_rail: is_multi_rail,
+        lock_primary: false,
+    }))
 }
 
 /// Hosts of `tcp1` whose last octet is from `low` to `high`.
-fn hosts(low: u32, high: u32) -> Option<NidPattern> {
-    let one = |low, high| vec![NumberRange { low, high, step: 1 }];
-    let octets = [one(10, 10), one(0, 0), one(0, 0), one(low, high)];
-    let address = Some(AddressPattern::Octets(Box::new(octets)));
-    Some(NidPattern { net_type: NetType::TCP, net_numbers: one(1, 1), address })
+fn hosts(low: u32, high: u32) -> Option<UdspPattern> {
+    Some(format!("10.0.0.[{low}-{high}]@tcp1").parse().unwrap())
 }
 
-fn pair(source: Option<NidPattern>, destination: Option<NidPattern>) -> Change<u32> {
-    Change::Udsp(RuleEdit::Add {
-        index: None,
-        rule: Rule { source, destination, router: None, priority: None, selection: None },
-    })
+fn pair(source: Option<UdspPattern>, destination: Option<UdspPattern>) -> NodeChange<u32> {
+    NodeChange::Udsp(RuleEdit::Add { index: None, rule: UdspRule::new(source, destination, None, None) })
 }
 
 fn source(runner: &Runner, to: &Nid) -> Option<Nid> {
@@ -38,26 +40,26 @@ fn preferred(runner: &Runner, to: &Nid) -> Vec<Nid> {
 
 fn two_nis() -> Runner {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
     runner
 }
 
 #[test]
 fn a_source_is_recorded_and_stays_while_its_ni_does() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), peer(&[nid(1, 9)], false)]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), peer(&[nid(1, 9)], false)]).unwrap();
     assert_eq!(source(&runner, &nid(1, 9)), Some(nid(1, 1)));
     assert_eq!(preferred(&runner, &nid(1, 9)), [], "there is nothing to choose");
-    runner.batch(&[Change::AddNi(spec(1, 2)), Change::AddNi(spec(1, 3))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 2)), NodeChange::AddNi(spec(1, 3))]).unwrap();
     assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)], "others have come, and it keeps what it had");
-    let ill = Change::SetHealth { nid: Some(nid(1, 1)), value: 10 };
+    let ill = NodeChange::SetHealth { nid: Some(nid(1, 1)), value: 10 };
     runner.batch(&[ill]).unwrap();
     assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)], "whatever its health is");
-    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
     let next = source(&runner, &nid(1, 9)).unwrap();
     assert!([nid(1, 2), nid(1, 3)].contains(&next));
     assert_eq!(preferred(&runner, &nid(1, 9)), [next]);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     assert_eq!(preferred(&runner, &nid(1, 9)), [next], "what has gone comes back as another one");
 }
 
@@ -91,7 +93,7 @@ fn peers_are_spread_over_nis_that_are_equal_and_avoid_those_that_are_ill() {
     runner.batch(&peers.iter().map(|nid| peer(&[*nid], false)).collect::<Vec<_>>()).unwrap();
     let by_first = peers.iter().filter(|to| source(&runner, to) == Some(nid(1, 1))).count();
     assert!((10..=30).contains(&by_first), "{by_first} of 40 by the first NI");
-    let ill = Change::SetHealth { nid: Some(nid(1, 1)), value: 10 };
+    let ill = NodeChange::SetHealth { nid: Some(nid(1, 1)), value: 10 };
     runner.batch(&[ill]).unwrap();
     let late: Vec<_> = (60..80).map(|host| nid(1, host)).collect();
     runner.batch(&late.iter().map(|nid| peer(&[*nid], false)).collect::<Vec<_>>()).unwrap();
@@ -108,7 +110,7 @@ fn multi_rail_and_policies_erase_the_record() {
         runner.batch(&[pair(hosts(own, own), hosts(9, 9))]).unwrap();
         let own = nid(1, own as u8);
         assert_eq!((source(&runner, &nid(1, 9)), preferred(&runner, &nid(1, 9))), (None, vec![own]));
-        runner.batch(&[Change::Udsp(RuleEdit::Delete { index: None })]).unwrap();
+        runner.batch(&[NodeChange::Udsp(RuleEdit::Delete { index: None })]).unwrap();
         assert!(source(&runner, &nid(1, 9)).is_some());
     }
 }
@@ -129,9 +131,12 @@ fn a_policy_that_names_two_sources_for_such_a_peer_is_refused() {
     runner.batch(&[pair(hosts(1, 1), hosts(9, 9))]).unwrap_err();
     assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 2)]);
     // A peer that comes later takes the first.
-    runner.batch(&[Change::Udsp(RuleEdit::Delete { index: None }), both.clone()]).unwrap_err();
+    runner.batch(&[NodeChange::Udsp(RuleEdit::Delete { index: None }), both.clone()]).unwrap_err();
     runner
-        .batch(&[Change::Peer(PeerEdit::Delete { primary: nid(1, 9), nids: vec![], is_forced: false }), both])
+        .batch(&[
+            NodeChange::Peer(PeerEdit::Delete { primary: nid(1, 9), nids: vec![], is_forced: false }),
+            both,
+        ])
         .unwrap();
     runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
     assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)]);

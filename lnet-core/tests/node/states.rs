@@ -2,10 +2,11 @@
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, LocalNetState, LocalNiState, PeerEdit, PeerNiState, PeerState, PeerTraffic, PingId,
+    Action, LocalNetState, LocalNiState, NodeChange, PeerEdit, PeerNiState, PeerState, PeerTraffic, PingId,
     Report, Request,
 };
 use lnet_core::shard::HealthNote;
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
 
@@ -23,7 +24,7 @@ fn a_local_ni_and_its_net_go_through_their_states() {
     use LocalNiState::{Created, Degraded, Deleting, Failed, Init};
     let mut runner = Runner::new(1);
     assert_eq!(local(&runner), (None, None));
-    runner.node.handle_request(runner.now, Request::batch(vec![Change::AddNi(spec(1, 1))])).unwrap();
+    runner.node.handle_request(runner.now, Request::batch(vec![NodeChange::AddNi(spec(1, 1))])).unwrap();
     assert_eq!(local(&runner), (Some(Init), Some(LocalNetState::Init)));
     runner.run();
     assert_eq!(local(&runner), (Some(Created), Some(LocalNetState::Active)));
@@ -48,20 +49,20 @@ fn a_local_ni_and_its_net_go_through_their_states() {
     };
     link(&mut runner, false);
     assert_eq!(local(&runner), (Some(Failed), Some(LocalNetState::Inactive)));
-    runner.batch(&[Change::AddNi(spec(1, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 2))]).unwrap();
     assert_eq!(local(&runner), (Some(Failed), Some(LocalNetState::Active)), "another one serves");
     link(&mut runner, true);
     assert_eq!(local(&runner), (Some(Created), Some(LocalNetState::Active)));
 
     runner.is_quiet = false;
-    runner.start(Request::batch(vec![Change::DeleteNi { nid: nid(1, 1) }]));
+    runner.start(Request::batch(vec![NodeChange::DeleteNi { nid: nid(1, 1) }]));
     assert_eq!(local(&runner), (Some(Deleting), Some(LocalNetState::Active)));
     runner.is_quiet = true;
     runner.confirm();
     runner.run();
     assert_eq!(local(&runner), (None, Some(LocalNetState::Active)));
     runner.is_quiet = false;
-    runner.start(Request::batch(vec![Change::DeleteNet { net: nid(1, 1).net() }]));
+    runner.start(Request::batch(vec![NodeChange::DeleteNet { net: nid(1, 1).net() }]));
     assert_eq!(local(&runner), (None, Some(LocalNetState::Deleting)));
     runner.is_quiet = true;
     runner.confirm();
@@ -100,17 +101,18 @@ fn answer(runner: &mut Runner, to: Nid, bytes: &[u8]) {
 #[test]
 fn a_peer_goes_through_the_states_of_discovery() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     runner.acknowledges = false;
     let nids = [nid(1, 9), nid(1, 8)];
-    let add = PeerEdit::Add { primary: nids[0], nids: vec![], is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add =
+        PeerEdit::Add(PeerSpec { primary_nid: nids[0], nids: vec![], multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     assert_eq!(state(&runner, nids[0]), PeerState::Init);
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: 0 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 0 }]).unwrap();
     assert_eq!(state(&runner, nids[0]), PeerState::Active, "nothing is to be discovered");
-    runner.batch(&[Change::Set { setting: Global::Discovery, value: 1 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 1 }]).unwrap();
     let delete = PeerEdit::Delete { primary: nids[0], nids: vec![], is_forced: false };
-    runner.batch(&[Change::Peer(delete)]).unwrap();
+    runner.batch(&[NodeChange::Peer(delete)]).unwrap();
 
     runner
         .node
@@ -134,7 +136,7 @@ fn a_peer_goes_through_the_states_of_discovery() {
     assert_eq!(state(&runner, nids[0]), PeerState::Inactive);
     push(&mut runner, &info(&nids, NiStatus::UP));
     assert_eq!(state(&runner, nids[0]), PeerState::Inactive, "they have lost health");
-    runner.batch(&[Change::Peer(PeerEdit::SetHealth { nid: Some(nids[1]), value: 1000 })]).unwrap();
+    runner.batch(&[NodeChange::Peer(PeerEdit::SetHealth { nid: Some(nids[1]), value: 1000 })]).unwrap();
     assert_eq!(state(&runner, nids[0]), PeerState::Active);
 
     // An attempt that fails is repeated with the next use.
@@ -151,13 +153,14 @@ fn a_peer_goes_through_the_states_of_discovery() {
 #[test]
 fn case_304_a_locked_nid_stays_the_primary_one() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let nids = [nid(1, 9), nid(1, 8)];
-    let add = PeerEdit::Add { primary: nids[1], nids: vec![], is_multi_rail: true, locks_primary: true };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add =
+        PeerEdit::Add(PeerSpec { primary_nid: nids[1], nids: vec![], multi_rail: true, lock_primary: true });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     let state = |runner: &Runner| runner.node.peer(&nids[1]).unwrap().state;
     assert_eq!(state(&runner), 1_048_585);
-    runner.batch(&[Change::Peer(PeerEdit::SetState { nid: nids[1], state: 1_048_577 })]).unwrap();
+    runner.batch(&[NodeChange::Peer(PeerEdit::SetState { nid: nids[1], state: 1_048_577 })]).unwrap();
     assert_eq!(state(&runner), 1_048_577);
     let request = runner.start(Request::Discover { nid: nids[0], is_forced: false });
     answer(&mut runner, nids[0], &info(&nids, NiStatus::UP));
@@ -170,7 +173,7 @@ fn case_304_a_locked_nid_stays_the_primary_one() {
 #[test]
 fn peers_wait_for_their_turn() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let known = info(&[nid(1, 250)], NiStatus::UP);
     let push = |runner: &mut Runner| {
         let report = Report::Pushed { from: nid(1, 250), bytes: &known, length_bytes: known.len() };
@@ -197,10 +200,10 @@ fn peers_wait_for_their_turn() {
 #[test]
 fn a_peer_ni_goes_through_its_states() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let nids = vec![nid(1, 8)];
-    let add = PeerEdit::Add { primary: nid(1, 9), nids, is_multi_rail: true, locks_primary: false };
-    runner.batch(&[Change::Peer(add)]).unwrap();
+    let add = PeerEdit::Add(PeerSpec { primary_nid: nid(1, 9), nids, multi_rail: true, lock_primary: false });
+    runner.batch(&[NodeChange::Peer(add)]).unwrap();
     let state = |runner: &Runner, has_carried, is_under_way| {
         let peer = runner.node.peer(&nid(1, 9)).unwrap();
         peer.ni(&nid(1, 8)).unwrap().state(PeerTraffic { has_carried, is_under_way })

@@ -4,26 +4,37 @@ use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Change, ChangeError, Outcome, PeerEdit, Report, RequestError};
+use lnet_core::node::{ChangeError, NodeChange, Outcome, PeerEdit, Report, RequestError};
 use lnet_core::topology::{LocalNi, PRIORITY_NONE, PeerView};
-use lnet_core::udsp::{NidPattern, NumberRange, Rule, RuleEdit, RuleError};
-use lnet_wire::{Global, NetType, Nid};
+use lnet_core::udsp::{RuleEdit, RuleError};
+use lnet_model::pattern::UdspPattern;
+use lnet_model::peer::PeerSpec;
+use lnet_model::udsp::UdspRule;
+use lnet_wire::{Global, Nid};
 
 use crate::common::{Runner, nid, spec};
 
-fn net(number: u32) -> Option<NidPattern> {
-    let net_numbers = vec![NumberRange { low: number, high: number, step: 1 }];
-    Some(NidPattern { net_type: NetType::TCP, net_numbers, address: None })
+fn net(number: u32) -> Option<UdspPattern> {
+    Some(format!("tcp{number}").parse().unwrap())
 }
 
-fn add(source: Option<NidPattern>, destination: Option<NidPattern>, priority: Option<u32>) -> Change<u32> {
-    let rule = Rule { source, destination, router: None, priority, selection: None };
-    Change::Udsp(RuleEdit::Add { index: None, rule })
+fn add(
+    source: Option<UdspPattern>,
+    destination: Option<UdspPattern>,
+    priority: Option<u32>,
+) -> NodeChange<u32> {
+    let rule = UdspRule::new(source, destination, None, priority);
+    NodeChange::Udsp(RuleEdit::Add { index: None, rule })
 }
 
-fn peer(primary: Nid, nids: &[Nid]) -> Change<u32> {
+fn peer(primary: Nid, nids: &[Nid]) -> NodeChange<u32> {
     let nids = nids.to_vec();
-    Change::Peer(PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary: false })
+    NodeChange::Peer(PeerEdit::Add(PeerSpec {
+        primary_nid: primary,
+        nids,
+        multi_rail: true,
+        lock_primary: false,
+    }))
 }
 
 fn local(runner: &Runner, nid: &Nid) -> LocalNi {
@@ -37,23 +48,23 @@ fn view<'a>(runner: &'a Runner, nid: &Nid) -> &'a PeerView {
 #[test]
 fn rules_reach_what_is_there_and_what_comes_later() {
     let mut runner = Runner::new(2);
-    runner.batch(&[Change::AddNi(spec(1, 1)), peer(nid(1, 9), &[nid(2, 9)])]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), peer(nid(1, 9), &[nid(2, 9)])]).unwrap();
     let rules = [add(net(1), None, Some(3)), add(None, net(2), Some(4)), add(net(2), net(1), None)];
     runner.batch(&rules).unwrap();
     assert_eq!(local(&runner, &nid(1, 1)).net_priority, 3);
     assert_eq!(view(&runner, &nid(1, 9)).net_priorities, [(nid(2, 9).net(), 4)]);
     assert!(view(&runner, &nid(1, 9)).nis[0].preferred.is_empty(), "no such NI is local yet");
 
-    runner.batch(&[Change::AddNi(spec(2, 2)), peer(nid(2, 8), &[])]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(2, 2)), peer(nid(2, 8), &[])]).unwrap();
     assert_eq!(local(&runner, &nid(2, 2)).net_priority, PRIORITY_NONE);
     assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred, [nid(2, 2)].into());
     assert_eq!(view(&runner, &nid(2, 8)).net_priorities, [(nid(2, 9).net(), 4)]);
 
     // What a rule gave goes with it, and the others stay.
-    runner.batch(&[Change::Udsp(RuleEdit::Delete { index: Some(1) })]).unwrap();
+    runner.batch(&[NodeChange::Udsp(RuleEdit::Delete { index: Some(1) })]).unwrap();
     assert!(view(&runner, &nid(1, 9)).net_priorities.is_empty());
     assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred, [nid(2, 2)].into());
-    runner.batch(&[Change::Udsp(RuleEdit::Delete { index: None })]).unwrap();
+    runner.batch(&[NodeChange::Udsp(RuleEdit::Delete { index: None })]).unwrap();
     assert!(view(&runner, &nid(1, 9)).nis[0].preferred.is_empty());
     assert_eq!(local(&runner, &nid(1, 1)).net_priority, PRIORITY_NONE);
 }
@@ -73,7 +84,7 @@ fn a_batch_with_a_wrong_rule_changes_no_rule() {
 #[test]
 fn distances_within_the_range_are_alike() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
     let distances = |runner: &Runner| [1, 2].map(|host| local(runner, &nid(1, host)).numa_distance);
     assert_eq!(distances(&runner), [101, 102], "told while the batch went on");
     for (ni, distance) in [(1, 10), (2, 21), (9, 7)] {
@@ -82,7 +93,7 @@ fn distances_within_the_range_are_alike() {
     runner.run();
     assert_eq!(distances(&runner), [10, 21]);
     for (range, expected) in [(20, [20, 21]), (30, [30, 30]), (0, [10, 21])] {
-        runner.batch(&[Change::Set { setting: Global::NumaRange, value: range }]).unwrap();
+        runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: range }]).unwrap();
         assert_eq!(distances(&runner), expected);
     }
 }
@@ -90,7 +101,7 @@ fn distances_within_the_range_are_alike() {
 #[test]
 fn each_shard_has_its_own_distances() {
     let mut runner = Runner::new(2);
-    runner.batch(&[Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
     let told = |runner: &mut Runner, ni, distances: &[u32]| {
         runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances });
         runner.run();
@@ -102,25 +113,25 @@ fn each_shard_has_its_own_distances() {
         ([1, 2].map(of), [1, 2].map(|host| local(runner, &nid(1, host)).numa_distance))
     };
     assert_eq!(seen(&runner), ([[10, 21], [21, 21]], [21, 21]), "the largest is that of the node");
-    runner.batch(&[Change::Set { setting: Global::NumaRange, value: 15 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: 15 }]).unwrap();
     assert_eq!(seen(&runner), ([[15, 21], [21, 21]], [21, 21]));
-    runner.batch(&[Change::Set { setting: Global::NumaRange, value: 21 }]).unwrap();
+    runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: 21 }]).unwrap();
     assert_eq!(seen(&runner), ([[21; 2]; 2], [21, 21]));
 }
 
 #[test]
 fn what_is_set_below_full_health_recovers() {
     let mut runner = Runner::new(1);
-    runner.batch(&[Change::AddNi(spec(1, 1)), peer(nid(1, 9), &[nid(1, 8)])]).unwrap();
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), peer(nid(1, 9), &[nid(1, 8)])]).unwrap();
     let set = PeerEdit::SetHealth { nid: Some(nid(1, 8)), value: 500 };
     runner
         .node
         .handle_report(runner.now, Report::Traffic { nid: nid(1, 8), is_incoming: true, first_ni: None });
-    runner.batch(&[Change::SetHealth { nid: None, value: 900 }, Change::Peer(set)]).unwrap();
+    runner.batch(&[NodeChange::SetHealth { nid: None, value: 900 }, NodeChange::Peer(set)]).unwrap();
     let (own, peers) = runner.node.recovering();
     assert_eq!([own[0].nid, peers[0].nid], [nid(1, 1), nid(1, 8)]);
     assert!(runner.node.poll_timeout().is_some_and(|at| at <= runner.now + Duration::from_secs(1)));
     let whole = PeerEdit::SetHealth { nid: None, value: 1000 };
-    runner.batch(&[Change::SetHealth { nid: None, value: 1000 }, Change::Peer(whole)]).unwrap();
+    runner.batch(&[NodeChange::SetHealth { nid: None, value: 1000 }, NodeChange::Peer(whole)]).unwrap();
     assert_eq!(runner.node.recovering(), (vec![], vec![]));
 }

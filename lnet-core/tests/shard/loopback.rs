@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask};
+use lnet_core::fault::DelayRule;
 use lnet_core::lnd::{Cause, NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, ShardConfig};
+use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use crate::common::{MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, host, interface, nid, put_header};
@@ -159,7 +160,7 @@ fn neither_credits_nor_peers_bar_the_path_to_oneself() {
 fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
     let everything = Filter::EVERYTHING;
     let delay = DelayRule { filter: everything, rate: 1, interval: Duration::ZERO, latency: MESSAGE_TIMEOUT };
-    let failure = DropRule { health: HealthMask::ANY, ..ALL };
+    let failure = DropRule { health_errors: vec![HealthError::Random], ..ALL };
     for target in [Nid::LO, nid(1, 1)] {
         let mut node = node();
         let md = node.md(10);
@@ -183,7 +184,7 @@ fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
         assert_eq!(carry(&mut node).len(), 1, "it is not failed");
         let ok = Status::Ok;
         assert_eq!(kinds(&node.events()), [(EventKind::Put, ok), (EventKind::Send, ok)]);
-        assert_eq!(node.shard.faults().drop_rules().next().unwrap().1.matched, 0);
+        assert_eq!(node.shard.faults().drop_rules().next().unwrap().1.count, 0);
 
         node.shard.faults_mut().add_delay_rule(NOW, &delay, 1).unwrap();
         node.shard.put(NOW, &put).unwrap();

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::fault::{DropRule, Filter, HealthMask};
 use lnet_core::lnd::{Cause, LndFacts, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::md::{MdSpec, Threshold};
 use lnet_core::shard::{GetRequest, HealthNote, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{Limits, ShardConfig, health::HealthStatus};
+use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Nid, ProcessId};
 
 use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, interface, nid, put_request};
@@ -39,10 +39,10 @@ fn fail(node: &mut Node, status: HealthStatus, rate: u32) {
     let rule = DropRule {
         filter: Filter::EVERYTHING,
         rate,
-        interval: Duration::ZERO,
+        interval_s: 0,
         random: false,
         drop_all: false,
-        health: HealthMask::NONE.with(status),
+        health_errors: vec![HealthError::ALL[status as usize - 1]],
     };
     node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();
 }

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::fault::{DelayRule, Filter};
+use lnet_core::fault::DelayRule;
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, Usage};
 use lnet_core::stats::{Counters, DelayReason, DropReason};
+use lnet_model::fault::Filter;
 use lnet_wire::steer::{PORTALS, Policy, Spread, SteerKey, initiator_hash, shard_of};
 use lnet_wire::{Body, Header, Nid};
 use proptest::prelude::*;

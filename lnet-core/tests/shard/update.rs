@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::event::EventKind;
-use lnet_core::fault::{DelayRule, Filter};
+use lnet_core::fault::DelayRule;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -14,6 +14,7 @@ use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_core::{Limits, ShardConfig};
+use lnet_model::fault::Filter;
 use lnet_wire::steer::{PORTALS, Policy};
 use lnet_wire::{Body, Header, Nid};
 

@@ -30,7 +30,7 @@ enum Operation {
         peer_credits: u32,
     },
     /// Its status or credits change, or it goes if it is closed and quiet.
-    Change {
+    NodeChange {
         slot: usize,
         status: NiStatus,
         credits: u32,
@@ -282,7 +282,7 @@ impl Run {
                 let ni = interface(nid(net, 100 + slot as u8), credits, peer_credits);
                 self.update(slot, Some(ni));
             }
-            Operation::Change { slot, status, credits, peer_credits } => {
+            Operation::NodeChange { slot, status, credits, peer_credits } => {
                 if let Some(ni) = self.slots[slot]
                     && ni.status != NiStatus::Closed
                 {
@@ -371,7 +371,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         3 => (0..SLOTS, 1_u16..3, credits())
             .prop_map(|(slot, net, (credits, peer_credits))| Operation::Add { slot, net, credits, peer_credits }),
         3 => (0..SLOTS, status, credits()).prop_map(|(slot, status, (credits, peer_credits))| {
-            Operation::Change { slot, status, credits, peer_credits }
+            Operation::NodeChange { slot, status, credits, peer_credits }
         }),
         2 => (0..SLOTS).prop_map(|slot| Operation::Remove { slot }),
         12 => (1_u16..3, 2_u8..5, proptest::option::weighted(0.2, 0..SLOTS))

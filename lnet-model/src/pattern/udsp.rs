@@ -58,14 +58,28 @@ pub enum UdspAddress {
 }
 
 impl UdspPattern {
+    fn fits_net(&self, net: Net) -> bool {
+        net.net_type() == self.net_type && contains(&self.net_numbers, net.number().into())
+    }
+
+    /// Whether it means this net as a whole.
+    #[must_use]
+    pub fn is_net(&self, net: Net) -> bool {
+        self.address.is_none() && self.fits_net(net)
+    }
+
+    /// Whether it means this NID, and not its net as a whole.
+    #[must_use]
+    pub fn is_nid(&self, nid: &Nid) -> bool {
+        self.address.is_some() && self.covers(nid)
+    }
+
     /// Whether it means this NID, or its net as a whole.
     #[must_use]
     pub fn covers(&self, nid: &Nid) -> bool {
-        let contains = |ranges: &[NumberRange], number| ranges.iter().any(|range| range.contains(number));
-        let net = nid.net();
-        let fits_net = net.net_type() == self.net_type && contains(&self.net_numbers, net.number().into());
+        // Large NIDs have no small form, and no octets to go by.
         let number = nid.to_small().map(|small| small as u32);
-        fits_net
+        self.fits_net(nid.net())
             && match (&self.address, number) {
                 (None | Some(UdspAddress::Any), _) => true,
                 (Some(UdspAddress::Prefix { address, bits }), _) => {
@@ -79,6 +93,10 @@ impl UdspPattern {
                 (Some(_), None) => false,
             }
     }
+}
+
+fn contains(ranges: &[NumberRange], number: u32) -> bool {
+    ranges.iter().any(|range| range.contains(number))
 }
 
 /// An address of which only so many bits are left.
@@ -330,5 +348,28 @@ mod tests {
         for bad in ["", " ", "tcp", "10.0.0.1@tcp*", "10.0.0.1@tcp,10.0.0.2@tcp", "10.0.0.1", "*@tcp x"] {
             assert!(nid_ranges(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_wildcard_fits_large_nids_and_octets_do_not() {
+        let check = |text: &str, nid: &str, expected| {
+            let pattern: UdspPattern = text.parse().unwrap();
+            let nid: Nid = nid.parse().unwrap();
+            assert_eq!(pattern.is_nid(&nid), expected, "{text}: {nid}");
+            assert!(!pattern.is_net(nid.net()), "{text} is no net");
+        };
+        check("*@tcp", "2001:db8::1@tcp", true);
+        check("*.*.*.*@tcp", "2001:db8::1@tcp", false);
+        check("2001:db8::/64@tcp", "2001:db8::1@tcp", true);
+        check("2001:db8::1@tcp", "2001:db8::1@tcp", true);
+        check("2001:db8::2/127@tcp", "2001:db8::1@tcp", false);
+        check("2001:db8::/64@tcp", "10.1.2.3@tcp", false);
+        check("10.1.0.0/16@tcp", "10.1.2.3@tcp", true);
+        check("10.2.0.0/16@tcp", "10.1.2.3@tcp", false);
+        check("7@gni", "7@gni", true);
+        check("7@gni", "8@gni", false);
+        let net: UdspPattern = "tcp[1-2]".parse().unwrap();
+        let nid: Nid = "10.1.2.3@tcp2".parse().unwrap();
+        assert!(net.is_net(nid.net()) && net.covers(&nid) && !net.is_nid(&nid));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinged, Request};
+use lnet_core::node::{NiConfig as CoreNi, NodeChange, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
 use lnet_io::locks::MutexGuard;
@@ -28,7 +28,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Refused`]: the node is as before. [`LnetError::Ended`].
     pub fn add_ni(&self, config: &NiConfig) -> Result<NiId, LnetError> {
-        block_on(self.request(Request::batch(vec![Change::AddNi(config.spec(&self.lnd_defaults()))])))?;
+        block_on(self.request(Request::batch(vec![NodeChange::AddNi(config.spec(&self.lnd_defaults()))])))?;
         let added = self.machine().ni(&config.nid).map(|ni| ni.ni);
         // Another request may have deleted it since.
         added.ok_or(LnetError::Refused(lnet_core::node::RequestError::Cancelled))
@@ -43,7 +43,7 @@ impl Lnet {
     pub fn remove_ni(&self, ni: NiId, patience: Duration) -> Result<(), LnetError> {
         let found = self.find_ni(|config| config.ni == ni);
         let nid = found.ok_or(NodeError::NoNi(ni.0))?.spec.nid;
-        let changes = vec![Change::DeleteNi { nid }];
+        let changes = vec![NodeChange::DeleteNi { nid }];
         block_on(self.request(Request::Batch { changes, drain_timeout: patience })).map(drop)
     }
 
@@ -53,7 +53,7 @@ impl Lnet {
     /// [`LnetError::Refused`] if it has some, or messages wait for one, or the policy cannot be;
     /// [`LnetError::Ended`].
     pub fn set_policy(&self, portal: u8, policy: Policy) -> Result<(), LnetError> {
-        let change = Change::SetPolicy { portal: portal.into(), policy };
+        let change = NodeChange::SetPolicy { portal: portal.into(), policy };
         block_on(self.request(Request::batch(vec![change]))).map(drop)
     }
 
@@ -64,7 +64,7 @@ impl Lnet {
     /// [`LnetError::Refused`] if the value is out of range, or does not go with the others;
     /// [`LnetError::Ended`].
     pub fn set(&self, setting: Global, value: u32) -> Result<(), LnetError> {
-        let change = Change::Set { setting, value: value.into() };
+        let change = NodeChange::Set { setting, value: value.into() };
         block_on(self.request(Request::batch(vec![change]))).map(drop)
     }
 
@@ -73,7 +73,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Refused`] says what is wrong with the first that cannot be made; [`LnetError::Ended`].
     pub fn edit_peers(&self, edits: &[PeerEdit]) -> Result<(), LnetError> {
-        let changes = edits.iter().cloned().map(Change::Peer).collect();
+        let changes = edits.iter().cloned().map(NodeChange::Peer).collect();
         block_on(self.request(Request::batch(changes))).map(drop)
     }
 

@@ -24,7 +24,7 @@ use futures_util::future::{AbortHandle, LocalBoxFuture, abortable};
 use futures_util::stream::FuturesUnordered;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    self, Action, Change, DriverError, Outcome, PingId, Report, Request, RequestError, RequestId,
+    self, Action, DriverError, NodeChange, Outcome, PingId, Report, Request, RequestError, RequestId,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
@@ -411,7 +411,7 @@ fn seek(core: &Arc<Core>, work: &Work) {
             let is_there = tokio::task::spawn_blocking(move || is_back(&interface, address)).await;
             let mut reopened = None;
             if is_there.unwrap_or(false) {
-                let changes = vec![Change::ReopenNi { nid }];
+                let changes = vec![NodeChange::ReopenNi { nid }];
                 let request = Request::Batch { changes, drain_timeout: Duration::ZERO };
                 reopened = Some(core.runner.request(request).await.map(drop));
             }

@@ -5,8 +5,8 @@
 //!
 //! An interface that goes takes nothing of its NI's configuration along. An `Lnet` looks for an interface of
 //! the same name with the NI's address. Then it closes the NI and opens it again in one batch
-//! (`Change::ReopenNi`), so that no shard has two NIs in a slot. An NI that cannot be opened yet is *absent*:
-//! shown and told as down, unknown to the shards.
+//! (`NodeChange::ReopenNi`), so that no shard has two NIs in a slot. An NI that cannot be opened yet is
+//! *absent*: shown and told as down, unknown to the shards.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::IntoIter;
 
-use lnet_core::node::{self, Action, Change, NetOptions, NiSpec, Report, Request};
+use lnet_core::node::{self, Action, NetOptions, NiSpec, NodeChange, Report, Request};
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
 use lnet_io::kind::Host;
@@ -79,7 +79,9 @@ pub fn net_options(options: &NiOptions) -> NetOptions {
 
 /// The state machine of a node that has no NI but `lo` yet, and the changes by which it gets those of its
 /// configuration, which is found to be possible as far as it says by itself.
-pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<LndOptions>>), ConfigError> {
+pub(super) fn new_machine(
+    config: &NodeConfig,
+) -> Result<(Machine, Vec<NodeChange<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);
     let nets = [NetType::XDP, NetType::TCP];
@@ -90,7 +92,7 @@ pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<Ln
     };
     let machine = Machine::new(core);
     let defaults = config.lnd_defaults();
-    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&defaults))).collect();
+    let changes: Vec<_> = config.nis.iter().map(|ni| NodeChange::AddNi(ni.spec(&defaults))).collect();
     machine.validate(&changes)?;
     plan::check_nis(&config.nis, config.shards)?;
     Ok((machine, changes))

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
-use lnet_model::fault::{DropRule, HealthError, MESSAGE_TYPES};
+use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes};
 use lnet_model::pattern;
 use lnet_model::request::Change;
 use lnet_wire::Nid;
@@ -70,7 +70,7 @@ pub(crate) struct DropAddArgs {
     pub(crate) interval: Option<String>,
     /// Message type: PUT, ACK, GET or REPLY; may be repeated
     #[arg(long, short, value_name = "TYPE", hide_possible_values = true,
-          value_parser = Offered::of(&MESSAGE_TYPES.map(|(name, _)| name)))]
+          value_parser = Offered::of(&MessageTypes::NAMED.map(|(name, _)| name)))]
     pub(crate) message: Vec<String>,
     /// Portal, 0 to 63; may be repeated
     #[arg(long, short)]
@@ -123,14 +123,14 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
     };
     let nid = |text: &String| pattern::fault_nid(text).map_err(task.pattern());
     let count = |name, text: &Option<String>| task.optional(name, text.as_ref(), 0..=u32::MAX.into());
-    let mut messages = 0;
+    let mut messages = MessageTypes::NONE;
     for name in &args.message {
-        let found = MESSAGE_TYPES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let Some((_, bit)) = found else {
+        let found = MessageTypes::NAMED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let Some((_, types)) = found else {
             let message = format!("unknown message type {name:?}: PUT, ACK, GET or REPLY is expected");
             return Err(task.invalid(message).failed());
         };
-        messages |= bit;
+        messages = messages | *types;
     }
     let mut portals = 0_u64;
     for portal in &args.portal {
@@ -144,12 +144,15 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
             health_errors.push(error);
         }
     }
-    let rule = DropRule {
+    let filter = Filter {
         source: nid(source)?,
         destination: nid(destination)?,
         local_nid: args.local_nid.as_ref().map(nid).transpose()?.unwrap_or(Nid::ANY),
         portals,
-        messages: if messages == 0 { 15 } else { messages },
+        messages: if messages == MessageTypes::NONE { MessageTypes::ALL } else { messages },
+    };
+    let rule = DropRule {
+        filter,
         rate: count("rate", &args.rate)?.unwrap_or_default(),
         interval_s: count("interval", &args.interval)?.unwrap_or_default(),
         random: args.random,

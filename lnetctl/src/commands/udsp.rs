@@ -83,7 +83,7 @@ fn add(daemon: &mut Daemon<'_>, args: &AddArgs) -> Result<()> {
     let router = pattern("rte", &args.rte)?;
     let priority = task.optional("priority", args.priority.as_ref(), 0..=u32::MAX.into())?;
     let index = index(task, args.idx.as_ref(), 0)?;
-    let rule = UdspRule::new(source, destination, router, priority).map_err(task.pattern())?;
+    let rule = UdspRule::new(source, destination, router, priority).checked().map_err(task.pattern())?;
     daemon.apply(task, vec![Change::AddUdsp { index, rule }])
 }
 

@@ -1,7 +1,7 @@
 //! Import and export: all or nothing, and back to where one was.
 
 use lnet_control::document::{self, Mode};
-use lnet_model::fault::{DropRule, HealthError};
+use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{Lnd, NiOptions, NiSpec};
 use lnet_model::peer::PeerSpec;
@@ -307,12 +307,9 @@ fn rule() -> impl Strategy<Value = DropRule> {
         )| {
             let (rate, interval_s) = if by_rate { (time, 0) } else { (0, time) };
             let random = random && !by_rate;
+            let messages = MessageTypes::from_bits(messages).unwrap();
             DropRule {
-                source,
-                destination,
-                local_nid,
-                portals,
-                messages,
+                filter: Filter { source, destination, local_nid, portals, messages },
                 rate,
                 interval_s,
                 random,
@@ -359,7 +356,7 @@ fn udsp() -> impl Strategy<Value = Change> {
                 2 => UdspRule::new(one, other, None, None),
                 _ => UdspRule::new(None, one, other, None),
             };
-            Change::AddUdsp { index, rule: rule.unwrap() }
+            Change::AddUdsp { index, rule: rule.checked().unwrap() }
         },
     )
 }

@@ -155,7 +155,9 @@ impl Model {
             }
             Change::DeleteDropRules { source, destination } => {
                 let before = self.rules.len();
-                self.rules.retain(|one| (one.rule.source, one.rule.destination) != (*source, *destination));
+                self.rules.retain(|one| {
+                    (one.rule.filter.source, one.rule.filter.destination) != (*source, *destination)
+                });
                 if self.rules.len() == before {
                     return refuse(Errno::NOENT, format!("no rule from {source} to {destination}"));
                 }

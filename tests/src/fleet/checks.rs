@@ -133,7 +133,7 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use lnet_core::lnd::{RxId, Uplink as _, Verdict};
-    use lnet_core::node::{Change, PeerEdit, Request};
+    use lnet_core::node::{NodeChange, PeerEdit, Request};
     use lnet_core::time::Instant;
 
     use super::*;
@@ -242,7 +242,7 @@ workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
         let forget = |world: &mut World<'_>, _, event| {
             if world.now > world.end {
                 let edit = PeerEdit::Delete { primary: nid(1, 0), nids: Vec::new(), is_forced: true };
-                let request = Request::batch(vec![Change::Peer(edit)]);
+                let request = Request::batch(vec![NodeChange::Peer(edit)]);
                 for number in [0, 2, 3] {
                     let _ = world.members[number].node.handle_request(Instant(world.now), request.clone());
                     world.settle(number as u32);

@@ -7,7 +7,7 @@ use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::node::{Action, Change, NetOptions, NiSpec, Node, NodeConfig, Report, Request};
+use lnet_core::node::{Action, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Report, Request};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_core::time::Instant;
@@ -80,14 +80,14 @@ pub(super) fn owner(nid: &Nid) -> Option<(u32, u8)> {
 }
 
 /// An NI comes.
-pub(super) fn add_ni(interface: u8, nid: Nid) -> Change<()> {
+pub(super) fn add_ni(interface: u8, nid: Nid) -> NodeChange<()> {
     let options = NetOptions {
         new_net: NET_TUNABLES,
         facts: FACTS,
         lnd_timeout: Duration::from_secs(5),
         ..NetOptions::default()
     };
-    Change::AddNi(NiSpec { nid, interface: format!("if{interface}"), options, lnd: () })
+    NodeChange::AddNi(NiSpec { nid, interface: format!("if{interface}"), options, lnd: () })
 }
 
 fn shard_config(limits: Limits, cookie: u64, seed: u64, topology: Arc<Topology>) -> ShardConfig {
@@ -136,7 +136,7 @@ impl Member {
             (Global::TransactionTimeout, 10),
             (Global::RetryCount, i64::from(RETRY_COUNT)),
         ];
-        let settings = settings.map(|(setting, value)| Change::Set { setting, value });
+        let settings = settings.map(|(setting, value)| NodeChange::Set { setting, value });
         let changes = settings.into_iter().chain((0..).zip(&nids).map(add)).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");
         let (published, partners) = (Arc::default(), Vec::new());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::{Cause, RxId, Status, TxId, Uplink as _, Verdict};
 use lnet_core::node::{
-    Action, Change, Difference, Outcome, Peer, PeerEdit, PingId, Report, Request, RequestError, RequestId,
+    Action, Difference, NodeChange, Outcome, Peer, PeerEdit, PingId, Report, Request, RequestError, RequestId,
 };
 use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
@@ -158,14 +158,14 @@ impl Stage {
     }
 
     /// Has a node make changes; they begin at once, and end as soon as what is under way lets them.
-    pub fn change(&mut self, node: usize, change: Change<()>) -> RequestId {
+    pub fn change(&mut self, node: usize, change: NodeChange<()>) -> RequestId {
         let drain_timeout = Duration::from_secs(2);
         self.request(node, Request::Batch { changes: vec![change], drain_timeout })
     }
 
     /// The administrator of a node changes its peers; what is refused panics.
     pub fn edit(&mut self, node: usize, edit: PeerEdit) {
-        let request = self.change(node, Change::Peer(edit));
+        let request = self.change(node, NodeChange::Peer(edit));
         assert_eq!(self.result(node, request), Some(&Ok(Outcome::Changed)), "the change of a peer");
     }
 
@@ -179,14 +179,14 @@ impl Stage {
     /// A node loses an NI: no message arrives there from now on.
     pub fn delete_ni(&mut self, node: usize, rail: u8) -> RequestId {
         let nid = nid(node as u32, rail);
-        let request = self.change(node, Change::DeleteNi { nid });
+        let request = self.change(node, NodeChange::DeleteNi { nid });
         self.members[node].nids.retain(|(its, _)| *its != rail);
         request
     }
 
     /// What a node does about discovery is set.
     pub fn set_discovery(&mut self, node: usize, discovery: Discovery) {
-        self.change(node, Change::Set { setting: Global::Discovery, value: discovery as i64 });
+        self.change(node, NodeChange::Set { setting: Global::Discovery, value: discovery as i64 });
     }
 
     /// A node is asked to discover the peer with a NID.

@@ -12,12 +12,13 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, PeerEdit, PingId, Report, Request,
+    Action, DriverError, NetOptions, NiSpec, Node, NodeChange, NodeConfig, PeerEdit, PingId, Report, Request,
     RequestId, TOLD_MAX, peer_state,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Net, NetType, Nid};
 
@@ -103,7 +104,7 @@ impl World {
         self.run();
     }
 
-    fn batch(&mut self, changes: Vec<Change<()>>) {
+    fn batch(&mut self, changes: Vec<NodeChange<()>>) {
         self.request(Request::batch(changes));
     }
 
@@ -225,13 +226,18 @@ impl World {
             let (primary, nids) = (input.nid(), (0..kind >> 5).map(|_| input.nid()).collect());
             changes.push(match kind % 7 {
                 0 => add_ni(net, host),
-                1 => Change::DeleteNi { nid: nid(net, host) },
-                2 => Change::DeleteNet { net: nid(net, host).net() },
-                3 => Change::Set { setting: Global::Discovery, value: i64::from(host % 3) },
-                4 => Change::Peer(PeerEdit::Delete { primary, nids, is_forced: host & 1 != 0 }),
+                1 => NodeChange::DeleteNi { nid: nid(net, host) },
+                2 => NodeChange::DeleteNet { net: nid(net, host).net() },
+                3 => NodeChange::Set { setting: Global::Discovery, value: i64::from(host % 3) },
+                4 => NodeChange::Peer(PeerEdit::Delete { primary, nids, is_forced: host & 1 != 0 }),
                 _ => {
                     let (is_multi_rail, locks_primary) = (net & 1 != 0, host & 1 != 0);
-                    Change::Peer(PeerEdit::Add { primary, nids, is_multi_rail, locks_primary })
+                    NodeChange::Peer(PeerEdit::Add(PeerSpec {
+                        primary_nid: primary,
+                        nids,
+                        multi_rail: is_multi_rail,
+                        lock_primary: locks_primary,
+                    }))
                 }
             });
         }
@@ -245,9 +251,9 @@ impl World {
     }
 }
 
-fn add_ni(net: u16, host: u8) -> Change<()> {
+fn add_ni(net: u16, host: u8) -> NodeChange<()> {
     let options = NetOptions::default();
-    Change::AddNi(NiSpec { nid: nid(net, host), interface: format!("eth{net}{host}"), options, lnd: () })
+    NodeChange::AddNi(NiSpec { nid: nid(net, host), interface: format!("eth{net}{host}"), options, lnd: () })
 }
 
 /// Peers that say anything to a control state machine, whose administrator changes anything meanwhile.

@@ -146,8 +146,8 @@ impl Scene {
 /// Scenes in which the node does wrong: the checks have to see it.
 #[cfg(test)]
 mod tests {
-    use lnet_core::fault::{DropRule, Filter, HealthMask};
     use lnet_core::shard::PutRequest;
+    use lnet_model::fault::{DropRule, Filter};
 
     use super::super::nid;
     use super::*;
@@ -166,10 +166,10 @@ mod tests {
         let rule = DropRule {
             filter: Filter { source: nid(HONEST), ..Filter::EVERYTHING },
             rate: 1,
-            interval: Duration::ZERO,
+            interval_s: 0,
             random: false,
             drop_all: true,
-            health: HealthMask::NONE,
+            health_errors: Vec::new(),
         };
         scene.lanes[0].shard.faults_mut().add_drop_rule(scene.now, &rule, 1).unwrap();
         scene.conclude();

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask};
+use lnet_core::fault::DelayRule;
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::{
@@ -176,25 +177,25 @@ impl Scene {
         let filter = Filter { source, destination, ..Filter::EVERYTHING };
         let shard = &mut self.lanes[at].shard;
         let rate = 1 + u32::from(bytes[4] % 4);
-        let health = HealthMask::from_bits(u32::from(bytes[5] & 15) * u32::from(bytes[6] & 1));
-        let drop_rule = |health| DropRule {
+        // Bit n is the status of number n, and 0 is that of none.
+        let mask = (bytes[5] & 15) * (bytes[6] & 1);
+        let named = HealthError::ALL.into_iter().zip(1..4).filter(|(_, number)| mask >> number & 1 != 0);
+        let drop_rule = DropRule {
             filter,
             rate,
-            interval: Duration::ZERO,
+            interval_s: 0,
             random: false,
             drop_all: bytes[7] & 1 != 0,
-            health,
+            health_errors: named.map(|(error, _)| error).collect(),
         };
         let latency = Duration::from_millis(1 + u64::from(bytes[8]) * 8);
-        let _ = match (bytes[3] % 4, health) {
-            (0, Some(health)) => {
-                shard.faults_mut().add_drop_rule(self.now, &drop_rule(health), u64::from(bytes[9]))
-            }
-            (1, _) => {
+        let _ = match bytes[3] % 4 {
+            0 if mask & 1 == 0 => shard.faults_mut().add_drop_rule(self.now, &drop_rule, u64::from(bytes[9])),
+            1 => {
                 let rule = DelayRule { filter, rate, interval: Duration::ZERO, latency };
                 shard.faults_mut().add_delay_rule(self.now, &rule, u64::from(bytes[9]))
             }
-            (2, _) => {
+            2 => {
                 shard.delete_delay_rules(self.now, &source, &destination);
                 Ok(())
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, Report, Request, RequestError,
+    Action, DriverError, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Report, Request, RequestError,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
@@ -38,12 +38,17 @@ pub(super) struct Control {
     pub(super) open: [bool; 2],
 }
 
-fn add(plan: &Plan, number: usize, rail: u8) -> Change<()> {
+fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
     let (credits, peer_credits) = (Some(CREDITS.0), Some(CREDITS.1));
     let lnd_timeout = Duration::from_nanos(MESSAGE_NS);
     let facts = plan.facts();
     let options = NetOptions { credits, peer_credits, lnd_timeout, facts, ..NetOptions::default() };
-    Change::AddNi(NiSpec { nid: nid(plan, number, rail), interface: format!("rail{rail}"), options, lnd: () })
+    NodeChange::AddNi(NiSpec {
+        nid: nid(plan, number, rail),
+        interface: format!("rail{rail}"),
+        options,
+        lnd: (),
+    })
 }
 
 impl Control {
@@ -55,7 +60,7 @@ impl Control {
         let mut node = Node::new(config);
         let seconds = (TRANSACTION_NS / SECOND_NS) as i64;
         let set = [(Global::RetryCount, 0), (Global::TransactionTimeout, seconds)];
-        let set = set.map(|(setting, value)| Change::Set { setting, value });
+        let set = set.map(|(setting, value)| NodeChange::Set { setting, value });
         let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
         let start = Instant(0);
         node.handle_request(start, Request::batch(changes.collect())).expect("there is no other request");
@@ -96,7 +101,7 @@ impl World {
             return;
         }
         let life = self.nodes[number].life;
-        let change = Change::DeleteNi { nid: nid(&self.plan, number, rail) };
+        let change = NodeChange::DeleteNi { nid: nid(&self.plan, number, rail) };
         if self.change(number, change) {
             self.counts.add(Fault::InterfaceDeleted);
         }
@@ -121,7 +126,7 @@ impl World {
     }
 
     /// Asks a node's control for a change; says whether it has one.
-    fn change(&mut self, number: usize, change: Change<()>) -> bool {
+    fn change(&mut self, number: usize, change: NodeChange<()>) -> bool {
         self.trace.say(|| format!("node {number}: {change:?}"));
         let now = Instant(self.now);
         let Some(control) = &mut self.nodes[number].control else { return false };

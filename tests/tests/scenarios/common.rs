@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::node::{PeerEdit, peer_state};
+use lnet_model::peer::PeerSpec;
 use lnet_tests::fleet::{Stage, nid};
 use lnet_wire::Nid;
 
@@ -87,5 +88,5 @@ pub(crate) fn acquainted() -> Stage {
 /// The administrator makes a Multi-Rail peer of these NIDs of a node.
 pub(crate) fn configured(node: usize, rails: &[u8]) -> PeerEdit {
     let (primary, nids) = (at(node, rails[0]), nids(node, &rails[1..]));
-    PeerEdit::Add { primary, nids, is_multi_rail: true, locks_primary: false }
+    PeerEdit::Add(PeerSpec { primary_nid: primary, nids, multi_rail: true, lock_primary: false })
 }

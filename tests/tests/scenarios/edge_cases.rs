@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lnet_core::node::{Change, Outcome, PeerEdit, peer_state};
+use lnet_core::node::{NodeChange, Outcome, PeerEdit, peer_state};
+use lnet_model::peer::PeerSpec;
 use lnet_tests::fleet::Stage;
 
 use crate::common::{
@@ -194,7 +195,7 @@ fn edge_case_the_ni_goes_by_which_a_ping_is_under_way() {
 fn edge_case_a_net_is_deleted_in_use() {
     let mut stage = acquainted();
     let puts = [0; 6].map(|_| stage.put(A, at(B, 0)));
-    let deletion = stage.change(A, Change::DeleteNet { net: at(A, 1).net() });
+    let deletion = stage.change(A, NodeChange::DeleteNet { net: at(A, 1).net() });
     // A node that is gone from a net hears no ACK there: such a put ends by its time.
     stage.pass(Duration::from_secs(30));
     assert_eq!(stage.result(A, deletion), Some(&Ok(Outcome::Changed)));
@@ -285,8 +286,12 @@ impl Health for Vec<lnet_wire::Nid> {
 #[test]
 fn edge_case_two_nodes_are_configured_as_one_peer() {
     let mut stage = Stage::new(&[&[0, 1], &[0, 1], &[0, 1]]);
-    let edit =
-        PeerEdit::Add { primary: at(B, 0), nids: vec![at(C, 1)], is_multi_rail: true, locks_primary: false };
+    let edit = PeerEdit::Add(PeerSpec {
+        primary_nid: at(B, 0),
+        nids: vec![at(C, 1)],
+        multi_rail: true,
+        lock_primary: false,
+    });
     stage.edit(A, edit);
     for (node, rail) in [(B, 0), (C, 1)] {
         stage.put(node, at(A, rail));

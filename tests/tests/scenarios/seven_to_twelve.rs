@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::node::{PeerEdit, peer_state};
+use lnet_model::peer::PeerSpec;
 use lnet_tests::fleet::Stage;
 use lnet_wire::Discovery;
 
@@ -53,7 +54,12 @@ fn scenario_08_discovery_is_switched_on_among_known_peers() {
     stage.put(A, at(B, 0));
     stage.edit(
         A,
-        PeerEdit::Add { primary: at(2, 1), nids: vec![], is_multi_rail: false, locks_primary: false },
+        PeerEdit::Add(PeerSpec {
+            primary_nid: at(2, 1),
+            nids: vec![],
+            multi_rail: false,
+            lock_primary: false,
+        }),
     );
     stage.run();
     let before = stage.discovery_traffic();

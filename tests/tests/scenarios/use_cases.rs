@@ -1,10 +1,10 @@
 //! The use cases: nodes with and without Multi-Rail, upgraded and downgraded in place, and what changes in a
 //! running cluster.
 
-use lnet_core::node::{Change, peer_state};
-use lnet_core::udsp::{NidPattern, NumberRange, Rule, RuleEdit};
+use lnet_core::node::{NodeChange, peer_state};
+use lnet_core::udsp::RuleEdit;
+use lnet_model::udsp::UdspRule;
 use lnet_tests::fleet::Stage;
-use lnet_wire::NetType;
 
 use crate::common::{
     A, B, C, MULTI_RAIL, PLAIN, acquainted, all_talk, at, both, check_acquainted, check_knows, check_quiet,
@@ -174,17 +174,11 @@ fn use_case_6_a_net_is_added_and_deleted_at_running_nodes() {
 fn use_case_7_selection_policies_are_added_and_deleted_at_a_running_node() {
     let mut stage = acquainted();
     assert_eq!(paths(&mut stage, A, at(B, 0)), ["put a0>b0", "put a1>b1"]);
-    let net = NidPattern {
-        net_type: NetType::XDP,
-        net_numbers: vec![NumberRange { low: 1, high: 1, step: 1 }],
-        address: None,
-    };
-    let rule =
-        Rule { source: Some(net), destination: None, router: None, priority: Some(0), selection: None };
-    stage.change(A, Change::Udsp(RuleEdit::Add { index: None, rule }));
+    let rule = UdspRule::new(Some("xdp1".parse().unwrap()), None, None, Some(0));
+    stage.change(A, NodeChange::Udsp(RuleEdit::Add { index: None, rule }));
     stage.run();
     assert_eq!(paths(&mut stage, A, at(B, 0)), ["put a1>b1"]);
-    stage.change(A, Change::Udsp(RuleEdit::Delete { index: Some(0) }));
+    stage.change(A, NodeChange::Udsp(RuleEdit::Delete { index: Some(0) }));
     stage.run();
     assert_eq!(paths(&mut stage, A, at(B, 0)), ["put a0>b0", "put a1>b1"]);
     assert!(stage.peer(A, at(B, 0)).unwrap().is(peer_state::MULTI_RAIL));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::node::{Difference, PeerEdit, peer_state};
+use lnet_model::peer::PeerSpec;
 use lnet_tests::fleet::Stage;
 use lnet_wire::Discovery;
 
@@ -35,8 +36,12 @@ fn verification_says_nothing_of_a_configuration_that_is_right() {
 #[test]
 fn verification_warns_of_every_difference_and_changes_nothing() {
     let mut stage = verifying();
-    let edit =
-        PeerEdit::Add { primary: at(B, 1), nids: vec![at(B, 5)], is_multi_rail: true, locks_primary: false };
+    let edit = PeerEdit::Add(PeerSpec {
+        primary_nid: at(B, 1),
+        nids: vec![at(B, 5)],
+        multi_rail: true,
+        lock_primary: false,
+    });
     stage.edit(A, edit);
     stage.discover(A, at(B, 1), false);
     stage.run();
@@ -80,8 +85,12 @@ fn check_quiet_once_used(stage: &mut Stage) {
 #[test]
 fn verification_warns_of_another_kind_of_peer() {
     let mut stage = verifying();
-    let edit =
-        PeerEdit::Add { primary: at(B, 0), nids: vec![at(B, 1)], is_multi_rail: false, locks_primary: false };
+    let edit = PeerEdit::Add(PeerSpec {
+        primary_nid: at(B, 0),
+        nids: vec![at(B, 1)],
+        multi_rail: false,
+        lock_primary: false,
+    });
     stage.edit(A, edit);
     stage.put(A, at(B, 0));
     stage.run();

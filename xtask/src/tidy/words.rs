@@ -79,8 +79,20 @@ const RIDDLES: [&str; 8] =
     ["whoever", "whomever", "nobody", "somebody", "anybody", "no one", "someone", "anyone"];
 
 /// Type names that belong to one type at most, over all of [`PRODUCT`].
-const ONE_TYPE: [&str; 8] =
-    ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
+const ONE_TYPE: [&str; 12] = [
+    "Change",
+    "DropRule",
+    "Interface",
+    "NiRecord",
+    "Node",
+    "NumberRange",
+    "Part",
+    "Peer",
+    "Record",
+    "RequestError",
+    "ShardPort",
+    "Steering",
+];
 
 /// The product's crates.
 const PRODUCT: [&str; 16] = [

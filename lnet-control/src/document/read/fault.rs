@@ -1,6 +1,6 @@
 //! The block `fault`: drop rules, in the form in which they are shown.
 
-use lnet_model::fault::{DropRule, HealthError, RuleCounters};
+use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes, RuleCounters};
 use lnet_model::pattern::{fault_nid, integer, quoted};
 use lnet_model::request::Change;
 use lnet_model::{Errno, Refusal};
@@ -43,7 +43,8 @@ impl Reader {
             self.seq_no = seq_no;
             let change = match self.mode {
                 Mode::Delete => {
-                    Change::DeleteDropRules { source: rule.source, destination: rule.destination }
+                    let Filter { source, destination, .. } = rule.filter;
+                    Change::DeleteDropRules { source, destination }
                 }
                 _ => Change::AddDropRule(rule),
             };
@@ -77,12 +78,16 @@ impl Reader {
         let mut flag =
             |key: &str| get(entries, key).and_then(|value| self.boolean(value, key)).unwrap_or_default();
         let [random, drop_all] = ["da_random", "da_drop_all"].map(&mut flag);
-        let rule = DropRule {
+        let messages = self.integer_of(entries, "fa_msg_mask", 0..=15).and_then(MessageTypes::from_bits);
+        let filter = Filter {
             source: source?,
             destination: destination?,
             local_nid: local_nid?,
             portals: portals.unwrap_or_default(),
-            messages: self.integer_of(entries, "fa_msg_mask", 0..=15).unwrap_or(15),
+            messages: messages.unwrap_or(MessageTypes::ALL),
+        };
+        let rule = DropRule {
+            filter,
             rate: self.integer_of(entries, "da_rate", 0..=i64::from(u32::MAX)).unwrap_or_default(),
             interval_s: self.integer_of(entries, "da_interval", 0..=i64::from(u32::MAX)).unwrap_or_default(),
             random,

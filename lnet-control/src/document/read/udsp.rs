@@ -29,11 +29,7 @@ impl Reader {
         if self.mode == Mode::Delete {
             return self.change(position, "udsp", Change::DeleteUdsp { index });
         }
-        let rule = match selection {
-            Some(id) => UdspRule::of_selection(source, destination, router, priority, id),
-            None => UdspRule::new(source, destination, router, priority),
-        };
-        match rule {
+        match (UdspRule { source, destination, router, priority, selection }).checked() {
             Ok(rule) => self.change(position, "udsp", Change::AddUdsp { index, rule }),
             Err(error) => self.error(position, error.message),
         }

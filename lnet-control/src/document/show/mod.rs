@@ -121,20 +121,21 @@ pub fn drop_rules(rules: &[DropRuleRecord], detail: Detail) -> Map {
 
 fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
     let rule = &record.rule;
+    let filter = &rule.filter;
     let mut item = Map::new();
     put(&mut item, "rule_type", "drop");
-    put(&mut item, "fa_src", text(rule.source));
-    put(&mut item, "fa_dst", text(rule.destination));
-    put(&mut item, "fa_ptl_mask", rule.portals);
-    put(&mut item, "fa_msg_mask", rule.messages);
+    put(&mut item, "fa_src", text(filter.source));
+    put(&mut item, "fa_dst", text(filter.destination));
+    put(&mut item, "fa_ptl_mask", filter.portals);
+    put(&mut item, "fa_msg_mask", filter.messages.bits());
     put(&mut item, "da_rate", rule.rate);
     put(&mut item, "da_interval", rule.interval_s);
     if !detail.is_backup() {
         put(&mut item, "ds_dropped", record.dropped);
         item.extend(fields(&record.counters));
     }
-    if !rule.local_nid.is_any() {
-        put(&mut item, "fa_local_nid", text(rule.local_nid));
+    if !filter.local_nid.is_any() {
+        put(&mut item, "fa_local_nid", text(filter.local_nid));
     }
     for (key, flag) in [("da_random", rule.random), ("da_drop_all", rule.drop_all)] {
         if flag {

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use lnet_model::peer::PeerSpec;
 use lnet_wire::Nid;
 
 use super::peer_state::{BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, MULTI_RAIL, NIDS_UP_TO_DATE};
@@ -22,12 +23,12 @@ impl PeerTable {
     ) -> Result<(), PeerError> {
         let is_peers = |nid: &Nid| !nid.is_any() && !nid.is_loopback() && !is_own(nid);
         match change {
-            PeerEdit::Add { primary, nids, is_multi_rail, locks_primary } => {
+            PeerEdit::Add(PeerSpec { primary_nid: primary, nids, multi_rail, lock_primary }) => {
                 if let Some(nid) = core::iter::once(primary).chain(nids).find(|nid| !is_peers(nid)) {
                     return Err(PeerError::Nid(*nid));
                 }
-                self.add(*primary, *is_multi_rail, *locks_primary)?;
-                nids.iter().try_for_each(|nid| self.add_nid(*primary, *nid, *is_multi_rail))
+                self.add(*primary, *multi_rail, *lock_primary)?;
+                nids.iter().try_for_each(|nid| self.add_nid(*primary, *nid, *multi_rail))
             }
             PeerEdit::Delete { primary, nids, is_forced } => self.delete(primary, nids, *is_forced),
             PeerEdit::SetHealth { value, .. } if *value > HEALTH_MAX => Err(PeerError::Health(*value)),

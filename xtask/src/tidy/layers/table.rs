@@ -49,7 +49,7 @@ const CRATES: &[Crate] = &[
     Crate {
         name: "lnet-core",
         directory: "lnet-core",
-        crates: &["lnet-wire"],
+        crates: &["lnet-wire", "lnet-model"],
         others: Others::Only(&["thiserror"]),
         tests: Tests::Any,
         modules: Modules::Every(&[

@@ -1,13 +1,19 @@
-//! Which messages a rule is about.
+//! Messages that a rule is about.
 
+use alloc::format;
 use core::ops::BitOr;
 
 use lnet_wire::{Body, Header, MessageType, Nid};
 
-use super::FaultError;
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
+
+use crate::errno::{Errno, Refusal};
 
 /// A set of message types, with the bits of LNet's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "u32", try_from = "u32"))]
 pub struct MessageTypes(u8);
 
 impl MessageTypes {
@@ -23,6 +29,10 @@ impl MessageTypes {
     pub const REPLY: Self = Self(8);
     /// All of them.
     pub const ALL: Self = Self(15);
+
+    /// The types that a rule can be about, by name.
+    pub const NAMED: [(&'static str, Self); 4] =
+        [("ACK", Self::ACK), ("PUT", Self::PUT), ("GET", Self::GET), ("REPLY", Self::REPLY)];
 
     /// The set with these bits; `None` if one of them stands for nothing.
     #[must_use]
@@ -44,6 +54,22 @@ impl MessageTypes {
     }
 }
 
+impl From<MessageTypes> for u32 {
+    fn from(types: MessageTypes) -> Self {
+        types.bits()
+    }
+}
+
+impl TryFrom<u32> for MessageTypes {
+    type Error = Refusal;
+
+    fn try_from(bits: u32) -> Result<Self, Refusal> {
+        let refused =
+            || Refusal::new(Errno::INVAL, format!("message types {bits:#x}: bits of 0xf are expected"));
+        Self::from_bits(bits).ok_or_else(refused)
+    }
+}
+
 impl BitOr for MessageTypes {
     type Output = Self;
 
@@ -52,16 +78,20 @@ impl BitOr for MessageTypes {
     }
 }
 
-/// Which messages a rule is about: those that pass every test. A NID matches if it is equal, or the rule's
+/// The messages that a rule is about: those that pass every test. A NID matches if it is equal, or the rule's
 /// is the wildcard, or the rule's is `255.255.255.255` on the same net.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Filter {
     /// The header's source.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub source: Nid,
     /// The header's destination.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
     pub destination: Nid,
-    /// The interface that receives. A rule that names one drops what arrives, and does nothing else.
-    pub local: Nid,
+    /// The NI that receives. A rule that names one drops what arrives, and does nothing else.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+    pub local_nid: Nid,
     /// The types; [`MessageTypes::NONE`] is as good as all.
     pub messages: MessageTypes,
     /// Bit n is portal n; 0 is as good as all. If it is not 0, the rule is about PUTs and GETs only.
@@ -73,28 +103,33 @@ impl Filter {
     pub const EVERYTHING: Self = Self {
         source: Nid::ANY,
         destination: Nid::ANY,
-        local: Nid::ANY,
+        local_nid: Nid::ANY,
         messages: MessageTypes::ALL,
         portals: 0,
     };
 
-    /// The filter in plain terms, if it makes sense: the types that it can really pass.
-    pub(super) fn checked(mut self) -> Result<Self, FaultError> {
+    /// The filter in plain terms: with the types that it can really pass.
+    ///
+    /// # Errors
+    /// [`Refusal`]: portals of messages that have none.
+    pub fn checked(mut self) -> Result<Self, Refusal> {
         let Self { messages, portals, .. } = self;
         let messages = if messages == MessageTypes::NONE { MessageTypes::ALL } else { messages };
         self.messages = messages;
         if portals != 0 {
             self.messages = MessageTypes(messages.0 & (MessageTypes::PUT | MessageTypes::GET).0);
             if self.messages == MessageTypes::NONE {
-                return Err(FaultError::Portals { portals, messages });
+                let message = "portals go with PUT or GET, not with ACK and REPLY alone";
+                return Err(Refusal::new(Errno::INVAL, message));
             }
         }
         Ok(self)
     }
 
-    /// Whether it passes a message that arrives by the interface `local`, or that has none to be asked about:
+    /// Whether it passes a message that arrives by the NI `local`, or that has none to be asked about:
     /// one on its way out, or any if the rule is not one that drops.
-    pub(super) fn matches(&self, local: Option<&Nid>, header: &Header) -> bool {
+    #[must_use]
+    pub fn matches(&self, local: Option<&Nid>, header: &Header) -> bool {
         let portal_fits = match header.body {
             Body::Put { portal, .. } | Body::Get { portal, .. } => {
                 self.portals == 0 || self.portals.checked_shr(portal).is_some_and(|bits| bits & 1 != 0)
@@ -105,7 +140,7 @@ impl Filter {
             && self.messages.contains(header.message_type())
             && nid_matches(&self.source, &header.source.nid)
             && nid_matches(&self.destination, &header.destination.nid)
-            && local.map_or(self.local.is_any(), |local| nid_matches(&self.local, local))
+            && local.map_or(self.local_nid.is_any(), |local| nid_matches(&self.local_nid, local))
     }
 }
 
