@@ -24,7 +24,7 @@ use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::handle::BufferHandle;
 use crate::limits::Limits;
 use crate::lnd::{Span, Status, Transmit, TxId};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 
 /// A state of a message.
 pub(crate) trait State {
@@ -125,8 +125,7 @@ pub(crate) struct MessageState {
     /// When its request started; of a response nothing is said.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
-    /// If a delay rule holds it up: until when, and which. If it waits for its peer: until when.
-    pub(crate) release: (Instant, u64),
+    pub(crate) release: Release,
     /// How it ended.
     pub(crate) status: Status,
     /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
@@ -217,26 +216,27 @@ impl<S> Queue<S> {
     }
 }
 
+/// The records of messages, by their slots.
+type Records = Slab<MessageState>;
+/// Until when a message waits that a delay rule holds up, and for which rule; or that waits for its peer.
+pub(crate) type Release = (Instant, u64);
+
 impl<S> Queue<S> {
     /// Puts a message in the order of release.
-    pub(crate) fn delay(&mut self, messages: &mut Messages, message: Message<S>, release: (Instant, u64)) {
-        messages.records[message.slot].release = release;
-        self.list.insert_by_key(&mut messages.records, message.slot, |record| record.release.0);
+    fn hold(&mut self, records: &mut Records, message: Message<S>, release: Release) {
+        records[message.slot].release = release;
+        self.list.insert_by_key(records, message.slot, |record| record.release.0);
     }
 
     /// When the first message is released.
-    pub(crate) fn first_release(&self, messages: &Messages) -> Option<Instant> {
-        messages.records.get(self.list.first()).map(|record| record.release.0)
+    fn first_release(&self, records: &Records) -> Option<Instant> {
+        records.get(self.list.first()).map(|record| record.release.0)
     }
 
     /// Takes out the first message whose release is `due`.
-    pub(crate) fn pop_released(
-        &mut self,
-        messages: &mut Messages,
-        mut due: impl FnMut((Instant, u64)) -> bool,
-    ) -> Option<Message<S>> {
-        let slot = self.list.find(&messages.records, |record| due(record.release))?;
-        self.list.remove(&mut messages.records, slot);
+    fn pop_released(&mut self, records: &mut Records, due: impl Fn(Release) -> bool) -> Option<Message<S>> {
+        let slot = self.list.find(records, |record| due(record.release))?;
+        self.list.remove(records, slot);
         Some(Message::at(slot))
     }
 }
@@ -309,15 +309,30 @@ impl Timers {
 
 /// All messages of a shard that are on their way out.
 pub(crate) struct Messages {
-    records: Slab<MessageState>,
+    records: Records,
     /// Room that is neither promised nor in use, by budget.
     free: [u32; 3],
+    /// Messages that have ended and whose end has not been dealt with; none between calls of the shard.
+    ended: Queue<Done>,
+    /// Messages of other nodes that have ended, to be told.
+    forwarded: Queue<Done>,
+    /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
+    delayed: Queue<Credited>,
+    /// Requests that wait until their peers are discovered, in the order of their time.
+    gated: Queue<Gated>,
 }
 
 impl Messages {
     pub(crate) fn new(limits: &Limits) -> Self {
         let free = [limits.requests, limits.responses, limits.forwards];
-        Self { records: Slab::new(limits.transmits()), free }
+        Self {
+            records: Slab::new(limits.transmits()),
+            free,
+            ended: Queue::new(),
+            forwarded: Queue::new(),
+            delayed: Queue::new(),
+            gated: Queue::new(),
+        }
     }
 
     /// Messages that there is room for and that were not promised.
@@ -363,9 +378,40 @@ impl Messages {
         Message::at(message.slot)
     }
 
-    /// A message waits until its peer is discovered.
-    pub(crate) fn gated(&mut self, message: Message<Queued>) -> Message<Gated> {
-        self.step(message)
+    /// Has a message wait until its peer is discovered, or as long as it may.
+    pub(crate) fn gate<S>(&mut self, message: Message<S>, release: Release) {
+        let message = self.step(message);
+        self.gated.hold(&mut self.records, message, release);
+    }
+
+    /// A message that has waited for its peer for as long as it may.
+    pub(crate) fn next_ungated(&mut self, now: Instant) -> Option<Message<Gated>> {
+        self.gated.pop_released(&mut self.records, |(until, _)| until <= now)
+    }
+
+    /// All messages that wait for their peers; the caller has each of them wait again or go on.
+    pub(crate) const fn take_gated(&mut self) -> Queue<Gated> {
+        self.gated.take()
+    }
+
+    /// Has a message wait until a delay rule lets it go: until when, and which rule that is.
+    pub(crate) fn delay(&mut self, message: Message<Credited>, release: Release) {
+        self.delayed.hold(&mut self.records, message, release);
+    }
+
+    /// The first message that a delay rule holds up and that is `due`.
+    pub(crate) fn next_undelayed(&mut self, due: impl Fn(Release) -> bool) -> Option<Message<Credited>> {
+        self.delayed.pop_released(&mut self.records, due)
+    }
+
+    /// All messages that delay rules hold up; the caller has each of them wait again or go on.
+    pub(crate) const fn take_delayed(&mut self) -> Queue<Credited> {
+        self.delayed.take()
+    }
+
+    /// When the first message is released that a delay rule holds up, or that waits for its peer.
+    pub(crate) fn next_release(&self) -> Option<Instant> {
+        earliest([self.delayed.first_release(&self.records), self.gated.first_release(&self.records)])
     }
 
     /// A message has waited for its peer, and goes on.
@@ -417,10 +463,25 @@ impl Messages {
         self.step(message)
     }
 
-    /// A message has ended.
-    pub(crate) fn end<S>(&mut self, message: Message<S>, status: Status) -> Message<Done> {
+    /// Notes how a message has ended, for [`Messages::next_ended`].
+    pub(crate) fn end<S>(&mut self, message: Message<S>, status: Status) {
         self.records[message.slot].status = status;
-        Message::at(message.slot)
+        self.ended.list.push_back(&mut self.records, message.slot);
+    }
+
+    /// A message that has ended and whose end has not been dealt with.
+    pub(crate) fn next_ended(&mut self) -> Option<Message<Done>> {
+        self.ended.list.pop_front(&mut self.records).map(Message::at)
+    }
+
+    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`].
+    pub(crate) fn keep_forwarded(&mut self, message: Message<Done>) {
+        self.forwarded.list.push_back(&mut self.records, message.slot);
+    }
+
+    /// A message of another node that has ended.
+    pub(crate) fn next_forwarded(&mut self) -> Option<Message<Done>> {
+        self.forwarded.list.pop_front(&mut self.records).map(Message::at)
     }
 
     /// Forgets a message that has ended.

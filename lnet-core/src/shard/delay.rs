@@ -35,7 +35,7 @@ impl Shard {
     /// # Errors
     /// [`EntryError::Portal`] if the index is 64 or more.
     pub fn set_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
-        self.lazy |= lazy_bit(portal)?;
+        self.delayed.lazy |= lazy_bit(portal)?;
         Ok(())
     }
 
@@ -45,7 +45,7 @@ impl Shard {
     /// # Errors
     /// [`EntryError::Portal`] if the index is 64 or more.
     pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
-        self.lazy &= !lazy_bit(portal)?;
+        self.delayed.lazy &= !lazy_bit(portal)?;
         let mut next = self.delayed.unmatched[portal as usize].first();
         while let Some(slot) = self.delayed.step(&mut next) {
             if self.delayed.records[slot].state == (State::Unmatched { md: NONE }) {
@@ -72,7 +72,7 @@ impl Shard {
         let DelayedMessage { from, header, inbound, .. } = self.delayed.records[slot];
         match inbound {
             Some(inbound) => self.deliver((ni, &from), rx, &header, inbound),
-            None => self.incoming[rx.0 as usize] = Arriving::Idle,
+            None => self.incoming.set(rx, Arriving::Idle),
         }
         self.forget_delayed(slot);
         Some((ni, rx, verdict))
@@ -100,7 +100,7 @@ impl Shard {
         let peer = self.refer_to_sender(origin, (ni, from), wait)?;
         let state = self.wait_for(wait);
         let slot = self.delayed.insert(origin, (ni, from), header, peer, state);
-        self.incoming[rx.0 as usize] = Arriving::Delayed(slot);
+        self.incoming.set(rx, Arriving::Delayed(slot));
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl Shard {
         if core::mem::take(&mut self.mds[md].awaited) {
             let entry = self.mds[md].entry;
             let list = if entry == NONE { RESPONSES } else { self.tables.entry(entry).portal.into() };
-            self.retry_lists |= 1 << list;
+            self.delayed.note_retry(list);
         }
     }
 
@@ -255,9 +255,7 @@ impl Shard {
     /// an operation, free an event slot or unlink a descriptor.
     #[inline]
     pub(super) fn wake(&mut self) {
-        while self.retry_lists != 0 {
-            let list = self.retry_lists.trailing_zeros() as usize;
-            self.retry_lists &= self.retry_lists - 1;
+        while let Some(list) = self.delayed.next_retry() {
             self.wake_list(list);
         }
     }
@@ -317,7 +315,9 @@ impl Shard {
     /// Whether a message without an entry waits for one.
     pub(super) const fn is_lazy(&self, header: &Header) -> bool {
         let list = list_of(header);
-        matches!(header.message_type(), MessageType::Put) && list < PORTALS && self.lazy >> list & 1 != 0
+        matches!(header.message_type(), MessageType::Put)
+            && list < PORTALS
+            && self.delayed.lazy >> list & 1 != 0
     }
 }
 

@@ -173,6 +173,11 @@ pub(super) struct Sibling {
 
 /// The delayed messages of a shard.
 pub(super) struct DelayedMessages {
+    /// Lazy portals, a bit each.
+    pub(super) lazy: u64,
+    /// Lists of unmatched messages in which one is to be tried again, a bit each; 0 between calls of the
+    /// shard.
+    retry_lists: u128,
     pub(super) records: Slab<DelayedMessage>,
     pub(super) unmatched: [List<Membership>; PORTALS + 1],
     /// In the order of their time.
@@ -202,6 +207,8 @@ impl DelayedMessages {
             unmatched_room: Quota::new(sibling_messages_max.div_ceil(2), peers),
         };
         Self {
+            lazy: 0,
+            retry_lists: 0,
             records: Slab::new(limits.delayed + sibling_messages),
             unmatched: [const { List::new() }; PORTALS + 1],
             timed: List::new(),
@@ -212,6 +219,22 @@ impl DelayedMessages {
             sibling_messages_max,
             arrivals: 0,
         }
+    }
+
+    /// Notes that a list of unmatched messages is to be looked through ([`DelayedMessages::next_retry`]).
+    pub(super) const fn note_retry(&mut self, list: usize) {
+        self.retry_lists |= 1 << list;
+    }
+
+    /// A list of unmatched messages that is to be looked through.
+    #[inline]
+    pub(super) const fn next_retry(&mut self) -> Option<usize> {
+        if self.retry_lists == 0 {
+            return None;
+        }
+        let list = self.retry_lists.trailing_zeros() as usize;
+        self.retry_lists &= self.retry_lists - 1;
+        Some(list)
     }
 
     pub(super) const fn count(&self) -> u32 {

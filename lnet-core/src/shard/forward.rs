@@ -87,7 +87,7 @@ impl Shard {
 
     /// The next message that was sent on and has ended, well or not.
     pub fn poll_forwarded(&mut self) -> Option<Forwarded> {
-        let message = self.forwarded.pop(&mut self.messages)?;
+        let message = self.messages.next_forwarded()?;
         let record = self.messages.record(&message);
         let Purpose::Forward { buffer } = record.purpose else {
             unreachable!("only forwarded messages wait here")

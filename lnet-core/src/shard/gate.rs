@@ -28,8 +28,6 @@ use crate::message::{Gated, Message, MessageState, Queued};
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
 
-/// NIDs that wait at most to be told by [`Shard::poll_wanted`].
-pub(super) const WANTED_MAX: usize = 256;
 /// `ETIMEDOUT`, for what has waited for as long as it may.
 const TIMED_OUT: u8 = 110;
 
@@ -80,26 +78,11 @@ impl Shard {
         if self.peers.get_mut(slot).wanted_at == generation {
             return true;
         }
-        let has_room = self.wanted.len() < WANTED_MAX;
-        if has_room {
-            self.wanted.push_back(*target);
-            self.wanted_count += 1;
+        let is_told = self.news.want(target);
+        if is_told {
             self.peers.get_mut(slot).wanted_at = generation;
         }
-        has_room
-    }
-
-    /// A NID that a request has gone to, or waits for, and of whose peer the snapshot says that it is to be
-    /// found out about.
-    pub fn poll_wanted(&mut self) -> Option<Nid> {
-        self.wanted.pop_front()
-    }
-
-    /// How many NIDs [`Shard::poll_wanted`] has had in all: it has something new when this has grown.
-    #[must_use]
-    #[inline]
-    pub const fn wanted_count(&self) -> u64 {
-        self.wanted_count
+        is_told
     }
 
     /// Has a request wait until the peer with a NID is discovered.
@@ -108,15 +91,14 @@ impl Shard {
         let until = now + self.topology.tunables().transaction_timeout;
         record.transmit.header.destination.nid = *target;
         let message = self.enlist(record);
-        let message = self.messages.gated(message);
-        self.gated.delay(&mut self.messages, message, (until, 0));
+        self.messages.gate(message, (until, 0));
         self.counters.gated += 1;
     }
 
     /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or
     /// whose NI has gone, and those end whose peers could not be discovered.
     pub(super) fn look_at_gated(&mut self, now: Instant, former: &Topology) {
-        let mut gated = self.gated.take();
+        let mut gated = self.messages.take_gated();
         while let Some(message) = gated.pop(&mut self.messages) {
             let record = self.messages.record(&message);
             let (release, peer) = (record.release, record.peer());
@@ -131,7 +113,7 @@ impl Shard {
             if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {
                 self.end(message, Status::NeverSent(Cause::Undiscovered(errno)));
             } else if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
-                self.gated.delay(&mut self.messages, message, release);
+                self.messages.gate(message, release);
             } else {
                 self.let_go(now, message);
             }
@@ -147,7 +129,7 @@ impl Shard {
 
     /// Ends the requests that have waited for as long as they may.
     pub(super) fn release_gated(&mut self, now: Instant) {
-        while let Some(message) = self.gated.pop_released(&mut self.messages, |(until, _)| until <= now) {
+        while let Some(message) = self.messages.next_ungated(now) {
             self.end(message, Status::NeverSent(Cause::Undiscovered(TIMED_OUT)));
             self.settle(now);
         }

@@ -1,139 +1,20 @@
 //! What the ends of messages say of the health of interfaces (LNet `lib-msg.c: lnet_health_check`).
 //!
 //! A shard notes, and the node's control state machine keeps the values: those of all shards come together
-//! there, and come back with a snapshot. Invariants: what is noted is bounded, and a note that finds no room
-//! is lost, as another one follows where something goes on failing; while all are in full health, what ends
-//! well notes nothing.
-
-use alloc::vec::Vec;
-use core::time::Duration;
+//! there, and come back with a snapshot. Invariant: while all are in full health, what ends well notes
+//! nothing.
 
 use lnet_wire::{Header, Nid};
 
 use super::Shard;
 use super::initiator::is_ping;
+use super::news::{PathNote, PathState};
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, NiId, Path, PathReport, Status};
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
-/// Notes that are kept at most until they are polled.
-const NOTES_MAX: usize = 64;
-/// How long the node may take to hear of poor paths once it has heard of some: they answer, and each costs a
-/// step a second at most.
-const POOR_WAITS: Duration = Duration::from_millis(250);
-
-/// What messages have said of an interface since the last note of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HealthNote {
-    /// The NID of a local interface, or of a peer's.
-    pub nid: Nid,
-    /// Messages that failed for its sake.
-    pub failures: u32,
-    /// Messages that it carried well.
-    pub successes: u32,
-}
-
-/// What an LND has learned of a path, long before a message times out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathNote {
-    /// The NID of the local interface.
-    pub local: Nid,
-    /// The NID of the peer's.
-    pub peer: Nid,
-    /// What that is.
-    pub state: PathState,
-}
-
-/// How a path is, as an LND finds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PathState {
-    /// What goes by it is answered.
-    Answers,
-    /// What goes by it is not answered; told again each second as long as something goes by it.
-    Silent,
-    /// What goes by it is answered, and far worse than by another path to the same peer; told again as long
-    /// as that lasts.
-    Poor,
-}
-
-impl From<PathReport> for PathState {
-    fn from(report: PathReport) -> Self {
-        match report {
-            PathReport::Answers { .. } => Self::Answers,
-            PathReport::Silent => Self::Silent,
-            PathReport::Lossy | PathReport::Slow => Self::Poor,
-        }
-    }
-}
-
-/// Notes that were not polled yet.
-pub(super) struct HealthNotes {
-    notes: Vec<HealthNote>,
-    paths: Vec<PathNote>,
-    /// Whether a failure was noted since all were polled.
-    has_failures: bool,
-    /// When a poor path was told of last as a failure.
-    poor_at: Option<Instant>,
-}
-
-impl HealthNotes {
-    pub(super) fn new() -> Self {
-        let (notes, paths) = (Vec::with_capacity(NOTES_MAX), Vec::with_capacity(NOTES_MAX));
-        Self { notes, paths, has_failures: false, poor_at: None }
-    }
-
-    /// Of each path the last note counts on whether it answers, and beside it one that it is poor. Those
-    /// leave half of the room to the others, which are not told again.
-    fn note_path(&mut self, now: Instant, note: PathNote) {
-        let is_poor = note.state == PathState::Poor;
-        let key = |note: &PathNote| (note.local, note.peer, note.state == PathState::Poor);
-        let is_its = |former: &PathNote| key(former) == key(&note);
-        let room = if is_poor { NOTES_MAX / 2 } else { NOTES_MAX };
-        if let Some(former) = self.paths.iter_mut().find(|former| is_its(former)) {
-            *former = note;
-        } else if self.paths.len() < room {
-            self.paths.push(note);
-        } else {
-            return;
-        }
-        if is_poor && self.poor_at.is_some_and(|at| now < at + POOR_WAITS) {
-            return;
-        }
-        if is_poor {
-            self.poor_at = Some(now);
-        }
-        self.has_failures |= note.state != PathState::Answers;
-    }
-
-    fn note(&mut self, nid: &Nid, has_failed: bool) {
-        let notes = &mut self.notes;
-        let at = notes.iter().position(|note| note.nid == *nid);
-        let at = at.or_else(|| {
-            let fits = notes.len() < NOTES_MAX;
-            fits.then(|| notes.push(HealthNote { nid: *nid, failures: 0, successes: 0 }))?;
-            Some(notes.len() - 1)
-        });
-        let Some(note) = at.map(|at| &mut notes[at]) else { return };
-        self.has_failures |= has_failed;
-        let count = if has_failed { &mut note.failures } else { &mut note.successes };
-        *count = count.saturating_add(1);
-    }
-}
-
 impl Shard {
-    /// The next note on the health of an interface; each is told once.
-    pub fn poll_health(&mut self) -> Option<HealthNote> {
-        let note = self.health.notes.pop();
-        self.health.has_failures &= note.is_some();
-        note
-    }
-
-    /// The next note on a path; each is told once, and before those that [`Shard::poll_health`] ends.
-    pub fn poll_paths(&mut self) -> Option<PathNote> {
-        self.health.paths.pop()
-    }
-
     /// Something is reported of a path: the node hears of it, and whether it answers counts where paths are
     /// chosen.
     pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
@@ -144,16 +25,8 @@ impl Shard {
             && let Some(local) = self.topology.ni(path.ni).map(|local| local.nid)
             && !self.topology.is_local(&path.peer)
         {
-            self.health.note_path(now, PathNote { local, peer: path.peer, state });
+            self.news.note_path(now, PathNote { local, peer: path.peer, state });
         }
-    }
-
-    /// Whether a failure was noted since [`Shard::poll_health`] had nothing more to tell: others are to hear
-    /// of it soon.
-    #[must_use]
-    #[inline]
-    pub const fn has_failures(&self) -> bool {
-        self.health.has_failures
     }
 
     /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was
@@ -168,10 +41,10 @@ impl Shard {
             false => local,
         };
         if status.blames_local() && !local.is_loopback() {
-            self.health.note(&local, true);
+            self.news.note_health(&local, true);
         }
         if status.blames_peer() && !self.topology.is_local(peer) {
-            self.health.note(peer, true);
+            self.news.note_health(peer, true);
         }
     }
 
@@ -198,7 +71,7 @@ impl Shard {
     /// lnet_finalize_expired_responses`).
     pub(super) fn note_no_response(&mut self, peer: &Nid) {
         if !peer.is_any() && !self.topology.is_local(peer) {
-            self.health.note(peer, true);
+            self.news.note_health(peer, true);
         }
     }
 
@@ -208,7 +81,7 @@ impl Shard {
         if self.topology.has_ill()
             && let Some(local) = self.topology.ni(ni).filter(|local| local.health < HEALTH_MAX)
         {
-            self.health.note(&local.nid, false);
+            self.news.note_health(&local.nid, false);
         }
     }
 
@@ -218,7 +91,7 @@ impl Shard {
         if self.topology.has_ill() {
             self.note_sent(ni);
             if self.topology.peer_health(peer) < HEALTH_MAX {
-                self.health.note(peer, false);
+                self.news.note_health(peer, false);
             }
         }
     }

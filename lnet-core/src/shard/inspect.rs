@@ -23,56 +23,11 @@ pub struct NiUsage {
     pub counters: NiCounters,
 }
 
-/// A message whose header names a source that is not its sender's: it was dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ForgedSource {
-    /// The interface that it came by.
-    pub ni: NiId,
-    /// The peer NI that sent it.
-    pub from: Nid,
-    /// The source that it named.
-    pub source: Nid,
-}
-
-/// What a shard has learned of a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PeerChange {
-    /// What goes to it by a path is not answered: any more, or still not.
-    Silent,
-    /// It is again.
-    Answers,
-    /// It has begun a new life.
-    Restarted,
-}
-
-/// What peers have done that a log tells: at most so much at a time, beyond which nothing is kept.
-pub(super) const PEER_CHANGES_MAX: usize = 64;
-
 impl Shard {
     /// Event queues that there may be at once: the slots of their handles are below this.
     #[must_use]
     pub const fn event_queues_max(&self) -> u32 {
         self.events.capacity()
-    }
-
-    /// The next change of a peer that was not told yet, with a NID of the peer, for a log. What comes faster
-    /// than it is fetched is lost.
-    pub fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {
-        self.peer_changes.pop_front()
-    }
-
-    pub(super) fn note_peer(&mut self, peer: &Nid, change: PeerChange) {
-        // Silence is found again and again, and says as much when it is fetched once.
-        let former = self.peer_changes.iter().rfind(|(nid, _)| nid == peer);
-        let is_told = change == PeerChange::Silent && former.is_some_and(|(_, former)| *former == change);
-        if !is_told && self.peer_changes.len() < PEER_CHANGES_MAX {
-            self.peer_changes.push_back((*peer, change));
-        }
-    }
-
-    /// The last message that was dropped for [`DropReason::ForgedSource`] since this was called, for a log.
-    pub const fn poll_forged(&mut self) -> Option<ForgedSource> {
-        self.forged.take()
     }
 
     /// What the shard has done so far.

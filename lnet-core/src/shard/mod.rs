@@ -24,6 +24,7 @@ mod initiator;
 mod inspect;
 mod memory;
 pub mod mesh;
+mod news;
 mod promise;
 mod report;
 mod response;
@@ -32,20 +33,18 @@ mod target;
 mod transmit;
 mod update;
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::{PEER_BYTES, PeerRecord};
 pub use crate::stats::Usage;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
-pub use health::{HealthNote, PathNote, PathState};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
-pub use inspect::{ForgedSource, NiUsage, PeerChange};
+pub use inspect::NiUsage;
+pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
 pub use update::Confirmation;
@@ -59,7 +58,7 @@ use crate::limits::Limits;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
 use crate::md::{Ending, MdOptions, MemoryDesc};
-use crate::message::{Credited, Done, Gated, Messages, PeerCredited, Queue, Timers};
+use crate::message::{Credited, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::stats::{Counters, NiCounters};
@@ -68,10 +67,10 @@ use crate::topology::Topology;
 use crate::track::Trackers;
 
 use delayed::DelayedMessages;
-use health::HealthNotes;
 use mesh::Mesh;
+use news::News;
 use select::KnownPaths;
-use target::Arriving;
+use target::Incoming;
 
 /// What a shard is made of.
 #[derive(Clone, Debug)]
@@ -144,39 +143,17 @@ pub struct Shard {
     trackers: Trackers,
     peers: Peers,
     interfaces: Vec<ShardNi>,
-    /// Messages that arrive, by [`RxId`](crate::lnd::RxId): as far as any was ever used, of `incoming_max`.
-    incoming: Vec<Arriving>,
-    incoming_max: u32,
+    incoming: Incoming,
     /// Those that wait.
     delayed: DelayedMessages,
-    /// Lazy portals, a bit each.
-    lazy: u64,
-    /// Lists of unmatched messages in which one is to be tried again, a bit each; 0 between calls.
-    retry_lists: u128,
     mesh: Mesh,
-    /// Messages that have ended and whose end has not been dealt with; empty between calls.
-    ended: Queue<Done>,
-    /// Messages of other nodes that have ended, to be told.
-    forwarded: Queue<Done>,
-    /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
-    rule_delayed: Queue<Credited>,
-    /// Requests that wait until their peers are discovered, in the order of their time.
-    gated: Queue<Gated>,
     faults: Faults,
     /// What LNDs have reported of paths.
     paths: KnownPaths,
     /// Counts the choices among paths.
     sequence: u64,
-    health: HealthNotes,
+    news: News,
     counters: Counters,
-    /// The last message with a source that is not its sender's, until it is told.
-    forged: Option<ForgedSource>,
-    /// NIDs that requests went to, to be found out about.
-    wanted: VecDeque<Nid>,
-    /// How many of them there were in all.
-    wanted_count: u64,
-    /// What is to be told of peers.
-    peer_changes: VecDeque<(Nid, PeerChange)>,
     #[cfg(feature = "sabotage")]
     loses_credit: bool,
 }
@@ -210,25 +187,14 @@ impl Shard {
             trackers: Trackers::new(limits.memory_descs),
             peers,
             interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
-            incoming: Vec::with_capacity(limits.incoming as usize),
-            incoming_max: limits.incoming,
+            incoming: Incoming::new(limits.incoming),
             delayed,
-            lazy: 0,
-            retry_lists: 0,
             mesh: Mesh::new(),
-            ended: Queue::new(),
-            forwarded: Queue::new(),
-            rule_delayed: Queue::new(),
-            gated: Queue::new(),
             faults: Faults::new(),
             paths: KnownPaths::new(),
             sequence: 0,
-            health: HealthNotes::new(),
+            news: News::new(),
             counters: Counters::default(),
-            forged: None,
-            wanted: VecDeque::with_capacity(gate::WANTED_MAX),
-            wanted_count: 0,
-            peer_changes: VecDeque::with_capacity(inspect::PEER_CHANGES_MAX),
             #[cfg(feature = "sabotage")]
             loses_credit: false,
         };
@@ -312,10 +278,8 @@ impl Shard {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
-        let (rule_delayed, delayed) =
-            (self.rule_delayed.first_release(&self.messages), self.delayed.next_timed());
-        let gated = self.gated.first_release(&self.messages);
-        time::earliest([credits.min(), self.trackers.next(), rule_delayed, delayed, gated])
+        let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
+        time::earliest([credits.min(), self.trackers.next(), released, delayed])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any interface.

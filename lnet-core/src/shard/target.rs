@@ -1,13 +1,15 @@
 //! Messages that arrive: checked, matched, delayed or dropped; PUT and GET at the target (LNet `lib-move.c:
 //! lnet_parse_put`, `lnet_parse_get`).
 
+use alloc::vec::Vec;
+
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use super::delayed::{Ask, list_of};
-use super::inspect::{ForgedSource, PeerChange};
+use super::news::{ForgedSource, PeerChange};
 use super::promise::Promise;
 use crate::entry::Request;
 use crate::lnd::{
@@ -59,6 +61,41 @@ pub(super) enum Arriving {
     Delivered(NiId, Nid, Header, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
     Delayed(u32),
+}
+
+/// The messages that arrive, by what LNDs name them: as far as any name was ever used, so that memory of the
+/// others is not touched.
+pub(super) struct Incoming {
+    arriving: Vec<Arriving>,
+    /// Names that there may be.
+    most: u32,
+}
+
+impl Incoming {
+    pub(super) fn new(most: u32) -> Self {
+        Self { arriving: Vec::with_capacity(most as usize), most }
+    }
+
+    /// Makes sure that a name is free, and has its place.
+    #[inline]
+    fn begin(&mut self, rx: RxId) {
+        match self.arriving.get(rx.0 as usize) {
+            Some(arriving) => assert!(matches!(arriving, Arriving::Idle), "the LND uses {rx:?} twice"),
+            None => self.first_use(rx),
+        }
+    }
+
+    #[cold]
+    fn first_use(&mut self, rx: RxId) {
+        assert!(rx.0 < self.most, "{rx:?} is beyond the limits: {} names", self.most);
+        self.arriving.resize_with(rx.0 as usize + 1, || Arriving::Idle);
+    }
+
+    /// Has a name stand for this from here on.
+    #[inline]
+    pub(super) fn set(&mut self, rx: RxId, arriving: Arriving) {
+        self.arriving[rx.0 as usize] = arriving;
+    }
 }
 
 /// What is to become of a message.
@@ -136,10 +173,7 @@ impl PrefetchHints for Shard {
 
 impl Uplink for Shard {
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
-        match self.incoming.get(rx.0 as usize) {
-            Some(arriving) => assert!(matches!(arriving, Arriving::Idle), "the LND uses {rx:?} twice"),
-            None => self.first_use(rx),
-        }
+        self.incoming.begin(rx);
         self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, from, header) {
             Ok(None) => self.decide(ni, from, header, Scope::Arrived),
@@ -170,8 +204,8 @@ impl Uplink for Shard {
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
-        let mut incoming = core::mem::take(&mut self.incoming);
-        match incoming.get(rx.0 as usize) {
+        let mut arriving = core::mem::take(&mut self.incoming.arriving);
+        match arriving.get(rx.0 as usize) {
             Some(Arriving::Delivered(ni, from, header, inbound)) => {
                 self.interface(*ni).arriving_count -= 1;
                 self.count_delivered(now, (*ni, from), header, inbound, status);
@@ -180,8 +214,8 @@ impl Uplink for Shard {
             Some(Arriving::Delayed(slot)) => self.received_delayed(now, *slot, status),
             Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
         }
-        incoming[rx.0 as usize] = Arriving::Idle;
-        self.incoming = incoming;
+        arriving[rx.0 as usize] = Arriving::Idle;
+        self.incoming.arriving = arriving;
         self.wake();
     }
 
@@ -191,15 +225,15 @@ impl Uplink for Shard {
     }
 
     fn restarted(&mut self, peer: &Nid) {
-        self.note_peer(peer, PeerChange::Restarted);
+        self.news.note_peer(peer, PeerChange::Restarted);
     }
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
         let was_silent = self.paths.was_silent(path);
         self.note_path(now, path, report);
         match report {
-            PathReport::Silent => self.note_peer(&path.peer, PeerChange::Silent),
-            PathReport::Answers { .. } if was_silent => self.note_peer(&path.peer, PeerChange::Answers),
+            PathReport::Silent => self.news.note_peer(&path.peer, PeerChange::Silent),
+            PathReport::Answers { .. } if was_silent => self.news.note_peer(&path.peer, PeerChange::Answers),
             _ => {}
         }
     }
@@ -210,18 +244,11 @@ impl Uplink for Shard {
 }
 
 impl Shard {
-    /// Has room for a name that no LND has used yet: in memory that is there, and not touched before.
-    #[cold]
-    fn first_use(&mut self, rx: RxId) {
-        assert!(rx.0 < self.incoming_max, "{rx:?} is beyond the limits: {} names", self.incoming_max);
-        self.incoming.resize_with(rx.0 as usize + 1, || Arriving::Idle);
-    }
-
     /// A message is being put in place by its LND.
     #[inline]
     pub(super) fn deliver(&mut self, (ni, from): (NiId, &Nid), rx: RxId, header: &Header, inbound: Inbound) {
         self.interface(ni).arriving_count += 1;
-        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, *from, *header, inbound);
+        self.incoming.set(rx, Arriving::Delivered(ni, *from, *header, inbound));
     }
 
     /// Where the payload of a message goes that an LND of this shard has.
@@ -273,7 +300,7 @@ impl Shard {
             && let Some(own) = self.topology.on_net(source.net())
             && (own.facts.proves_sources || !self.topology.is_same_peer(source, from))
         {
-            self.forged = Some(ForgedSource { ni, from: *from, source: *source });
+            self.news.note_forged(ForgedSource { ni, from: *from, source: *source });
             return Err(DropReason::ForgedSource);
         }
         if !self.faults.is_active() {

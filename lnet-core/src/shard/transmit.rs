@@ -93,9 +93,7 @@ impl Shard {
 
     /// Sends the messages on their way of which `due` says that no delay rule delays them any more.
     fn release_delayed(&mut self, now: Instant, due: impl Fn(&Faults, (Instant, u64)) -> bool) {
-        while let Some(message) =
-            self.rule_delayed.pop_released(&mut self.messages, |release| due(&self.faults, release))
-        {
+        while let Some(message) = self.messages.next_undelayed(|release| due(&self.faults, release)) {
             let ni = self.messages.record(&message).transmit.ni;
             self.make_ready(now, ni, message);
         }
@@ -131,8 +129,7 @@ impl Shard {
 
     /// A message has ended; [`Shard::settle`] deals with that.
     pub(super) fn end<S>(&mut self, message: Message<S>, status: Status) {
-        let ended = self.messages.end(message, status);
-        self.ended.push(&mut self.messages, ended);
+        self.messages.end(message, status);
     }
 
     #[inline(always)]
@@ -154,7 +151,7 @@ impl Shard {
         if self.is_tried(ni, &self.messages.record(&message).transmit.header)
             && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
-            self.rule_delayed.delay(&mut self.messages, message, release);
+            self.messages.delay(message, release);
         } else {
             self.make_ready(now, ni, message);
         }
@@ -183,7 +180,7 @@ impl Shard {
 
     /// Deals with the ends of messages, those included that come of it.
     pub(super) fn settle(&mut self, now: Instant) {
-        while let Some(message) = self.ended.pop(&mut self.messages) {
+        while let Some(message) = self.messages.next_ended() {
             let Err(message) = self.resend(now, message) else { continue };
             self.count_end(now, &message);
             let record = self.messages.record(&message);
@@ -196,7 +193,7 @@ impl Shard {
             let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
-                self.forwarded.push(&mut self.messages, message);
+                self.messages.keep_forwarded(message);
             } else {
                 self.messages.forget(message);
             }

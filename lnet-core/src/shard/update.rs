@@ -250,12 +250,12 @@ impl Shard {
                 moving.push(&mut self.messages, message);
             }
         }
-        let mut rule_delayed = self.rule_delayed.take();
-        while let Some(message) = rule_delayed.pop(&mut self.messages) {
+        let mut delayed = self.messages.take_delayed();
+        while let Some(message) = delayed.pop(&mut self.messages) {
             let MessageState { transmit: Transmit { ni: by, .. }, release, .. } =
                 *self.messages.record(&message);
             if by != ni || self.stays(&message) {
-                self.rule_delayed.delay(&mut self.messages, message, release);
+                self.messages.delay(message, release);
             } else {
                 returned_count += 1;
                 let message = self.messages.uncredited(message);
