@@ -323,6 +323,12 @@ pub trait Uplink: PrefetchHints {
     fn reroute(&mut self, _now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         candidates.iter().position(|candidate| candidate != silent)
     }
+
+    /// Another path to the Multi-Rail peer that this one leads to, by an NI of which `has` is true. The LND may
+    /// know nothing of that path: it asks when it knows no path that answers.
+    fn another_path(&self, _path: &Path, _has: impl Fn(NiId) -> bool) -> Option<Path> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -303,18 +303,23 @@ impl Shard {
             self.choose(now, &known_as, is_ping, &mut Deaf).filter(|choice| choice.path() != than.path());
         // One that was silent and is tried once more is for a message that has all its tries left.
         let best = best.filter(|choice| !self.paths.was_silent(&choice.path()));
-        best.or_else(|| self.select_other(than, view))
+        best.or_else(|| self.select_other(than, view, |_| true))
     }
 
-    /// Any other path to the same peer, where the best one is the one that is out of the question: one that
-    /// was not silent since it answered last before one that was.
-    fn select_other(&self, than: &Choice, view: Option<&PeerView>) -> Option<Choice> {
+    /// Any other path to the same peer, by an NI of which `has` is true, where the best one is the one that is
+    /// out of the question: one that was not silent since it answered last before one that was.
+    pub(super) fn select_other(
+        &self,
+        than: &Choice,
+        view: Option<&PeerView>,
+        has: impl Fn(NiId) -> bool,
+    ) -> Option<Choice> {
         let view = view.filter(|view| view.is_multi_rail);
         let of_peer = view.into_iter().flat_map(|view| view.nis.iter().map(|ni| ni.nid));
         let nids = of_peer.chain(view.is_none().then_some(than.destination));
         let paths =
             nids.flat_map(|nid| self.topology.serving(nid.net()).map(move |ni| Choice::direct(ni, nid)));
-        paths.filter(|other| other.path() != than.path()).min_by_key(|other| {
+        paths.filter(|other| other.path() != than.path() && has(other.ni)).min_by_key(|other| {
             let silent_until = self.paths.silent_until(&other.path());
             let health = core::cmp::Reverse(self.topology.peer_health(&other.destination));
             let credits = core::cmp::Reverse(self.interfaces[usize::from(other.ni.0)].credits.available());

@@ -241,6 +241,12 @@ impl Uplink for Shard {
     fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.choose_path(now, silent, candidates)
     }
+
+    fn another_path(&self, path: &Path, has: impl Fn(NiId) -> bool) -> Option<Path> {
+        let view = self.topology.peer(&path.peer).filter(|view| view.is_multi_rail)?;
+        let than = super::Choice::direct(path.ni, path.peer);
+        self.select_other(&than, Some(view), has).map(|choice| choice.path())
+    }
 }
 
 impl Shard {

@@ -470,8 +470,10 @@ impl Xfer {
         sending.end_messages(&mut sending::Call { sessions, up });
         while let Some(path) = sessions.paths.pop_asked(now) {
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
-            if sessions.ask_again(path, is_in_use, up) {
-                sending.dispatch_waiting(path, sessions);
+            match sessions.ask_again(path, is_in_use, up) {
+                Some(own) if own == path => sending.dispatch_waiting(path, sessions),
+                Some(other) => sending.dispatch_by_another(path, other, sessions),
+                None => {}
             }
         }
         if core::mem::take(&mut sessions.local.starved) {

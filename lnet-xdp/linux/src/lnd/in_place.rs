@@ -130,4 +130,9 @@ impl<U: Uplink> Uplink for InPlaceUplink<'_, U> {
     fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.up.reroute(now, silent, candidates)
     }
+
+    #[inline]
+    fn another_path(&self, path: &Path, has: impl Fn(NiId) -> bool) -> Option<Path> {
+        self.up.another_path(path, has)
+    }
 }

@@ -4,7 +4,8 @@
 //! and frame numbers go on by any path.
 //!
 //! Frames under way by an NI that goes take another path as well. Windows stay, so nothing is doubled. Where
-//! all paths were silent, the one that was so longest ago has its turn, so that every path is tried.
+//! all paths were silent, the one that was so longest ago has its turn, so that every path is tried. Where no
+//! path with a session answers, the shard names another path of the peer, which is asked for one.
 
 use lnet_core::collections::NONE;
 use lnet_core::lnd::Uplink;
@@ -143,6 +144,7 @@ impl Sending {
         let chosen = if count == 0 { None } else { call.up.reroute(now, &silent_path, &candidates[..count]) };
         let path = chosen.and_then(|index| slots[..count].get(index)).copied().unwrap_or(NONE);
         self.streams[slot].failover = Some((path, now + SILENCE));
+        call.sessions.ask_by_another_path(silent, call.up);
     }
 
     /// A stream that was silent is answered, by the path that it takes at this time.

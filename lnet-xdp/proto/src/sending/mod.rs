@@ -269,9 +269,24 @@ impl Sending {
         }
     }
 
+    /// Sends what waits for a session of a path by another one.
+    pub(super) fn dispatch_by_another(&mut self, path: u32, other: u32, sessions: &mut Sessions) {
+        let mut waiting = core::mem::replace(&mut self.waiting[path], List::new());
+        while let Some(message) = waiting.pop_front(&mut self.messages) {
+            sessions.paths.refer(other);
+            self.messages[message].path = other;
+            sessions.paths.release(path);
+            self.dispatch(message, sessions);
+        }
+    }
+
     /// A peer has given a session: sends what waited for it, also by paths that do not answer.
     pub(super) fn go_on_with_peer(&mut self, peer: u32, sessions: &mut Sessions) {
-        existing(self.peers[peer].streams).for_each(|stream| self.go_on(stream));
+        for stream in existing(self.peers[peer].streams) {
+            // There was no better path before.
+            self.streams[stream].failover.take_if(|(path, _)| *path == NONE);
+            self.go_on(stream);
+        }
         let mut next = sessions.paths.first_of_peer(peer);
         while let Some(path) = List::<OfPeer>::step(&sessions.paths, &mut next) {
             self.dispatch_waiting(path, sessions);

@@ -53,38 +53,60 @@ impl Sessions {
 
     /// Asks a peer for a session at its last address, where it has given none or an old one.
     pub(crate) fn ask_last_address(&mut self, peer: u32) {
-        let now = self.local.now;
-        let (ni, nid) = self.peers[peer].address;
-        if ni == NOWHERE {
-            return;
+        let address = self.peers[peer].address;
+        if address.0 != NOWHERE {
+            self.ask_at(address, peer);
         }
-        let Some(path) = self.acquire(ni, &nid) else { return self.local.starve() };
+    }
+
+    /// Asks a peer, or [`NONE`] if none is known, for a session at an address where it has given none or an old
+    /// one; the path to there.
+    fn ask_at(&mut self, (ni, nid): Address, peer: u32) -> Option<u32> {
+        let Some(path) = self.acquire(ni, &nid) else {
+            self.local.starve();
+            return None;
+        };
         let Path { peer: known, session, .. } = self.paths[path];
-        if known != peer || session.is_none_or(|session| session.is_aged(now)) {
+        let is_others = peer != NONE && known != peer;
+        if is_others || session.is_none_or(|session| session.is_aged(self.local.now)) {
             self.ask(path);
-            if let Some(asking) = &mut self.paths[path].asking {
-                asking.asker = Some(self.peers[peer].incarnation);
+            let asker = self.peers.get(peer).map(|peer| peer.incarnation);
+            if let Some(asking) = self.paths[path].asking.as_mut().filter(|_| asker.is_some()) {
+                asking.asker = asker;
             }
         }
         self.paths.release(path);
+        Some(path)
+    }
+
+    /// Asks for a session by another path to the peer that a silent path leads to, as the shard knows it, where
+    /// no path to that peer answers; that other path.
+    pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
+        let Path { peer, .. } = self.paths[silent];
+        if peer != NONE && self.answering_path(peer).is_some() {
+            return None;
+        }
+        let other = up.another_path(&self.paths[silent].as_path(), |ni| self.nid_of(ni).is_some())?;
+        self.ask_at((other.ni, other.peer), peer)
     }
 
     /// Asks again at a path where no answer has come in time, if something waits for it: a message, or a peer
-    /// of which `is_in_use` says so. Says whether what waits there may try other paths.
+    /// of which `is_in_use` says so. The path by which what waits there may be tried: its own, where others lead to
+    /// the same peer, or another one.
     pub(crate) fn ask_again(
         &mut self,
         path: u32,
         is_in_use: impl Fn(u32) -> bool,
         up: &mut impl Uplink,
-    ) -> bool {
+    ) -> Option<u32> {
         let now = self.local.now;
         let Path { ni, nid, mut peer, references, asking, .. } = self.paths[path];
-        let Some(mut asking) = asking else { return false };
+        let mut asking = asking?;
         let asker = asking.asker.and_then(|asker| PeerIncarnation::find(&self.peers, asker));
         if references <= 1 && !(peer != NONE && is_in_use(peer)) && !asker.is_some_and(is_in_use) {
             // The peer is asked again when a session is needed.
             self.paths.answered(path);
-            return false;
+            return None;
         }
         asking.interval = (asking.interval * 2).min(HELLO_MAX);
         asking.next_at = now + asking.interval;
@@ -100,11 +122,13 @@ impl Sessions {
             self.paths.set_peer(path, known);
             peer = known;
         }
-        if peer != NONE {
-            self.ask_last_address(peer);
-        }
         self.local.set_timer(asking.next_at);
-        peer != NONE
+        let other = self.ask_by_another_path(path, up);
+        if peer == NONE {
+            return other.filter(|other| self.paths[*other].session.is_some());
+        }
+        self.ask_last_address(peer);
+        Some(path)
     }
 
     /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes;

@@ -198,9 +198,13 @@ impl Sessions {
         if own.is_none_or(|path| !self.paths[path].is_silent(now)) {
             return address;
         }
-        let mut paths = self.paths.of_peer(peer).map(|path| &self.paths[path]);
-        let other = paths.find(|path| path.session.is_some() && !path.is_silent(now));
-        other.map_or(address, |path| (path.ni, path.nid))
+        self.answering_path(peer).map_or(address, |path| (self.paths[path].ni, self.paths[path].nid))
+    }
+
+    /// A path to a peer that has a session and is not silent.
+    fn answering_path(&self, peer: u32) -> Option<u32> {
+        let answers = |path: &Path| path.session.is_some() && !path.is_silent(self.local.now);
+        self.paths.of_peer(peer).find(|path| answers(&self.paths[*path]))
     }
 
     /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies:

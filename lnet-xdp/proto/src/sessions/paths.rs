@@ -183,8 +183,9 @@ impl Paths {
         (self.table.is_full() && first != NONE).then_some(first)
     }
 
+    /// Takes a reference.
     #[inline]
-    fn refer(&mut self, slot: u32) {
+    pub(crate) fn refer(&mut self, slot: u32) {
         if self.table[slot].references == 0 {
             self.idle.remove(&mut self.table, slot);
         }

@@ -3,7 +3,7 @@
 use alloc::vec;
 use core::time::Duration;
 
-use lnet_core::lnd::{NiId, Path, PathReport};
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status};
 
 use super::wire::{Faults, Network, Node};
 
@@ -178,4 +178,46 @@ fn a_rail_that_was_silent_answers_again() {
         assert!(told.len() == 1 && told.iter().all(is_answer), "round {round}: {told:?}");
     }
     network.assert_all_arrived(0, 1, number);
+}
+
+/// A rail loses all that comes back. The sender has no session by the other one, and perhaps none at all; its
+/// shard knows that the other one leads to the same peer.
+#[test]
+fn a_rail_without_a_session_is_taken_when_the_other_one_loses_all_that_comes_back() {
+    for has_session in [true, false] {
+        for seed in 0..10 {
+            let mut network = pair(seed);
+            let (own, nids) = (network.nodes[0].nids.clone(), network.nodes[1].nids.clone());
+            network.nodes[0].shards[0].up.known =
+                [0, 1].map(|rail| Path { ni: NiId(rail), peer: nids[usize::from(rail)] }).into();
+            let before = u64::from(has_session) * 10;
+            let put = |network: &mut Network, number| {
+                let now = network.now;
+                network.nodes[0].put(now, &nids[0], 0, 4, number, 4000);
+            };
+            (0..before).for_each(|number| put(&mut network, number));
+            network.run(SECOND / 10);
+            network.unreached = vec![own[0]];
+            (before..before + 20).for_each(|number| put(&mut network, number));
+            network.run(SECOND * 19 / 10);
+            network.assert_all_arrived(0, 1, before + 20);
+            // What follows finds the rail that answers.
+            put(&mut network, before + 20);
+            network.run(SECOND);
+            network.assert_all_arrived(0, 1, before + 21);
+        }
+    }
+}
+
+/// No shard knows another path: none is made up.
+#[test]
+fn a_sole_rail_that_loses_all_that_comes_back_is_not_left() {
+    let mut network = pair(1);
+    let (own, nids) = (network.nodes[0].nids.clone(), network.nodes[1].nids.clone());
+    network.unreached = vec![own[0]];
+    let now = network.now;
+    network.nodes[0].put(now, &nids[0], 0, 4, 0, 10);
+    network.run(SECOND * 3);
+    assert!(network.log.iter().all(|frame| frame.ni == NiId(0)));
+    assert!(matches!(network.nodes[0].sent()[..], [(0, Status::NeverSent(Cause::Timeout))]));
 }

@@ -71,6 +71,8 @@ pub(super) struct Up {
     pub(super) reroutes: Vec<(Path, Vec<Path>)>,
     /// Whether no other path is taken.
     pub(super) stays: bool,
+    /// Paths to its peer that the shard knows.
+    pub(super) known: Vec<Path>,
     /// Portals whose messages are delayed, dropped.
     pub(super) delays: Vec<u32>,
     pub(super) drops: Vec<u32>,
@@ -138,6 +140,10 @@ impl Uplink for Up {
     fn reroute(&mut self, _: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.reroutes.push((*silent, candidates.to_vec()));
         candidates.iter().position(|candidate| candidate != silent).filter(|_| !self.stays)
+    }
+
+    fn another_path(&self, path: &Path, has: impl Fn(NiId) -> bool) -> Option<Path> {
+        self.known.iter().copied().find(|other| other != path && has(other.ni))
     }
 }
 
