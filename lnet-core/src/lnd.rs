@@ -250,11 +250,15 @@ pub struct Path {
     pub peer: Nid,
 }
 
-/// What an LND has learned of a [`Path`].
+/// How long a path that was found silent is avoided, unless it answers before or is found silent again.
+pub const SILENCE: Duration = Duration::from_secs(1);
+
+/// What an LND has learned of a [`Path`]. The LND finds out, for all others: the shard goes by what it was told
+/// last, and tells the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathReport {
-    /// What was sent by it is not answered, or its device does not send.
+    /// What was sent by it is not answered, or its device does not send: it is avoided for [`SILENCE`].
     Silent,
     /// The peer has answered what was sent by it.
     Answers {

@@ -170,6 +170,12 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
     ill.shard.update(NOW, Arc::new(topology));
     ill.shard.path_health(NOW, &paths[3], answers(20));
     assert_eq!(ill.shard.reroute(NOW, &paths[0], &paths), Some(1));
+    // Another path that an LND may know nothing of leads to a Multi-Rail peer, by an NI that the LND has.
+    assert_eq!(ill.shard.another_path(&paths[0], |_| true), Some(paths[1]));
+    assert_eq!(ill.shard.another_path(&paths[1], |_| true), Some(paths[2]), "the first one was silent");
+    assert_eq!(ill.shard.another_path(&paths[0], |ni| ni == NiId(0)), Some(paths[2]));
+    assert_eq!(ill.shard.another_path(&paths[0], |_| false), None);
+    assert_eq!(node.shard.another_path(&paths[0], |_| true), None, "nothing is known of the peer");
     // Where all are silent each has its turn, however long ago that was.
     let mut path = 3;
     let mut turns = Vec::new();

@@ -45,7 +45,7 @@ impl Xfer {
             || path.is_silent(now)
             || stream.has_more()
             || stream.probes_due != 0
-            || stream.failover_path(now).is_some()
+            || stream.failover_path(now, &sessions.paths).is_some()
         {
             return None;
         }

@@ -1,15 +1,16 @@
-//! What LNDs have reported of paths.
+//! What LNDs have told of paths: by a report, or by the end of a message that never left.
+//!
+//! The LND that a path belongs to finds out whether it is silent. What was told last counts here, and makes
+//! room where too many paths are silent: a choice may try a path too often then, and never too seldom.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::lnd::{Path, PathReport};
+use crate::lnd::{Path, PathReport, SILENCE};
 use crate::time::Instant;
 
 /// Paths that are remembered: the oldest report of an answer makes room, of a silence only for another one.
 const PATHS_MAX: usize = 32;
-/// How long a path that was silent is avoided, unless it is reported again.
-const AVOIDED: Duration = Duration::from_secs(1);
 
 /// What is known of a path.
 #[derive(Clone, Copy)]
@@ -94,7 +95,7 @@ impl KnownPaths {
         if let PathReport::Answers { round_trip: measured } = report {
             round_trip = measured.or(round_trip);
         }
-        let silent_until = is_silence.then(|| now + AVOIDED);
+        let silent_until = is_silence.then(|| now + SILENCE);
         self.known.push(Known { path: *path, told_at: now, silent_until, round_trip });
         is_news
     }
@@ -102,7 +103,7 @@ impl KnownPaths {
     /// Whether an answer by a path that is not known is news.
     fn is_first_answer(&mut self, now: Instant) -> bool {
         let is_full = self.known.len() == PATHS_MAX;
-        let is_news = !is_full || self.full_since.is_none_or(|since| since + AVOIDED <= now);
+        let is_news = !is_full || self.full_since.is_none_or(|since| since + SILENCE <= now);
         if is_full && is_news {
             self.full_since = Some(now);
         }

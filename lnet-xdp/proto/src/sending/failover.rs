@@ -12,10 +12,10 @@ use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
 
 use super::item::{Cargo, SentItem};
-use super::stream::GivenUp;
+use super::stream::{Failover, GivenUp};
 use super::{Call, Sending};
 use crate::contract::CANDIDATES_MAX;
-use crate::sessions::{SILENCE, Sessions};
+use crate::sessions::Sessions;
 
 /// Probes without an answer after which another path is tried, with each further one.
 pub(crate) const FAILOVER_PROBES: u32 = 2;
@@ -50,7 +50,7 @@ impl Sending {
     pub(crate) fn path_for(&self, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
         let now = sessions.local.now;
         let leads = |path: &u32| self.leads(stream, *path, sessions);
-        let choice = self.streams[stream].choice(now);
+        let choice = self.streams[stream].choice(now, &sessions.paths);
         #[cfg(feature = "sabotage")]
         let choice = if sessions.local.sabotage.no_failover { Some(NONE) } else { choice };
         let is_avoided = |path: &u32| choice.is_none() && sessions.paths[*path].is_silent(now);
@@ -88,7 +88,7 @@ impl Sending {
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH
             && stream.congestion.probes == 0
-            && stream.may_fail_over(now, &call.sessions.local.times)
+            && stream.may_fail_over(now, &call.sessions.local.times, &call.sessions.paths)
         {
             self.fail_over(slot, item, call);
         }
@@ -124,8 +124,9 @@ impl Sending {
             Cargo::Control(_) => last,
         };
         let stream = &self.streams[slot];
-        let in_vain = stream.congestion.probes > FAILOVER_PROBES || stream.failover_path(now).is_some();
-        let taken = stream.failover.filter(|_| in_vain).map(|(path, _)| path);
+        let in_vain = stream.congestion.probes > FAILOVER_PROBES
+            || stream.failover_path(now, &call.sessions.paths).is_some();
+        let taken = stream.failover.filter(|_| in_vain).map(|failover| failover.taken);
         let taken = taken.filter(leads).or_else(|| self.path_for(slot, own, call.sessions));
         let silent = taken.unwrap_or(own);
         let Some(entry) = call.sessions.paths.get(silent) else { return };
@@ -143,14 +144,14 @@ impl Sending {
         call.sessions.note_silence(silent, call.up);
         let chosen = if count == 0 { None } else { call.up.reroute(now, &silent_path, &candidates[..count]) };
         let path = chosen.and_then(|index| slots[..count].get(index)).copied().unwrap_or(NONE);
-        self.streams[slot].failover = Some((path, now + SILENCE));
+        self.streams[slot].failover = Some(Failover { silent, taken: path });
         call.sessions.ask_by_another_path(silent, call.up);
     }
 
     /// A stream that was silent is answered, by the path that it takes at this time.
     pub(crate) fn report_answer(&self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let stream = &self.streams[slot];
-        let taken = stream.failover_path(call.sessions.local.now);
+        let taken = stream.failover_path(call.sessions.local.now, &call.sessions.paths);
         // Its interface may have gone since.
         let taken = taken.filter(|path| self.leads(slot, *path, call.sessions));
         if let Some(path) = taken.or_else(|| self.last_path(slot, call.sessions)) {

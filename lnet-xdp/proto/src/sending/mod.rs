@@ -284,7 +284,7 @@ impl Sending {
     pub(super) fn go_on_with_peer(&mut self, peer: u32, sessions: &mut Sessions) {
         for stream in existing(self.peers[peer].streams) {
             // There was no better path before.
-            self.streams[stream].failover.take_if(|(path, _)| *path == NONE);
+            self.streams[stream].failover.take_if(|failover| failover.taken == NONE);
             self.go_on(stream);
         }
         let mut next = sessions.paths.first_of_peer(peer);

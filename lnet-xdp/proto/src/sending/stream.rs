@@ -3,18 +3,28 @@
 use core::time::Duration;
 
 use lnet_core::collections::{Link, List, NONE, linked};
+use lnet_core::lnd::SILENCE;
 use lnet_core::time::Instant;
 
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
 use crate::config::XferTimes;
-use crate::sessions::SILENCE;
+use crate::sessions::Paths;
 
 /// How long messages to a portal that has deferred some have frames of their own.
 const APART_LASTS: Duration = Duration::from_secs(10);
 /// Lost frames that are remembered.
 const GIVEN_UP: usize = 8;
+
+/// What the shard has chosen for the frames of a stream while a path is silent.
+#[derive(Clone, Copy)]
+pub(crate) struct Failover {
+    /// The path that was found silent. The choice holds while that is so.
+    pub(crate) silent: u32,
+    /// The path that frames take instead of their own, or [`NONE`] where there is no better one.
+    pub(crate) taken: u32,
+}
 
 /// A frame that counts as lost.
 #[derive(Clone, Copy)]
@@ -64,9 +74,17 @@ pub(crate) struct SendStream {
     /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all
     /// others of its frame sent again.
     pub(crate) apart: (u64, Instant),
-    /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
-    pub(crate) failover: Option<(u32, Instant)>,
+    /// What was chosen when a path fell silent last.
+    pub(crate) failover: Option<Failover>,
     pub(crate) ready: Link,
+}
+
+impl Failover {
+    /// Until when a stream goes by it, as long as it does. The silent path may have made room for one to another
+    /// peer.
+    fn holds_until(self, stream: &SendStream, now: Instant, paths: &Paths) -> Option<Instant> {
+        paths.get(self.silent).filter(|path| path.peer == stream.peer)?.silent_until(now)
+    }
 }
 
 /// Marks streams that may have something to send.
@@ -171,21 +189,23 @@ impl SendStream {
 
     /// Whether another path may be asked for: none was of late, or that was taken for longer than an answer
     /// by it takes.
-    pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes) -> bool {
+    pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes, paths: &Paths) -> bool {
         let interval = self.congestion.probe_interval(times.probe_min, times.ack_delay);
-        self.failover.is_none_or(|(_, until)| now >= until || now + (SILENCE - interval.min(SILENCE)) > until)
+        let until = self.failover.and_then(|failover| failover.holds_until(self, now, paths));
+        until.is_none_or(|until| now + (SILENCE - interval.min(SILENCE)) > until)
     }
 
     /// The path that was chosen instead of the frames' own one, or [`NONE`] where that was preferred.
     #[inline]
-    pub(crate) fn choice(&self, now: Instant) -> Option<u32> {
-        self.failover.filter(|(_, until)| now < *until).map(|(path, _)| path)
+    pub(crate) fn choice(&self, now: Instant, paths: &Paths) -> Option<u32> {
+        let failover = self.failover?;
+        failover.holds_until(self, now, paths).map(|_| failover.taken)
     }
 
     /// The path that frames take instead of their own.
     #[inline]
-    pub(crate) fn failover_path(&self, now: Instant) -> Option<u32> {
-        self.choice(now).filter(|path| *path != NONE)
+    pub(crate) fn failover_path(&self, now: Instant, paths: &Paths) -> Option<u32> {
+        self.choice(now, paths).filter(|path| *path != NONE)
     }
 
     /// When a probe is due, unless something is acknowledged before.

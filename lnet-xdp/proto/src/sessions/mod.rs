@@ -24,8 +24,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
 pub(super) use self::interfaces::NOWHERE;
-use self::paths::Paths;
-pub(super) use self::paths::{OfPeer, Path};
+pub(super) use self::paths::{OfPeer, Path, Paths};
 pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
 use self::reply::REPLIES_MAX;
@@ -37,9 +36,6 @@ use super::config::XferConfig;
 use super::local::Local;
 use crate::contract::{Address, Arrived};
 use crate::identity::{Checks, Identity, KNOWN_BYTES};
-
-/// How long a path that does not answer is avoided, or another one taken instead.
-pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that a peer with one path takes.
 pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
@@ -65,8 +61,6 @@ pub(super) struct Sessions {
     policies: [PolicyWord; PORTALS],
     /// How often a session was asked for.
     questions: u64,
-    /// No path is avoided from then on.
-    silent_until: Instant,
     /// By number; those that are gone leave holes.
     interfaces: Vec<Option<interfaces::XferNi>>,
     replies: VecDeque<Reply>,
@@ -96,7 +90,6 @@ impl Sessions {
             shards: config.shard_count,
             policies: config.policies,
             questions: 0,
-            silent_until: Instant(0),
             replies: VecDeque::with_capacity(REPLIES_MAX),
             over: VecDeque::with_capacity(OVER_MAX.min(peers as usize)),
             hand: 0,
@@ -112,14 +105,13 @@ impl Sessions {
     /// What was sent by a path is not answered: it is avoided for a while where there is another one.
     pub(super) fn note_silence(&mut self, path: u32, up: &mut impl Uplink) {
         let now = self.local.now;
-        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (now + SILENCE, true);
-        self.silent_until = now + SILENCE;
+        self.paths.note_silence(now, path);
         up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
     }
 
     /// What was sent by a path is answered.
     pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
-        (self.paths[path].silent_until, self.paths[path].is_told_silent) = (Instant(0), false);
+        self.paths.note_answer(path);
         up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
     }
 
@@ -135,13 +127,13 @@ impl Sessions {
     ) {
         let now = self.local.now;
         // The path may have made room for another one meanwhile.
-        let Some(known) = self.paths.get_mut(path).filter(|path| path.peer == peer) else { return };
-        // What arrives while the path is avoided had left before.
-        if arrived != 0 && known.is_told_silent && now >= known.silent_until {
-            known.is_told_silent = false;
-            up.path_health(now, &known.as_path(), PathReport::Answers { round_trip: None });
+        if self.paths.get(path).is_none_or(|path| path.peer != peer) {
+            return;
         }
-        if known.quality.count(now, arrived, lost) {
+        if arrived != 0 && self.paths.answers_again(now, path) {
+            up.path_health(now, &self.paths[path].as_path(), PathReport::Answers { round_trip: None });
+        }
+        if self.paths[path].quality.count(now, arrived, lost) {
             self.judge(path, up);
         }
     }
@@ -171,13 +163,7 @@ impl Sessions {
         let judged = &self.paths[path];
         let others = self.paths.of_peer(judged.peer).filter(|other| *other != path);
         let others = others.map(|other| &self.paths[other]);
-        // A path that was silent answers again if it has carried a window since.
-        let answers = |other: &&Path| {
-            let silent_until = other.silent_until;
-            silent_until == Instant(0) || other.quality.is_known_since(silent_until, now)
-        };
-        let is_usable = |other: &&Path| other.session.is_some() && !other.is_silent(now) && answers(other);
-        let others = others.filter(is_usable);
+        let others = others.filter(|other| other.session.is_some() && other.answers(now));
         let report = judged.quality.beside(now, suspicion, others.map(|other| other.quality));
         let Some(report) = report else { return };
         match report {
@@ -191,7 +177,7 @@ impl Sessions {
     /// there is answered, at another address.
     pub(super) fn answered_at(&self, peer: u32, address: Address) -> Address {
         let now = self.local.now;
-        if now >= self.silent_until {
+        if !self.paths.has_silent(now) {
             return address;
         }
         let own = self.paths.find(address.0, &address.1);

@@ -1,7 +1,8 @@
 //! Paths: the addresses that this shard sends to, each by one of its NIs, and the sessions that were given
 //! there.
 //!
-//! Invariant: a path stays while messages refer to it or a question of its is open.
+//! Invariants: a path stays while messages refer to it or a question of its is open. Whether a path is silent
+//! is said here alone. Streams ask; the shard is told, and tells the node.
 
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -9,7 +10,7 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, List, NONE, Schedule, Seed, Table, linked, nid_words};
-use lnet_core::lnd::{self, NiId, PeerSlot, Transmit};
+use lnet_core::lnd::{self, NiId, PeerSlot, SILENCE, Transmit};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
 
@@ -41,10 +42,10 @@ pub(crate) struct Path {
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
-    /// Until when it is avoided, since it did not answer.
-    pub(crate) silent_until: Instant,
-    /// Whether it was told as silent, and not as answering since.
-    pub(crate) is_told_silent: bool,
+    /// Until when it is avoided, since it did not answer; zero once it has.
+    silent_until: Instant,
+    /// Whether the shard was told that it is silent, and not that it answers since.
+    is_told_silent: bool,
     pub(crate) quality: Quality,
     /// Messages that go there.
     pub(crate) references: u32,
@@ -63,6 +64,18 @@ impl Path {
     #[inline]
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
         now < self.silent_until || self.asking.is_some_and(|asking| asking.is_repeated)
+    }
+
+    /// Until when it is avoided since it was found silent, if it still is.
+    #[inline]
+    pub(crate) fn silent_until(&self, now: Instant) -> Option<Instant> {
+        Some(self.silent_until).filter(|until| now < *until)
+    }
+
+    /// Whether it has answered since it was silent, or has carried a whole window of frames.
+    pub(super) fn answers(&self, now: Instant) -> bool {
+        !self.is_silent(now)
+            && (self.silent_until == Instant(0) || self.quality.is_known_since(self.silent_until, now))
     }
 }
 
@@ -91,6 +104,8 @@ pub(crate) struct Paths {
     of_peers: BySlot<List<OfPeer>>,
     /// By the shard's slot of a peer NI: the path by which the last message went there, or [`NONE`].
     taken: Box<[Cell<u32>]>,
+    /// No path is avoided from then on.
+    silent_until: Instant,
 }
 
 /// Bytes that a path takes besides its slot.
@@ -105,7 +120,34 @@ impl Paths {
             asked: Schedule::new(capacity),
             of_peers: BySlot::new(peers, List::new),
             taken: (0..capacity).map(|_| Cell::new(NONE)).collect(),
+            silent_until: Instant(0),
         }
+    }
+
+    /// What was sent by a path is not answered: it is avoided for a while where there is another one.
+    pub(super) fn note_silence(&mut self, now: Instant, slot: u32) {
+        self.silent_until = now + SILENCE;
+        (self.table[slot].silent_until, self.table[slot].is_told_silent) = (now + SILENCE, true);
+    }
+
+    /// What was sent by a path is answered.
+    pub(super) fn note_answer(&mut self, slot: u32) {
+        (self.table[slot].silent_until, self.table[slot].is_told_silent) = (Instant(0), false);
+    }
+
+    /// A frame has arrived by a path; whether the shard is to be told that it answers again. What arrives while
+    /// it is avoided had left before.
+    #[inline]
+    pub(super) fn answers_again(&mut self, now: Instant, slot: u32) -> bool {
+        let path = &mut self.table[slot];
+        let is_over = path.is_told_silent && now >= path.silent_until;
+        path.is_told_silent &= !is_over;
+        is_over
+    }
+
+    /// Whether any path may be avoided.
+    pub(super) fn has_silent(&self, now: Instant) -> bool {
+        now < self.silent_until
     }
 
     /// The path for an address.
