@@ -11,6 +11,7 @@
 //! where nothing changes nothing is sent.
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -43,23 +44,44 @@ pub struct DiscoveryCounters {
     pub answers_refused: u64,
 }
 
+/// Peers that are being discovered, and what was learned so.
+#[derive(Debug)]
+pub(super) struct Discoveries {
+    /// Peers that are to be visited, by a NID of each.
+    queue: VecDeque<Nid>,
+    /// Requests that wait for a peer to be discovered, by its NID.
+    pub(super) requests: BTreeMap<RequestId, Nid>,
+    pub(super) counters: DiscoveryCounters,
+    push_room_bytes: usize,
+}
+
+impl Discoveries {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            requests: BTreeMap::new(),
+            counters: DiscoveryCounters::default(),
+            push_room_bytes: BUFFER_MIN_BYTES,
+        }
+    }
+}
+
 impl<O: Clone> Node<O> {
     /// What became of pushes and of answers to pings so far.
     #[must_use]
     pub const fn discovery_counters(&self) -> &DiscoveryCounters {
-        &self.counters
+        &self.discoveries.counters
     }
 
     /// Counts them from 0 on again.
-    pub const fn reset_discovery_counters(&mut self) {
-        self.counters =
-            DiscoveryCounters { taken: 0, refused: 0, pinged: 0, contradicted: 0, answers_refused: 0 };
+    pub fn reset_discovery_counters(&mut self) {
+        self.discoveries.counters = DiscoveryCounters::default();
     }
 
     /// Bytes that are to be there for the next push: those of the longest one yet.
     #[must_use]
     pub const fn push_room_bytes(&self) -> usize {
-        self.push_room_bytes
+        self.discoveries.push_room_bytes
     }
 
     pub(super) fn is_discovery_on(&self) -> bool {
@@ -68,7 +90,7 @@ impl<O: Clone> Node<O> {
 
     /// Whether a peer is to be found out about when it is used.
     pub(super) fn is_wanted(&self, peer: &Peer) -> bool {
-        !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.sequence, self.is_discovery_on())
+        !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.told.sequence, self.is_discovery_on())
     }
 
     /// Whether requests to a peer wait: until it is discovered for the first time. From then on they go by
@@ -83,7 +105,7 @@ impl<O: Clone> Node<O> {
         if self.peers.get(nid).is_none() {
             self.peers.note_traffic(nid);
         }
-        self.discoveries.extend(waiting.map(|request| (request, *nid)));
+        self.discoveries.requests.extend(waiting.map(|request| (request, *nid)));
         let queued = self.peers.change(nid, |peer| {
             peer.waiting.extend(waiting);
             let is_queued = peer.is(peer_state::DISCOVERING);
@@ -91,7 +113,7 @@ impl<O: Clone> Node<O> {
             (!is_queued).then_some(peer.primary)
         });
         match queued {
-            Some(Some(primary)) => self.to_discover.push_back(primary),
+            Some(Some(primary)) => self.discoveries.queue.push_back(primary),
             Some(None) => {}
             // There is no room for peers.
             None => waiting.into_iter().for_each(|request| self.lose_discovery(request)),
@@ -101,7 +123,7 @@ impl<O: Clone> Node<O> {
 
     /// Ends a request whose peer is gone.
     fn lose_discovery(&mut self, request: RequestId) {
-        if let Some(nid) = self.discoveries.remove(&request) {
+        if let Some(nid) = self.discoveries.requests.remove(&request) {
             let result = Err(RequestError::PeerGone(nid));
             self.actions.push_back(Action::Done { request, result });
         }
@@ -111,7 +133,7 @@ impl<O: Clone> Node<O> {
     /// gone.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.remember_lost(now);
-        if let Some(is_forced) = self.push_due.take() {
+        if let Some(is_forced) = self.told.push_due.take() {
             self.push_to_all(now, is_forced);
         }
         self.go_on_discovering(now);
@@ -119,7 +141,8 @@ impl<O: Clone> Node<O> {
         self.go_on_discovering(now);
         for request in self.peers.take_orphans() {
             // The NID may be that of another peer now.
-            match self.discoveries.get(&request).copied().filter(|nid| self.peers.get(nid).is_some()) {
+            match self.discoveries.requests.get(&request).copied().filter(|nid| self.peers.get(nid).is_some())
+            {
                 Some(nid) => self.discover(now, &nid, Some(request)),
                 None => self.lose_discovery(request),
             }
@@ -133,8 +156,7 @@ impl<O: Clone> Node<O> {
         if self.former.forget(now) || !lost.is_empty() {
             let time = Duration::from_secs(self.settings.get(Global::TransactionTimeout).into());
             self.former.remember(now, time, lost);
-            self.peer_map.set_former(self.former.others());
-            self.is_changed = true;
+            self.snapshots.set_former(self.former.others());
         }
     }
 
@@ -142,7 +164,7 @@ impl<O: Clone> Node<O> {
     /// have lost the NID by which they were to be visited, or wait for the word of another one. They are
     /// looked for while requests wait and no peer is queued.
     fn queue_stranded(&mut self) {
-        if self.discoveries.is_empty() || !self.to_discover.is_empty() {
+        if self.discoveries.requests.is_empty() || !self.discoveries.queue.is_empty() {
             return;
         }
         let is_stranded = |peer: &&Peer| {
@@ -154,7 +176,7 @@ impl<O: Clone> Node<O> {
             if let Some(peer) = self.peers.get_mut(&primary) {
                 peer.under_way = None;
             }
-            self.to_discover.push_back(primary);
+            self.discoveries.queue.push_back(primary);
         }
     }
 
@@ -162,7 +184,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn go_on_discovering(&mut self, now: Instant) {
         let under_way = |node: &Self| node.pings.values().filter(|ping| ping.is_discovery()).count();
         while under_way(self) < UNDER_WAY_MAX
-            && let Some(primary) = self.to_discover.pop_front()
+            && let Some(primary) = self.discoveries.queue.pop_front()
         {
             self.visit(now, &primary);
         }
@@ -170,7 +192,7 @@ impl<O: Clone> Node<O> {
 
     /// Takes the next step with a peer.
     fn visit(&mut self, now: Instant, nid: &Nid) {
-        let (sequence, is_on) = (self.sequence, self.is_discovery_on());
+        let (sequence, is_on) = (self.told.sequence, self.is_discovery_on());
         let Some(peer) = self.peers.get(nid) else { return };
         let primary = peer.primary;
         if !peer.is(peer_state::DISCOVERING) || peer.under_way.is_some() {
@@ -186,7 +208,7 @@ impl<O: Clone> Node<O> {
         } else if peer.needs_push(sequence, is_on) {
             let push = self.own_ping(now, to, Purpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
-            self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.published.clone() });
+            self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.told.bytes.clone() });
         } else if peer.waiting.is_empty() || !self.is_settling(peer) || !self.may_settle(now, &primary) {
             self.discovered(&primary, Ok(()));
         }
@@ -259,7 +281,7 @@ impl<O: Clone> Node<O> {
 
     /// A peer is discovered, or the attempt failed.
     fn discovered(&mut self, nid: &Nid, result: Result<(), RequestError>) {
-        let told_by = self.generation + 1;
+        let told_by = self.snapshots.generation + 1;
         let ended = self.peers.change(nid, |peer| {
             let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
             peer.state &= !(under_way | peer_state::REDISCOVER);
@@ -286,7 +308,7 @@ impl<O: Clone> Node<O> {
         });
         let Some((waiting, told)) = ended else { return };
         for request in waiting {
-            self.discoveries.remove(&request);
+            self.discoveries.requests.remove(&request);
             let result = result.clone().map(|()| Outcome::Pinged(told.clone()));
             self.actions.push_back(Action::Done { request, result });
         }
@@ -302,7 +324,7 @@ impl<O: Clone> Node<O> {
         let Some(primary) = self.end_wait(ping) else { return self.go_on_discovering(now) };
         let parsed = answer.and_then(|bytes| {
             PingInfo::parse(bytes).map_err(|error| {
-                self.counters.answers_refused += 1;
+                self.discoveries.counters.answers_refused += 1;
                 RequestError::PingAnswer { nid: ping.nid, error }
             })
         });
@@ -317,7 +339,7 @@ impl<O: Clone> Node<O> {
             }
             Ok(info) if self.learn(now, &ping.nid, &info) => self.visit_again(&ping.nid),
             Ok(_) => {
-                self.counters.answers_refused += 1;
+                self.discoveries.counters.answers_refused += 1;
                 self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
             }
             Err(error) => self.discovered(&primary, Err(error)),
@@ -347,23 +369,23 @@ impl<O: Clone> Node<O> {
     }
 
     fn visit_again(&mut self, nid: &Nid) {
-        self.to_discover.push_front(*nid);
+        self.discoveries.queue.push_front(*nid);
     }
 
     /// A push of so many bytes has come, of which these had room.
     pub(super) fn pushed(&mut self, now: Instant, from: Nid, bytes: &[u8], length_bytes: usize) {
         if from.is_any() || self.is_local(&from) {
-            self.counters.refused += 1;
+            self.discoveries.counters.refused += 1;
             return;
         }
         let Ok(info) = PingInfo::parse(bytes) else {
-            self.counters.refused += 1;
+            self.discoveries.counters.refused += 1;
             return;
         };
         let is_cut = length_bytes > bytes.len() || info.is_truncated();
         if is_cut {
             let room_bytes = info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES);
-            self.push_room_bytes = self.push_room_bytes.max(room_bytes);
+            self.discoveries.push_room_bytes = self.discoveries.push_room_bytes.max(room_bytes);
         }
         // An older one than what is known has been overtaken, or its sender has begun a new life.
         let is_older = |peer: &Peer| info.sequence() < peer.sequence;
@@ -371,20 +393,20 @@ impl<O: Clone> Node<O> {
         if let Some(lost) = lost.copied()
             && self.peers.get(&lost.other).is_some_and(is_older)
         {
-            self.counters.pinged += 1;
+            self.discoveries.counters.pinged += 1;
             self.ask_again(now, &lost.other);
         } else if is_cut
             || self.peers.get(&from).is_some_and(is_older)
             || !info.features().contains(Features::MULTI_RAIL)
         {
-            self.counters.pinged += 1;
+            self.discoveries.counters.pinged += 1;
             self.ask_again(now, &from);
         } else if self.learn(now, &from, &info) {
-            self.counters.taken += 1;
+            self.discoveries.counters.taken += 1;
             self.requeue(&from);
             self.discover(now, &from, None);
         } else {
-            self.counters.refused += 1;
+            self.discoveries.counters.refused += 1;
         }
     }
 
@@ -392,8 +414,8 @@ impl<O: Clone> Node<O> {
     pub(super) fn requeue(&mut self, nid: &Nid) {
         let Some(peer) = self.peers.get(nid) else { return };
         let (primary, waits) = (peer.primary, peer.is(peer_state::DISCOVERING) && peer.under_way.is_none());
-        if waits && !self.to_discover.iter().any(|queued| peer.ni(queued).is_some()) {
-            self.to_discover.push_back(primary);
+        if waits && !self.discoveries.queue.iter().any(|queued| peer.ni(queued).is_some()) {
+            self.discoveries.queue.push_back(primary);
         }
     }
 
@@ -409,7 +431,7 @@ impl<O: Clone> Node<O> {
     /// Has all peers that have not acknowledged what this node tells pushed to; with `is_forced` all
     /// Multi-Rail ones.
     pub(super) fn push_to_all(&mut self, now: Instant, is_forced: bool) {
-        let (sequence, is_on) = (self.sequence, self.is_discovery_on());
+        let (sequence, is_on) = (self.told.sequence, self.is_discovery_on());
         let is_due = |peer: &&Peer| {
             peer.is_multi_rail()
                 && !peer.is_own()

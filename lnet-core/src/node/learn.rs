@@ -66,7 +66,7 @@ impl<O: Clone> Node<O> {
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
             let contradicting = self.peers.merge(from, &primary, &told);
-            self.counters.contradicted += contradicting.len() as u64;
+            self.discoveries.counters.contradicted += contradicting.len() as u64;
             for other in contradicting {
                 // It says which NIDs are its own, and has said so to the same claim.
                 let is_configured =

@@ -33,15 +33,13 @@ mod snapshot;
 mod source;
 mod states;
 mod task;
+mod told;
 mod upper;
 mod verify;
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use lnet_wire::ping::{BUFFER_MIN_BYTES, Features, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
@@ -57,17 +55,19 @@ pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
 pub use verify::Difference;
 
-use crate::shard::Confirmation;
 use crate::time::Instant;
-use crate::topology::{NiStatus, PeerMap, Topology};
+use crate::topology::NiStatus;
 use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
 
+use discovery::Discoveries;
 use nets::Nis;
 use paths::PathTable;
 use peers::{FormerNids, PeerTable};
 use pings::{Ping, Purpose};
-use task::{Batch, Step, Task};
+use snapshot::Snapshots;
+use task::{Batches, Step, WaitingBatch};
+use told::Told;
 
 /// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does
 /// not understand.
@@ -76,51 +76,23 @@ pub struct Node<O> {
     config: NodeConfig,
     settings: Settings,
     policies: [PolicyWord; PORTALS],
-    /// Portals that get no entries now.
-    frozen: u64,
     nis: Nis<O>,
-    /// Interfaces that there have been.
-    added: u64,
     peers: PeerTable,
     former: FormerNids,
     /// The selection policies.
     rules: RuleList,
-    /// The peers as the shards know them.
-    peer_map: PeerMap,
-    /// Peers that are to be visited, by a NID of each.
-    to_discover: VecDeque<Nid>,
-    /// Requests that wait for a peer to be discovered, by its NID.
-    discoveries: BTreeMap<RequestId, Nid>,
+    snapshots: Snapshots,
+    discoveries: Discoveries,
     /// NIDs of peers' NIs that are not in full health.
     ill: BTreeSet<Nid>,
     paths: PathTable,
-    /// Whether requests to peers that were never discovered wait for that.
-    gates_requests: bool,
-    /// Whether something has changed that shards do not know.
-    is_changed: bool,
-    generation: u64,
-    /// A snapshot that was not taken yet.
-    snapshot: Option<Arc<Topology>>,
-    confirmations: Box<[Option<Confirmation>]>,
-    /// The batch that is carried out, and those that wait.
-    task: Option<Task<O>>,
-    waiting: VecDeque<Batch<O>>,
+    batches: Batches<O>,
     pings: BTreeMap<RequestId, Ping>,
     requests: u64,
     actions: VecDeque<Action<O>>,
-    /// What others hear of the node and its interfaces, and the sequence number of that.
-    features: Features,
-    told: Vec<PingNi>,
-    sequence: u32,
-    /// What pings are answered, and pushes say.
-    published: Arc<[u8]>,
-    /// Whether peers are to be pushed to: those that are behind, or all.
-    push_due: Option<bool>,
-    /// What became of pushes that came, and of answers to pings.
-    counters: DiscoveryCounters,
+    told: Told,
     /// What is to be warned of.
     differences: VecDeque<Difference>,
-    push_room_bytes: usize,
 }
 
 impl<O: Clone> Node<O> {
@@ -135,35 +107,20 @@ impl<O: Clone> Node<O> {
         let mut node = Self {
             settings: Settings::default(),
             policies: config.policies,
-            frozen: 0,
             nis: Nis(Vec::new()),
-            added: 0,
             peers: PeerTable::new(config.peers_max),
             former: FormerNids::default(),
             rules: RuleList::default(),
-            peer_map: PeerMap::default(),
-            to_discover: VecDeque::new(),
-            discoveries: BTreeMap::new(),
+            snapshots: Snapshots::new(config.shard_count),
+            discoveries: Discoveries::new(),
             ill: BTreeSet::new(),
             paths: PathTable::default(),
-            gates_requests: false,
-            is_changed: false,
-            generation: 0,
-            snapshot: None,
-            confirmations: (0..config.shard_count).map(|_| None).collect(),
-            task: None,
-            waiting: VecDeque::new(),
+            batches: Batches::new(),
             pings: BTreeMap::new(),
             requests: 0,
             actions: VecDeque::new(),
-            features: Features::default(),
-            told: Vec::new(),
-            sequence: 0,
-            published: Arc::default(),
-            push_due: None,
-            counters: DiscoveryCounters::default(),
+            told: Told::default(),
             differences: VecDeque::new(),
-            push_room_bytes: BUFFER_MIN_BYTES,
             config,
         };
         node.publish();
@@ -174,8 +131,7 @@ impl<O: Clone> Node<O> {
     /// Has requests to peers that were never discovered wait for that. The runner
     /// reports at once what shards want ([`Report::Wanted`]) from then on, and gives them each snapshot.
     pub const fn gate_requests(&mut self) {
-        self.gates_requests = true;
-        self.is_changed = true;
+        self.snapshots.gate_requests();
     }
 
     /// Something is asked for. It ends by an [`Action::Done`], whatever becomes of it.
@@ -191,8 +147,8 @@ impl<O: Clone> Node<O> {
         let id = RequestId(self.requests);
         match request {
             Request::Batch { changes, drain_timeout } => {
-                self.waiting.push_back(Batch { request: id, changes, drain_timeout });
-                if self.task.is_none() {
+                self.batches.waiting.push_back(WaitingBatch { request: id, changes, drain_timeout });
+                if self.batches.current.is_none() {
                     self.start_next(now);
                 }
             }
@@ -226,10 +182,8 @@ impl<O: Clone> Node<O> {
     /// # Errors
     /// [`RequestError::UnknownRequest`] if it has ended, or is being carried out.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestError> {
-        let waiting = self.waiting.iter().position(|batch| batch.request == request);
-        if let Some(at) = waiting {
-            self.waiting.remove(at);
-        } else if let Some(nid) = self.discoveries.remove(&request) {
+        if self.batches.cancel(request) {
+        } else if let Some(nid) = self.discoveries.requests.remove(&request) {
             if let Some(peer) = self.peers.get_mut(&nid) {
                 peer.waiting.retain(|waiting| *waiting != request);
             }
@@ -253,9 +207,7 @@ impl<O: Clone> Node<O> {
             Report::Opened { ni, result } => self.opened(now, ni, result),
             Report::Closed { ni } => self.closed(now, ni),
             Report::Confirmed(confirmation) => {
-                let shard = usize::from(confirmation.shard.0);
-                assert!(shard < self.confirmations.len(), "there is no shard {shard}");
-                self.confirmations[shard] = Some(confirmation);
+                self.snapshots.confirm(confirmation);
                 self.advance(now);
             }
             Report::Answered { ping, bytes } => self.answered(now, ping, bytes),
@@ -273,7 +225,7 @@ impl<O: Clone> Node<O> {
                     // Peers may have given paths up that a link makes good again, whatever they were told
                     // last.
                     if is_up && self.is_discovery_on() {
-                        self.push_due = Some(true);
+                        self.told.push_due = Some(true);
                     }
                 }
             }
@@ -304,12 +256,12 @@ impl<O: Clone> Node<O> {
             }
             Report::Distance { ni, distances } => {
                 // It may wait for others of its batch to be opened.
-                let opened = self.task.as_mut().and_then(|task| task.opened_mut(ni));
+                let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));
                 if let Some(config) = opened.or(self.nis.get_mut(ni))
                     && config.numa_distances != distances
                 {
                     config.numa_distances = distances.to_vec();
-                    self.is_changed = true;
+                    self.snapshots.is_changed = true;
                 }
             }
             Report::Health(note) => self.note_health(now, &note),
@@ -331,7 +283,7 @@ impl<O: Clone> Node<O> {
     /// When [`Node::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let drained = self.task.as_ref().and_then(|task| match task.step {
+        let drained = self.batches.current.as_ref().and_then(|task| match task.step {
             Step::Draining(deadline) => Some(deadline),
             _ => None,
         });
@@ -396,8 +348,7 @@ impl<O: Clone> Node<O> {
     pub fn forget_peers(&mut self) {
         self.peers.clear();
         self.former = FormerNids::default();
-        self.peer_map.set_former(self.former.others());
-        self.is_changed = true;
+        self.snapshots.set_former(self.former.others());
         self.ill.clear();
     }
 
@@ -422,14 +373,14 @@ impl<O: Clone> Node<O> {
     /// The generation of the newest snapshot.
     #[must_use]
     pub const fn generation(&self) -> u64 {
-        self.generation
+        self.snapshots.generation
     }
 
     /// Requests that wait or are under way.
     #[must_use]
     pub fn request_count(&self) -> usize {
         let pings = self.pings.values().filter(|ping| ping.purpose == Purpose::Request).count();
-        self.waiting.len() + pings + self.discoveries.len() + usize::from(self.task.is_some())
+        self.batches.count() + pings + self.discoveries.requests.len()
     }
 
     fn is_local(&self, nid: &Nid) -> bool {
@@ -438,7 +389,7 @@ impl<O: Clone> Node<O> {
 
     /// Begins with the next batch that can be carried out.
     fn start_next(&mut self, now: Instant) {
-        while let Some(Batch { request, changes, drain_timeout }) = self.waiting.pop_front() {
+        while let Some(WaitingBatch { request, changes, drain_timeout }) = self.batches.waiting.pop_front() {
             match self.plan(&changes) {
                 Ok(plan) => return self.begin(now, request, plan, drain_timeout),
                 Err(error) => self.actions.push_back(Action::Done { request, result: Err(error) }),

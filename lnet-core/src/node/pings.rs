@@ -157,7 +157,7 @@ impl<O: Clone> Node<O> {
                 self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
             }
             Answer::Done(Err(error)) => {
-                self.counters.answers_refused += 1;
+                self.discoveries.counters.answers_refused += 1;
                 self.end_ping(now, &ping, Err(error));
             }
         }

@@ -130,7 +130,7 @@ impl<O: Clone> Node<O> {
         }
         config.set_health(health);
         self.look_after(now, nid);
-        self.is_changed = true;
+        self.snapshots.is_changed = true;
         self.tell();
     }
 

@@ -1,51 +1,120 @@
-//! What the shards of a node hear of it by snapshots, and other nodes by its answers to pings and its pushes.
+//! What the shards of a node know by its snapshots, and what they have confirmed.
 //!
-//! Invariants: generations grow; what others hear has a new number whenever it is new.
+//! Invariant: generations grow.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
-use lnet_wire::ping::{self, Features, PingNi};
+use lnet_wire::Nid;
 
+use super::Node;
 use super::error::RequestError;
 use super::peers::Peer;
-use super::{Action, Node};
-use crate::topology::{FailedDiscovery, PRIORITY_NONE, PeerNid, PeerView, Steering, Topology};
+use crate::shard::Confirmation;
+use crate::topology::{FailedDiscovery, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology};
 
 /// The errno of what has none of Linux.
 const EIO: u8 = 5;
+
+/// What shards are told by snapshots, and say of them.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    /// The peers as the shards know them.
+    peers: PeerMap,
+    /// Portals that get no entries now.
+    pub(super) frozen: u64,
+    /// Whether requests to peers that were never discovered wait for that.
+    gates_requests: bool,
+    /// Whether something has changed that shards do not know.
+    pub(super) is_changed: bool,
+    pub(super) generation: u64,
+    /// The newest one, until it is taken.
+    newest: Option<Arc<Topology>>,
+    /// What each shard has said last.
+    confirmations: Box<[Option<Confirmation>]>,
+}
+
+impl Snapshots {
+    pub(super) fn new(shard_count: u8) -> Self {
+        Self {
+            peers: PeerMap::default(),
+            frozen: 0,
+            gates_requests: false,
+            is_changed: false,
+            generation: 0,
+            newest: None,
+            confirmations: (0..shard_count).map(|_| None).collect(),
+        }
+    }
+
+    /// Has requests to peers that were never discovered wait for that.
+    pub(super) const fn gate_requests(&mut self) {
+        (self.gates_requests, self.is_changed) = (true, true);
+    }
+
+    /// Takes note of the NIDs that peers have lost, with the peers that had them.
+    pub(super) fn set_former(&mut self, former: Arc<[(Nid, Nid)]>) {
+        self.peers.set_former(former);
+        self.is_changed = true;
+    }
+
+    /// Takes note of what a shard says of its snapshot.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub(super) fn confirm(&mut self, confirmation: Confirmation) {
+        let shard = usize::from(confirmation.shard.0);
+        assert!(shard < self.confirmations.len(), "there is no shard {shard}");
+        self.confirmations[shard] = Some(confirmation);
+    }
+
+    /// Whether all shards have a snapshot of this generation or a newer one.
+    pub(super) fn all_have(&self, generation: u64) -> bool {
+        self.confirmations.iter().all(|shard| shard.is_some_and(|shard| shard.generation >= generation))
+    }
+
+    /// Whether all shards have it, and have nothing of an NI that goes.
+    pub(super) fn are_quiet(&self, generation: u64) -> bool {
+        self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
+    }
+
+    /// Portals of which a shard says that they are in use, a bit each.
+    pub(super) fn portals_in_use(&self) -> u64 {
+        self.confirmations.iter().flatten().fold(0, |bits, shard| bits | shard.portals_in_use)
+    }
+}
 
 impl<O: Clone> Node<O> {
     /// The newest snapshot, once.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Topology>> {
         let has_news = self.tell_of_peers();
-        if has_news || core::mem::take(&mut self.is_changed) {
+        if has_news || core::mem::take(&mut self.snapshots.is_changed) {
             self.publish();
         }
-        self.snapshot.take()
+        self.snapshots.newest.take()
     }
 
     /// Makes a snapshot of what there is now.
     pub(super) fn publish(&mut self) {
-        self.generation += 1;
+        self.snapshots.generation += 1;
         let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
         let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
             .with_numa_distances(self.nis.numa_distances(&self.settings))
             .with_tunables(self.settings.tunables())
             .with_steering(steering)
-            .with_frozen(self.frozen)
-            .with_peers(self.peer_map.clone())
-            .with_gated_requests(self.gates_requests && self.config.peers_max > 0)
-            .with_generation(self.generation);
-        self.snapshot = Some(Arc::new(topology));
+            .with_frozen(self.snapshots.frozen)
+            .with_peers(self.snapshots.peers.clone())
+            .with_gated_requests(self.snapshots.gates_requests && self.config.peers_max > 0)
+            .with_generation(self.snapshots.generation);
+        self.snapshots.newest = Some(Arc::new(topology));
     }
 
     /// Brings the peers as the shards know them up to date; whether that changed something.
     fn tell_of_peers(&mut self) -> bool {
         let Some((removed, changed)) = self.peers.take_changes() else { return false };
         for nid in &removed {
-            self.peer_map.remove(nid);
+            self.snapshots.peers.remove(nid);
         }
         for primary in &changed {
             self.record_sources(primary);
@@ -53,7 +122,7 @@ impl<O: Clone> Node<O> {
         let peers = changed.iter().filter_map(|primary| self.peers.get(primary));
         for peer in peers.filter(|peer| !peer.is_own()) {
             if let Some(view) = self.view(peer) {
-                self.peer_map.insert(view);
+                self.snapshots.peers.insert(view);
             }
         }
         true
@@ -81,44 +150,5 @@ impl<O: Clone> Node<O> {
             net_priorities,
             ..view
         })
-    }
-
-    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The
-    /// interfaces stand there by net, in the order in which they were made; the sequence number counts what
-    /// is new of them.
-    pub(super) fn tell(&mut self) {
-        let mut told = Vec::new();
-        for net in self.nis.nets() {
-            let stays =
-                self.nis.0.iter().filter(|config| config.spec.nid.net() == net && config.going.is_none());
-            told.extend(stays.map(|config| {
-                let status = if config.is_told_up() { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
-                PingNi { nid: config.spec.nid, status }
-            }));
-        }
-        let mut features = Features::NI_STATUS.with(Features::ROUTING_DISABLED).with(Features::MULTI_RAIL);
-        if self.is_discovery_on() {
-            features = features.with(Features::DISCOVERY);
-        }
-        let are_same = self.sequence != 0 && told == self.told;
-        if are_same && features == self.features {
-            return;
-        }
-        if !are_same {
-            self.sequence = self.sequence.wrapping_add(1).max(1);
-            let nids: Vec<_> = told.iter().map(|ni| ni.nid).collect();
-            self.peers.follow_own(&nids, self.sequence);
-        }
-        // What is new is pushed; that discovery is off now, to all.
-        let ends_discovery =
-            !features.contains(Features::DISCOVERY) && self.features.contains(Features::DISCOVERY);
-        self.push_due = Some(self.push_due.unwrap_or(false) || ends_discovery);
-        (self.told, self.features) = (told, features);
-        let interfaces = self.told.iter().copied();
-        let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
-        let written = ping::write(&mut bytes, features, self.config.pid, self.sequence, interfaces);
-        assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
-        self.published = bytes.into();
-        self.actions.push_back(Action::Publish(Arc::clone(&self.published)));
     }
 }

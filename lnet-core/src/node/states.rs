@@ -153,7 +153,7 @@ impl<O: Clone> Node<O> {
             PeerState::PingSent
         } else if peer.is(peer_state::DISCOVERING) {
             let is_on = self.is_discovery_on();
-            let has_more = peer.needs_ping() || peer.needs_push(self.sequence, is_on);
+            let has_more = peer.needs_ping() || peer.needs_push(self.told.sequence, is_on);
             if has_more { PeerState::Discover } else { PeerState::DataReceived }
         } else if peer.nis.iter().all(PeerNi::has_failed) {
             PeerState::Inactive

@@ -16,7 +16,7 @@
 //! driver closes. A portal is frozen while its policy changes: it gets no entries, and no message waits on
 //! it, until each shard has reported whether it has any.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -56,7 +56,7 @@ pub(super) enum Step {
 
 /// A batch that waits for its turn.
 #[derive(Clone, Debug)]
-pub(super) struct Batch<O> {
+pub(super) struct WaitingBatch<O> {
     pub(super) request: RequestId,
     pub(super) changes: Vec<NodeChange<O>>,
     pub(super) drain_timeout: Duration,
@@ -76,6 +76,31 @@ pub(super) struct Task<O> {
     failure: Option<RequestError>,
 }
 
+/// Batches of changes, which are carried out one after the other.
+#[derive(Debug)]
+pub(super) struct Batches<O> {
+    /// The one that is carried out.
+    pub(super) current: Option<Task<O>>,
+    pub(super) waiting: VecDeque<WaitingBatch<O>>,
+}
+
+impl<O> Batches<O> {
+    pub(super) const fn new() -> Self {
+        Self { current: None, waiting: VecDeque::new() }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len() + usize::from(self.current.is_some())
+    }
+
+    /// Gives up one that waits; whether there is such a one.
+    pub(super) fn cancel(&mut self, request: RequestId) -> bool {
+        let at = self.waiting.iter().position(|batch| batch.request == request);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+}
+
 impl<O> Task<O> {
     /// An interface that was opened, and that shards do not know yet.
     pub(super) fn opened_mut(&mut self, ni: NiId) -> Option<&mut NiConfig<O>> {
@@ -90,18 +115,19 @@ impl<O: Clone> Node<O> {
             self.publish();
         }
         let (opened, deleted) = (Vec::new(), Vec::new());
-        let generation = self.generation;
+        let generation = self.snapshots.generation;
         let step = Step::Asking;
         let failure = None;
-        self.task = Some(Task { request, plan, drain_timeout, step, generation, opened, deleted, failure });
+        self.batches.current =
+            Some(Task { request, plan, drain_timeout, step, generation, opened, deleted, failure });
         self.advance(now);
     }
 
     /// Takes all steps that can be taken.
     pub(super) fn advance(&mut self, now: Instant) {
-        while let Some(task) = self.task.take() {
+        while let Some(task) = self.batches.current.take() {
             let (task, goes_on) = self.step(now, task);
-            self.task = task;
+            self.batches.current = task;
             if !goes_on {
                 return;
             }
@@ -112,13 +138,15 @@ impl<O: Clone> Node<O> {
     fn step(&mut self, now: Instant, mut task: Task<O>) -> (Option<Task<O>>, bool) {
         match &task.step {
             Step::Asking if task.plan.policies.is_empty() => self.drain_or_open(now, &mut task),
-            Step::Asking | Step::Freezing if !self.all_have(task.generation) => return (Some(task), false),
+            Step::Asking | Step::Freezing if !self.snapshots.all_have(task.generation) => {
+                return (Some(task), false);
+            }
             Step::Asking => {
                 if !self.fail_if_in_use(&mut task) {
-                    self.frozen =
+                    self.snapshots.frozen =
                         task.plan.policies.iter().fold(0, |bits, (_, portal, _)| bits | 1 << portal);
                     self.publish();
-                    task.generation = self.generation;
+                    task.generation = self.snapshots.generation;
                     task.step = Step::Freezing;
                 }
             }
@@ -128,13 +156,13 @@ impl<O: Clone> Node<O> {
                 }
             }
             Step::Draining(deadline) => {
-                if now < *deadline && !self.are_quiet(task.generation) {
+                if now < *deadline && !self.snapshots.are_quiet(task.generation) {
                     return (Some(task), false);
                 }
                 self.mark(&mut task, NiStatus::Closed);
                 task.step = Step::Quieting;
             }
-            Step::Quieting if !self.are_quiet(task.generation) => return (Some(task), false),
+            Step::Quieting if !self.snapshots.are_quiet(task.generation) => return (Some(task), false),
             Step::Quieting => {
                 let nis = task.plan.going();
                 let nis: Vec<_> =
@@ -162,13 +190,13 @@ impl<O: Clone> Node<O> {
                 self.reopen_next(&mut task);
             }
             Step::Opening(_) | Step::Reopening(_) => return (Some(task), false),
-            Step::Settling if !self.all_have(task.generation) => return (Some(task), false),
+            Step::Settling if !self.snapshots.all_have(task.generation) => return (Some(task), false),
             Step::Settling => {
                 self.look_after_set(now, &task.plan);
                 let result = task.failure.map_or(Ok(Outcome::Changed), Err);
                 self.actions.push_back(Action::Done { request: task.request, result });
                 self.start_next(now);
-                return (self.task.take(), false);
+                return (self.batches.current.take(), false);
             }
         }
         (Some(task), true)
@@ -176,7 +204,7 @@ impl<O: Clone> Node<O> {
 
     /// Ends a batch that changes the policy of a portal in use; says whether it does.
     fn fail_if_in_use(&mut self, task: &mut Task<O>) -> bool {
-        let in_use = self.confirmations.iter().flatten().fold(0, |bits, shard| bits | shard.portals_in_use);
+        let in_use = self.snapshots.portals_in_use();
         let busy = task.plan.policies.iter().find(|(_, portal, _)| in_use >> portal & 1 != 0);
         let Some(&(index, portal, _)) = busy else { return false };
         task.failure = Some(RequestError::PortalBusy { portal, index });
@@ -201,12 +229,12 @@ impl<O: Clone> Node<O> {
         }
         self.publish();
         self.tell();
-        task.generation = self.generation;
+        task.generation = self.snapshots.generation;
     }
 
     /// A driver has closed an interface.
     pub(super) fn closed(&mut self, now: Instant, ni: NiId) {
-        let left = self.task.as_mut().and_then(|task| match &mut task.step {
+        let left = self.batches.current.as_mut().and_then(|task| match &mut task.step {
             Step::Closing(left) | Step::Undoing(left) => Some(left),
             _ => None,
         });
@@ -218,7 +246,9 @@ impl<O: Clone> Node<O> {
 
     /// A driver has opened an interface, or not.
     pub(super) fn opened(&mut self, now: Instant, ni: NiId, result: Result<(), DriverError>) {
-        let Some(mut task) = self.task.take() else { panic!("{ni:?} is opened, but was not to be") };
+        let Some(mut task) = self.batches.current.take() else {
+            panic!("{ni:?} is opened, but was not to be")
+        };
         match task.step {
             Step::Opening(expected) if expected == ni && !task.plan.reopen.is_empty() => {
                 let (index, _) = task.plan.reopen.remove(0);
@@ -264,7 +294,7 @@ impl<O: Clone> Node<O> {
             }
             _ => panic!("{ni:?} is opened, but was not to be"),
         }
-        self.task = Some(task);
+        self.batches.current = Some(task);
         self.advance(now);
     }
 
@@ -323,10 +353,9 @@ impl<O: Clone> Node<O> {
         }
         let former_nets = self.nis.nets();
         let added: Vec<Nid> = task.opened.iter().map(|config| config.spec.nid).collect();
-        for mut config in task.opened.drain(..) {
-            self.added += 1;
-            config.added = self.added;
-            self.nis.0.push(config);
+        let last = self.nis.0.iter().map(|config| config.added).max().unwrap_or(0);
+        for (config, added) in task.opened.drain(..).zip(last + 1..) {
+            self.nis.0.push(NiConfig { added, ..config });
         }
         for &(_, portal, word) in &task.plan.policies {
             self.policies[portal as usize] = word;
@@ -371,19 +400,11 @@ impl<O: Clone> Node<O> {
     }
 
     fn settle(&mut self, task: &mut Task<O>) {
-        self.frozen = 0;
+        self.snapshots.frozen = 0;
         self.publish();
         self.tell();
-        task.generation = self.generation;
+        task.generation = self.snapshots.generation;
         task.step = Step::Settling;
-    }
-
-    fn all_have(&self, generation: u64) -> bool {
-        self.confirmations.iter().all(|shard| shard.is_some_and(|shard| shard.generation >= generation))
-    }
-
-    fn are_quiet(&self, generation: u64) -> bool {
-        self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
     }
 
     /// The NIDs of the interfaces that come with the batch that is carried out.
@@ -392,13 +413,13 @@ impl<O: Clone> Node<O> {
             let planned = task.plan.add.iter().map(|(_, config)| config.spec.nid);
             planned.chain(task.opened.iter().map(|config| config.spec.nid)).collect::<Vec<_>>()
         };
-        self.task.as_ref().map(coming).unwrap_or_default().into_iter()
+        self.batches.current.as_ref().map(coming).unwrap_or_default().into_iter()
     }
 
     /// The NIDs of the interfaces that come and go with the batch that is carried out.
     #[must_use]
     pub fn changing(&self) -> Vec<Nid> {
-        let Some(task) = &self.task else { return Vec::new() };
+        let Some(task) = &self.batches.current else { return Vec::new() };
         let going = self.nis.0.iter().filter(|config| config.going.is_some());
         let coming = task.plan.add.iter().map(|(_, config)| config.spec.nid);
         let back = task.opened.iter().chain(&task.deleted).chain(going);

@@ -64,7 +64,7 @@ impl<O: Clone> Node<O> {
             Some(self.pinged_self(nid))
         } else if !is_on {
             stored.or(Some(Pinged { nid, primary: nid, is_multi_rail: false, nids: alloc::vec![nid] }))
-        } else if peer.is_some_and(|peer| peer.is_up_to_date(self.sequence, is_on)) {
+        } else if peer.is_some_and(|peer| peer.is_up_to_date(self.told.sequence, is_on)) {
             stored
         } else {
             let nids = stored.as_ref().map_or_else(|| alloc::vec![nid], |stored| stored.nids.clone());
@@ -116,9 +116,9 @@ impl<O: Clone> Node<O> {
 
     /// This node is discovered by one of its NIDs: it is a peer of itself from then on.
     pub(super) fn discover_self(&mut self, nid: Nid) -> Pinged {
-        let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();
+        let nids = self.told.nids();
         if self.is_discovery_on() {
-            self.peers.discover_own(&nids, self.sequence);
+            self.peers.discover_own(&nids, self.told.sequence);
         } else if !nid.is_loopback() {
             self.peers.note_own(&nid);
         }
@@ -127,7 +127,7 @@ impl<O: Clone> Node<O> {
 
     /// What is known of this node itself, by one of its NIDs.
     pub(super) fn pinged_self(&self, nid: Nid) -> Pinged {
-        let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();
+        let nids = self.told.nids();
         let primary = nids.first().copied().unwrap_or(nid);
         Pinged { nid, primary, is_multi_rail: true, nids }
     }
