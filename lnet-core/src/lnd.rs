@@ -253,8 +253,8 @@ pub struct Path {
 /// How long a path that was found silent is avoided, unless it answers before or is found silent again.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// What an LND has learned of a [`Path`]. The LND finds out, for all others: the shard goes by what it was told
-/// last, and tells the node.
+/// What an LND has learned of a [`Path`]. The LND finds out, for all others: the shard goes by what it was
+/// told last, and tells the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathReport {
@@ -328,8 +328,8 @@ pub trait Uplink: PrefetchHints {
         candidates.iter().position(|candidate| candidate != silent)
     }
 
-    /// Another path to the Multi-Rail peer that this one leads to, by an NI of which `has` is true. The LND may
-    /// know nothing of that path: it asks when it knows no path that answers.
+    /// Another path to the Multi-Rail peer that this one leads to, by an NI of which `has` is true. The LND
+    /// may know nothing of that path: it asks when it knows no path that answers.
     fn another_path(&self, _path: &Path, _has: impl Fn(NiId) -> bool) -> Option<Path> {
         None
     }

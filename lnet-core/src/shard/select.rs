@@ -306,8 +306,8 @@ impl Shard {
         best.or_else(|| self.select_other(than, view, |_| true))
     }
 
-    /// Any other path to the same peer, by an NI of which `has` is true, where the best one is the one that is
-    /// out of the question: one that was not silent since it answered last before one that was.
+    /// Any other path to the same peer, by an NI of which `has` is true, where the best one is the one that
+    /// is out of the question: one that was not silent since it answered last before one that was.
     pub(super) fn select_other(
         &self,
         than: &Choice,

@@ -80,8 +80,8 @@ pub(crate) struct SendStream {
 }
 
 impl Failover {
-    /// Until when a stream goes by it, as long as it does. The silent path may have made room for one to another
-    /// peer.
+    /// Until when a stream goes by it, as long as it does. The silent path may have made room for one to
+    /// another peer.
     fn holds_until(self, stream: &SendStream, now: Instant, paths: &Paths) -> Option<Instant> {
         paths.get(self.silent).filter(|path| path.peer == stream.peer)?.silent_until(now)
     }

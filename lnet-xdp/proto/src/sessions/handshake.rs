@@ -59,8 +59,8 @@ impl Sessions {
         }
     }
 
-    /// Asks a peer, or [`NONE`] if none is known, for a session at an address where it has given none or an old
-    /// one; the path to there.
+    /// Asks a peer, or [`NONE`] if none is known, for a session at an address where it has given none or an
+    /// old one; the path to there.
     fn ask_at(&mut self, (ni, nid): Address, peer: u32) -> Option<u32> {
         let Some(path) = self.acquire(ni, &nid) else {
             self.local.starve();
@@ -79,8 +79,8 @@ impl Sessions {
         Some(path)
     }
 
-    /// Asks for a session by another path to the peer that a silent path leads to, as the shard knows it, where
-    /// no path to that peer answers; that other path.
+    /// Asks for a session by another path to the peer that a silent path leads to, as the shard knows it,
+    /// where no path to that peer answers; that other path.
     pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
         let Path { peer, .. } = self.paths[silent];
         if peer != NONE && self.answering_path(peer).is_some() {
@@ -91,8 +91,8 @@ impl Sessions {
     }
 
     /// Asks again at a path where no answer has come in time, if something waits for it: a message, or a peer
-    /// of which `is_in_use` says so. The path by which what waits there may be tried: its own, where others lead to
-    /// the same peer, or another one.
+    /// of which `is_in_use` says so. The path by which what waits there may be tried: its own, where others
+    /// lead to the same peer, or another one.
     pub(crate) fn ask_again(
         &mut self,
         path: u32,

@@ -135,8 +135,8 @@ impl Paths {
         (self.table[slot].silent_until, self.table[slot].is_told_silent) = (Instant(0), false);
     }
 
-    /// A frame has arrived by a path; whether the shard is to be told that it answers again. What arrives while
-    /// it is avoided had left before.
+    /// A frame has arrived by a path; whether the shard is to be told that it answers again. What arrives
+    /// while it is avoided had left before.
     #[inline]
     pub(super) fn answers_again(&mut self, now: Instant, slot: u32) -> bool {
         let path = &mut self.table[slot];
