@@ -65,3 +65,10 @@ pub(super) fn netlink_errno(error: &NetlinkError) -> Errno {
 fn errno(number: i32) -> Errno {
     u8::try_from(number).map_or(Errno::IO, Errno)
 }
+
+/// Runs what may block on another thread.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    lnet_user::blocking::run(work).await.map_err(|error| Refusal::new(Errno::IO, error.to_string()))
+}

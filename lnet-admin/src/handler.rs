@@ -24,10 +24,10 @@ use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
 use super::control::Control;
-use super::error::refusal_of;
+use super::error::{blocking, refusal_of};
 use super::plan::not_configured;
 use super::records::statistics;
-use super::services::{blocking, capture_refusal};
+use super::services::capture_refusal;
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {
@@ -69,9 +69,7 @@ impl Control {
         let reaches_itself = lnds.any(|lnd| lnd.reaches_itself);
         if let Some(address) = nid.ip()
             && !reaches_itself
-            && tokio::task::spawn_blocking(move || is_local(address))
-                .await
-                .is_ok_and(|it| it.unwrap_or(false))
+            && blocking(move || is_local(address)).await.is_ok_and(|it| it.unwrap_or(false))
         {
             message = format!("{message}; {}", SameHost(address));
         }

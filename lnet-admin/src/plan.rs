@@ -16,6 +16,7 @@ use lnet_user::node::{LndDefaults, LndOptions, net_options};
 use lnet_wire::{Global, Net, Nid};
 
 use super::control::Control;
+use super::error::blocking;
 use super::faults::{self, RuleStep};
 use super::interfaces;
 
@@ -166,8 +167,7 @@ impl Control {
         check_lnd(*net, options)?;
         let serving_shards = self.serving_shards(cpts)?;
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
-        let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
-        let location = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
+        let location = blocking(move || interfaces::find(&asked, prefers_ipv6)).await??;
         // 0 takes the interface as it is, whatever the node says of queues.
         let queues = options.get(NiOption::Queues).filter(|queues| *queues > 0);
         let mut options = *options;

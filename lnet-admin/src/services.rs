@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::control::Control;
-use super::error::stopped;
+use super::error::{blocking, stopped};
 use super::loads::{Load, Work};
 
 /// Loads that a node has at once, ended ones included.
@@ -149,11 +149,4 @@ pub(super) fn capture_refusal(error: LnetError) -> Refusal {
 /// A load's own description of itself.
 fn understood<T: DeserializeOwned>(role: LoadRole, value: Value) -> Result<T, Refusal> {
     serde_json::from_value(value).map_err(|error| Refusal::new(Errno::INVAL, format!("load {role}: {error}")))
-}
-
-/// Runs what may block on another thread.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::new(Errno::IO, error.to_string()))
 }

@@ -14,12 +14,14 @@
 //! | [`driver`] | what the runtime knows of an LND besides the contract of the core | `memory`, `capture` |
 //! | [`kind`] | what an LND does for a whole node: plans, opens and closes NIs | `driver`, `netlink`, `uring` |
 //! | [`random`] | numbers that no peer can guess | nothing |
+//! | [`blocking`] | work that may block, on threads of its own | nothing |
 //!
 //! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
 //! node is in `xsk`, `uring` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that
 //! uses them, because a frame is a right to memory that rings take and give back: what keeps that right
 //! single is private to one module.
 
+pub mod blocking;
 pub mod capture;
 pub mod driver;
 pub mod kind;

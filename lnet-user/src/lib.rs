@@ -78,6 +78,7 @@ pub use api::rpc;
 pub use api::{
     Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, QueuedEvent, ShardHandle, Target,
 };
+pub use lnet_io::blocking;
 pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
 #[doc(hidden)]
 pub use lnet_io::locks;

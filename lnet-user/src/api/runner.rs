@@ -12,6 +12,7 @@
 mod follow;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
@@ -28,6 +29,7 @@ use lnet_core::node::{
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_io::blocking;
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::netlink::device_of;
 use lnet_wire::Nid;
@@ -408,7 +410,7 @@ fn seek(core: &Arc<Core>, work: &Work) {
     for (nid, interface, address) in lost {
         let core = Arc::clone(core);
         work.push(Box::pin(async move {
-            let is_there = tokio::task::spawn_blocking(move || is_back(&interface, address)).await;
+            let is_there = blocking::run(move || is_back(&interface, address)).await;
             let mut reopened = None;
             if is_there.unwrap_or(false) {
                 let changes = vec![NodeChange::ReopenNi { nid }];
@@ -493,19 +495,28 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
 }
 
 async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
-    let opened = tokio::task::spawn_blocking(move || core.open_ni(ni, &config)).await;
+    let opened = blocking::run(move || core.open_ni(ni, &config)).await;
     let result = match opened {
         Ok(opened) => opened.map(Box::new).map_err(|error| driver_error(&error)),
-        Err(panic) => Err(DriverError { errno: 5, message: panic.to_string() }),
+        Err(error) => {
+            Err(DriverError { errno: error.raw_os_error().unwrap_or(5), message: error.to_string() })
+        }
     };
     Done::Opened { ni, result }
 }
 
 async fn close(core: Arc<Core>, ni: NiId) -> Done {
-    match tokio::task::spawn_blocking(move || core.close_ni(ni)).await {
+    let closed = loop {
+        let core = Arc::clone(&core);
+        match blocking::run(move || core.close_ni(ni)).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(LOOK_INTERVAL).await,
+            closed => break closed,
+        }
+    };
+    match closed {
         Ok(Ok(())) => {}
         Ok(Err(error)) => error!(ni = ni.0, %error, "an interface is not closed"),
-        Err(panic) => error!(ni = ni.0, %panic, "an interface is not closed"),
+        Err(error) => error!(ni = ni.0, %error, "an interface is not closed"),
     }
     Done::Closed { ni }
 }

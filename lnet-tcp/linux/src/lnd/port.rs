@@ -1,11 +1,12 @@
 //! One shard's part of an NI of the tcp LND.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
+use lnet_io::blocking;
 use lnet_io::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
 use lnet_io::uring::tcp::{ListenerId, TcpError};
 use lnet_tcp_proto::SockTunables;
@@ -62,16 +63,16 @@ impl TcpPort {
         match make() {
             // A thread of the application may drive the shard, and be in another namespace.
             Err(TcpError::Socket { source: Errno::ADDRNOTAVAIL | Errno::NODEV, .. }) => {
-                std::thread::scope(|scope| {
-                    let inside = scope.spawn(|| {
-                        // Without the right to enter it, the address is as unknown as before.
-                        let _ = move_into_link_name_space(
-                            self.namespace.as_fd(),
-                            Some(LinkNameSpaceType::Network),
-                        );
-                        make()
-                    });
-                    inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                let namespace = self.namespace.as_fd();
+                let made = blocking::wait(|| {
+                    // Without the right to enter it, the address is as unknown as before.
+                    let _ = move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network));
+                    make()
+                });
+                made.unwrap_or_else(|error| {
+                    let source = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+                    let address = SocketAddr::new(self.address, 0);
+                    Err(TcpError::Socket { operation: "a thread for the dial", address, source })
                 })
             }
             made => made,

@@ -175,6 +175,7 @@ const CRATES: &[Crate] = &[
             ("driver", &["memory", "capture"]),
             ("kind", &["driver", "netlink", "uring"]),
             ("random", &[]),
+            ("blocking", &[]),
         ]),
     },
     Crate {
@@ -257,7 +258,7 @@ const CRATES: &[Crate] = &[
             ("records", &["control", "error", "udsp"]),
             ("choice", &["control", "error", "udsp"]),
             ("services", &["control", "error", "loads"]),
-            ("plan", &["control", "faults", "interfaces", "udsp"]),
+            ("plan", &["control", "error", "faults", "interfaces", "udsp"]),
             ("apply", &["control", "error", "faults", "plan"]),
             ("handler", &["control", "error", "faults", "plan", "records", "services"]),
             ("serve", &["control", "error"]),
