@@ -1,6 +1,6 @@
 //! Counters of a shard. They run freely until all are reset.
 
-mod interface;
+mod ni;
 mod summary;
 
 use core::ops::AddAssign;
@@ -9,7 +9,7 @@ use lnet_wire::named;
 
 use crate::lnd::Status;
 
-pub use interface::{HealthCounts, Latency, NiCounters, TypeCounts};
+pub use ni::{HealthCounts, Latency, NiCounters, TypeCounts};
 pub use summary::{Statistics, Usage};
 
 /// Messages and their payload.

@@ -5,7 +5,7 @@
 //! Forgetting a peer loses nothing here.
 
 mod handshake;
-mod interfaces;
+mod nis;
 mod paths;
 mod peers;
 mod quality;
@@ -23,7 +23,7 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
-pub(super) use self::interfaces::NOWHERE;
+pub(super) use self::nis::NOWHERE;
 pub(super) use self::paths::{OfPeer, Path, Paths};
 pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
@@ -62,7 +62,7 @@ pub(super) struct Sessions {
     /// How often a session was asked for.
     questions: u64,
     /// By number; those that are gone leave holes.
-    interfaces: Vec<Option<interfaces::XferNi>>,
+    interfaces: Vec<Option<nis::XferNi>>,
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
@@ -76,7 +76,7 @@ impl Sessions {
         let seed = Seed::new(config.seed);
         let local = Local::new(&config);
         let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
-        let interface = |(nid, bytes)| Some(interfaces::XferNi::new(nid, bytes, &config.identity));
+        let interface = |(nid, bytes)| Some(nis::XferNi::new(nid, bytes, &config.identity));
         Self {
             local,
             paths: Paths::new(peers, peers, seed),

@@ -3,7 +3,7 @@
 mod deferred;
 mod hostile;
 mod impostors;
-mod interfaces;
+mod nis;
 mod lossy;
 mod policies;
 mod preview;
