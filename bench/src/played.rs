@@ -23,7 +23,9 @@ use lnet_wire::frame::{
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{PORTALS, PolicyWord, initiator_hash};
 use lnet_wire::{Body, FrameHeader, Header, Net, Nid, ProcessId, WireHandle};
-use lnet_xdp_proto::{Action, Arrived, Content, Identity, Outgoing, Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_xdp_proto::{
+    Arrived, Content, Disposition, Identity, OutgoingFrame, Xfer, XferConfig, XferLimits, XferTimes,
+};
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
@@ -161,7 +163,7 @@ impl Peer {
         let (lnet, handshake) = (lnet.as_ref(), handshake.as_ref());
         let arrived = Arrived { ni: NI, from, header, transfer, lnet, payload_bytes, handshake };
         let Self { xfer, taken, .. } = self;
-        if xfer.receive(now, &arrived, taken) == Action::Write {
+        if xfer.receive(now, &arrived, taken) == Disposition::Write {
             xfer.written(now, taken);
         }
         if header.bundled {
@@ -169,7 +171,7 @@ impl Peer {
             while at < datagram.len() {
                 let Record { id_delta, length, .. } = Record::decode(datagram[at..].first_chunk()?)?;
                 let (lnet, _) = Header::split_large(&datagram[at + RECORD_BYTES..]).ok()?;
-                if xfer.receive_record(now, &arrived, id_delta, &lnet, taken) == Action::Write {
+                if xfer.receive_record(now, &arrived, id_delta, &lnet, taken) == Disposition::Write {
                     xfer.written(now, taken);
                 }
                 at += RECORD_BYTES + LARGE_HEADER_BYTES + length as usize;
@@ -202,7 +204,7 @@ impl Peer {
 }
 
 /// Writes a frame, which has no payload.
-fn write(outgoing: &Outgoing, xfer: &Xfer, bytes: &mut Vec<u8>) {
+fn write(outgoing: &OutgoingFrame, xfer: &Xfer, bytes: &mut Vec<u8>) {
     let mut head = [0; FRAME_HEADER_BYTES];
     outgoing.header.encode(&mut head);
     outgoing.transfer.encode(&mut head);

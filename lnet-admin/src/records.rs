@@ -30,7 +30,7 @@ impl Control {
         let slots = self.lnet.topology().interfaces().len() as u16;
         let mut sums = HashMap::<u16, NiCounters>::new();
         let told = self.on_shards(move |worker| {
-            let record = |ni| Some((ni, worker.shard().interface_record(NiId(ni))?.counters));
+            let record = |ni| Some((ni, worker.shard().ni_usage(NiId(ni))?.counters));
             (0..slots).filter_map(record).collect::<Vec<_>>()
         });
         for (ni, counters) in told.await?.iter().flatten() {
@@ -291,7 +291,7 @@ fn traffic(counters: &NiCounters) -> Traffic {
     }
 }
 
-fn latency(latency: &stats::Latency) -> Latency {
+fn latency(latency: &stats::Durations) -> Latency {
     Latency {
         samples: latency.samples,
         min_ns: latency.min_ns,

@@ -10,7 +10,7 @@
 use alloc::boxed::Box;
 
 use crate::collections::{List, NONE, Slab};
-use crate::entry::{MatchEntry, Request, Stamps, takes};
+use crate::entry::{MatchEntry, MatchQuery, Stamps, takes};
 use crate::handle::SLOT_BITS;
 use crate::lnd::Prefetch;
 use crate::md::MemoryDesc;
@@ -153,7 +153,7 @@ impl Buckets {
         entries: &Slab<MatchEntry>,
         mds: &Slab<MemoryDesc>,
         bucket: u32,
-        message: &Request,
+        message: &MatchQuery,
     ) -> Option<(u32, u32)> {
         let found = &self.buckets[bucket as usize];
         for cell in &found.cells {

@@ -1,10 +1,10 @@
-//! Credits: how many messages an interface, or a peer behind it, may have in flight.
+//! Credits: how many messages an NI, or a peer behind it, may have in flight.
 //!
 //! Invariants: `free` + credits held by messages = `total`; while a message waits, `free` is 0; waiters are
 //! served in the order they came, and a credit that returns goes to the first of them directly, so no
 //! newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
 
-use crate::message::{Expired, Message, Messages, Queue, State};
+use crate::message::{Expired, Message, MessageQueue, Messages, Staged};
 
 /// A shard's share of credits that are configured for the whole node: rounded up, and at least 1.
 ///
@@ -23,12 +23,19 @@ pub(crate) struct Credits<S> {
     waiting_count: u32,
     /// The least that was [available](Self::available) so far.
     lowest: i64,
-    waiters: Queue<S>,
+    waiters: MessageQueue<S>,
 }
 
-impl<S: State> Credits<S> {
+impl<S: Staged> Credits<S> {
     pub(crate) const fn new(total: u32) -> Self {
-        Self { total, free: total, excess: 0, waiting_count: 0, lowest: total as i64, waiters: Queue::new() }
+        Self {
+            total,
+            free: total,
+            excess: 0,
+            waiting_count: 0,
+            lowest: total as i64,
+            waiters: MessageQueue::new(),
+        }
     }
 
     /// Takes a credit if one is free.
@@ -89,7 +96,7 @@ impl<S: State> Credits<S> {
     }
 
     /// All messages that wait; the caller has each of them [wait](Self::wait) again or do something else.
-    pub(crate) const fn take_waiters(&mut self) -> Queue<S> {
+    pub(crate) const fn take_waiters(&mut self) -> MessageQueue<S> {
         self.waiting_count = 0;
         self.waiters.take()
     }

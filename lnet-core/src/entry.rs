@@ -26,7 +26,7 @@ linked!(MatchEntry, Stamps, link);
 
 /// A PUT or GET that looks for an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct MatchQuery {
     pub(crate) portal: u32,
     pub(crate) source: ProcessId,
     pub(crate) match_bits: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Request {
 
 /// Whether a descriptor, if it is one, takes such an operation now.
 #[inline]
-pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &Request) -> bool {
+pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &MatchQuery) -> bool {
     md != NONE && {
         let md = &mds[md];
         !md.is_exhausted() && md.options.contains(message.operation)
@@ -57,7 +57,7 @@ impl MatchEntry {
 
     /// Whether it takes a message, its descriptor aside.
     #[inline]
-    pub(crate) fn accepts(&self, message: &Request) -> bool {
+    pub(crate) fn accepts(&self, message: &MatchQuery) -> bool {
         #[cfg(test)]
         looks::COUNT.set(looks::COUNT.get() + 1);
         (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0

@@ -320,9 +320,9 @@ struct EventQueue {
 }
 
 /// Marks the order in which queues came to have events.
-struct Ready;
+struct ReadyQueues;
 
-linked!(EventQueue, Ready, ready);
+linked!(EventQueue, ReadyQueues, ready);
 
 /// The event queues of a shard.
 pub(crate) struct EventQueues {
@@ -330,7 +330,7 @@ pub(crate) struct EventQueues {
     pending: Slab<Pending>,
     /// Queues to which an event came when they had none. Those that were emptied since stay until they are
     /// found here.
-    ready: List<Ready>,
+    ready: List<ReadyQueues>,
     /// Slots that no queue has.
     free: u32,
 }
@@ -502,7 +502,7 @@ mod tests {
                         queues.push(queue, event(number), false);
                         events.push_back(number);
                     }
-                    // One who knows the queue takes from it, told or not.
+                    // A reader that knows the queue takes from it, told or not.
                     (5, Some(events)) => if take(&mut queues, queue, count, events) {
                         known.remove(&queue);
                     },

@@ -6,7 +6,7 @@ use lnet_wire::steer::{COOKIE_SHARD_BITS, COOKIE_SHARD_SHIFT, SHARDS_MAX};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId(pub u8);
 
-/// Some of a node's shards, at least one: those that serve an interface.
+/// Some of a node's shards, at least one: those that serve an NI.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ShardSet(u64);
 
@@ -84,7 +84,7 @@ const SLOT_SHIFT: u32 = COOKIE_SHARD_SHIFT + COOKIE_SHARD_BITS;
 /// What a cookie names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CookieKind {
     /// A buffer of the node itself.
     Buffer = 0,
     /// A memory descriptor.
@@ -101,7 +101,7 @@ impl Cookie {
     /// # Panics
     /// If it is not.
     #[must_use]
-    pub const fn new(kind: Kind, shard: ShardId, slot: u32, generation: u32) -> Self {
+    pub const fn new(kind: CookieKind, shard: ShardId, slot: u32, generation: u32) -> Self {
         assert!(slot < 1 << SLOT_BITS);
         Self(
             kind as u64
@@ -131,7 +131,7 @@ impl Cookie {
 
     /// Whether the cookie names an object of this kind.
     #[must_use]
-    pub const fn is(self, kind: Kind) -> bool {
+    pub const fn is(self, kind: CookieKind) -> bool {
         self.0 & 3 == kind as u64
     }
 }
@@ -153,7 +153,7 @@ impl BufferRef {
     /// The descriptor, if it is one's.
     #[must_use]
     pub fn md(self) -> Option<MdHandle> {
-        self.0.is(Kind::MemoryDesc).then_some(MdHandle(self.0))
+        self.0.is(CookieKind::MemoryDesc).then_some(MdHandle(self.0))
     }
 
     /// The slot of the descriptor or buffer.

@@ -16,7 +16,7 @@ named! {
         LocalNoRoute = 4 => "local_no_route",
         /// The local NI failed.
         LocalError = 5 => "local_error",
-        /// It timed out before it left.
+        /// The message timed out before it left.
         LocalTimeout = 6 => "local_timeout",
         /// The peer NI failed.
         RemoteError = 7 => "remote_error",
@@ -24,7 +24,7 @@ named! {
         RemoteDropped = 8 => "remote_dropped",
         /// The peer NI did not answer in time.
         RemoteTimeout = 9 => "remote_timeout",
-        /// It timed out, at an unknown point.
+        /// The message timed out, at an unknown point.
         NetworkTimeout = 10 => "network_timeout",
     }
 }

@@ -38,11 +38,11 @@ pub struct Limits {
     /// of a node, since from it follows how many a shard holds for its siblings: about as many again, over
     /// all of them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,
-    /// Peers that are remembered: their interfaces, incarnations, shards and paths, of each so many. Those
+    /// Peers that are remembered: their NIs, incarnations, shards and paths, of each so many. Those
     /// stay that a message is for, or has come from and waits, or that something has come from of late.
     /// Memory is touched as they come: [`Limits::peers_in`] says how many a number of bytes holds.
     pub peers: u32,
-    /// Local interfaces.
+    /// Local NIs.
     pub interfaces: u16,
 }
 

@@ -118,9 +118,9 @@ pub struct Lent<'a> {
 /// How a message ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// As asked for.
+    /// The message went as it was asked for.
     Ok,
-    /// It never left this node: it may be sent again by another path.
+    /// The message never left this node: it may be sent again by another path.
     NeverSent(Cause),
     /// Whether the peer has it is unknown.
     Unknown(Cause),
@@ -172,7 +172,7 @@ pub enum Cause {
     Refused,
     /// A fault rule failed it, with this health status (`-EINVAL`).
     Simulated(HealthStatus),
-    /// It waited for its peer to be discovered, and that failed with this errno, positive.
+    /// The message waited for its peer to be discovered, and that failed with this errno, positive.
     Undiscovered(u8),
 }
 

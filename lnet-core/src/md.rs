@@ -36,7 +36,7 @@ impl MdOptions {
     ///
     /// [`ResponseTracking`]: crate::tunables::ResponseTracking
     pub const TRACK_RESPONSE: Self = Self(0x0400);
-    /// They are not watched for, whatever else is said.
+    /// Responses are not watched for, whatever else is said.
     pub const NO_TRACK_RESPONSE: Self = Self(0x0800);
     /// The bytes that come in may be skipped; lengths are told as if they were there. What is found in the
     /// buffer is as before, or what came in.
@@ -84,7 +84,7 @@ impl BitOr for MdOptions {
 /// each PUT and GET received, counted when it starts. So a PUT with ACK takes two, and a GET as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threshold {
-    /// So many.
+    /// A number of operations.
     Count(u32),
     /// No end.
     Infinite,
@@ -193,10 +193,10 @@ const INFINITE: u32 = u32::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     No,
-    /// It does.
+    /// The descriptor goes then.
     Unlinking,
-    /// It does: it was unlinked, by its owner or for want of a response, with operations under way. Nothing
-    /// finds it any more.
+    /// The descriptor was unlinked, by its owner or for want of a response, with operations under way.
+    /// Nothing finds it any more.
     Aborted,
 }
 

@@ -8,9 +8,9 @@
 //!   --poll_transmit--> Message<Submitted> --sent--> Message<Done>
 //! ```
 //!
-//! A request whose peer is to be discovered first waits as `Message<Gated>`, before it is `Queued` again.
-//! Any of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A
-//! token that waits somewhere is inside a [`Queue`] of its type, one that is with an LND is claimed by its
+//! A request whose peer is to be discovered first waits as `Message<Gated>`, before it is `Queued` again. Any
+//! of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A token
+//! that waits somewhere is inside a [`MessageQueue`] of its type, one that is with an LND is claimed by its
 //!
 //! A message names its next hop apart from its header's destination, and its payload is a span of a
 //! descriptor or of a buffer of the node: a router needs both.
@@ -26,8 +26,8 @@ use crate::limits::Limits;
 use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
 
-/// A state of a message.
-pub(crate) trait State {
+/// A state of a message, with what it holds then.
+pub(crate) trait Staged {
     const STAGE: Stage;
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Stage {
 pub(crate) struct Gated;
 /// Built; waits for a credit of its peer.
 pub(crate) struct Queued;
-/// Holds a credit of its peer; waits for one of its interface.
+/// Holds a credit of its peer; waits for one of its NI.
 pub(crate) struct PeerCredited;
 /// Holds both credits; waits to be polled.
 pub(crate) struct Credited;
@@ -54,19 +54,19 @@ pub(crate) struct Submitted;
 /// Ended, well or not.
 pub(crate) struct Done;
 
-impl State for Gated {
+impl Staged for Gated {
     const STAGE: Stage = Stage::Gated;
 }
-impl State for Queued {
+impl Staged for Queued {
     const STAGE: Stage = Stage::Queued;
 }
-impl State for PeerCredited {
+impl Staged for PeerCredited {
     const STAGE: Stage = Stage::PeerCredited;
 }
-impl State for Credited {
+impl Staged for Credited {
     const STAGE: Stage = Stage::Credited;
 }
-impl State for Submitted {
+impl Staged for Submitted {
     const STAGE: Stage = Stage::Submitted;
 }
 
@@ -128,11 +128,11 @@ pub(crate) struct MessageState {
     pub(crate) release: Release,
     /// How it ended.
     pub(crate) status: Status,
-    /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
+    /// Whether it is to leave by its NI and no other: it names it, or what it answers came by it.
     pub(crate) is_bound: bool,
     pub(crate) stage: Stage,
     waiting: Link,
-    /// In its interface's list of deadlines.
+    /// In its NI's list of deadlines.
     timer: Link,
 }
 
@@ -164,7 +164,7 @@ impl MessageState {
         matches!(self.purpose.budget(), Budget::Response)
     }
 
-    /// What it held when it ended: a credit of its peer, and one of its interface.
+    /// What it held when it ended: a credit of its peer, and one of its NI.
     pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
             Stage::Gated | Stage::Queued => (false, false),
@@ -176,20 +176,20 @@ impl MessageState {
 
 /// Marks the queue that a message waits in.
 pub(crate) struct Waiting;
-/// Marks the deadlines of an interface.
-struct Deadlines;
+/// Marks the deadlines of an NI.
+struct NiDeadlines;
 
 linked!(MessageState, Waiting, waiting);
 
-linked!(MessageState, Deadlines, timer);
+linked!(MessageState, NiDeadlines, timer);
 
 /// Messages of one type that wait for the same thing, first come first served.
-pub(crate) struct Queue<S> {
+pub(crate) struct MessageQueue<S> {
     list: List<Waiting>,
     state: PhantomData<S>,
 }
 
-impl<S> Queue<S> {
+impl<S> MessageQueue<S> {
     pub(crate) const fn new() -> Self {
         Self { list: List::new(), state: PhantomData }
     }
@@ -221,7 +221,7 @@ type Records = Slab<MessageState>;
 /// Until when a message waits that a delay rule holds up, and for which rule; or that waits for its peer.
 pub(crate) type Release = (Instant, u64);
 
-impl<S> Queue<S> {
+impl<S> MessageQueue<S> {
     /// Puts a message in the order of release.
     fn hold(&mut self, records: &mut Records, message: Message<S>, release: Release) {
         records[message.slot].release = release;
@@ -241,7 +241,7 @@ impl<S> Queue<S> {
     }
 }
 
-impl<S: State> Queue<S> {
+impl<S: Staged> MessageQueue<S> {
     /// Takes out a message whose deadline has passed and that waits here.
     pub(crate) fn take_expired(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
         assert_eq!(messages.records[expired.slot].stage, S::STAGE, "a message waits in the wrong queue");
@@ -250,12 +250,12 @@ impl<S: State> Queue<S> {
     }
 }
 
-/// Deadlines of the messages that wait for a credit of one interface, or of a peer behind it, in order.
+/// NiDeadlines of the messages that wait for a credit of one NI, or of a peer behind it, in order.
 pub(crate) struct Timers {
-    list: List<Deadlines>,
+    list: List<NiDeadlines>,
 }
 
-/// Waits for a credit, of its peer or its interface as its stage says, and is in no list of deadlines any
+/// Waits for a credit, of its peer or its NI as its stage says, and is in no list of deadlines any
 /// more, mostly because its own has passed.
 pub(crate) struct Expired;
 
@@ -269,7 +269,7 @@ impl Timers {
         core::mem::replace(self, Self::new())
     }
 
-    /// Watches the deadline of a message that has to wait. Deadlines stay in order: one before that of the
+    /// Watches the deadline of a message that has to wait. NiDeadlines stay in order: one before that of the
     /// last message (the timeout was lowered meanwhile) is put off until then.
     pub(crate) fn watch<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
         let records = &mut messages.records;
@@ -313,13 +313,13 @@ pub(crate) struct Messages {
     /// Room that is neither promised nor in use, by budget.
     free: [u32; 3],
     /// Messages that have ended and whose end has not been dealt with; none between calls of the shard.
-    ended: Queue<Done>,
+    ended: MessageQueue<Done>,
     /// Messages of other nodes that have ended, to be told.
-    forwarded: Queue<Done>,
+    forwarded: MessageQueue<Done>,
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
-    delayed: Queue<Credited>,
+    delayed: MessageQueue<Credited>,
     /// Requests that wait until their peers are discovered, in the order of their time.
-    gated: Queue<Gated>,
+    gated: MessageQueue<Gated>,
 }
 
 impl Messages {
@@ -328,10 +328,10 @@ impl Messages {
         Self {
             records: Slab::new(limits.transmits()),
             free,
-            ended: Queue::new(),
-            forwarded: Queue::new(),
-            delayed: Queue::new(),
-            gated: Queue::new(),
+            ended: MessageQueue::new(),
+            forwarded: MessageQueue::new(),
+            delayed: MessageQueue::new(),
+            gated: MessageQueue::new(),
         }
     }
 
@@ -373,7 +373,7 @@ impl Messages {
         &mut self.records[message.slot]
     }
 
-    fn step<S, T: State>(&mut self, message: Message<S>) -> Message<T> {
+    fn step<S, T: Staged>(&mut self, message: Message<S>) -> Message<T> {
         self.records[message.slot].stage = T::STAGE;
         Message::at(message.slot)
     }
@@ -390,7 +390,7 @@ impl Messages {
     }
 
     /// All messages that wait for their peers; the caller has each of them wait again or go on.
-    pub(crate) const fn take_gated(&mut self) -> Queue<Gated> {
+    pub(crate) const fn take_gated(&mut self) -> MessageQueue<Gated> {
         self.gated.take()
     }
 
@@ -405,7 +405,7 @@ impl Messages {
     }
 
     /// All messages that delay rules hold up; the caller has each of them wait again or go on.
-    pub(crate) const fn take_delayed(&mut self) -> Queue<Credited> {
+    pub(crate) const fn take_delayed(&mut self) -> MessageQueue<Credited> {
         self.delayed.take()
     }
 
@@ -424,12 +424,12 @@ impl Messages {
         self.step(message)
     }
 
-    /// A message got its interface's credit.
+    /// A message got its NI's credit.
     pub(crate) fn credited(&mut self, message: Message<PeerCredited>) -> Message<Credited> {
         self.step(message)
     }
 
-    /// A message gave its interface's credit back before it was sent.
+    /// A message gave its NI's credit back before it was sent.
     pub(crate) fn uncredited(&mut self, message: Message<Credited>) -> Message<PeerCredited> {
         self.step(message)
     }

@@ -1,7 +1,7 @@
-//! Peer interfaces, found by traffic, their credits and their counters.
+//! Peer NIs, found by traffic, their credits and their counters.
 //!
 //! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own
-//! interfaces find room besides, and stay; one that is referred to by a message stays; of the others the one
+//! NIs find room besides, and stay; one that is referred to by a message stays; of the others the one
 //! that has been idle longest makes room for a newcomer. A peer without references has all its credits at
 //! home and no message waiting, so forgetting it loses nothing.
 
@@ -39,11 +39,11 @@ pub(crate) struct PeerNi {
 }
 
 /// Marks peers without references, the one that has been so for longest first.
-struct Idle;
+struct IdlePeers;
 
 linked!(PeerNi, Chain, chain);
 
-linked!(PeerNi, Idle, idle);
+linked!(PeerNi, IdlePeers, idle);
 
 impl Keyed for PeerNi {
     fn hash(&self, seed: Seed) -> u64 {
@@ -51,13 +51,13 @@ impl Keyed for PeerNi {
     }
 }
 
-/// Bytes that a peer interface takes in the table.
+/// Bytes that a peer NI takes in the table.
 pub const PEER_BYTES: usize = slot_bytes::<PeerNi>();
 
 /// Peers that are found again without hashing.
 const RECENT: usize = 64;
 
-/// What a shard knows of a peer's interface.
+/// What a shard knows of a peer's NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerRecord {
     /// Its NID.
@@ -68,7 +68,7 @@ pub struct PeerRecord {
     pub first_ni: Option<NiId>,
     /// Messages to it that this shard may have in flight.
     pub credits_max: u32,
-    /// Those of them that are free, less the messages that wait for one.
+    /// Free credits, less the messages that wait for one.
     pub credits: i64,
     /// The least that `credits` was.
     pub credits_min: i64,
@@ -82,15 +82,15 @@ pub struct PeerRecord {
 
 pub(crate) struct Peers {
     peers: Table<PeerNi>,
-    idle: List<Idle>,
-    /// Those that messages came from, by a few bits of their NIDs.
+    idle: List<IdlePeers>,
+    /// Peer NIs that messages came from, by a few bits of their NIDs.
     recent: [u32; RECENT],
     /// How many traffic makes at most.
     limit: u32,
 }
 
 impl Peers {
-    /// Room for `limit`, and for as many of this node's own interfaces.
+    /// Room for `limit`, and for as many of this node's own NIs.
     pub(crate) fn new(limit: u32, own_max: u16, seed: Seed) -> Self {
         let peers = Table::new(limit + u32::from(own_max), seed);
         Self { peers, idle: List::new(), recent: [NONE; RECENT], limit }
@@ -153,7 +153,7 @@ impl Peers {
                 self.refer(slot);
                 Some(slot)
             }
-            // One that was own and is busy still may have its room: this one is an ordinary peer then.
+            // An NI that was own and is busy still may have its room: this one is an ordinary peer then.
             None if self.peers.is_full() && !self.forget_oldest() => None,
             None => self.make(nid, credits),
         };
@@ -206,7 +206,7 @@ impl Peers {
         }
     }
 
-    /// Those that are known, in no order that means anything.
+    /// The peer NIs that are known, in no order that means anything.
     pub(crate) fn records(&self) -> impl Iterator<Item = PeerRecord> {
         self.peers.used().map(|(_, peer)| {
             let (credits_max, credits_min) = peer.credits.bounds();

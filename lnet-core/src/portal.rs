@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::bucket::Buckets;
 use crate::collections::{Link, List, NONE, Seed, Slab, nid_words};
-use crate::entry::{MatchEntry, Request, Stamps, takes};
+use crate::entry::{MatchEntry, MatchQuery, Stamps, takes};
 use crate::md::{MdOptions, MemoryDesc};
 use crate::stats::DropReason;
 
@@ -95,13 +95,13 @@ pub enum EntryError {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     Unique,
     Wildcard,
 }
 
 struct Portal {
-    kind: Option<Kind>,
+    kind: Option<EntryKind>,
     entry_count: u32,
     /// The lowest stamp given out, and the next one above all.
     lowest: i64,
@@ -156,11 +156,11 @@ impl MatchTables {
         };
         let exact = spec.ignore_bits == 0;
         let named = !spec.source.nid.is_any() && spec.source.pid != ProcessId::ANY_PID;
-        let kind = if exact && named { Kind::Unique } else { Kind::Wildcard };
+        let kind = if exact && named { EntryKind::Unique } else { EntryKind::Wildcard };
         if portal.kind.is_some_and(|fixed| fixed != kind) {
             return Err(EntryError::Kind { portal: portal_index });
         }
-        if kind == Kind::Unique && spec.position == Position::Before {
+        if kind == EntryKind::Unique && spec.position == Position::Before {
             return Err(EntryError::Position { portal: portal_index });
         }
         let bucket =
@@ -239,7 +239,7 @@ impl MatchTables {
     /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
     /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
     #[inline(always)]
-    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Result<Room, DropReason> {
+    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &MatchQuery) -> Result<Room, DropReason> {
         let portal = self.portals.get(message.portal as usize).ok_or(DropReason::Portal)?;
         let kind = portal.kind.ok_or(DropReason::NoMatch)?;
         let bucket = self.bucket(kind, message.portal, message.match_bits, &message.source);
@@ -265,7 +265,7 @@ impl MatchTables {
     fn first_range(
         &self,
         mds: &Slab<MemoryDesc>,
-        message: &Request,
+        message: &MatchQuery,
         ranges: &List<Stamps>,
         bound: i64,
     ) -> Option<(u32, u32)> {
@@ -275,7 +275,7 @@ impl MatchTables {
     }
 
     /// The last test, whose failure ends the search: whether there is room.
-    fn room(slot: u32, md: &MemoryDesc, message: &Request) -> Result<Room, DropReason> {
+    fn room(slot: u32, md: &MemoryDesc, message: &MatchQuery) -> Result<Room, DropReason> {
         let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
             // Beyond the end nothing is allowed, as at the end; a span stays inside its buffer.
             u64::from(message.remote_offset_bytes).min(md.length_bytes)
@@ -303,11 +303,11 @@ impl MatchTables {
 
     /// The hash bucket of exact entries that such a message looks through.
     #[inline]
-    fn bucket(&self, kind: Kind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
+    fn bucket(&self, kind: EntryKind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
         let portal = u64::from(portal);
         self.buckets.of(match kind {
-            Kind::Wildcard => self.seed.hash([match_bits, portal]),
-            Kind::Unique => {
+            EntryKind::Wildcard => self.seed.hash([match_bits, portal]),
+            EntryKind::Unique => {
                 let [a, b, c] = nid_words(&source.nid);
                 self.seed.hash([match_bits, portal | u64::from(source.pid) << 32, a, b, c])
             }
@@ -321,7 +321,7 @@ mod steps {
 
     use super::{EntrySpec, MatchTables};
     use crate::collections::{Seed, Slab};
-    use crate::entry::Request;
+    use crate::entry::MatchQuery;
     use crate::entry::looks::COUNT;
     use crate::md::{MdOptions, MdSpec, MemoryDesc, Threshold};
 
@@ -348,7 +348,7 @@ mod steps {
             let source = ProcessId { nid: Nid::LO, pid: 12345 };
             let (operation, requested_bytes, remote_offset_bytes) = (MdOptions::PUT, 1, 0);
             let message =
-                Request { portal: 4, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+                MatchQuery { portal: 4, source, match_bits, operation, requested_bytes, remote_offset_bytes };
             assert!(tables.find(&mds, &message).is_ok(), "{match_bits} of {count}");
             COUNT.get()
         });

@@ -9,7 +9,7 @@ use lnet_wire::named;
 
 use crate::lnd::Status;
 
-pub use ni::{HealthCounts, Latency, NiCounters, TypeCounts};
+pub use ni::{Durations, HealthCounts, NiCounters, TypeCounts};
 pub use summary::{Statistics, Usage};
 
 /// Messages and their payload.
@@ -42,11 +42,11 @@ named! {
         /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than
         /// that.
         Malformed => "malformed header",
-        /// The header's destination is not the NID of the interface it arrived by.
+        /// The header's destination is not the NID of the NI it arrived by.
         NotLocal => "destination is not the receiving interface",
         /// The header's source NID is a wildcard.
         NoSource => "source nid is a wildcard",
-        /// It wants a response, and its source is not on the net of the interface it arrived by.
+        /// The message wants a response, and its source is not on the net of the NI it arrived by.
         NoRoute => "no way back to the source",
         /// A portal index of 64 or more.
         Portal => "portal index out of range",
@@ -65,24 +65,24 @@ named! {
         /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of
         /// its peer are delayed as may be.
         EventQueueFull => "event slots are used up",
-        /// It wants a response or would have to wait, and every peer slot is busy with another peer.
+        /// The message wants a response or would have to wait, and every peer slot is busy with another peer.
         PeersFull => "peer table is full",
-        /// It wants a response, and no more responses may be under way.
+        /// The message wants a response, and no more responses may be under way.
         ResponsesFull => "too many responses under way",
         /// A drop rule ([`crate::fault`]).
         Fault => "drop rule",
         /// Its sender seems to have failed ([`crate::fault`]).
         PeerFailed => "simulated failure of the peer",
-        /// It would have to wait, and as many messages of its peer are delayed as may be
+        /// The message would have to wait, and as many messages of its peer are delayed as may be
         /// ([`crate::Limits::delayed`]).
         DelayedFull => "too many messages are delayed",
-        /// It waited on a portal that is lazy no more.
+        /// The message waited on a portal that is lazy no more.
         NotLazy => "portal is lazy no more",
-        /// The interface that it arrived by is closed
+        /// The NI that it arrived by is closed
         /// ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so new that the shard which it is
         /// for does not know it yet.
         NiClosed => "receiving interface is closed",
-        /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
+        /// Its source is on the net of the NI that it came by, and is no NID of the peer that sent it.
         ForgedSource => "source is not the sender's",
     }
 }
@@ -116,9 +116,9 @@ pub struct Counters {
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.
     pub send_failures: u64,
-    /// The same by how they ended, but for those that were unlinked before.
+    /// Failed messages by how they ended, but for those that were unlinked before.
     pub failed: HealthCounts,
-    /// How often a message was sent anew by another interface.
+    /// How often a message was sent anew by another NI.
     pub resends: u64,
     /// Messages that were sent anew and got through.
     pub successful_resends: u64,

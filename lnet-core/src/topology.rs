@@ -22,12 +22,12 @@ use crate::tunables::Tunables;
 /// Whether an interface serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum NiStatus {
-    /// It serves.
+    /// Serves.
     #[default]
     Up,
     /// No new request leaves by it. Responses to what arrives by it do: their path is fixed.
     Down,
-    /// It is about to go: the same, until nothing is under way any more.
+    /// About to go: as if it were down, until nothing is under way any more.
     Leaving,
     /// Nothing begins on it any more, in neither direction, and what waits for it ends. Its driver ends what
     /// it still has ([`Uplink::sent`], [`Uplink::received`]); once [`Shard::is_quiet`] says so it stays
@@ -101,8 +101,8 @@ pub struct Distance {
 /// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
 ///
-/// It never changes; a newer one, with a higher generation, follows it ([`Shard::update`]). An interface
-/// keeps its slot as long as it lives; the slots of those that went are empty until others come.
+/// A snapshot never changes; a newer one, with a higher generation, follows it ([`Shard::update`]). An
+/// interface keeps its slot as long as it lives; the slots of those that went are empty until others come.
 ///
 /// [`Shard::update`]: crate::shard::Shard::update
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -175,7 +175,7 @@ impl Topology {
         Self::with_slots(interfaces.into_iter().map(Some).collect())
     }
 
-    /// The same with the interfaces in these slots.
+    /// A snapshot of these NIs in their slots, with the default tunables and generation 0.
     #[must_use]
     pub fn with_slots(interfaces: Vec<Option<LocalNi>>) -> Self {
         let is_loopback = |slot: &Option<LocalNi>| slot.is_some_and(|ni| ni.nid.is_loopback());
@@ -187,13 +187,13 @@ impl Topology {
         Self { interfaces, loopback, has_choice, has_ill, ..Self::default() }
     }
 
-    /// The same with this generation: the higher one is the newer snapshot.
+    /// Sets the generation: the higher one is the newer snapshot.
     #[must_use]
     pub fn with_generation(self, generation: u64) -> Self {
         Self { generation, ..self }
     }
 
-    /// The same with the distances of each slot's device from the memory of each shard, where they differ.
+    /// Sets the distances of each slot's device from the memory of each shard, where they differ.
     #[must_use]
     pub fn with_numa_distances(self, numa_distances: Vec<Box<[u32]>>) -> Self {
         Self { numa_distances, ..self }
@@ -208,14 +208,14 @@ impl Topology {
         its.copied().unwrap_or_else(|| self.known_ni(ni).numa_distance)
     }
 
-    /// The same with portals, a bit each, that get no entries now: their policies are about to change.
+    /// Sets the portals, a bit each, that get no entries now: their policies are about to change.
     /// Nothing waits on them either, as if they were not lazy.
     #[must_use]
     pub fn with_frozen(self, frozen: u64) -> Self {
         Self { frozen, ..self }
     }
 
-    /// The same with these peers.
+    /// Sets the peers.
     #[must_use]
     pub fn with_peers(self, peers: PeerMap) -> Self {
         let has_choice = self.has_choice || peers.has_choice();
@@ -244,7 +244,7 @@ impl Topology {
         self.peers.is_some()
     }
 
-    /// The same; with `holds` requests to peers that are not known, or were never discovered, wait for that.
+    /// Sets whether requests to peers that are not known, or were never discovered, wait for that.
     /// Something has to ask the shards which peers those are, soon ([`Shard::poll_wanted`]).
     ///
     /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
@@ -292,13 +292,13 @@ impl Topology {
         self.peer(nid).and_then(|peer| peer.ni(nid)).map_or(HEALTH_MAX, |its| its.health)
     }
 
-    /// The same with these tunables.
+    /// Sets the tunables.
     #[must_use]
     pub fn with_tunables(self, tunables: Tunables) -> Self {
         Self { tunables, ..self }
     }
 
-    /// The same with shards that hand headers to each other ([`crate::shard::mesh`]). Without, each shard
+    /// Has shards hand headers to each other ([`crate::shard::mesh`]). Without, each shard
     /// takes what its LNDs bring for its own.
     #[must_use]
     pub fn with_steering(self, steering: Steering) -> Self {

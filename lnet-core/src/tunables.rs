@@ -43,7 +43,7 @@ pub struct Tunables {
     pub transaction_timeout: Duration,
     /// Which requests are watched for it.
     pub response_tracking: ResponseTracking,
-    /// How often a message is sent anew by other interfaces (`lnet_retry_count`).
+    /// How often a message is sent anew by other NIs (`lnet_retry_count`).
     pub retry_count: u32,
 }
 
@@ -71,7 +71,7 @@ pub struct NetTunables {
     pub peer_credits: u32,
     /// Messages of a peer that may be forwarded at once; 0 is as many as `peer_credits`.
     pub peer_buffer_credits: u32,
-    /// Messages that an interface may have in flight.
+    /// Messages that an NI may have in flight.
     pub credits: u32,
 }
 

@@ -105,7 +105,7 @@ pub enum RuleEdit {
     DeleteSelection {
         /// Its number.
         id: Option<u32>,
-        /// One with the same patterns; its priority is of no interest.
+        /// A policy with the same patterns; its priority is of no interest.
         like: Option<Selection>,
     },
     /// A rule goes; all without an index.

@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId};
+use lnet_core::handle::{BufferHandle, BufferRef, Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 
@@ -152,7 +152,7 @@ impl Memory {
         let (generation, stored) = &mut self.node_buffers[slot];
         *generation = generation.checked_add(1).unwrap_or(1);
         *stored = Some(buffer);
-        BufferHandle(Cookie::new(Kind::Buffer, self.shard, slot as u32, *generation))
+        BufferHandle(Cookie::new(CookieKind::Buffer, self.shard, slot as u32, *generation))
     }
 
     /// Gives a buffer back that was added; `None` if it has been given back, or is lent or in flight in part.
@@ -238,7 +238,7 @@ impl Memory {
         // Only a descriptor that still lives is written to, and that one has its slot.
         match self.loans.get_mut(span.buffer.0.slot() as usize) {
             Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.fragments_mut(range(span))),
-            _ if span.buffer.0.is(Kind::Buffer) => {
+            _ if span.buffer.0.is(CookieKind::Buffer) => {
                 let stored = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
                 granted(stored.expect(NO_LOAN).0.fragments_mut(range(span)))
             }
@@ -460,7 +460,7 @@ impl Memory {
     #[cold]
     fn node_buffer(&self, buffer: BufferRef) -> Option<&Buffer> {
         let (generation, stored) = self.node_buffers.get(buffer.0.slot() as usize)?;
-        stored.as_ref().filter(|_| buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation)
+        stored.as_ref().filter(|_| buffer.0.is(CookieKind::Buffer) && buffer.0.generation() == *generation)
     }
 
     #[cold]
@@ -483,7 +483,7 @@ impl Memory {
 #[cold]
 fn node_slot(buffers: &mut [(u32, Option<Buffer>)], buffer: BufferRef) -> Option<&mut Option<Buffer>> {
     let (generation, slot) = buffers.get_mut(buffer.0.slot() as usize)?;
-    (buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation).then_some(slot)
+    (buffer.0.is(CookieKind::Buffer) && buffer.0.generation() == *generation).then_some(slot)
 }
 
 /// The place behind all adopted spans of the same descriptor that begin where `span` does, or before.

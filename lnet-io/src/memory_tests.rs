@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use lnet_core::handle::{Cookie, Kind};
+use lnet_core::handle::{Cookie, CookieKind};
 use lnet_core::md::Threshold;
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ impl Memory {
 }
 
 fn md_of(shard: u8, slot: u32, generation: u32) -> MdHandle {
-    MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(shard), slot, generation))
+    MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(shard), slot, generation))
 }
 
 fn md(slot: u32, generation: u32) -> MdHandle {
@@ -105,7 +105,7 @@ fn terms_are_those_of_the_descriptor() {
         is_written_alone,
     };
     assert_eq!(Terms::of(&md), terms(false, false, false, true));
-    md.event_queue = Some(lnet_core::handle::EqHandle(Cookie::new(Kind::EventQueue, ShardId(0), 0, 1)));
+    md.event_queue = Some(lnet_core::handle::EqHandle(Cookie::new(CookieKind::EventQueue, ShardId(0), 0, 1)));
     assert_eq!(Terms::of(&md), terms(true, false, false, true));
     md.options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
     assert_eq!(Terms::of(&md), terms(true, true, false, false));

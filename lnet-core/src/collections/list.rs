@@ -33,7 +33,7 @@ const NO_LIST: u32 = NONE - 1;
 pub trait Linked<L> {
     /// Its neighbours in such a list.
     fn link(&self) -> &Link;
-    /// The same, to be changed.
+    /// Its neighbours, to be changed.
     fn link_mut(&mut self) -> &mut Link;
 }
 

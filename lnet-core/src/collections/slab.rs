@@ -180,7 +180,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Slab::get`], to be changed.
+    /// The value in a slot, if there is one, to be changed.
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         match self.slots.get_mut(slot as usize)? {
             Content::Used(value) => Some(value),

@@ -110,7 +110,7 @@ impl Faults {
         self.drops.extract_if(.., |active| active.has_ends(source, destination)).count()
     }
 
-    /// The same of delay rules; the caller must release what they hold up.
+    /// Deletes delay rules; the caller must release what they hold up.
     pub(crate) fn delete_delay_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
         self.delays.extract_if(.., |active| active.has_ends(source, destination)).count()
     }

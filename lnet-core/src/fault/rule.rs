@@ -12,7 +12,7 @@ use crate::health::HealthStatus;
 use crate::lnd::{Cause, Status};
 use crate::time::Instant;
 
-/// One of the statuses that health errors name, by chance: any if they name the random one, else the one of
+/// A status of those that health errors name, by chance: any if they name the random one, else the one of
 /// them whose number is nearest to a random one, the lower one of two (LNet `net_fault.c:
 /// lnet_fault_match_health`).
 fn pick(errors: &[HealthError], random: &mut Random) -> HealthStatus {

@@ -16,7 +16,7 @@ use crate::lnd::NiId;
 use crate::shard::{Confirmation, HealthNote, PathNote};
 use crate::tunables::NetTunables;
 
-/// How long what is under way by an interface that goes may take, unless a request says otherwise.
+/// How long what is under way by an NI that goes may take, unless a request says otherwise.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a node is made of.
@@ -24,7 +24,7 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct NodeConfig {
     /// Shards that confirm its snapshots, at least 1.
     pub shard_count: u8,
-    /// Slots for local interfaces, `lo` included: those of the shards' limits.
+    /// Slots for local NIs, `lo` included: those of the shards' limits.
     pub interfaces_max: u16,
     /// Types of nets that it has LNDs for.
     pub net_types: Vec<NetType>,
@@ -71,7 +71,7 @@ pub enum Request<O> {
     Batch {
         /// The changes.
         changes: Vec<NodeChange<O>>,
-        /// How long what is under way by interfaces that go may take.
+        /// How long what is under way by NIs that go may take.
         drain_timeout: Duration,
     },
     /// A ping.
@@ -125,7 +125,7 @@ pub enum Outcome {
 /// What the runner is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action<O> {
-    /// Open an interface on all shards, and report [`Report::Opened`]. Shards do not know it yet.
+    /// Open an NI on all shards, and report [`Report::Opened`]. Shards do not know it yet.
     Open {
         /// Its slot.
         ni: NiId,
@@ -134,7 +134,7 @@ pub enum Action<O> {
         /// The tunables of its net.
         tunables: NetTunables,
     },
-    /// Close an interface, and report [`Report::Closed`]. No shard has anything of it.
+    /// Close an NI, and report [`Report::Closed`]. No shard has anything of it.
     Close {
         /// Its slot.
         ni: NiId,
@@ -168,7 +168,7 @@ pub enum Action<O> {
         /// The ping.
         ping: PingId,
     },
-    /// This is the answer to pings from now on.
+    /// Answer pings with these bytes from now on.
     Publish(Arc<[u8]>),
     /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of
     /// them.
@@ -190,14 +190,14 @@ pub enum Action<O> {
 /// What the runner has to tell.
 #[derive(Clone, Debug)]
 pub enum Report<'a> {
-    /// An interface was opened, or not.
+    /// An NI was opened, or not.
     Opened {
         /// Its slot.
         ni: NiId,
         /// Whether.
         result: Result<(), DriverError>,
     },
-    /// An interface is closed.
+    /// An NI is closed.
     Closed {
         /// Its slot.
         ni: NiId,
@@ -218,7 +218,7 @@ pub enum Report<'a> {
         /// Why.
         error: DriverError,
     },
-    /// An interface can send, or cannot.
+    /// An NI can send, or cannot.
     Link {
         /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,
@@ -241,7 +241,7 @@ pub enum Report<'a> {
         /// Bytes of the whole push.
         length_bytes: usize,
     },
-    /// How far the device of an interface is from the memory of each shard.
+    /// How far the device of an NI is from the memory of each shard.
     Distance {
         /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,
@@ -264,7 +264,7 @@ pub enum Report<'a> {
         /// The NID.
         nid: Nid,
     },
-    /// What a shard has noted of an interface ([`Shard::poll_health`]).
+    /// What a shard has noted of an NI ([`Shard::poll_health`]).
     ///
     /// [`Shard::poll_health`]: crate::shard::Shard::poll_health
     Health(HealthNote),
@@ -274,13 +274,13 @@ pub enum Report<'a> {
     Path(PathNote),
 }
 
-/// A net with its interfaces.
+/// A net with its NIs.
 #[derive(Clone, Debug)]
 pub struct NetRecord<'a, O> {
     /// The net.
     pub net: Net,
     /// Its tunables; all 0 for `lo`.
     pub tunables: NetTunables,
-    /// Its interfaces in the order in which they were added; none for `lo`, whose one is always there.
+    /// Its NIs in the order in which they were added; none for `lo`, whose one is always there.
     pub nis: Vec<&'a NiConfig<O>>,
 }

@@ -22,7 +22,7 @@ use lnet_wire::{Discovery, Global, Nid};
 
 use super::error::RequestError;
 use super::peers::{Peer, peer_state};
-use super::pings::{Ping, PingId, Pinged, Purpose};
+use super::pings::{Ping, PingId, PingPurpose, Pinged};
 use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
 
@@ -202,11 +202,11 @@ impl<O: Clone> Node<O> {
         let to = peer.nis.iter().map(|ni| ni.nid).find(|nid| self.leads_to(nid, None)).unwrap_or(primary);
         if peer.needs_ping() {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_MIN_BYTES);
-            let ping = self.own_ping(now, to, Purpose::Discovery);
+            let ping = self.own_ping(now, to, PingPurpose::Discovery);
             self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
             self.actions.push_back(Action::Ping { ping, nid: to, source: None, length_bytes });
         } else if peer.needs_push(sequence, is_on) {
-            let push = self.own_ping(now, to, Purpose::Push { sequence });
+            let push = self.own_ping(now, to, PingPurpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
             self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.told.bytes.clone() });
         } else if peer.waiting.is_empty() || !self.is_settling(peer) || !self.may_settle(now, &primary) {
@@ -244,7 +244,7 @@ impl<O: Clone> Node<O> {
     }
 
     /// A ping or push of the node's own that is under way from now on.
-    pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: Purpose) -> PingId {
+    pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: PingPurpose) -> PingId {
         let timeout = self.own_timeout();
         self.requests += 1;
         let id = PingId { request: RequestId(self.requests), is_second: false };
@@ -272,7 +272,7 @@ impl<O: Clone> Node<O> {
     fn end_wait(&mut self, ping: &Ping) -> Option<Nid> {
         let has_waited = |peer: &&Peer| peer.under_way == Some(ping.id.request);
         let known = self.peers.get(&ping.nid).filter(has_waited);
-        // It may have lost the NID meanwhile.
+        // The peer may have lost the NID meanwhile.
         let primary = known.or_else(|| self.peers.iter().find(has_waited))?.primary;
         self.set_state(&primary, 0, peer_state::PING_SENT | peer_state::PUSH_SENT);
         self.peers.get_mut(&primary)?.under_way = None;
@@ -288,7 +288,7 @@ impl<O: Clone> Node<O> {
             peer.settles_until = Instant(0);
             match &result {
                 Ok(()) => {
-                    // One that is not Multi-Rail is not pushed to, whatever was asked.
+                    // A peer that is not Multi-Rail is not pushed to, whatever was asked.
                     peer.state = peer.state & !peer_state::FORCE_PUSH | peer_state::DISCOVERED;
                     peer.error = None;
                 }

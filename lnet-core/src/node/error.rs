@@ -30,7 +30,7 @@ pub enum ChangeError {
     /// `lo` is neither added nor changed nor deleted.
     #[error("lo: not allowed, it is always there as it is")]
     Loopback,
-    /// A wildcard where one interface is meant.
+    /// A wildcard where one NI is meant.
     #[error("nid {0}: that of one interface is expected")]
     Wildcard(Nid),
     /// No LND of this node serves nets of this type.
@@ -47,7 +47,7 @@ pub enum ChangeError {
         /// The interface.
         interface: String,
     },
-    /// There are as many local interfaces as may be.
+    /// There are as many local NIs as may be.
     #[error("too many NIs: {max} at most, lo included")]
     TooMany {
         /// How many may be, `lo` included.
@@ -118,7 +118,7 @@ pub enum ChangeError {
 /// What is expected of a tunable, beside the others as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SettingRange {
-    /// It depends on no other: from and to.
+    /// Bounds that depend on no other setting: from and to.
     #[error("{0} to {1} is expected")]
     Fixed(u32, u32),
     /// Retries take a second each at least.
@@ -171,7 +171,7 @@ impl ChangeError {
     }
 }
 
-/// Why a request failed. Nothing has changed then, but for [`Self::Open`] with interfaces that are lost.
+/// Why a request failed. Nothing has changed then, but for [`Self::Open`] with NIs that are lost.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -191,19 +191,19 @@ pub enum RequestError {
         /// The place of the change in its batch, from 0.
         index: usize,
     },
-    /// An interface could not be opened.
+    /// An NI could not be opened.
     #[error("cannot add LNet NI {nid}: {error}{}", lost_text(lost))]
     Open {
         /// The place of the change in its batch, from 0.
         index: usize,
-        /// The interface.
+        /// The NI.
         nid: Nid,
         /// What its driver says.
         error: DriverError,
-        /// Interfaces that the batch deletes and that could not be opened again.
+        /// NIs that the batch deletes and that could not be opened again.
         lost: alloc::vec::Vec<Nid>,
     },
-    /// As many requests wait or are under way as may be.
+    /// Too many requests wait or are under way.
     #[error("{max} requests are under way, the most there can be")]
     TooManyRequests {
         /// How many may be.
@@ -212,7 +212,7 @@ pub enum RequestError {
     /// There is no such request, or it cannot be cancelled.
     #[error("no request {0} that could be cancelled")]
     UnknownRequest(u64),
-    /// It was cancelled.
+    /// The request was cancelled.
     #[error("cancelled")]
     Cancelled,
     /// The NID to be pinged is a wildcard.
@@ -221,7 +221,7 @@ pub enum RequestError {
     /// The NID that a ping is to come from is not a local one that is up.
     #[error("cannot ping from {0}: it is not a local nid that is up")]
     PingSource(Nid),
-    /// No local interface that is up leads to the NID; or not the one that was named.
+    /// No local NI that is up leads to the NID; or not the one that was named.
     #[error("failed to ping {0}: No route to host")]
     PingUnreachable(Nid),
     /// No answer in time.
@@ -259,12 +259,12 @@ pub enum RequestError {
     },
 }
 
-/// Tells which interfaces could not be opened again.
+/// Tells which NIs could not be opened again.
 fn lost_text(lost: &[Nid]) -> String {
     lost.iter().map(|nid| format!("; {nid} could not be opened again")).collect()
 }
 
-/// What the driver of an interface says of a failure.
+/// What the driver of an NI says of a failure.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{message}")]
 pub struct DriverError {

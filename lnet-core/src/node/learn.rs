@@ -68,7 +68,7 @@ impl<O: Clone> Node<O> {
             let contradicting = self.peers.merge(from, &primary, &told);
             self.discoveries.counters.contradicted += contradicting.len() as u64;
             for other in contradicting {
-                // It says which NIDs are its own, and has said so to the same claim.
+                // A configured peer stays as it is. Another one may have answered this claim before.
                 let is_configured =
                     self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED));
                 if !is_configured && !is_said_again {

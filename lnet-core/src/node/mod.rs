@@ -3,7 +3,7 @@
 //! Its runner calls [`Node::handle_request`], [`Node::handle_report`] and, at the time that
 //! [`Node::poll_timeout`] says, [`Node::handle_timeout`]; and after any of these
 //! - [`Node::poll_snapshot`], giving what it returns to every shard ([`Shard::update`]), whose
-//!   [`Confirmation`]s it reports as soon as they have it, and again whenever one changes while interfaces or
+//!   [`Confirmation`]s it reports as soon as they have it, and again whenever one changes while NIs or
 //!   policies are about to;
 //! - [`Node::poll_action`] until that returns `None`, doing what it says.
 //!
@@ -11,7 +11,7 @@
 //! other, each as a whole or not at all; pings go on beside them.
 //!
 //! Invariants: each request that was accepted ends in one [`Action::Done`]; generations grow; a slot is an
-//! interface's until no shard and no driver has anything of it; what peers say is bounded, and never panics.
+//! NI's until no shard and no driver has anything of it; what peers say is bounded, and never panics.
 //!
 //! Every node has this machine, that of an embedded program too: such a program is pinged, pings, and sees
 //! its peers as the daemon does.
@@ -64,12 +64,12 @@ use discovery::Discoveries;
 use nets::Nis;
 use paths::PathTable;
 use peers::{FormerNids, PeerTable};
-use pings::{Ping, Purpose};
+use pings::{Ping, PingPurpose};
 use snapshot::Snapshots;
 use task::{Batches, Step, WaitingBatch};
 use told::Told;
 
-/// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does
+/// The control state machine of a node. `O` is what an LND wants to know of an NI and the node does
 /// not understand.
 #[derive(Debug)]
 pub struct Node<O> {
@@ -187,7 +187,7 @@ impl<O: Clone> Node<O> {
             if let Some(peer) = self.peers.get_mut(&nid) {
                 peer.waiting.retain(|waiting| *waiting != request);
             }
-            // It may be visited for nothing but the request.
+            // The peer may be visited for nothing but the request.
             self.requeue(&nid);
         } else if let Some(ping) = self.pings.remove(&request) {
             self.actions.push_back(Action::Forget { ping: ping.id });
@@ -255,7 +255,7 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Distance { ni, distances } => {
-                // It may wait for others of its batch to be opened.
+                // The NI may wait for others of its batch to be opened.
                 let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));
                 if let Some(config) = opened.or(self.nis.get_mut(ni))
                     && config.numa_distances != distances
@@ -321,13 +321,13 @@ impl<O: Clone> Node<O> {
         core::iter::once(lo).chain(self.nis.nets().into_iter().map(record)).collect()
     }
 
-    /// The local interface with a NID; not `lo`.
+    /// The local NI with a NID; not `lo`.
     #[must_use]
     pub fn ni(&self, nid: &Nid) -> Option<&NiConfig<O>> {
         self.nis.0.iter().find(|config| config.spec.nid == *nid)
     }
 
-    /// What the driver of a local interface understands, to be changed: the interface has it when it is
+    /// What the driver of a local NI understands, to be changed: the NI has it when it is
     /// opened again.
     pub fn lnd_mut(&mut self, nid: &Nid) -> Option<&mut O> {
         self.nis.0.iter_mut().find(|config| config.spec.nid == *nid).map(|config| &mut config.spec.lnd)
@@ -379,7 +379,7 @@ impl<O: Clone> Node<O> {
     /// Requests that wait or are under way.
     #[must_use]
     pub fn request_count(&self) -> usize {
-        let pings = self.pings.values().filter(|ping| ping.purpose == Purpose::Request).count();
+        let pings = self.pings.values().filter(|ping| ping.purpose == PingPurpose::Request).count();
         self.batches.count() + pings + self.discoveries.requests.len()
     }
 
@@ -397,7 +397,7 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Whether an interface that is up is on the net of a NID; with a source, the one with that NID.
+    /// Whether an NI that is up is on the net of a NID; with a source, the one with that NID.
     fn leads_to(&self, nid: &Nid, source: Option<Nid>) -> bool {
         let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
         nis.any(|config| {

@@ -1,7 +1,7 @@
-//! Nets and local interfaces: what is configured.
+//! Nets and local NIs: what is configured.
 //!
-//! Invariants: a net exists as long as it has an interface; its tunables are those of its first one; an
-//! interface keeps its slot as long as it lives, and `lo` is always in slot 0.
+//! Invariants: a net exists as long as it has an NI; its tunables are those of its first one; an
+//! NI keeps its slot as long as it lives, and `lo` is always in slot 0.
 //!
 //! A new NI takes the lowest free slot.
 
@@ -25,13 +25,13 @@ pub const LOOPBACK: NiId = NiId(0);
 /// Tunables that are asked for; the others are the defaults of the LND, or what the net of the NI has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetOptions {
-    /// As in [`NetTunables`].
+    /// [`NetTunables::peer_timeout_s`].
     pub peer_timeout_s: Option<u32>,
-    /// As in [`NetTunables`]; what exceeds `credits` becomes that.
+    /// [`NetTunables::peer_credits`]; what exceeds `credits` becomes that.
     pub peer_credits: Option<u32>,
-    /// As in [`NetTunables`].
+    /// [`NetTunables::peer_buffer_credits`].
     pub peer_buffer_credits: Option<u32>,
-    /// As in [`NetTunables`].
+    /// [`NetTunables::credits`].
     pub credits: Option<u32>,
     /// Tunables of a new net of its LND where nothing is asked for.
     pub new_net: NetTunables,
@@ -71,7 +71,7 @@ impl NetOptions {
     }
 }
 
-/// A local interface to be made.
+/// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NiSpec<O> {
     /// Its NID.
@@ -84,12 +84,12 @@ pub struct NiSpec<O> {
     pub lnd: O,
 }
 
-/// A local interface that exists.
+/// A local NI that exists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NiConfig<O> {
     /// Its slot.
     pub ni: NiId,
-    /// As it was asked for.
+    /// What was asked for.
     pub spec: NiSpec<O>,
     /// The tunables of its net.
     pub tunables: NetTunables,
@@ -115,7 +115,7 @@ pub struct NiConfig<O> {
 }
 
 impl<O> NiConfig<O> {
-    /// One that is to come, in good health; its slot is still to be chosen.
+    /// An NI that is to come, in good health; its slot is still to be chosen.
     pub(super) const fn new(spec: NiSpec<O>, tunables: NetTunables) -> Self {
         let (ni, health) = (LOOPBACK, HEALTH_MAX);
         let (has_link, is_absent, is_failed) = (true, false, false);
@@ -169,7 +169,7 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// As the shards know it. Distances within the range that counts as near are all the same. A message
+    /// What the shards know of it. Distances within the range that counts as near are all the same. A message
     /// waits for credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
@@ -190,7 +190,7 @@ impl<O> NiConfig<O> {
     }
 }
 
-/// The local interfaces but `lo`, in the order in which they were added.
+/// The local NIs but `lo`, in the order in which they were added.
 #[derive(Clone, Debug)]
 pub(super) struct Nis<O>(pub(super) Vec<NiConfig<O>>);
 

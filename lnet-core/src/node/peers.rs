@@ -40,29 +40,29 @@ pub const TOLD_MAX: usize = 128;
 
 /// Bits of [`Peer::state`] (LNet `lib-types.h: LNET_PEER_*`).
 pub mod peer_state {
-    /// It takes messages by any of its NIs.
+    /// Takes messages by any of its NIs.
     pub const MULTI_RAIL: u32 = 1;
-    /// It does not take part in discovery, or this node does not.
+    /// Takes no part in discovery, or this node does not.
     pub const NO_DISCOVERY: u32 = 1 << 1;
-    /// It forwards messages.
+    /// Forwards messages.
     pub const ROUTER_ENABLED: u32 = 1 << 2;
     /// An administrator has made it.
     pub const CONFIGURED: u32 = 1 << 3;
-    /// It was discovered once.
+    /// Was discovered once.
     pub const DISCOVERED: u32 = 1 << 4;
     /// The last attempt to discover it failed; its next use makes another one.
     pub const REDISCOVER: u32 = 1 << 5;
-    /// It is being discovered, or waits for that.
+    /// Is being discovered, or waits for that.
     pub const DISCOVERING: u32 = 1 << 6;
     /// Its NIs are those that it has told last.
     pub const NIDS_UP_TO_DATE: u32 = 1 << 8;
-    /// It was pinged, and has not answered.
+    /// Was pinged, and has not answered.
     pub const PING_SENT: u32 = 1 << 9;
-    /// It was pushed to, and has not acknowledged.
+    /// Was pushed to, and has not acknowledged.
     pub const PUSH_SENT: u32 = 1 << 10;
-    /// It is to be pinged, whatever is known.
+    /// Is to be pinged, whatever is known.
     pub const FORCE_PING: u32 = 1 << 13;
-    /// It is to be pushed to, whatever it has acknowledged.
+    /// Is to be pushed to, whatever it has acknowledged.
     pub const FORCE_PUSH: u32 = 1 << 14;
     /// Its primary NID is fixed.
     pub const LOCK_PRIMARY: u32 = 1 << 20;
@@ -261,7 +261,7 @@ pub enum PeerError {
         /// The primary NID of its peer.
         primary: Nid,
     },
-    /// It is Multi-Rail and the request says otherwise, or the reverse (`-EPERM`).
+    /// The peer is Multi-Rail and the request says otherwise, or the reverse (`-EPERM`).
     #[error("peer {primary} is configured {}", if *.is_multi_rail { "as Multi-Rail" } else { "without Multi-Rail" })]
     OtherKind {
         /// Its primary NID.
@@ -285,7 +285,7 @@ pub enum PeerError {
         /// The primary NID of the peer.
         primary: Nid,
     },
-    /// It has as many NIs as may be (`-ENOSPC`).
+    /// The peer has as many NIs as may be (`-ENOSPC`).
     #[error("peer {0} has {TOLD_MAX} nids, the most there can be")]
     TooMany(Nid),
     /// More than 1000 (`-EINVAL`).
@@ -348,7 +348,7 @@ pub(super) struct PeerTable {
     peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
-    /// Those that make room, by when their last traffic was.
+    /// Peers that make room, by when their last traffic was.
     order: BTreeMap<u64, Nid>,
     last_traffic: u64,
     /// Primary NIDs that were ever locked.

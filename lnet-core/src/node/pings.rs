@@ -20,7 +20,7 @@ use crate::topology::NiStatus;
 /// Most bytes that a ping on request has room for at first.
 const ROOM_MAX_BYTES: usize = 3960;
 
-/// Bytes that a ping on request has room for at first, where nodes have so many interfaces at most.
+/// Bytes that a ping on request has room for at first, where nodes have so many NIs at most.
 pub(super) fn room_bytes(interfaces_max: u32) -> usize {
     let entries_bytes = (interfaces_max as usize).saturating_mul(LARGE_ENTRY_BYTES);
     entries_bytes.saturating_add(HEADER_BYTES).min(ROOM_MAX_BYTES)
@@ -42,7 +42,7 @@ pub struct Pinged {
     pub nid: Nid,
     /// The NID that it goes by here.
     pub primary: Nid,
-    /// Whether it is known to take messages by any of its interfaces.
+    /// Whether it is known to take messages by any of its NIs.
     pub is_multi_rail: bool,
     /// Its NIDs by its own account, in its order, without `lo`; none twice.
     pub nids: Vec<Nid>,
@@ -56,17 +56,17 @@ pub(super) struct Ping {
     pub(super) source: Option<Nid>,
     pub(super) timeout: Duration,
     pub(super) deadline: Instant,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: PingPurpose,
 }
 
 /// What a ping, or a push, is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
+pub(super) enum PingPurpose {
     /// Something has asked for it, and waits for its end.
     Request,
     /// The peer is being discovered.
     Discovery,
-    /// It tells the peer what this node tells by that number.
+    /// The peer is told what this node tells by that number.
     Push { sequence: u32 },
     /// The NI recovers.
     Recovery,
@@ -74,15 +74,15 @@ pub(super) enum Purpose {
 
 /// What is to become of a ping that was answered.
 pub(super) enum Answer {
-    /// It has to be asked again, with room for so many bytes.
+    /// The peer has to be asked again, with room for so many bytes.
     Again(usize),
-    /// These are the NIDs, or the answer is none.
+    /// The NIDs of the peer, or why the answer is none.
     Done(Result<Vec<Nid>, RequestError>),
 }
 
 impl Ping {
     pub(super) const fn is_discovery(&self) -> bool {
-        matches!(self.purpose, Purpose::Discovery | Purpose::Push { .. })
+        matches!(self.purpose, PingPurpose::Discovery | PingPurpose::Push { .. })
     }
 
     /// Reads an answer.
@@ -120,7 +120,7 @@ impl<O: Clone> Node<O> {
         let max = self.config.ping_timeout_max;
         let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
         let id = PingId { request, is_second: false };
-        let purpose = Purpose::Request;
+        let purpose = PingPurpose::Request;
         let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
         self.pings.insert(request, ping);
         let length_bytes = room_bytes(self.settings.get(Global::MaxInterfaces));
@@ -131,9 +131,9 @@ impl<O: Clone> Node<O> {
     pub(super) fn answered(&mut self, now: Instant, id: PingId, bytes: &[u8]) {
         let Some(ping) = self.take_ping(id) else { return };
         match ping.purpose {
-            Purpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
-            Purpose::Recovery => return self.recovery_answered(now, &ping),
-            Purpose::Request | Purpose::Discovery => {}
+            PingPurpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
+            PingPurpose::Recovery => return self.recovery_answered(now, &ping),
+            PingPurpose::Request | PingPurpose::Discovery => {}
         }
         match ping.read(bytes) {
             Answer::Again(length_bytes) => {
@@ -143,7 +143,7 @@ impl<O: Clone> Node<O> {
                 self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
             }
             // What is cut still says enough of its peer.
-            _ if ping.purpose == Purpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
+            _ if ping.purpose == PingPurpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
             Answer::Done(Ok(nids)) => {
                 if !self.is_local(&ping.nid) {
                     self.peers.note_traffic(&ping.nid);
@@ -175,11 +175,11 @@ impl<O: Clone> Node<O> {
     pub(super) fn end_ping(&mut self, now: Instant, ping: &Ping, result: Result<Outcome, RequestError>) {
         let error = result.as_ref().err().cloned();
         match (ping.purpose, error) {
-            (Purpose::Request, _) => {
+            (PingPurpose::Request, _) => {
                 self.actions.push_back(Action::Done { request: ping.id.request, result });
             }
-            (Purpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
-            (Purpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
+            (PingPurpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
+            (PingPurpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
             _ => {}
         }
     }

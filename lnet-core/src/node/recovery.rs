@@ -1,4 +1,4 @@
-//! Health of interfaces, and pings by which those that are ill recover (LNet `lib-move.c:
+//! Health of NIs, and pings by which those that are ill recover (LNet `lib-move.c:
 //! lnet_recover_local_nis`, `lnet_recover_peer_nis`; spec: core 9).
 //!
 //! Shards note what ends well and badly; here the values stand, and go back to the shards with a snapshot. An
@@ -18,7 +18,7 @@ use lnet_wire::{Global, Nid};
 use super::change::Plan;
 use super::nets::NiConfig;
 use super::peers::{Peer, PeerEdit};
-use super::pings::{Ping, Purpose};
+use super::pings::{Ping, PingPurpose};
 use super::{Action, Node};
 use crate::shard::HealthNote;
 use crate::time::Instant;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pings to an NI that is not in full health.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Recovery {
-    /// Those since it has answered last.
+    /// Pings since it has answered last.
     pub ping_count: u32,
     /// When the next one is due; `None` while the NI is in full health, or is given up.
     pub next_at: Option<Instant>,
@@ -90,7 +90,7 @@ impl<O: Clone> Node<O> {
         (local.filter(is_due).collect(), peers.filter(is_due).collect())
     }
 
-    /// A shard has noted how messages of an interface ended.
+    /// A shard has noted how messages of an NI ended.
     pub(super) fn note_health(&mut self, now: Instant, note: &HealthNote) {
         let is_peer = note.successes > 0 && self.ni(&note.nid).is_none();
         if is_peer {
@@ -111,7 +111,7 @@ impl<O: Clone> Node<O> {
             return;
         }
         let Some(peer) = self.peers.get(&note.nid) else { return };
-        // One with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`).
+        // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`).
         let is_alone = peer.nis.len() == 1;
         let Some(ni) = peer.nis.iter().find(|ni| ni.nid == note.nid) else { return };
         let health = if is_alone { ni.health.max(after(ni.health)) } else { after(ni.health) };
@@ -197,9 +197,9 @@ impl<O: Clone> Node<O> {
         let due = local.into_iter().map(|its| (its, true)).chain(peers.into_iter().map(|its| (its, false)));
         let due: Vec<_> = due.filter(|(its, _)| is_due(its)).collect();
         for (Recovering { nid, .. }, is_local) in due {
-            let under_way = self.pings.values().filter(|ping| ping.purpose == Purpose::Recovery);
+            let under_way = self.pings.values().filter(|ping| ping.purpose == PingPurpose::Recovery);
             if under_way.clone().count() >= UNDER_WAY_MAX || under_way.clone().any(|ping| ping.nid == nid) {
-                // It is due again a second later.
+                // The NI is due again a second later.
                 self.postpone(now, &nid);
                 continue;
             }
@@ -209,7 +209,7 @@ impl<O: Clone> Node<O> {
                 continue;
             };
             recovery.sent(now, max_s);
-            let ping = self.own_ping(now, nid, Purpose::Recovery);
+            let ping = self.own_ping(now, nid, PingPurpose::Recovery);
             if let Some(ping) = self.pings.get_mut(&ping.request) {
                 ping.deadline = now + PATIENCE.min(ping.timeout);
             }

@@ -70,7 +70,8 @@ impl Settings {
         ChangeError::Setting { setting, value, range: self.range(setting) }
     }
 
-    /// The same with another value of one; `None` if it is out of range, or does not go with the others.
+    /// These settings with another value of one; `None` if it is out of range, or does not go with the
+    /// others.
     #[must_use]
     pub fn with(&self, setting: Global, value: i64) -> Option<Self> {
         let value = match setting {

@@ -16,14 +16,14 @@ named! {
     LocalNiState {
         /// A batch that is carried out adds it: shards do not know it yet.
         Init => "INIT",
-        /// It serves, and is in full health.
+        /// Serves, and is in full health.
         Created => "CREATED",
-        /// It serves, and is not in full health.
+        /// Serves, and is not in full health.
         Degraded => "DEGRADED",
         /// Others are told that it is down: it has no link or no interface, or its health has fallen to 0 and
         /// is not full again.
         Failed => "FAILED",
-        /// It is about to be closed: what is under way by it ends.
+        /// About to be closed: what is under way by it ends.
         Deleting => "DELETING",
     }
 }
@@ -45,17 +45,17 @@ named! {
 named! {
     /// State of a peer.
     PeerState {
-        /// It is known, and to be discovered when it is used.
+        /// Known, and to be discovered when it is used.
         Init => "INIT",
         /// Messages go; there is nothing to be found out about it, or discovery is off.
         Active => "ACTIVE",
-        /// It waits for its turn to be pinged or pushed to.
+        /// Waits for its turn to be pinged or pushed to.
         Discover => "DISCOVER",
-        /// It was pinged, and has not answered.
+        /// Was pinged, and has not answered.
         PingSent => "PING SENT",
         /// What it has told is taken over, and its discovery is about to end.
         DataReceived => "DATA RECEIVED",
-        /// It was pushed to, and has not acknowledged.
+        /// Was pushed to, and has not acknowledged.
         PushSent => "PUSH SENT",
         /// All of its NIs have failed: they are pinged until one recovers.
         Inactive => "INACTIVE",
@@ -71,7 +71,7 @@ named! {
         Activating => "ACTIVATING",
         /// Messages go to it, or come from it.
         Connected => "CONNECTED",
-        /// It is not in full health since a message has failed, or its node says that it is down.
+        /// Not in full health since a message has failed, or its node says that it is down.
         Failed => "FAILED",
     }
 }

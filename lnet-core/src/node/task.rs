@@ -6,9 +6,9 @@
 //!     +-------+-- portal in use: undone           +-- Undoing, Reopening-+
 //! ```
 //!
-//! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an interface
-//! when all of the batch are open, and an interface is closed when no shard has anything of it; so what
-//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was
+//! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an NI
+//! when all of the batch are open, and an NI is closed when no shard has anything of it; so what
+//! fails on the way leaves the shards as they were, but for NIs that cannot be opened again: what was
 //! to go is lost then, what was to stay is absent.
 //!
 //! An NI goes in two steps. `Leaving`: what is under way ends, within a limit. `Closed`: nothing begins on
@@ -38,13 +38,13 @@ pub(super) enum Step {
     Asking,
     /// Portals get no entries; all shards say again whether they have any.
     Freezing,
-    /// What is under way by the interfaces that go may end, until then.
+    /// What is under way by the NIs that go may end, until then.
     Draining(Instant),
     /// Nothing begins on them any more; all shards have to be quiet.
     Quieting,
     /// Their drivers close them.
     Closing(Vec<NiId>),
-    /// One interface after the other is opened.
+    /// One NI after the other is opened.
     Opening(NiId),
     /// What was opened is closed again.
     Undoing(Vec<NiId>),
@@ -102,7 +102,7 @@ impl<O> Batches<O> {
 }
 
 impl<O> Task<O> {
-    /// An interface that was opened, and that shards do not know yet.
+    /// An NI that was opened, and that shards do not know yet.
     pub(super) fn opened_mut(&mut self, ni: NiId) -> Option<&mut NiConfig<O>> {
         self.opened.iter_mut().find(|config| config.ni == ni)
     }
@@ -220,7 +220,7 @@ impl<O: Clone> Node<O> {
         task.step = Step::Draining(now + task.drain_timeout);
     }
 
-    /// Tells the shards how far the interfaces are that go.
+    /// Tells the shards how far the NIs are that go.
     fn mark(&mut self, task: &mut Task<O>, status: NiStatus) {
         for ni in task.plan.going() {
             if let Some(config) = self.nis.get_mut(ni) {
@@ -232,7 +232,7 @@ impl<O: Clone> Node<O> {
         task.generation = self.snapshots.generation;
     }
 
-    /// A driver has closed an interface.
+    /// A driver has closed an NI.
     pub(super) fn closed(&mut self, now: Instant, ni: NiId) {
         let left = self.batches.current.as_mut().and_then(|task| match &mut task.step {
             Step::Closing(left) | Step::Undoing(left) => Some(left),
@@ -244,7 +244,7 @@ impl<O: Clone> Node<O> {
         self.advance(now);
     }
 
-    /// A driver has opened an interface, or not.
+    /// A driver has opened an NI, or not.
     pub(super) fn opened(&mut self, now: Instant, ni: NiId, result: Result<(), DriverError>) {
         let Some(mut task) = self.batches.current.take() else {
             panic!("{ni:?} is opened, but was not to be")
@@ -323,7 +323,7 @@ impl<O: Clone> Node<O> {
         task.step = Step::Reopening(ni);
     }
 
-    /// Puts an interface that was deleted back where it was among the others.
+    /// Puts an NI that was deleted back where it was among the others.
     fn restore(&mut self, config: NiConfig<O>) {
         let at = self.nis.0.iter().position(|other| other.added > config.added);
         self.nis.0.insert(at.unwrap_or(self.nis.0.len()), config);
@@ -340,7 +340,7 @@ impl<O: Clone> Node<O> {
 
     /// All drivers have done what they were asked for: the rest cannot fail.
     fn finish(&mut self, task: &mut Task<O>) {
-        // Those that are gone have left their slots to others that come.
+        // NIs that are gone have left their slots to others that come.
         for &(ni, value) in &task.plan.healths {
             if let Some(config) = self.nis.get_mut(ni) {
                 config.set_health(value);
@@ -376,8 +376,8 @@ impl<O: Clone> Node<O> {
             self.requeue(&primary);
         }
         for change in &task.plan.peers {
-            // They were tried when the batch began; what peers have done since may have made one superfluous.
-            // A peer may have come before an NI with a NID of its own.
+            // All of them were tried when the batch began; what peers have done since may have made one
+            // superfluous. A peer may have come before an NI with a NID of its own.
             let sets_health = matches!(change, PeerEdit::SetHealth { .. });
             let is_own = |nid: &Nid| self.nis.0.iter().any(|config| config.spec.nid == *nid);
             let _ = self.peers.apply(change, |nid| sets_health && is_own(nid));
@@ -407,7 +407,7 @@ impl<O: Clone> Node<O> {
         task.step = Step::Settling;
     }
 
-    /// The NIDs of the interfaces that come with the batch that is carried out.
+    /// The NIDs of the NIs that come with the batch that is carried out.
     pub(super) fn coming(&self) -> impl Iterator<Item = Nid> {
         let coming = |task: &'_ Task<O>| {
             let planned = task.plan.add.iter().map(|(_, config)| config.spec.nid);
@@ -416,7 +416,7 @@ impl<O: Clone> Node<O> {
         self.batches.current.as_ref().map(coming).unwrap_or_default().into_iter()
     }
 
-    /// The NIDs of the interfaces that come and go with the batch that is carried out.
+    /// The NIDs of the NIs that come and go with the batch that is carried out.
     #[must_use]
     pub fn changing(&self) -> Vec<Nid> {
         let Some(task) = &self.batches.current else { return Vec::new() };

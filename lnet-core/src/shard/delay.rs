@@ -3,7 +3,7 @@
 //! A PUT without an entry waits on a lazy portal until one takes it (LNet `lib-ptl.c:
 //! lnet_ptl_attach_md`); a message for a descriptor without a threshold waits for its event slots; one for a
 //! descriptor that a sibling writes into waits for that; one that a delay rule is about waits its time.
-//! Those of one portal wait in the order in which they came and are tried in that order, so none overtakes
+//! Messages of one portal wait in the order in which they came and are tried in that order, so none overtakes
 //! another that is after the same.
 //!
 //! A message that is matched late promises its response then. If there is no room for that it is
@@ -18,7 +18,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
-use super::delayed::{Ask, DelayedMessage, Origin, RESPONSES, Resumption, State, list_of};
+use super::delayed::{Ask, DelayState, DelayedMessage, PayloadHolder, RESPONSES, Resumption, list_of};
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::collections::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
@@ -48,7 +48,7 @@ impl Shard {
         self.delayed.lazy &= !lazy_bit(portal)?;
         let mut next = self.delayed.unmatched[portal as usize].first();
         while let Some(slot) = self.delayed.step(&mut next) {
-            if self.delayed.records[slot].state == (State::Unmatched { md: NONE }) {
+            if self.delayed.records[slot].state == (DelayState::Unmatched { md: NONE }) {
                 self.settle_delayed(slot, Decision::Drop(DropReason::NotLazy));
             }
         }
@@ -60,13 +60,13 @@ impl Shard {
     pub fn poll_resume(&mut self) -> Option<(NiId, RxId, Verdict)> {
         let slot = self.delayed.resumed.first();
         let record = self.delayed.records.get(slot)?;
-        let (Origin::Rx(rx), State::Resumed(resumption)) = (record.origin, record.state) else {
+        let (PayloadHolder::Rx(rx), DelayState::Resumed(resumption)) = (record.origin, record.state) else {
             unreachable!("a message without an LND is resumed")
         };
         let (ni, span) = (record.ni, record.span);
         let verdict = span.map_or(Verdict::Drop, Verdict::Deliver);
         if let Resumption::Borrow { lender, lease } = resumption {
-            self.delayed.set_state(slot, State::Borrowed { lender, lease });
+            self.delayed.set_state(slot, DelayState::Borrowed { lender, lease });
             return Some((ni, rx, verdict));
         }
         let DelayedMessage { from, header, inbound, .. } = self.delayed.records[slot];
@@ -96,7 +96,7 @@ impl Shard {
         header: &Header,
         wait: Wait,
     ) -> Result<(), DropReason> {
-        let origin = Origin::Rx(rx);
+        let origin = PayloadHolder::Rx(rx);
         let peer = self.refer_to_sender(origin, (ni, from), wait)?;
         let state = self.wait_for(wait);
         let slot = self.delayed.insert(origin, (ni, from), header, peer, state);
@@ -110,7 +110,7 @@ impl Shard {
     /// Why the message is dropped instead.
     pub(super) fn refer_to_sender(
         &mut self,
-        origin: Origin,
+        origin: PayloadHolder,
         (ni, from): (NiId, &Nid),
         wait: Wait,
     ) -> Result<u32, DropReason> {
@@ -121,7 +121,7 @@ impl Shard {
         if self.delayed.quota(origin).is_used_up() {
             return Err(full);
         }
-        let credits = self.interface(ni).peer_share;
+        let credits = self.ni(ni).peer_share;
         let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
         if !self.delayed.quota(origin).admits(peer) {
             self.peers.release(peer);
@@ -139,26 +139,26 @@ impl Shard {
     }
 
     /// The state of a message that waits for this, which is noted where it comes from.
-    pub(super) fn wait_for(&mut self, wait: Wait) -> State {
+    pub(super) fn wait_for(&mut self, wait: Wait) -> DelayState {
         self.counters.count_delay(wait.reason());
         match wait {
-            Wait::Entry => State::Unmatched { md: NONE },
+            Wait::Entry => DelayState::Unmatched { md: NONE },
             Wait::Md { md, .. } => {
                 self.mds[md].awaited = true;
-                State::Unmatched { md }
+                DelayState::Unmatched { md }
             }
             Wait::Sibling(ask) => {
                 self.talks_to(ask.shard);
-                State::Asking(ask)
+                DelayState::Asking(ask)
             }
-            Wait::Time { until, rule } => State::Timed { until, rule },
+            Wait::Time { until, rule } => DelayState::Timed { until, rule },
         }
     }
 
     /// Decides anew on a delayed message.
     pub(super) fn decide_delayed(&mut self, slot: u32, scope: Scope) -> Decision {
         let DelayedMessage { ni, from, header, .. } = self.delayed.records[slot];
-        // A sibling may know of an interface that this shard does not know yet.
+        // A sibling may know of an NI that this shard does not know yet.
         if self.topology.ni(ni).is_none_or(|local| local.status == NiStatus::Closed) {
             return Decision::Drop(DropReason::NiClosed);
         }
@@ -168,19 +168,19 @@ impl Shard {
     /// Does with a delayed message what was decided.
     pub(super) fn settle_delayed(&mut self, slot: u32, decision: Decision) {
         let origin = self.delayed.records[slot].origin;
-        if let Origin::Sibling { shard, .. } = origin {
+        if let PayloadHolder::Sibling { shard, .. } = origin {
             return self.settle_sibling_message(slot, shard, decision);
         }
         match decision {
             Decision::Take(inbound) => {
                 let landing = self.landing(&self.delayed.records[slot].header, &inbound);
                 self.delayed.records[slot].take(inbound, landing);
-                self.delayed.set_state(slot, State::Resumed(Resumption::Take));
+                self.delayed.set_state(slot, DelayState::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {
                 let DelayedMessage { ni, from, header, .. } = self.delayed.records[slot];
                 self.count_drop((ni, &from), &header, reason);
-                self.delayed.set_state(slot, State::Resumed(Resumption::Drop));
+                self.delayed.set_state(slot, DelayState::Resumed(Resumption::Drop));
             }
             Decision::Wait(wait) => {
                 let state = self.wait_for(wait);
@@ -195,21 +195,22 @@ impl Shard {
         let state = record.state;
         let (ni, from, message_type) = (record.ni, record.from, record.header.message_type());
         let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
-        let borrowed = matches!(state, State::Borrowed { .. });
+        let borrowed = matches!(state, DelayState::Borrowed { .. });
         assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
-        if state != State::Resumed(Resumption::Drop) {
+        if state != DelayState::Resumed(Resumption::Drop) {
             self.count_received(now, (ni, &from, message_type), status, taken_bytes, None);
         }
         let record = &mut self.delayed.records[slot];
         match state {
-            State::Borrowed { lender, lease } | State::Resumed(Resumption::Borrow { lender, lease }) => {
-                record.origin = Origin::Gone;
-                self.delayed.set_state(slot, State::Returning { lender, lease, status });
+            DelayState::Borrowed { lender, lease }
+            | DelayState::Resumed(Resumption::Borrow { lender, lease }) => {
+                record.origin = PayloadHolder::Gone;
+                self.delayed.set_state(slot, DelayState::Returning { lender, lease, status });
                 self.talks_to(lender);
             }
-            State::Asked(ask) => {
-                record.origin = Origin::Gone;
-                self.delayed.set_state(slot, State::Withdrawing(ask));
+            DelayState::Asked(ask) => {
+                record.origin = PayloadHolder::Gone;
+                self.delayed.set_state(slot, DelayState::Withdrawing(ask));
                 self.talks_to(ask.shard);
             }
             _ => {
@@ -264,7 +265,7 @@ impl Shard {
     fn wake_list(&mut self, list: usize) {
         let mut next = self.delayed.unmatched[list].first();
         while let Some(slot) = self.delayed.step(&mut next) {
-            let State::Unmatched { md } = self.delayed.records[slot].state else {
+            let DelayState::Unmatched { md } = self.delayed.records[slot].state else {
                 unreachable!("a message that is matched is in a list of unmatched ones")
             };
             let still_waits = md == NONE
@@ -286,16 +287,18 @@ impl Shard {
     fn retry(&mut self, slot: u32) {
         let record = &self.delayed.records[slot];
         let scope = match (record.origin, record.state) {
-            (Origin::Sibling { steal, .. }, _) => Scope::Sibling { steal },
+            (PayloadHolder::Sibling { steal, .. }, _) => Scope::Sibling { steal },
             // Its siblings have been asked, and tell of new entries.
-            (_, State::Unmatched { md: NONE }) => Scope::Asked,
+            (_, DelayState::Unmatched { md: NONE }) => Scope::Asked,
             _ => Scope::Arrived,
         };
         match self.decide_delayed(slot, scope) {
-            Decision::Wait(Wait::Entry) => self.delayed.records[slot].state = State::Unmatched { md: NONE },
+            Decision::Wait(Wait::Entry) => {
+                self.delayed.records[slot].state = DelayState::Unmatched { md: NONE }
+            }
             Decision::Wait(Wait::Md { md, .. }) => {
                 self.mds[md].awaited = true;
-                self.delayed.records[slot].state = State::Unmatched { md };
+                self.delayed.records[slot].state = DelayState::Unmatched { md };
             }
             decision => self.settle_delayed(slot, decision),
         }
@@ -306,7 +309,9 @@ impl Shard {
         let mut next = self.delayed.unmatched[usize::from(portal)].first();
         while let Some(slot) = self.delayed.step(&mut next) {
             let record = &self.delayed.records[slot];
-            if record.state == (State::Unmatched { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {
+            if record.state == (DelayState::Unmatched { md: NONE })
+                && matches!(record.origin, PayloadHolder::Rx(_))
+            {
                 self.settle_delayed(slot, Decision::Wait(Wait::Sibling(ask)));
             }
         }

@@ -26,7 +26,7 @@ use crate::time::Instant;
 
 /// Who holds the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
+pub(super) enum PayloadHolder {
     /// An LND of this shard.
     Rx(RxId),
     /// A sibling shard, which names it so. With `steal` it belongs to no shard, and goes on to the next
@@ -38,7 +38,7 @@ pub(super) enum Origin {
 
 /// What a message waits for; each state says which list its record is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum DelayState {
     /// A delay rule: `timed`.
     Timed { until: Instant, rule: u64 },
     /// An entry, if `md` is `NONE`, else this descriptor: `unmatched`.
@@ -47,7 +47,7 @@ pub(super) enum State {
     Asking(Ask),
     /// The sibling's answer: none.
     Asked(Ask),
-    /// To tell the sibling that the message is lost; then [`State::Asked`]: its `outbox`.
+    /// To tell the sibling that the message is lost; then [`DelayState::Asked`]: its `outbox`.
     Withdrawing(Ask),
     /// To be resumed: `resumed`.
     Resumed(Resumption),
@@ -86,14 +86,14 @@ pub(super) enum Resumption {
 }
 
 pub(super) struct DelayedMessage {
-    pub(super) origin: Origin,
+    pub(super) origin: PayloadHolder,
     pub(super) ni: NiId,
     /// The peer NI that it came from.
     pub(super) from: Nid,
     pub(super) header: Header,
     /// The peer that sent it, which is referred to; `NONE` if it is a sibling's and was never unmatched.
     pub(super) peer: u32,
-    pub(super) state: State,
+    pub(super) state: DelayState,
     /// The operation that it has become, here.
     pub(super) inbound: Option<Inbound>,
     /// Where it goes, here or at a sibling.
@@ -104,7 +104,7 @@ pub(super) struct DelayedMessage {
 }
 
 impl DelayedMessage {
-    /// It has become an operation, and its payload goes there.
+    /// The message has become an operation, and its payload goes there.
     pub(super) const fn take(&mut self, inbound: Inbound, landing: Span) {
         (self.inbound, self.span) = (Some(inbound), Some(landing));
     }
@@ -186,7 +186,7 @@ pub(super) struct DelayedMessages {
     pub(super) siblings: Box<[Sibling]>,
     /// The room for messages of this shard.
     own: Quota,
-    /// Messages by the interface that they came by, here or at a sibling.
+    /// Messages by the NI that they came by, here or at a sibling.
     by_ni: Box<[u32]>,
     /// The most of each sibling.
     sibling_messages_max: u32,
@@ -241,21 +241,21 @@ impl DelayedMessages {
         self.records.used_count()
     }
 
-    /// Slots of interfaces that there may be.
+    /// Slots of NIs that there may be.
     pub(super) const fn slots(&self) -> usize {
         self.by_ni.len()
     }
 
-    /// Messages that came by this interface.
+    /// Messages that came by this NI.
     pub(super) fn count_of(&self, ni: NiId) -> u32 {
         self.by_ni[usize::from(ni.0)]
     }
 
     /// The room that messages of this origin wait in.
-    pub(super) fn quota(&self, origin: Origin) -> &Quota {
+    pub(super) fn quota(&self, origin: PayloadHolder) -> &Quota {
         match origin {
-            Origin::Sibling { shard, .. } => &self.siblings[usize::from(shard.0)].unmatched_room,
-            Origin::Rx(_) | Origin::Gone => &self.own,
+            PayloadHolder::Sibling { shard, .. } => &self.siblings[usize::from(shard.0)].unmatched_room,
+            PayloadHolder::Rx(_) | PayloadHolder::Gone => &self.own,
         }
     }
 
@@ -275,21 +275,21 @@ impl DelayedMessages {
     /// Makes a record, in the list of its state. There must be room.
     pub(super) fn insert(
         &mut self,
-        origin: Origin,
+        origin: PayloadHolder,
         (ni, from): (NiId, &Nid),
         header: &Header,
         peer: u32,
-        state: State,
+        state: DelayState,
     ) -> u32 {
         match origin {
-            Origin::Rx(_) => self.own.take(peer),
-            Origin::Sibling { shard, .. } => {
+            PayloadHolder::Rx(_) => self.own.take(peer),
+            PayloadHolder::Sibling { shard, .. } => {
                 let most = self.sibling_messages_max;
                 let sibling = self.sibling(shard);
                 assert!(sibling.sibling_messages < most, "{shard:?} asks about more messages than it may");
                 sibling.sibling_messages += 1;
             }
-            Origin::Gone => unreachable!("a message without an origin is delayed"),
+            PayloadHolder::Gone => unreachable!("a message without an origin is delayed"),
         }
         self.by_ni[usize::from(ni.0)] += 1;
         let stamp = self.arrivals;
@@ -317,15 +317,15 @@ impl DelayedMessages {
         let DelayedMessage { origin, ni, peer, .. } = self.records[slot];
         self.by_ni[usize::from(ni.0)] -= 1;
         match origin {
-            Origin::Sibling { shard, .. } => self.sibling(shard).sibling_messages -= 1,
-            Origin::Rx(_) | Origin::Gone => self.own.give_back(peer),
+            PayloadHolder::Sibling { shard, .. } => self.sibling(shard).sibling_messages -= 1,
+            PayloadHolder::Rx(_) | PayloadHolder::Gone => self.own.give_back(peer),
         }
         self.records.vacate(slot);
         peer
     }
 
     /// Takes a record out of the list of its old state and puts it into that of its new one.
-    pub(super) fn set_state(&mut self, slot: u32, state: State) {
+    pub(super) fn set_state(&mut self, slot: u32, state: DelayState) {
         self.unlink(slot);
         self.records[slot].state = state;
         self.link(slot);
@@ -336,11 +336,11 @@ impl DelayedMessages {
         self.move_unmatched(slot, Quota::take);
         let Some((list, records)) = self.list(slot) else { return };
         match records[slot].state {
-            State::Timed { .. } => list.insert_by_key(records, slot, |message| match message.state {
-                State::Timed { until, .. } => until,
+            DelayState::Timed { .. } => list.insert_by_key(records, slot, |message| match message.state {
+                DelayState::Timed { until, .. } => until,
                 state => unreachable!("{state:?} waits for no time"),
             }),
-            State::Unmatched { .. } => list.insert_by_key(records, slot, |message| message.stamp),
+            DelayState::Unmatched { .. } => list.insert_by_key(records, slot, |message| message.stamp),
             _ => list.push_back(records, slot),
         }
     }
@@ -356,7 +356,9 @@ impl DelayedMessages {
     /// Changes the room for unmatched messages of a sibling's, if this is one.
     fn move_unmatched(&mut self, slot: u32, change: impl FnOnce(&mut Quota, u32)) {
         let record = &self.records[slot];
-        if let (State::Unmatched { .. }, Origin::Sibling { shard, .. }) = (record.state, record.origin) {
+        if let (DelayState::Unmatched { .. }, PayloadHolder::Sibling { shard, .. }) =
+            (record.state, record.origin)
+        {
             change(&mut self.siblings[usize::from(shard.0)].unmatched_room, record.peer);
         }
     }
@@ -365,15 +367,18 @@ impl DelayedMessages {
     fn list(&mut self, slot: u32) -> Option<(&mut List<Membership>, &mut Slab<DelayedMessage>)> {
         let record = &self.records[slot];
         let list = match record.state {
-            State::Timed { .. } => &mut self.timed,
-            State::Unmatched { .. } => &mut self.unmatched[list_of(&record.header)],
-            State::Asking(Ask { shard, .. }) => &mut self.siblings[usize::from(shard.0)].asks,
-            State::Resumed(_) => &mut self.resumed,
-            State::Withdrawing(_) | State::Returning { .. } | State::Lending | State::Refusing(_) => {
+            DelayState::Timed { .. } => &mut self.timed,
+            DelayState::Unmatched { .. } => &mut self.unmatched[list_of(&record.header)],
+            DelayState::Asking(Ask { shard, .. }) => &mut self.siblings[usize::from(shard.0)].asks,
+            DelayState::Resumed(_) => &mut self.resumed,
+            DelayState::Withdrawing(_)
+            | DelayState::Returning { .. }
+            | DelayState::Lending
+            | DelayState::Refusing(_) => {
                 let to = usize::from(self.correspondent(slot).0);
                 &mut self.siblings[to].outbox
             }
-            State::Asked(_) | State::Borrowed { .. } | State::Lent => return None,
+            DelayState::Asked(_) | DelayState::Borrowed { .. } | DelayState::Lent => return None,
         };
         Some((list, &mut self.records))
     }
@@ -382,9 +387,9 @@ impl DelayedMessages {
     fn correspondent(&self, slot: u32) -> ShardId {
         let record = &self.records[slot];
         match (record.state, record.origin) {
-            (State::Returning { lender, .. }, _) => lender,
-            (State::Withdrawing(ask), _) => ask.shard,
-            (_, Origin::Sibling { shard, .. }) => shard,
+            (DelayState::Returning { lender, .. }, _) => lender,
+            (DelayState::Withdrawing(ask), _) => ask.shard,
+            (_, PayloadHolder::Sibling { shard, .. }) => shard,
             (state, origin) => unreachable!("{origin:?} is {state:?} and has no sibling to tell"),
         }
     }
@@ -397,7 +402,7 @@ impl DelayedMessages {
     /// When the first delay rule is through.
     pub(super) fn next_timed(&self) -> Option<Instant> {
         match self.records.get(self.timed.first())?.state {
-            State::Timed { until, .. } => Some(until),
+            DelayState::Timed { until, .. } => Some(until),
             state => unreachable!("{state:?} waits for no time"),
         }
     }
@@ -409,7 +414,7 @@ impl DelayedMessages {
 
     /// A message that waits for a delay rule that does not exist any more.
     pub(super) fn first_timed(&self, is_gone: impl Fn(u64) -> bool) -> Option<u32> {
-        let is_it = |state| matches!(state, State::Timed { rule, .. } if is_gone(rule));
+        let is_it = |state| matches!(state, DelayState::Timed { rule, .. } if is_gone(rule));
         self.timed.find(&self.records, |record| is_it(record.state))
     }
 }

@@ -15,7 +15,7 @@ use crate::topology::NiStatus;
 /// Another node's message, to be sent on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ForwardRequest {
-    /// The interface to send it by.
+    /// The NI to send it by.
     pub ni: NiId,
     /// The peer NI that gets it: its destination, or the next router; not this node.
     pub next_hop: Nid,
@@ -40,13 +40,13 @@ pub struct Forwarded {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ForwardError {
-    /// No interface of this number serves on the net of the next hop (`-EHOSTUNREACH`).
+    /// No NI of this number serves on the net of the next hop (`-EHOSTUNREACH`).
     #[error("interface {ni} does not serve the net of next hop {1}", ni = .0.0)]
     Unreachable(NiId, Nid),
     /// The next hop is this node (`-EINVAL`). Its `lo` trusts what a header says of its source.
     #[error("next hop {0} is this node: another one is expected")]
     Local(Nid),
-    /// As many are sent on as there may be ([`crate::Limits::forwards`], `-ENOMEM`).
+    /// Too many are sent on ([`crate::Limits::forwards`], `-ENOMEM`).
     #[error("too many forwarded messages under way")]
     Full,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
@@ -70,7 +70,7 @@ impl Shard {
         if !self.messages.reserve(Budget::Forward) {
             return Err(ForwardError::Full);
         }
-        let credits = self.interface(ni).peer_share;
+        let credits = self.ni(ni).peer_share;
         let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Forward);
             return Err(ForwardError::PeersFull);

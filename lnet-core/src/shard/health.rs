@@ -1,4 +1,4 @@
-//! What the ends of messages say of the health of interfaces (LNet `lib-msg.c: lnet_health_check`).
+//! What the ends of messages say of the health of NIs (LNet `lib-msg.c: lnet_health_check`).
 //!
 //! A shard notes, and the node's control state machine keeps the values: those of all shards come together
 //! there, and come back with a snapshot. Invariant: while all are in full health, what ends well notes
@@ -29,8 +29,8 @@ impl Shard {
         }
     }
 
-    /// A message by an interface to a peer NI has failed for this reason. A ping of an own NID that was
-    /// looped back is the matter of the interface that has sent it.
+    /// A message by an NI to a peer NI has failed for this reason. A ping of an own NID that was
+    /// looped back is the matter of the NI that has sent it.
     #[cold]
     pub(super) fn note_failure(&mut self, ni: NiId, header: &Header, peer: &Nid, status: HealthStatus) {
         let Some(local) = self.topology.ni(ni).map(|local| local.nid) else { return };
@@ -49,7 +49,7 @@ impl Shard {
     }
 
     /// Whether a message that has failed for this reason may go by another path: where this node is to blame
-    /// if it has another interface, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`).
+    /// if it has another NI, where the peer is if that has one (LNet `lib-msg.c: lnet_health_check`).
     /// One to a NID that nothing leads to from here, or that its peer has lost meanwhile, may go to another
     /// NID as well.
     pub(super) fn has_another_path(&self, status: Status, next_hop: &Nid) -> bool {
@@ -75,7 +75,7 @@ impl Shard {
         }
     }
 
-    /// A message has left well by an interface.
+    /// A message has left well by an NI.
     #[inline]
     pub(super) fn note_sent(&mut self, ni: NiId) {
         if self.topology.has_ill()
@@ -85,7 +85,7 @@ impl Shard {
         }
     }
 
-    /// A message has come from a peer NI, by an interface.
+    /// A message has come from a peer NI, by an NI.
     #[inline]
     pub(super) fn note_received(&mut self, ni: NiId, peer: &Nid) {
         if self.topology.has_ill() {

@@ -4,7 +4,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use thiserror::Error;
 
-use super::report::Ended;
+use super::report::EndedOperation;
 use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::handle::MdHandle;
@@ -103,16 +103,16 @@ pub enum SubmitError {
         /// What should be.
         wanted: u32,
     },
-    /// It is attached to a match entry (`-ENOENT`).
+    /// The descriptor is attached to a match entry (`-ENOENT`).
     #[error("memory descriptor {:#x} is attached: a bound one is expected", .0.0.0)]
     MdAttached(MdHandle),
-    /// It has no threshold, and the events that it may have are still to be polled or to come (`-ENOMEM`).
+    /// The descriptor has no threshold, and its events are still to be polled or to come (`-ENOMEM`).
     #[error("memory descriptor {:#x} has no event slot left until events are polled", .0.0.0)]
     EventQueueFull(MdHandle),
     /// A REPLY is being written into it (`-EBUSY`).
     #[error("memory descriptor {:#x} is being written into: put from it after the REPLY", .0.0.0)]
     MdLent(MdHandle),
-    /// It ends before the part that is to be sent or filled (`-EINVAL`).
+    /// The descriptor ends before the part that is to be sent or filled (`-EINVAL`).
     #[error(
         "bytes {} to {} of memory descriptor {:#x}: it has {length_bytes}",
         .part.offset_bytes, u64::from(.part.offset_bytes) + u64::from(.part.length_bytes), .md.0.0
@@ -135,7 +135,7 @@ pub enum SubmitError {
     /// A kernel node whose portal never had an entry dies of a GET.
     #[error("a GET from portal {0} of a tcp peer: none is expected there, and a kernel node may die of it")]
     OnlyPuts(u32),
-    /// As many requests as the shard holds are on their way (`-ENOMEM`).
+    /// The shard holds no more requests (`-ENOMEM`).
     #[error("too many requests under way")]
     RequestsFull,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
@@ -150,7 +150,7 @@ pub enum SubmitError {
 const ONLY_PUTS: [u32; 2] = [50, 51];
 
 /// What PUT and GET have in common.
-struct Request {
+struct Submission {
     md: MdHandle,
     self_nid: Option<Nid>,
     target: ProcessId,
@@ -166,7 +166,7 @@ impl Shard {
     /// # Errors
     /// [`SubmitError`]; nothing has started then.
     pub fn put(&mut self, now: Instant, put: &PutRequest) -> Result<(), SubmitError> {
-        let request = Request {
+        let request = Submission {
             md: put.md,
             self_nid: put.self_nid,
             target: put.target,
@@ -198,8 +198,12 @@ impl Shard {
     /// # Errors
     /// [`SubmitError`]; nothing has started then.
     pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), SubmitError> {
-        let request =
-            Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
+        let request = Submission {
+            md: get.md,
+            self_nid: get.self_nid,
+            target: get.target,
+            awaits: Some(Response::Reply),
+        };
         let slot = self.initiator_slot(get.md, &get.target.nid, get.portal, true)?;
         if ONLY_PUTS.contains(&get.portal) && self.dies_of_get(&get.target.nid) {
             return Err(SubmitError::OnlyPuts(get.portal));
@@ -281,7 +285,7 @@ impl Shard {
         &mut self,
         now: Instant,
         slot: u32,
-        request: &Request,
+        request: &Submission,
         body: Body,
         part: MdPart,
     ) -> Result<(), SubmitError> {
@@ -293,7 +297,7 @@ impl Shard {
         let Some((Choice { ni, next_hop, destination }, turn)) = chosen else {
             self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);
-            self.complete(Ended::Sent(slot, &header), status);
+            self.complete(EndedOperation::Sent(slot, &header), status);
             self.counters.count_failure(status);
             self.wake();
             return Ok(());
@@ -306,7 +310,7 @@ impl Shard {
         let deadline = now + from.message_timeout;
         let from_ni = ni;
         let ni = self.loops_by(ni, target, &body);
-        let credits = self.interface(ni).peer_share;
+        let credits = self.ni(ni).peer_share;
         let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Request);
             return Err(SubmitError::PeersFull);
@@ -333,7 +337,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The interface by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping
+    /// The NI by which a request goes that is from `ni`: what stays on this node goes by `lo`. A ping
     /// of one of the node's own NIDs goes by that NI's LND, as far as this can reach itself: it is to show
     /// whether the NI works.
     #[inline]
@@ -344,7 +348,7 @@ impl Shard {
 
     /// Counts a request in on its descriptor, and awaits its response if that is wanted.
     #[inline(always)]
-    fn begin(&mut self, now: Instant, slot: u32, request: &Request, next_hop: &Nid) {
+    fn begin(&mut self, now: Instant, slot: u32, request: &Submission, next_hop: &Nid) {
         self.start(slot);
         let Some(response) = request.awaits else { return };
         let tunables = self.topology.tunables();

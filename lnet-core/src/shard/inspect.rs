@@ -1,4 +1,4 @@
-//! What a shard tells of itself: counters, what is in use, interfaces, peers.
+//! What a shard tells of itself: counters, what is in use, NIs, peers.
 
 use lnet_wire::{Header, MessageType, Nid};
 
@@ -10,12 +10,12 @@ use crate::peer::PeerRecord;
 use crate::stats::{Counters, DropReason, NiCounters, Usage};
 use crate::time::Instant;
 
-/// What a shard knows of a local interface.
+/// What a shard knows of a local NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NiUsage {
     /// Messages that this shard may have in flight by it.
     pub credits_max: u32,
-    /// Those of them that are free, less the messages that wait for one.
+    /// Free credits, less the messages that wait for one.
     pub credits: i64,
     /// The least that `credits` was.
     pub credits_min: i64,
@@ -56,33 +56,33 @@ impl Shard {
         }
     }
 
-    /// What it knows of a local interface; `None` if the slot is empty.
+    /// What it knows of a local NI; `None` if the slot is empty.
     #[must_use]
-    pub fn interface_record(&self, ni: NiId) -> Option<NiUsage> {
+    pub fn ni_usage(&self, ni: NiId) -> Option<NiUsage> {
         self.topology.ni(ni)?;
-        let interface = self.interfaces.get(usize::from(ni.0))?;
-        let (credits_max, credits_min) = interface.credits.bounds();
-        let (credits, counters) = (interface.credits.available(), interface.counters);
+        let shard_ni = self.nis.get(usize::from(ni.0))?;
+        let (credits_max, credits_min) = shard_ni.credits.bounds();
+        let (credits, counters) = (shard_ni.credits.available(), shard_ni.counters);
         Some(NiUsage { credits_max, credits, credits_min, counters })
     }
 
-    /// The interfaces of peers that it knows, in no order that means anything.
+    /// The NIs of peers that it knows, in no order that means anything.
     pub fn peers(&self) -> impl Iterator<Item = PeerRecord> {
         self.peers.records()
     }
 
-    /// Sets all counters to 0, those of interfaces and peers too (`lnetctl stats reset`); what is in use and
+    /// Sets all counters to 0, those of NIs and peers too (`lnetctl stats reset`); what is in use and
     /// the least of credits stay.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
-        self.interfaces.iter_mut().for_each(|interface| interface.counters = NiCounters::default());
+        self.nis.iter_mut().for_each(|shard_ni| shard_ni.counters = NiCounters::default());
         self.peers.reset_counters();
     }
 
-    /// Free credits of an interface, less the messages that wait for one (LNet's "tx credits").
+    /// Free credits of an NI, less the messages that wait for one (LNet's "tx credits").
     #[must_use]
-    pub fn interface_credits(&self, ni: NiId) -> Option<i64> {
-        self.interfaces.get(usize::from(ni.0)).map(|interface| interface.credits.available())
+    pub fn ni_credits(&self, ni: NiId) -> Option<i64> {
+        self.nis.get(usize::from(ni.0)).map(|shard_ni| shard_ni.credits.available())
     }
 
     /// Free credits of a peer, less the messages that wait for one; `None` if it is not remembered.
@@ -111,7 +111,7 @@ impl Shard {
         self.count_received(now, (ni, from, message_type), status, bytes, asked);
     }
 
-    /// The same, with when its request started if it answers one.
+    /// Counts a message that has arrived, and the round trip of its request if it answers one.
     #[inline]
     pub(super) fn count_received(
         &mut self,
@@ -125,15 +125,15 @@ impl Shard {
         if status != Status::Ok {
             return;
         }
-        let interface = &mut self.interfaces[usize::from(ni.0)];
-        interface.counters.received.add(message_type);
-        let mut sender = self.peers.sender(from, ni, interface.peer_share);
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
+        shard_ni.counters.received.add(message_type);
+        let mut sender = self.peers.sender(from, ni, shard_ni.peer_share);
         if let Some(peer) = &mut sender {
             peer.counters.received.add(message_type);
         }
         let Some(asked) = asked else { return };
         let peer = sender.map(|peer| &mut peer.counters);
-        for counters in [Some(&mut interface.counters), peer].into_iter().flatten() {
+        for counters in [Some(&mut shard_ni.counters), peer].into_iter().flatten() {
             match message_type {
                 MessageType::Reply => counters.get_rtt.note(asked, now),
                 _ => counters.put_ack.note(asked, now),
@@ -146,7 +146,7 @@ impl Shard {
     pub(super) fn count_drop(&mut self, (ni, from): (NiId, &Nid), header: &Header, reason: DropReason) {
         self.counters.count_drop(reason, header.payload_length);
         let message_type = header.message_type();
-        self.interfaces[usize::from(ni.0)].counters.dropped.add(message_type);
+        self.nis[usize::from(ni.0)].counters.dropped.add(message_type);
         if let Some(peer) = self.peers.find_mut(from) {
             peer.counters.dropped.add(message_type);
         }

@@ -4,10 +4,10 @@ use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
 
 use super::Shard;
-use super::report::Ended;
+use super::report::EndedOperation;
 use crate::collections::NONE;
 use crate::event::Event;
-use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
+use crate::handle::{Cookie, CookieKind, MdHandle, MeHandle};
 use crate::lnd::{Cause, Status};
 use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
 use crate::portal::{EntryError, EntrySpec};
@@ -22,7 +22,7 @@ impl Shard {
             return Err(EntryError::Frozen { portal: spec.portal });
         }
         let slot = self.tables.insert(spec)?;
-        Ok(MeHandle(Cookie::new(Kind::MatchEntry, self.id, slot, self.tables.entries.generation(slot))))
+        Ok(MeHandle(Cookie::new(CookieKind::MatchEntry, self.id, slot, self.tables.entries.generation(slot))))
     }
 
     /// Makes a descriptor and gives it to a match entry. It needs [`MdOptions::PUT`] or [`MdOptions::GET`]
@@ -173,7 +173,7 @@ impl Shard {
 
     /// Ends an operation on a descriptor: reports it, as the last one if it is. Returns the status as
     /// reported.
-    pub(super) fn complete(&mut self, ended: Ended<'_>, status: Status) -> Status {
+    pub(super) fn complete(&mut self, ended: EndedOperation<'_>, status: Status) -> Status {
         let slot = ended.md();
         let md = &mut self.mds[slot];
         md.operations -= 1;

@@ -38,7 +38,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header, Nid};
 
 use super::Shard;
-use super::delayed::{Ask, DelayedMessage, Origin, Resumption, State};
+use super::delayed::{Ask, DelayState, DelayedMessage, PayloadHolder, Resumption};
 use super::target::{Decision, Inbound, Scope, Wait};
 use crate::collections::NONE;
 use crate::handle::ShardId;
@@ -59,11 +59,11 @@ pub struct LeaseId(u32);
 /// their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeshMessage {
-    /// A message has arrived by this interface: who takes it? Answered by `Lend` or `Refuse`, perhaps late.
+    /// A message has arrived by this NI: who takes it? Answered by `Lend` or `Refuse`, perhaps late.
     Route {
         /// Names the question.
         ask: AskId,
-        /// The interface that it arrived by; responses leave by it.
+        /// The NI that it arrived by; responses leave by it.
         ni: NiId,
         /// The peer NI that it came from, as the LND has verified it.
         from: Nid,
@@ -189,8 +189,8 @@ impl Shard {
         assert!(is_sibling, "{from:?} is no sibling of {:?}", self.id);
         match message {
             MeshMessage::Route { ask, ni, from: sender, header, steal } => {
-                let origin = Origin::Sibling { shard: from, ask, steal };
-                let slot = self.delayed.insert(origin, (ni, &sender), &header, NONE, State::Lent);
+                let origin = PayloadHolder::Sibling { shard: from, ask, steal };
+                let slot = self.delayed.insert(origin, (ni, &sender), &header, NONE, DelayState::Lent);
                 let decision = self.decide_delayed(slot, Scope::Sibling { steal });
                 self.settle_sibling_message(slot, from, decision);
             }
@@ -271,16 +271,16 @@ impl Shard {
                 let record = &mut self.delayed.records[slot];
                 // Nothing is discarded there: who has the message counts what it takes by this span.
                 record.take(inbound, inbound.landing(&record.header));
-                self.delayed.set_state(slot, State::Lending);
+                self.delayed.set_state(slot, DelayState::Lending);
             }
             Decision::Drop(reason) => {
                 let DelayedMessage { header, origin, .. } = &self.delayed.records[slot];
-                if let (DropReason::NoMatch, Origin::Sibling { steal: true, .. }, Some(portal)) =
+                if let (DropReason::NoMatch, PayloadHolder::Sibling { steal: true, .. }, Some(portal)) =
                     (reason, origin, portal_of(header))
                 {
                     self.mesh.interested[usize::from(portal)] |= 1 << from.0;
                 }
-                self.delayed.set_state(slot, State::Refusing(reason));
+                self.delayed.set_state(slot, DelayState::Refusing(reason));
             }
             Decision::Wait(wait) => {
                 let DelayedMessage { origin, ni, from: sender, .. } = self.delayed.records[slot];
@@ -289,7 +289,7 @@ impl Shard {
                         self.delayed.records[slot].peer = peer;
                         self.wait_for(wait)
                     }
-                    Err(reason) => State::Refusing(reason),
+                    Err(reason) => DelayState::Refusing(reason),
                 };
                 self.delayed.set_state(slot, state);
             }
@@ -300,18 +300,18 @@ impl Shard {
     fn say(&mut self, slot: u32, to: ShardId) -> MeshMessage {
         let record = &self.delayed.records[slot];
         match (record.state, record.origin) {
-            (State::Asking(ask), _) => {
+            (DelayState::Asking(ask), _) => {
                 let DelayedMessage { ni, from, header, peer, .. } = *record;
                 let steal = ask.steal.is_some();
-                self.delayed.set_state(slot, State::Asked(ask));
+                self.delayed.set_state(slot, DelayState::Asked(ask));
                 self.delayed.sibling(to).asking.take(peer);
                 MeshMessage::Route { ask: AskId(slot), ni, from, header, steal }
             }
-            (State::Withdrawing(ask), _) => {
-                self.delayed.set_state(slot, State::Asked(ask));
+            (DelayState::Withdrawing(ask), _) => {
+                self.delayed.set_state(slot, DelayState::Asked(ask));
                 MeshMessage::Withdraw { ask: AskId(slot) }
             }
-            (State::Returning { lease, status, .. }, _) => {
+            (DelayState::Returning { lease, status, .. }, _) => {
                 let DelayedMessage { span: Some(span), peer, .. } = *record else {
                     unreachable!("nothing was lent")
                 };
@@ -319,12 +319,12 @@ impl Shard {
                 self.forget_delayed(slot);
                 MeshMessage::Returned { lease, span, status }
             }
-            (State::Lending, Origin::Sibling { ask, .. }) => {
+            (DelayState::Lending, PayloadHolder::Sibling { ask, .. }) => {
                 let Some(span) = record.span else { unreachable!("nothing is lent") };
-                self.delayed.set_state(slot, State::Lent);
+                self.delayed.set_state(slot, DelayState::Lent);
                 MeshMessage::Lend { ask, lease: LeaseId(slot), span }
             }
-            (State::Refusing(reason), Origin::Sibling { ask, .. }) => {
+            (DelayState::Refusing(reason), PayloadHolder::Sibling { ask, .. }) => {
                 self.forget_delayed(slot);
                 MeshMessage::Refuse { ask, reason }
             }
@@ -337,12 +337,12 @@ impl Shard {
         self.asked(slot, lender);
         let record = &mut self.delayed.records[slot];
         record.span = Some(span);
-        if record.origin == Origin::Gone {
+        if record.origin == PayloadHolder::Gone {
             let status = Status::Unknown(Cause::Cancelled);
-            self.delayed.set_state(slot, State::Returning { lender, lease, status });
+            self.delayed.set_state(slot, DelayState::Returning { lender, lease, status });
             self.talks_to(lender);
         } else {
-            self.delayed.set_state(slot, State::Resumed(Resumption::Borrow { lender, lease }));
+            self.delayed.set_state(slot, DelayState::Resumed(Resumption::Borrow { lender, lease }));
         }
     }
 
@@ -353,7 +353,7 @@ impl Shard {
         self.delayed.sibling(by).asking.give_back(peer);
         self.talks_to(by);
         let record = &self.delayed.records[slot];
-        if record.origin == Origin::Gone {
+        if record.origin == PayloadHolder::Gone {
             self.forget_delayed(slot);
             return;
         }
@@ -361,7 +361,7 @@ impl Shard {
             Some(0) if reason == DropReason::NoMatch => self.all_refused(slot, ask),
             Some(left) if reason == DropReason::NoMatch => {
                 let ask = Ask { shard: self.after(by), steal: Some(left - 1), news: ask.news };
-                self.delayed.set_state(slot, State::Asking(ask));
+                self.delayed.set_state(slot, DelayState::Asking(ask));
                 self.talks_to(ask.shard);
             }
             _ => self.settle_delayed(slot, Decision::Drop(reason)),
@@ -385,7 +385,7 @@ impl Shard {
     /// The question that a sibling answers.
     fn asked(&self, slot: u32, sibling: ShardId) -> Ask {
         match self.delayed.records.get(slot).map(|record| record.state) {
-            Some(State::Asked(ask) | State::Withdrawing(ask)) if ask.shard == sibling => ask,
+            Some(DelayState::Asked(ask) | DelayState::Withdrawing(ask)) if ask.shard == sibling => ask,
             state => panic!("{sibling:?} answers a question that is {state:?}"),
         }
     }
@@ -397,9 +397,9 @@ impl Shard {
             let mut next = self.delayed.unmatched[list].first();
             while let Some(slot) = self.delayed.step(&mut next) {
                 let is_it = matches!(self.delayed.records[slot].origin,
-                    Origin::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);
+                    PayloadHolder::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);
                 if is_it {
-                    self.delayed.set_state(slot, State::Refusing(DropReason::NotLazy));
+                    self.delayed.set_state(slot, DelayState::Refusing(DropReason::NotLazy));
                     return self.talks_to(from);
                 }
             }
@@ -409,7 +409,7 @@ impl Shard {
     /// A sibling returns a span.
     fn returned(&mut self, now: Instant, slot: u32, status: Status) {
         let record = self.delayed.records.get(slot).map(|record| record.state);
-        assert_eq!(record, Some(State::Lent), "a span is returned that is not lent");
+        assert_eq!(record, Some(DelayState::Lent), "a span is returned that is not lent");
         let DelayedMessage { header, inbound: Some(inbound), .. } = self.delayed.records[slot] else {
             unreachable!("a lent span has no operation")
         };

@@ -1,6 +1,6 @@
 //! A shard: the data path of one CPU.
 //!
-//! It owns its match entries, descriptors, event queues and its share of the credits; no other shard
+//! A shard owns its match entries, descriptors, event queues and its share of the credits; no other shard
 //! touches them. Its driver calls, in any order:
 //!
 //! - [`Shard::attach_entry`], [`Shard::attach`], [`Shard::bind`], [`Shard::unlink`], [`Shard::put`],
@@ -53,12 +53,12 @@ use crate::collections::{NONE, Seed, Slab};
 use crate::credit::Credits;
 use crate::event::{EqError, Event, EventQueues};
 use crate::fault::Faults;
-use crate::handle::{Cookie, EqHandle, Kind, MdHandle, MeHandle, ShardId};
+use crate::handle::{Cookie, CookieKind, EqHandle, MdHandle, MeHandle, ShardId};
 use crate::limits::Limits;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
 use crate::md::{Ending, MdOptions, MemoryDesc};
-use crate::message::{Credited, Messages, PeerCredited, Queue, Timers};
+use crate::message::{Credited, MessageQueue, Messages, PeerCredited, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::stats::{Counters, NiCounters};
@@ -85,13 +85,13 @@ pub struct ShardConfig {
     pub pid: u32,
     /// How much of everything it may hold.
     pub limits: Limits,
-    /// The node's interfaces.
+    /// The node's NIs.
     pub topology: Arc<Topology>,
     /// Seeds the hash tables. Peers should not know it.
     pub hash_seed: u64,
 }
 
-/// What a shard keeps for a slot of the local interfaces.
+/// What a shard keeps for a slot of the local NIs.
 struct ShardNi {
     credits: Credits<PeerCredited>,
     counters: NiCounters,
@@ -104,7 +104,7 @@ struct ShardNi {
     /// When it was last chosen among several, as a number that grows.
     sequence: u64,
     /// Messages that hold their credits, to be polled.
-    ready: Queue<Credited>,
+    ready: MessageQueue<Credited>,
     timers: Timers,
 }
 
@@ -118,7 +118,7 @@ impl ShardNi {
             arriving_count: 0,
             peer_share: 0,
             sequence: 0,
-            ready: Queue::new(),
+            ready: MessageQueue::new(),
             timers: Timers::new(),
         }
     }
@@ -142,9 +142,8 @@ pub struct Shard {
     messages: Messages,
     trackers: Trackers,
     peers: Peers,
-    interfaces: Vec<ShardNi>,
+    nis: Vec<ShardNi>,
     incoming: Incoming,
-    /// Those that wait.
     delayed: DelayedMessages,
     mesh: Mesh,
     faults: Faults,
@@ -186,7 +185,7 @@ impl Shard {
             messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),
             peers,
-            interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
+            nis: Vec::with_capacity(usize::from(limits.interfaces)),
             incoming: Incoming::new(limits.incoming),
             delayed,
             mesh: Mesh::new(),
@@ -214,7 +213,7 @@ impl Shard {
     /// [`EqError::Full`] or [`EqError::Slots`] when the shard has no more.
     pub fn create_event_queue(&mut self, slots: u32) -> Result<EqHandle, EqError> {
         let slot = self.events.create(slots)?;
-        Ok(EqHandle(Cookie::new(Kind::EventQueue, self.id, slot, self.events.generation(slot))))
+        Ok(EqHandle(Cookie::new(CookieKind::EventQueue, self.id, slot, self.events.generation(slot))))
     }
 
     /// Frees an event queue.
@@ -232,7 +231,7 @@ impl Shard {
     #[inline]
     pub fn poll_ready_queue(&mut self) -> Option<EqHandle> {
         let slot = self.events.pop_ready()?;
-        Some(EqHandle(Cookie::new(Kind::EventQueue, self.id, slot, self.events.generation(slot))))
+        Some(EqHandle(Cookie::new(CookieKind::EventQueue, self.id, slot, self.events.generation(slot))))
     }
 
     /// Takes the oldest event out of a queue; `None` when there is none, or no such queue.
@@ -254,7 +253,7 @@ impl Shard {
         event
     }
 
-    /// Switches a bug on: the next credit of an interface that would return is lost.
+    /// Switches a bug on: the next credit of an NI that would return is lost.
     #[cfg(feature = "sabotage")]
     pub const fn lose_credit(&mut self) {
         self.loses_credit = true;
@@ -277,15 +276,15 @@ impl Shard {
     /// peer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
+        let credits = self.nis.iter().filter_map(|shard_ni| shard_ni.timers.next(&self.messages));
         let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
         time::earliest([credits.min(), self.trackers.next(), released, delayed])
     }
 
-    /// Whether [`Shard::poll_transmit`] has a message of any interface.
+    /// Whether [`Shard::poll_transmit`] has a message of any NI.
     #[must_use]
     pub fn has_transmit(&self) -> bool {
-        self.interfaces.iter().any(|interface| !interface.ready.is_empty())
+        self.nis.iter().any(|shard_ni| !shard_ni.ready.is_empty())
     }
 
     /// Whether [`Shard::poll_transmit`], [`Shard::poll_mesh_to`] or [`Shard::poll_resume`] has something.
@@ -296,18 +295,18 @@ impl Shard {
     }
 
     fn event_queue_slot(&self, EqHandle(queue): EqHandle) -> Option<u32> {
-        let (slot, generation) = self.made(queue, Kind::EventQueue)?;
+        let (slot, generation) = self.made(queue, CookieKind::EventQueue)?;
         self.events.holds(slot, generation).then_some(slot)
     }
 
     fn entry_slot(&self, MeHandle(entry): MeHandle) -> Option<u32> {
-        let (slot, generation) = self.made(entry, Kind::MatchEntry)?;
+        let (slot, generation) = self.made(entry, CookieKind::MatchEntry)?;
         self.tables.entries.holds(slot, generation).then_some(slot)
     }
 
     /// The slot of a descriptor that can still be found.
     fn md_slot(&self, MdHandle(md): MdHandle) -> Option<u32> {
-        let (slot, generation) = self.made(md, Kind::MemoryDesc)?;
+        let (slot, generation) = self.made(md, CookieKind::MemoryDesc)?;
         (self.mds.holds(slot, generation) && self.mds[slot].ending != Ending::Aborted).then_some(slot)
     }
 
@@ -320,16 +319,16 @@ impl Shard {
     }
 
     fn md_handle(&self, slot: u32) -> MdHandle {
-        MdHandle(Cookie::new(Kind::MemoryDesc, self.id, slot, self.mds.generation(slot)))
+        MdHandle(Cookie::new(CookieKind::MemoryDesc, self.id, slot, self.mds.generation(slot)))
     }
 
     /// The slot and the generation of what this shard has made, if it is of this kind.
-    fn made(&self, cookie: Cookie, kind: Kind) -> Option<(u32, u32)> {
+    fn made(&self, cookie: Cookie, kind: CookieKind) -> Option<(u32, u32)> {
         (cookie.is(kind) && cookie.shard() == self.id).then_some((cookie.slot(), cookie.generation()))
     }
 
-    fn interface(&mut self, ni: NiId) -> &mut ShardNi {
-        &mut self.interfaces[usize::from(ni.0)]
+    fn ni(&mut self, ni: NiId) -> &mut ShardNi {
+        &mut self.nis[usize::from(ni.0)]
     }
 }
 

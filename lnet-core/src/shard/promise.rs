@@ -6,7 +6,7 @@
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
-use super::report::Ended;
+use super::report::EndedOperation;
 use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
@@ -40,7 +40,7 @@ impl Shard {
         if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
             return self.reply(now, header, span, promise);
         }
-        let reported = self.complete(Ended::Arrived(header, span), status);
+        let reported = self.complete(EndedOperation::Arrived(header, span), status);
         let Some(promise) = response else { return };
         match header.body {
             Body::Put { match_bits, .. } if reported == Status::Ok => {
@@ -68,7 +68,7 @@ impl Shard {
         if free == 0 {
             return Err(DropReason::ResponsesFull);
         }
-        let credits = self.interface(ni).peer_share;
+        let credits = self.ni(ni).peer_share;
         let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
         let responses = &mut self.peers.get_mut(peer).responses;
         if *responses >= free {
@@ -91,7 +91,7 @@ impl Shard {
     fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
         if self.mds[span.buffer.slot()].ending == Ending::Aborted {
             self.break_promise(promise);
-            self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
+            self.complete(EndedOperation::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;
             return;
         }
@@ -114,7 +114,7 @@ impl Shard {
         if local.status == NiStatus::Closed {
             self.break_promise(promise);
             self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
-            if let Some(ended) = Ended::of(&purpose, request) {
+            if let Some(ended) = EndedOperation::of(&purpose, request) {
                 self.complete(ended, Status::NeverSent(Cause::Unreachable));
             }
             return;

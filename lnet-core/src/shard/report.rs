@@ -11,14 +11,14 @@ use crate::track::Response;
 
 /// The message that an operation is: what its event is made of when it ends.
 #[derive(Clone, Copy)]
-pub(super) enum Ended<'a> {
+pub(super) enum EndedOperation<'a> {
     /// A request of this descriptor's.
     Sent(u32, &'a Header),
-    /// One that arrived, and the part of the descriptor that it was for.
+    /// A message that arrived, and the part of the descriptor that it was for.
     Arrived(&'a Header, &'a Span),
 }
 
-impl<'a> Ended<'a> {
+impl<'a> EndedOperation<'a> {
     /// What ends with a message on its way out, if anything does.
     #[inline]
     pub(super) const fn of(purpose: &'a Purpose, header: &'a Header) -> Option<Self> {
@@ -63,11 +63,11 @@ impl<'a> Ended<'a> {
 impl Shard {
     /// The event of an operation that has ended.
     #[inline]
-    pub(super) fn event_at_end(&self, ended: Ended<'_>, status: Status, unlinked: bool) -> Event {
+    pub(super) fn event_at_end(&self, ended: EndedOperation<'_>, status: Status, unlinked: bool) -> Event {
         let md = self.event_md(ended.md(), status, unlinked);
         match ended {
-            Ended::Sent(_, header) => sent(md, header),
-            Ended::Arrived(header, span) => {
+            EndedOperation::Sent(_, header) => sent(md, header),
+            EndedOperation::Arrived(header, span) => {
                 let source = &header.source;
                 let initiator = ProcessId { nid: self.topology.primary_of(&source.nid), ..*source };
                 arrived(md, header, initiator, span)

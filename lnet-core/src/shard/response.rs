@@ -2,7 +2,7 @@
 
 use lnet_wire::{Header, WireHandle};
 
-use super::target::{Inbound, Refusal};
+use super::target::{Inbound, NotTaken};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::Span;
@@ -10,10 +10,10 @@ use crate::md::{MdOptions, Withheld};
 use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
-    pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, Refusal> {
+    pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, NotTaken> {
         let md = self.respondent(handle)?;
         if !self.mds[md].has_event_slot() {
-            return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
+            return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
         Ok(self.take_response(md, MdPart::default()))
     }
@@ -23,7 +23,7 @@ impl Shard {
         header: &Header,
         handle: &WireHandle,
         lends: bool,
-    ) -> Result<Inbound, Refusal> {
+    ) -> Result<Inbound, NotTaken> {
         let md = self.respondent(handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.

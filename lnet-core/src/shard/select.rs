@@ -1,15 +1,15 @@
 //! The one place that chooses by which path a message goes.
 //!
-//! It works over the snapshot of the topology and has state of its own: when each interface was last used,
-//! and what LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces
+//! The choice works over the snapshot of the topology and has state of its own: when each NI was last used,
+//! and what LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's NIs
 //! and peers.
 //!
-//! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an interface that the application names is obeyed,
+//! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an NI that the application names is obeyed,
 //! and the destination then is the one given. A request to a Multi-Rail peer goes by the best net that this
 //! node and the peer have in common, the best local NI there, and the best NI of the peer there, by the
 //! criteria of [`criteria`] in their order. A request to any other peer goes to the NID given, always from
 //! one and the same NI, that which the snapshot says, so that the peer sees one node; pings go from any.
-//! Responses are not chosen for: they go back by the interface that was asked. Where there is nothing to
+//! Responses are not chosen for: they go back by the NI that was asked. Where there is nothing to
 //! choose nothing is looked up.
 //!
 //! The choice is one function over lists of values, so that its trace is the choice itself. No silent path is
@@ -29,7 +29,7 @@ use super::Shard;
 use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus, PRIORITY_NONE, PeerNid, PeerView, source_rank};
-use criteria::{Candidate, Deaf, LOCAL, NET, PEER, SOURCE, Trace, Values, Weighed};
+use criteria::{Candidate, LOCAL, NET, NoTrace, PEER, SOURCE, Trace, Values, Weighed};
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,9 +76,9 @@ pub struct Explanation {
 }
 
 impl Shard {
-    /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To
+    /// The path of a request to `destination`; with `self_nid` from exactly the NI with that NID. To
     /// `0@lo` everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a
-    /// peer, by whichever NI. `None` when no such interface serves on a net of the destination's. The caller
+    /// peer, by whichever NI. `None` when no such NI serves on a net of the destination's. The caller
     /// says whose slot the peer NI has ([`Shard::take_turn`]).
     #[inline]
     pub(super) fn select(
@@ -114,8 +114,8 @@ impl Shard {
         }
     }
 
-    /// The path from a named interface to a Multi-Rail peer that was named by a NID on another net: to its
-    /// best NI on the interface's own net (LNet `lib-move.c: lnet_handle_spec_local_mr_dst`).
+    /// The path from a named NI to a Multi-Rail peer that was named by a NID on another net: to its
+    /// best NI on the NI's own net (LNet `lib-move.c: lnet_handle_spec_local_mr_dst`).
     #[cold]
     fn select_on_net_of(&self, now: Instant, destination: &Nid, self_nid: &Nid) -> Option<Choice> {
         let view = self.topology.peer(destination).filter(|view| view.is_multi_rail)?;
@@ -128,7 +128,7 @@ impl Shard {
 
     #[cold]
     fn select_of_several(&self, now: Instant, destination: &Nid, is_ping: bool) -> Option<(Choice, Turn)> {
-        Some((self.choose(now, destination, is_ping, &mut Deaf)?, Turn::Taken))
+        Some((self.choose(now, destination, is_ping, &mut NoTrace)?, Turn::Taken))
     }
 
     /// Notes that a path is used, from an NI to the peer NI in a slot: others have their turn before it.
@@ -137,7 +137,7 @@ impl Shard {
         if turn == Turn::Taken {
             self.sequence += 1;
             let sequence = self.sequence;
-            self.interface(ni).sequence = sequence;
+            self.ni(ni).sequence = sequence;
             self.peers.get_mut(peer).sequence = sequence;
         }
     }
@@ -233,7 +233,7 @@ impl Shard {
         best(self.topology.serving(net), |ni| values(*ni))
     }
 
-    /// Whether no path from an interface to any of these answers.
+    /// Whether no path from an NI to any of these answers.
     fn is_cut_off<'a>(&self, now: Instant, ni: NiId, mut peers: impl Iterator<Item = &'a Nid>) -> bool {
         self.paths.has_silent() && peers.all(|peer| self.paths.is_silent(now, &Path { ni, peer: *peer }))
     }
@@ -246,7 +246,7 @@ impl Shard {
         let local_health = locals().map(|ni| self.topology.known_ni(ni).health).max();
         let local_priority = locals().map(|ni| self.topology.known_ni(ni).net_priority).min();
         let peer_sequence = nids.filter_map(|nid| self.peers.sequence(nid)).max();
-        let local_sequence = locals().map(|ni| self.interfaces[usize::from(ni.0)].sequence).max();
+        let local_sequence = locals().map(|ni| self.nis[usize::from(ni.0)].sequence).max();
         [
             i64::from(is_cut_off),
             -i64::from(peer_health.unwrap_or(0)),
@@ -259,7 +259,7 @@ impl Shard {
     }
 
     fn local_values<'a>(&self, now: Instant, ni: NiId, peers: impl Iterator<Item = &'a Nid>) -> Values<6> {
-        let (local, own) = (self.topology.known_ni(ni), &self.interfaces[usize::from(ni.0)]);
+        let (local, own) = (self.topology.known_ni(ni), &self.nis[usize::from(ni.0)]);
         [
             i64::from(self.is_cut_off(now, ni, peers)),
             -i64::from(local.health),
@@ -272,8 +272,7 @@ impl Shard {
 
     fn peer_values(&self, now: Instant, (ni, local): (NiId, &Nid), peer: &PeerNid) -> Values<6> {
         let known = self.peers.credits_and_sequence(&peer.nid);
-        let (credits, sequence) =
-            known.unwrap_or_else(|| (self.interfaces[usize::from(ni.0)].peer_share.into(), 0));
+        let (credits, sequence) = known.unwrap_or_else(|| (self.nis[usize::from(ni.0)].peer_share.into(), 0));
         [
             i64::from(self.is_cut_off(now, ni, core::iter::once(&peer.nid))),
             -i64::from(peer.health),
@@ -296,12 +295,12 @@ impl Shard {
         let view = self.topology.peer(&known_as);
         // Pings go from any.
         if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {
-            // It sees one source, whatever becomes of that.
+            // Its peer sees one source, whatever becomes of that.
             return None;
         }
         let best =
-            self.choose(now, &known_as, is_ping, &mut Deaf).filter(|choice| choice.path() != than.path());
-        // One that was silent and is tried once more is for a message that has all its tries left.
+            self.choose(now, &known_as, is_ping, &mut NoTrace).filter(|choice| choice.path() != than.path());
+        // A path that was silent and is tried once more is for a message that has all its tries left.
         let best = best.filter(|choice| !self.paths.was_silent(&choice.path()));
         best.or_else(|| self.select_other(than, view, |_| true))
     }
@@ -322,12 +321,12 @@ impl Shard {
         paths.filter(|other| other.path() != than.path() && has(other.ni)).min_by_key(|other| {
             let silent_until = self.paths.silent_until(&other.path());
             let health = core::cmp::Reverse(self.topology.peer_health(&other.destination));
-            let credits = core::cmp::Reverse(self.interfaces[usize::from(other.ni.0)].credits.available());
+            let credits = core::cmp::Reverse(self.nis[usize::from(other.ni.0)].credits.available());
             (silent_until, health, credits, other.ni)
         })
     }
 
-    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one
+    /// Where what went by a silent path goes from now on: of the candidates whose NI serves the one
     /// that was not silent since it answered last, whose NID has the best health by the snapshot, and which
     /// has the shortest round trip, as far as these are known; of those that were, the one
     /// that was silent longest ago, so that each has its turn.

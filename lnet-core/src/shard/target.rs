@@ -11,7 +11,7 @@ use super::Shard;
 use super::delayed::{Ask, list_of};
 use super::news::{ForgedSource, PeerChange};
 use super::promise::Promise;
-use crate::entry::Request;
+use crate::entry::MatchQuery;
 use crate::lnd::{
     NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
 };
@@ -57,9 +57,9 @@ impl Inbound {
 /// What a shard knows of a message that an LND names.
 pub(super) enum Arriving {
     Idle,
-    /// Its LND puts its payload in place. It came by this interface, from this peer NI.
+    /// Its LND puts its payload in place. It came by this NI, from this peer NI.
     Delivered(NiId, Nid, Header, Inbound),
-    /// It is delayed, or goes to a sibling: the record of it.
+    /// The record of a message that is delayed, or goes to a sibling.
     Delayed(u32),
 }
 
@@ -130,16 +130,16 @@ impl Wait {
 }
 
 /// Why a message is not taken.
-pub(super) enum Refusal {
+pub(super) enum NotTaken {
     Drop(DropReason),
-    /// It has to wait for this descriptor.
+    /// The message has to wait for this descriptor.
     Busy {
         md: u32,
         reason: DelayReason,
     },
 }
 
-impl From<DropReason> for Refusal {
+impl From<DropReason> for NotTaken {
     fn from(reason: DropReason) -> Self {
         Self::Drop(reason)
     }
@@ -148,9 +148,9 @@ impl From<DropReason> for Refusal {
 /// Whose message it is, and so what there is to try.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// One of this shard's LNDs has it.
+    /// An LND of this shard has it.
     Arrived,
-    /// The same, and its siblings have been asked.
+    /// An LND of this shard has it, and the siblings have been asked.
     Asked,
     /// A sibling asks, about a message of any shard or about one that belongs here.
     Sibling { steal: bool },
@@ -207,7 +207,7 @@ impl Uplink for Shard {
         let mut arriving = core::mem::take(&mut self.incoming.arriving);
         match arriving.get(rx.0 as usize) {
             Some(Arriving::Delivered(ni, from, header, inbound)) => {
-                self.interface(*ni).arriving_count -= 1;
+                self.ni(*ni).arriving_count -= 1;
                 self.count_delivered(now, (*ni, from), header, inbound, status);
                 self.end_arrival(now, header, inbound, status);
             }
@@ -253,7 +253,7 @@ impl Shard {
     /// A message is being put in place by its LND.
     #[inline]
     pub(super) fn deliver(&mut self, (ni, from): (NiId, &Nid), rx: RxId, header: &Header, inbound: Inbound) {
-        self.interface(ni).arriving_count += 1;
+        self.ni(ni).arriving_count += 1;
         self.incoming.set(rx, Arriving::Delivered(ni, *from, *header, inbound));
     }
 
@@ -329,9 +329,9 @@ impl Shard {
         let lends = matches!(scope, Scope::Sibling { .. });
         match self.admit((ni, from), header, lends) {
             Ok(inbound) => Decision::Take(inbound),
-            Err(Refusal::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
-            Err(Refusal::Drop(reason)) => Decision::Drop(reason),
-            Err(Refusal::Busy { md, reason }) => Decision::Wait(Wait::Md { md, reason }),
+            Err(NotTaken::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
+            Err(NotTaken::Drop(reason)) => Decision::Drop(reason),
+            Err(NotTaken::Busy { md, reason }) => Decision::Wait(Wait::Md { md, reason }),
         }
     }
 
@@ -354,7 +354,7 @@ impl Shard {
 
     /// Finds a message its descriptor. With `lends` it is a sibling that will fill it.
     #[inline]
-    fn admit(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
+    fn admit(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, NotTaken> {
         let (operation, handle, portal, match_bits, remote_offset_bytes, requested_bytes) = match header.body
         {
             Body::Put { ack_md, match_bits, portal, offset, .. } => {
@@ -368,7 +368,8 @@ impl Shard {
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
         let source = ProcessId { nid: self.topology.primary_of(&header.source.nid), ..header.source };
-        let request = Request { portal, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+        let request =
+            MatchQuery { portal, source, match_bits, operation, requested_bytes, remote_offset_bytes };
         let room = self.tables.find(&self.mds, &request)?;
         let is_get = operation == MdOptions::GET;
         // What a GET reads must not change, but nothing is written into it.
@@ -384,17 +385,17 @@ impl Shard {
     /// where this one may be. A message that is to be `alone` waits until the descriptor is idle; until it
     /// is, nothing else starts, or that message might wait for ever.
     #[inline]
-    pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), Refusal> {
+    pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), NotTaken> {
         let descriptor = &mut self.mds[md];
         if !descriptor.has_event_slot() {
-            return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
+            return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
         if descriptor.is_withheld() {
-            return Err(Refusal::Busy { md, reason: DelayReason::Filled });
+            return Err(NotTaken::Busy { md, reason: DelayReason::Filled });
         }
         if alone && descriptor.operations > 0 {
             descriptor.withheld = Withheld::Claimed;
-            return Err(Refusal::Busy { md, reason: DelayReason::Filled });
+            return Err(NotTaken::Busy { md, reason: DelayReason::Filled });
         }
         Ok(())
     }

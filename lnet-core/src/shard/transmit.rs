@@ -1,6 +1,6 @@
 //! Messages on their way out: credits in order, to the LND, and home again.
 //!
-//! A message takes a credit of its peer first, then one of its interface; they return the other way round,
+//! A message takes a credit of its peer first, then one of its NI; they return the other way round,
 //! each to the next message that waits for it (LNet `lib-move.c: lnet_post_send_locked`,
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
@@ -11,7 +11,7 @@
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};
 
-use super::report::Ended;
+use super::report::EndedOperation;
 use super::{Choice, Shard};
 use crate::fault::Faults;
 use crate::health::HealthStatus;
@@ -21,11 +21,11 @@ use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpos
 use crate::time::Instant;
 
 impl Shard {
-    /// The next message for the LND of an interface, lent; `None` when there is none, or no such interface.
+    /// The next message for the LND of an NI, lent; `None` when there is none, or no such NI.
     /// The LND has it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
     #[inline]
     pub fn poll_transmit(&mut self, ni: NiId) -> Option<Lent<'_>> {
-        let ready = &mut self.interfaces.get_mut(usize::from(ni.0))?.ready;
+        let ready = &mut self.nis.get_mut(usize::from(ni.0))?.ready;
         let message = ready.pop(&mut self.messages)?;
         Some(Lent { transmit: self.messages.submit(message), more: !ready.is_empty() })
     }
@@ -39,16 +39,15 @@ impl Shard {
         let message = self.messages.claim(tx);
         let message = self.messages.refused(message);
         let ni = self.messages.record(&message).transmit.ni;
-        self.interfaces[usize::from(ni.0)].ready.push_front(&mut self.messages, message);
+        self.nis[usize::from(ni.0)].ready.push_front(&mut self.messages, message);
     }
 
     /// Ends the messages that have waited for credits until their deadline, and unlinks the descriptors for
     /// which a response has not come in time: what ends well on them from now on reads as a timeout, and
     /// so does the UNLINK event of an idle one. What delay rules have delayed for long enough goes on.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for ni in (0..self.interfaces.len()).map(|index| NiId(index as u16)) {
-            while let Some(expired) =
-                self.interfaces[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
+        for ni in (0..self.nis.len()).map(|index| NiId(index as u16)) {
+            while let Some(expired) = self.nis[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
             {
                 let status = Status::NeverSent(Cause::CreditTimeout);
                 let record = self.messages.record(&expired);
@@ -60,7 +59,7 @@ impl Shard {
                         self.end(message, status);
                     }
                     Stage::PeerCredited => {
-                        let credits = &mut self.interfaces[usize::from(ni.0)].credits;
+                        let credits = &mut self.nis[usize::from(ni.0)].credits;
                         let message = credits.withdraw(&mut self.messages, expired);
                         self.end(message, status);
                     }
@@ -112,7 +111,7 @@ impl Shard {
     #[inline(always)]
     pub(super) fn enlist(&mut self, record: MessageState) -> Message<Queued> {
         let (ni, peer) = (record.transmit.ni, record.peer());
-        self.interface(ni).outgoing_count += 1;
+        self.ni(ni).outgoing_count += 1;
         let payload_bytes = record.transmit.header.payload_length;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
@@ -133,15 +132,15 @@ impl Shard {
     }
 
     #[inline(always)]
-    pub(super) fn take_interface_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
-        let interface = &mut self.interfaces[usize::from(ni.0)];
-        if interface.credits.try_take() {
-            interface.timers.forget(&mut self.messages, &message);
+    pub(super) fn take_ni_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
+        if shard_ni.credits.try_take() {
+            shard_ni.timers.forget(&mut self.messages, &message);
             let message = self.messages.credited(message);
             self.credited(now, ni, message);
         } else {
-            interface.timers.watch(&mut self.messages, &message);
-            interface.credits.wait(&mut self.messages, message);
+            shard_ni.timers.watch(&mut self.messages, &message);
+            shard_ni.credits.wait(&mut self.messages, message);
         }
     }
 
@@ -157,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Whether fault rules look at a message that leaves by an interface: not at what stays on this node,
+    /// Whether fault rules look at a message that leaves by an NI: not at what stays on this node,
     /// which is not transmitted (LNet `lib-move.c: lnet_handle_lo_send`), but for pings of one of its own
     /// NIDs.
     #[inline]
@@ -174,7 +173,7 @@ impl Shard {
         {
             self.end(message, status);
         } else {
-            self.interfaces[usize::from(ni.0)].ready.push(&mut self.messages, message);
+            self.nis[usize::from(ni.0)].ready.push(&mut self.messages, message);
         }
     }
 
@@ -197,12 +196,12 @@ impl Shard {
             } else {
                 self.messages.forget(message);
             }
-            self.interface(ni).outgoing_count -= 1;
-            if let Some(ended) = Ended::of(&purpose, &header) {
+            self.ni(ni).outgoing_count -= 1;
+            if let Some(ended) = EndedOperation::of(&purpose, &header) {
                 self.complete(ended, status);
             }
             if has_ni_credit {
-                self.return_interface_credit(now, ni);
+                self.return_ni_credit(now, ni);
             }
             if has_peer_credit {
                 self.return_peer_credit(now, peer);
@@ -212,7 +211,7 @@ impl Shard {
         }
     }
 
-    /// Sends a message by another path that its LND could not send by its own: from another interface, or to
+    /// Sends a message by another path that its LND could not send by its own: from another NI, or to
     /// another one of the peer's. What may have arrived is not sent anew.
     ///
     /// # Errors
@@ -262,13 +261,13 @@ impl Shard {
         self.readdress(choice.ni, &message);
         if let Some(peer) = former_peer {
             let message = self.messages.requeued(message);
-            self.return_interface_credit(now, ni);
+            self.return_ni_credit(now, ni);
             self.release_peer(now, peer);
             self.take_peer_credit(now, message);
         } else {
             let message = self.messages.resent(message);
-            self.return_interface_credit(now, ni);
-            self.take_interface_credit(now, choice.ni, message);
+            self.return_ni_credit(now, ni);
+            self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
     }
@@ -276,7 +275,7 @@ impl Shard {
     /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference
     /// still belongs; `None` if every slot is busy, and then nothing has changed.
     pub(super) fn move_to_peer<S>(&mut self, message: &Message<S>, to: &Choice) -> Option<u32> {
-        let share = self.interface(to.ni).peer_share;
+        let share = self.ni(to.ni).peer_share;
         let peer = self.peers.acquire(&to.next_hop, share)?;
         let record = self.messages.record_mut(message);
         let bytes = queued_bytes(record.transmit.header.payload_length);
@@ -300,34 +299,34 @@ impl Shard {
         self.peers.release(peer);
     }
 
-    /// A message takes a credit of its peer, and then one of its interface, or waits for it.
+    /// A message takes a credit of its peer, and then one of its NI, or waits for it.
     #[inline(always)]
     pub(super) fn take_peer_credit(&mut self, now: Instant, message: Message<Queued>) {
         let Transmit { ni, peer: PeerSlot(peer), .. } = self.messages.record(&message).transmit;
         if self.peers.get_mut(peer).credits.try_take() {
             let message = self.messages.peer_credited(message);
-            self.take_interface_credit(now, ni, message);
+            self.take_ni_credit(now, ni, message);
         } else {
-            self.interfaces[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
+            self.nis[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
             self.peers.get_mut(peer).credits.wait(&mut self.messages, message);
         }
     }
 
-    pub(super) fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
+    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId) {
         #[cfg(feature = "sabotage")]
         if core::mem::take(&mut self.loses_credit) {
             return;
         }
-        if let Some(message) = self.interfaces[usize::from(ni.0)].credits.give_back(&mut self.messages) {
-            self.interface_credited(now, ni, message);
+        if let Some(message) = self.nis[usize::from(ni.0)].credits.give_back(&mut self.messages) {
+            self.ni_credited(now, ni, message);
         }
     }
 
-    /// A message that waited has got its interface's credit.
-    pub(super) fn interface_credited(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
+    /// A message that waited has got its NI's credit.
+    pub(super) fn ni_credited(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let cause = self.overdue(now, self.messages.record(&message));
-        let interface = &mut self.interfaces[usize::from(ni.0)];
-        interface.timers.forget(&mut self.messages, &message);
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
+        shard_ni.timers.forget(&mut self.messages, &message);
         let message = self.messages.credited(message);
         match cause {
             None => self.credited(now, ni, message),
@@ -344,7 +343,7 @@ impl Shard {
         } = *record;
         let (peer, bytes) = (self.peers.get_mut(record.peer()), header.payload_length);
         peer.queued_bytes -= queued_bytes(bytes);
-        let of_both = [&mut self.interfaces[usize::from(ni.0)].counters, &mut peer.counters];
+        let of_both = [&mut self.nis[usize::from(ni.0)].counters, &mut peer.counters];
         if resends > 0 {
             self.counters.count_resent(status);
         }
@@ -389,9 +388,9 @@ impl Shard {
         let cause = self.overdue(now, record);
         let message: Message<PeerCredited> = self.messages.peer_credited(message);
         match cause {
-            None => self.take_interface_credit(now, ni, message),
+            None => self.take_ni_credit(now, ni, message),
             Some(cause) => {
-                self.interfaces[usize::from(ni.0)].timers.forget(&mut self.messages, &message);
+                self.nis[usize::from(ni.0)].timers.forget(&mut self.messages, &message);
                 self.end(message, Status::NeverSent(cause));
             }
         }
@@ -399,7 +398,7 @@ impl Shard {
 
     /// Why a message whose turn for a credit has come is not sent after all.
     pub(super) fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
-        let ended = Ended::of(&record.purpose, &record.transmit.header);
+        let ended = EndedOperation::of(&record.purpose, &record.transmit.header);
         if ended.is_some_and(|ended| self.mds[ended.md()].ending == Ending::Aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {

@@ -1,21 +1,21 @@
 //! Newer snapshots of the topology, between two turns.
 //!
-//! What waits for an interface that serves no more is selected anew, if it may leave by another one, or ends
-//! unsent. What was selected under an older snapshot is found in the queues of its interface, so nothing
+//! What waits for an NI that serves no more is selected anew, if it may leave by another one, or ends
+//! unsent. What was selected under an older snapshot is found in the queues of its NI, so nothing
 //! looks at generations on the data path. What an LND has is its own to end.
 //!
-//! Invariants: no credit is lost or made up, whatever their number becomes; an interface goes only when
+//! Invariants: no credit is lost or made up, whatever their number becomes; an NI goes only when
 //! nothing of this shard's is about it; a portal's policy changes only when nothing here goes by it.
 
 use alloc::sync::Arc;
 
-use super::delayed::{DelayedMessage, State, list_of};
+use super::delayed::{DelayState, DelayedMessage, list_of};
 use super::target::Decision;
 use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Message, MessageState, PeerCredited, Queue, Stage};
+use crate::message::{Message, MessageQueue, MessageState, PeerCredited, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
@@ -27,7 +27,7 @@ pub struct Confirmation {
     pub shard: ShardId,
     /// The generation of its snapshot.
     pub generation: u64,
-    /// Whether all interfaces that are leaving or closed are quiet ([`Shard::is_quiet`]).
+    /// Whether all NIs that are leaving or closed are quiet ([`Shard::is_quiet`]).
     pub is_quiet: bool,
     /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
     pub portals_in_use: u64,
@@ -36,14 +36,14 @@ pub struct Confirmation {
 impl Shard {
     /// Takes a newer snapshot; one that is not newer changes nothing.
     ///
-    /// What waits for credits, for a delay rule or for its LND at an interface that is not [up](NiStatus::Up)
-    /// any more leaves by another interface, from whose NID it then comes: one of its net or, to a Multi-Rail
+    /// What waits for credits, for a delay rule or for its LND at an NI that is not [up](NiStatus::Up)
+    /// any more leaves by another NI, from whose NID it then comes: one of its net or, to a Multi-Rail
     /// peer, of another net. Without one it ends as [`Cause::Unreachable`]. Responses, and what names its
-    /// interface, leave by no other: responses go on unless the interface is closed, the rest ends. What
-    /// arrived by a closed interface and waits is dropped.
+    /// NI, leave by no other: responses go on unless the NI is closed, the rest ends. What
+    /// arrived by a closed NI and waits is dropped.
     ///
     /// # Panics
-    /// If the snapshot has more slots than the limits; if an interface has gone, or another one has its slot,
+    /// If the snapshot has more slots than the limits; if an NI has gone, or another one has its slot,
     /// which was not [closed and quiet](Shard::is_quiet); if the policy of a portal that is
     /// [in use](Confirmation::portals_in_use) has changed, or the number of shards.
     pub fn update(&mut self, now: Instant, topology: Arc<Topology>) {
@@ -52,14 +52,14 @@ impl Shard {
         }
     }
 
-    /// Whether nothing of this shard is about an interface: no message on its way out by it, none that came
+    /// Whether nothing of this shard is about an NI: no message on its way out by it, none that came
     /// by it and is being put in place, waits, or is a sibling's; what its LND has not told is not known.
-    /// Responses that are still awaited do not count. An interface that is [closed](NiStatus::Closed) and
+    /// Responses that are still awaited do not count. An NI that is [closed](NiStatus::Closed) and
     /// quiet stays so.
     #[must_use]
     pub fn is_quiet(&self, ni: NiId) -> bool {
         let idle = |slot: &ShardNi| slot.outgoing_count == 0 && slot.arriving_count == 0;
-        self.interfaces.get(usize::from(ni.0)).is_none_or(|slot| idle(slot) && self.delayed.count_of(ni) == 0)
+        self.nis.get(usize::from(ni.0)).is_none_or(|slot| idle(slot) && self.delayed.count_of(ni) == 0)
     }
 
     /// What it says of its snapshot at this moment.
@@ -85,7 +85,7 @@ impl Shard {
         self.accept(&topology);
         let former = core::mem::replace(&mut self.topology, topology);
         if self.topology.has_other_interfaces(&former) {
-            self.install_interfaces(now, &former);
+            self.install_nis(now, &former);
             self.install_peers(now, &former);
         }
         self.look_at_gated(now, &former);
@@ -125,11 +125,11 @@ impl Shard {
         self.delayed.siblings.len() as u8
     }
 
-    fn install_interfaces(&mut self, now: Instant, former: &Topology) {
+    fn install_nis(&mut self, now: Instant, former: &Topology) {
         let topology = Arc::clone(&self.topology);
         let shards = self.shard_count();
-        self.interfaces.resize_with(topology.interfaces().len(), ShardNi::vacant);
-        let slots = self.interfaces.iter_mut().zip(topology.interfaces());
+        self.nis.resize_with(topology.interfaces().len(), ShardNi::vacant);
+        let slots = self.nis.iter_mut().zip(topology.interfaces());
         for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
             if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
                 *slot = ShardNi::vacant();
@@ -141,8 +141,8 @@ impl Shard {
             }
         }
         for (ni, local) in topology.local_nis() {
-            while let Some(message) = self.interfaces[usize::from(ni.0)].credits.grant(&mut self.messages) {
-                self.interface_credited(now, ni, message);
+            while let Some(message) = self.nis[usize::from(ni.0)].credits.grant(&mut self.messages) {
+                self.ni_credited(now, ni, message);
             }
             let before = former.ni(ni).map(|before| before.status);
             if local.status != NiStatus::Up && before != Some(local.status) {
@@ -166,7 +166,7 @@ impl Shard {
             let Some((nid, is_own)) = self.peers.nid(slot) else { continue };
             let net = nid.net();
             let on_net = topology.local_nis().find(|(_, local)| local.net == net);
-            let due = on_net.map(|(ni, _)| self.interfaces[usize::from(ni.0)].peer_share);
+            let due = on_net.map(|(ni, _)| self.nis[usize::from(ni.0)].peer_share);
             let Some(due) = due.filter(|_| !is_own).or(is_own.then_some(endless)) else { continue };
             self.peers.get_mut(slot).credits.set_total(due);
             while let Some(message) = self.peers.get_mut(slot).credits.grant(&mut self.messages) {
@@ -175,7 +175,7 @@ impl Shard {
         }
     }
 
-    /// An interface serves no more.
+    /// An NI serves no more.
     fn stop_serving(&mut self, now: Instant, ni: NiId) {
         self.redirect_queued(now, ni);
         let mut moving = self.redirect_credited(now, ni);
@@ -190,10 +190,10 @@ impl Shard {
         }
     }
 
-    /// Sees to the messages that wait for a credit of their peer. Takes all out of the interface's deadlines;
+    /// Sees to the messages that wait for a credit of their peer. Takes all out of the NI's deadlines;
     /// those that wait for its own credits are not put back.
     fn redirect_queued(&mut self, now: Instant, ni: NiId) {
-        let mut timers = self.interface(ni).timers.take();
+        let mut timers = self.ni(ni).timers.take();
         while let Some(expired) = timers.pop(&mut self.messages) {
             let record = self.messages.record(&expired);
             if record.stage != Stage::Queued {
@@ -203,7 +203,7 @@ impl Shard {
             let path = self.next_path(now, record);
             if let Some(path) = path.filter(|path| path.next_hop == next_hop) {
                 self.readdress(path.ni, &expired);
-                self.interfaces[usize::from(path.ni.0)].timers.watch(&mut self.messages, &expired);
+                self.nis[usize::from(path.ni.0)].timers.watch(&mut self.messages, &expired);
                 continue;
             }
             let message = self.peers.get_mut(former).credits.withdraw(&mut self.messages, expired);
@@ -218,11 +218,11 @@ impl Shard {
         }
     }
 
-    /// Has a message that holds a credit of its peer and none of an interface's go on by a path.
+    /// Has a message that holds a credit of its peer and none of an NI's go on by a path.
     fn move_credited(&mut self, now: Instant, message: Message<PeerCredited>, path: &Choice) {
         if path.next_hop == self.messages.record(&message).transmit.next_hop {
             self.readdress(path.ni, &message);
-            self.take_interface_credit(now, path.ni, message);
+            self.take_ni_credit(now, path.ni, message);
         } else if let Some(former) = self.move_to_peer(&message, path) {
             self.readdress(path.ni, &message);
             let message = self.messages.requeued(message);
@@ -233,17 +233,17 @@ impl Shard {
         }
     }
 
-    /// Takes the messages that have a credit of their peer, and perhaps one of the interface, away from it;
+    /// Takes the messages that have a credit of their peer, and perhaps one of the NI, away from it;
     /// that credit goes to who stays.
-    fn redirect_credited(&mut self, now: Instant, ni: NiId) -> Queue<PeerCredited> {
-        let mut moving = Queue::new();
+    fn redirect_credited(&mut self, now: Instant, ni: NiId) -> MessageQueue<PeerCredited> {
+        let mut moving = MessageQueue::new();
         let mut returned_count = 0;
         let slot = usize::from(ni.0);
-        let mut waiting = self.interfaces[slot].credits.take_waiters();
-        let mut ready = self.interfaces[slot].ready.take();
+        let mut waiting = self.nis[slot].credits.take_waiters();
+        let mut ready = self.nis[slot].ready.take();
         while let Some(message) = ready.pop(&mut self.messages) {
             if self.stays(&message) {
-                self.interfaces[slot].ready.push(&mut self.messages, message);
+                self.nis[slot].ready.push(&mut self.messages, message);
             } else {
                 returned_count += 1;
                 let message = self.messages.uncredited(message);
@@ -264,25 +264,28 @@ impl Shard {
         }
         while let Some(message) = waiting.pop(&mut self.messages) {
             if self.stays(&message) {
-                let interface = &mut self.interfaces[slot];
-                interface.timers.watch(&mut self.messages, &message);
-                interface.credits.wait(&mut self.messages, message);
+                let shard_ni = &mut self.nis[slot];
+                shard_ni.timers.watch(&mut self.messages, &message);
+                shard_ni.credits.wait(&mut self.messages, message);
             } else {
                 moving.push(&mut self.messages, message);
             }
         }
         for _ in 0..returned_count {
-            self.return_interface_credit(now, ni);
+            self.return_ni_credit(now, ni);
         }
         moving
     }
 
-    /// Drops what came by an interface and waits here; what a sibling is asked about is dropped when it
+    /// Drops what came by an NI and waits here; what a sibling is asked about is dropped when it
     /// answers.
     fn drop_delayed(&mut self, ni: NiId) {
         let waits = |record: &DelayedMessage| {
             record.ni == ni
-                && matches!(record.state, State::Timed { .. } | State::Unmatched { .. } | State::Asking(_))
+                && matches!(
+                    record.state,
+                    DelayState::Timed { .. } | DelayState::Unmatched { .. } | DelayState::Asking(_)
+                )
         };
         for slot in 0..self.delayed.records.capacity() {
             if self.delayed.records.get(slot).is_some_and(waits) {
@@ -291,7 +294,7 @@ impl Shard {
         }
     }
 
-    /// The path by which a message goes on whose interface serves no more: the same, another one, or none.
+    /// The path by which a message goes on whose NI serves no more: the same, another one, or none.
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
         let Transmit { ni, next_hop, header, .. } = record.transmit;
         let path = Choice { ni, next_hop, destination: header.destination.nid };
@@ -305,29 +308,29 @@ impl Shard {
         }
     }
 
-    /// Whether responses leave by an interface.
+    /// Whether responses leave by an NI.
     fn is_still_answered_by(&self, ni: NiId) -> bool {
         self.topology.known_ni(ni).status != NiStatus::Closed
     }
 
-    /// Whether a message does not leave the interface that serves no more.
+    /// Whether a message does not leave the NI that serves no more.
     fn stays<S>(&self, message: &Message<S>) -> bool {
         let record = self.messages.record(message);
         record.is_response() && self.is_still_answered_by(record.transmit.ni)
     }
 
-    /// Has a message leave by another interface, from whose NID it comes then.
+    /// Has a message leave by another NI, from whose NID it comes then.
     pub(super) fn readdress<S>(&mut self, to: NiId, message: &Message<S>) {
         let nid = self.topology.known_ni(to).nid;
         let record = self.messages.record_mut(message);
         let from = core::mem::replace(&mut record.transmit.ni, to);
         if from != to {
             record.transmit.header.source.nid = nid;
-            self.interface(from).outgoing_count -= 1;
-            self.interface(to).outgoing_count += 1;
+            self.ni(from).outgoing_count -= 1;
+            self.ni(to).outgoing_count += 1;
         }
     }
 }
 
-/// How a message ends that no interface leads away.
+/// How a message ends that no NI leads away.
 const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);

@@ -1,4 +1,4 @@
-//! What is counted of an interface, a local one or a peer's.
+//! What is counted of an NI, a local one or a peer's.
 
 use core::ops::AddAssign;
 
@@ -40,7 +40,7 @@ impl AddAssign<&Self> for TypeCounts {
 
 /// How long something took.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Latency {
+pub struct Durations {
     /// How often it was measured.
     pub samples: u64,
     /// Least time, 0 without samples.
@@ -51,7 +51,7 @@ pub struct Latency {
     pub total_ns: u64,
 }
 
-impl Latency {
+impl Durations {
     /// Notes something that began then and ended now.
     pub(crate) fn note(&mut self, begun: Instant, now: Instant) {
         let ns = now.0.saturating_sub(begun.0);
@@ -68,7 +68,7 @@ impl Latency {
     }
 }
 
-impl AddAssign<&Self> for Latency {
+impl AddAssign<&Self> for Durations {
     fn add_assign(&mut self, other: &Self) {
         if other.samples == 0 {
             return;
@@ -104,7 +104,7 @@ impl AddAssign<&Self> for HealthCounts {
     }
 }
 
-/// What a shard has counted of a local interface, or of a peer's. Only what ended well counts as sent or
+/// What a shard has counted of a local NI, or of a peer's. Only what ended well counts as sent or
 /// received (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NiCounters {
@@ -117,11 +117,11 @@ pub struct NiCounters {
     /// Messages that it did not send, or that were not sent to it.
     pub failed: HealthCounts,
     /// From the start of a PUT until its LND has finished with it.
-    pub put_egress: Latency,
+    pub put_egress: Durations,
     /// From the start of a GET until its REPLY is in place, where that was awaited.
-    pub get_rtt: Latency,
+    pub get_rtt: Durations,
     /// From the start of a PUT until its ACK, where that was awaited.
-    pub put_ack: Latency,
+    pub put_ack: Durations,
 }
 
 impl AddAssign<&Self> for NiCounters {
@@ -142,15 +142,15 @@ mod tests {
 
     #[test]
     fn latencies_add_up() {
-        let mut both = Latency::default();
+        let mut both = Durations::default();
         assert_eq!(both.average_ns(), 0);
         for (begun, now) in [(10, 40), (5, 15)] {
-            let mut one = Latency::default();
+            let mut one = Durations::default();
             one.note(Instant(begun), Instant(now));
             both += &one;
         }
-        both += &Latency::default();
-        assert_eq!(both, Latency { samples: 2, min_ns: 10, max_ns: 30, total_ns: 40 });
+        both += &Durations::default();
+        assert_eq!(both, Durations { samples: 2, min_ns: 10, max_ns: 30, total_ns: 40 });
         assert_eq!(both.average_ns(), 20);
     }
 

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_number_of_a_deleted_selection_comes_with_no_rule_while_there_are_others() {
         let mut list = RuleList::default();
-        // They come in the order of their rules, which is not that of their numbers.
+        // Policies come in the order of their rules, which is not that of their numbers.
         for (at, id) in [(1, 7), (2, 3), (3, 5)] {
             bring_net(&mut list, at, id).unwrap();
         }

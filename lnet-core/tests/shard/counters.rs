@@ -7,7 +7,7 @@ use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{PeerRecord, PutRequest};
-use lnet_core::stats::{Latency, NiCounters, Statistics};
+use lnet_core::stats::{Durations, NiCounters, Statistics};
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_wire::{Header, MessageType};
@@ -33,7 +33,7 @@ fn peer(node: &Node, host: u8) -> Option<PeerRecord> {
 }
 
 fn local(node: &Node, ni: u16) -> NiCounters {
-    node.shard.interface_record(NiId(ni)).unwrap().counters
+    node.shard.ni_usage(NiId(ni)).unwrap().counters
 }
 
 fn sent(node: &mut Node, microseconds: u64, status: Status) {
@@ -41,9 +41,9 @@ fn sent(node: &mut Node, microseconds: u64, status: Status) {
     node.shard.sent(at(microseconds), transmit.tx, status);
 }
 
-fn once(microseconds: u64) -> Latency {
+fn once(microseconds: u64) -> Durations {
     let ns = microseconds * MICROSECOND;
-    Latency { samples: 1, min_ns: ns, max_ns: ns, total_ns: ns }
+    Durations { samples: 1, min_ns: ns, max_ns: ns, total_ns: ns }
 }
 
 fn arrive(node: &mut Node, microseconds: u64, header: &Header) {
@@ -80,9 +80,9 @@ fn requests_count_for_their_interface_and_their_peer() {
     assert_eq!((peer.credits_max, peer.credits, peer.credits_min), (4, 4, 3));
     assert_eq!((peer.queued_bytes, peer.reference_count, peer.is_own), (0, 0, false));
     assert_eq!(local(&node, 1), NiCounters::default());
-    let ni = node.shard.interface_record(NI).unwrap();
+    let ni = node.shard.ni_usage(NI).unwrap();
     assert_eq!((ni.credits_max, ni.credits, ni.credits_min, ni.counters), (8, 8, 7, counters));
-    assert_eq!(node.shard.interface_record(NiId(2)), None);
+    assert_eq!(node.shard.ni_usage(NiId(2)), None);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn sent_responses_count_as_kernel_nodes_print_them() {
     arrive(&mut pinged, 3, &acked_put_header(1, 4));
     sent(&mut pinged, 4, Status::Ok);
     assert_eq!(of(&pinged), ([1, 0, 0, 0], [1, 0, 0, 0]), "sent_stats put: 1, received_stats put: 1");
-    assert_eq!(peer(&pinged, 2).unwrap().counters.put_egress, Latency::default(), "put_egress_samples: 0");
+    assert_eq!(peer(&pinged, 2).unwrap().counters.put_egress, Durations::default(), "put_egress_samples: 0");
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Run {
             self.node.events().iter().map(|event| (event.user_ptr(), event.status())).collect();
         assert_eq!(ended, self.model.ended[seen..]);
         let available = i64::from(self.model.ni_free) - self.model.ni_waiters.len() as i64;
-        assert_eq!(self.node.shard.interface_credits(NI), Some(available));
+        assert_eq!(self.node.shard.ni_credits(NI), Some(available));
         for (&peer, (free, waiters)) in &self.model.peers {
             let available = i64::from(*free) - waiters.len() as i64;
             assert_eq!(self.node.shard.peer_credits(&nid(1, peer)), Some(available));
@@ -257,7 +257,7 @@ proptest! {
             run.run(&Operation::Transmit);
             run.run(&Operation::Sent { which: 0, well: true });
         }
-        prop_assert_eq!(run.node.shard.interface_credits(NI), Some(i64::from(NI_CREDITS)));
+        prop_assert_eq!(run.node.shard.ni_credits(NI), Some(i64::from(NI_CREDITS)));
         prop_assert_eq!(run.node.shard.usage().memory_descs, 0);
     }
 }

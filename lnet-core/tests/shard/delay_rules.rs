@@ -100,7 +100,7 @@ fn what_is_sent_is_delayed_with_its_credits() {
     for _ in 0..3 {
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
     }
-    assert_eq!(node.shard.interface_credits(NI), Some(5), "all hold their credits");
+    assert_eq!(node.shard.ni_credits(NI), Some(5), "all hold their credits");
     let passed = std::iter::from_fn(|| node.transmit()).count();
     assert!(passed == 1 || passed == 2, "of three messages {passed} passed: one of two is held up");
     assert_eq!(node.shard.poll_timeout(), Some(at(1)));
@@ -188,12 +188,9 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
         let event = node.event();
         assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Send, expected, true));
         assert!(matches!(event, Event::Send { message_type: MessageType::Put, .. }));
-        assert_eq!(
-            (node.shard.interface_credits(NI), node.shard.peer_credits(&nid(1, 2))),
-            (Some(8), Some(4))
-        );
+        assert_eq!((node.shard.ni_credits(NI), node.shard.peer_credits(&nid(1, 2))), (Some(8), Some(4)));
         let peer = node.shard.peers().find(|peer| peer.nid == nid(1, 2)).unwrap();
-        let interface = node.shard.interface_record(NI).unwrap().counters;
+        let interface = node.shard.ni_usage(NI).unwrap().counters;
         for counted in [node.shard.counters().failed, interface.failed, peer.counters.failed] {
             let expected = HealthStatus::ALL.map(|other| u64::from(other <= status));
             assert_eq!(HealthStatus::ALL.map(|other| counted.of(other)), expected, "{status}");

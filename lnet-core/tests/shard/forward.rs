@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lnet_core::ShardConfig;
-use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId};
 use lnet_core::lnd::{Cause, NiId, Span, Status, Uplink};
 use lnet_core::shard::{ForwardError, ForwardRequest, Forwarded};
 use lnet_core::topology::{LocalNi, Topology};
@@ -12,7 +12,7 @@ use lnet_wire::{Header, Nid};
 use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, interface, nid, put_header};
 
 fn buffer(slot: u32) -> BufferHandle {
-    BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), slot, 1))
+    BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), slot, 1))
 }
 
 /// A message from host 2 to host 9 of another net, by the router that is host 3.
@@ -29,13 +29,13 @@ fn a_forwarded_message_keeps_its_header_and_gives_its_buffer_back_once() {
     let sent = node.transmit().unwrap();
     assert_eq!((sent.next_hop, sent.header), (nid(1, 3), request(5).header));
     assert_eq!(sent.payload, Some(Span { buffer: buffer(5).into(), offset_bytes: 16, length_bytes: 8 }));
-    assert_eq!(node.shard.interface_credits(NI), Some(7));
+    assert_eq!(node.shard.ni_credits(NI), Some(7));
     assert_eq!(node.shard.peer_credits(&nid(1, 3)), Some(3), "its credit is that of the next hop");
     assert_eq!(node.shard.poll_forwarded(), None);
     node.shard.sent(NOW, sent.tx, Status::Ok);
     assert_eq!(node.shard.poll_forwarded(), Some(Forwarded { buffer: buffer(5), status: Status::Ok }));
     assert_eq!(node.shard.poll_forwarded(), None);
-    assert_eq!(node.shard.interface_credits(NI), Some(8));
+    assert_eq!(node.shard.ni_credits(NI), Some(8));
     assert!(node.events().is_empty());
     assert_eq!(node.shard.usage().messages, 0);
     let counted = node.shard.counters();

@@ -42,12 +42,12 @@ fn a_put_is_sent_whole_and_reported() {
     );
     assert!(node.transmit().is_none());
     assert!(node.events().is_empty(), "nothing is reported before the LND has finished");
-    assert_eq!(node.shard.interface_credits(NI), Some(7));
+    assert_eq!(node.shard.ni_credits(NI), Some(7));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(3));
 
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.event(), put_sent(event_md(&spec, md), host(2)));
-    assert_eq!(node.shard.interface_credits(NI), Some(8));
+    assert_eq!(node.shard.ni_credits(NI), Some(8));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
     assert_eq!(node.shard.counters().sent, Traffic { messages: 1, bytes: 100 });
     assert_eq!(node.shard.usage().memory_descs, 0);
@@ -342,7 +342,7 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     put(&mut node, 3, seconds(2), 3);
     put(&mut node, 4, seconds(3), 4);
     assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(1)));
-    assert_eq!(node.shard.interface_credits(NI), Some(-1), "the last one waits for it");
+    assert_eq!(node.shard.ni_credits(NI), Some(-1), "the last one waits for it");
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(-1));
 
     node.shard.handle_timeout(NOW + MESSAGE_TIMEOUT);
@@ -362,7 +362,7 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     let third = node.transmit().unwrap();
     node.shard.sent(NOW, third.tx, Status::Unknown(Cause::Device));
     assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
-    assert_eq!(node.shard.interface_credits(NI), Some(2));
+    assert_eq!(node.shard.ni_credits(NI), Some(2));
     let counters = node.shard.counters();
     assert_eq!(counters.send_failures, 3);
     let counted =
@@ -400,12 +400,12 @@ fn shares_of_credits_are_rounded_up() {
         let interfaces = vec![interface(nid(1, 1), credits, 100)];
         let topology = Arc::new(Topology::new(interfaces));
         let mut node = Node::new(ShardConfig { topology, shard_count: shards, ..config() });
-        assert_eq!(node.shard.interface_credits(NI), Some(share));
+        assert_eq!(node.shard.ni_credits(NI), Some(share));
         let md = node.shard.bind(&node.md(1)).unwrap();
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
         assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(share - 1), "capped to the interface's");
     }
-    assert_eq!(Node::new(config()).shard.interface_credits(NiId(1)), None);
+    assert_eq!(Node::new(config()).shard.ni_credits(NiId(1)), None);
 }
 
 /// A PUT with ACK or a GET, whose response the threshold is to have room for as well.

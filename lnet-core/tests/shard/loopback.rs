@@ -137,7 +137,7 @@ fn neither_credits_nor_peers_bar_the_path_to_oneself() {
     };
     node.shard.put(NOW, &put(nid(1, 2))).unwrap();
     assert_eq!(node.shard.put(NOW, &put(nid(1, 3))), Err(SubmitError::PeersFull));
-    assert_eq!(node.shard.interface_credits(NiId(0)), Some(0));
+    assert_eq!(node.shard.ni_credits(NiId(0)), Some(0));
     let _ = node.shard.poll_transmit(NiId(0)).unwrap();
     let mut sent = 0;
     while node.shard.put(NOW, &put([nid(1, 1), nid(2, 1), Nid::LO][sent % 3])).is_ok() {

@@ -200,12 +200,12 @@ fn what_a_device_refuses_leaves_by_the_other_interface_and_ends_once() {
         assert_eq!(again.len(), 1);
         assert_ne!(again[0].ni, refused[0].ni);
         assert_ne!(again[0].header.source, refused[0].header.source);
-        assert_eq!(node.shard.interface_credits(refused[0].ni), Some(8));
-        assert_eq!(node.shard.interface_credits(again[0].ni), Some(7));
+        assert_eq!(node.shard.ni_credits(refused[0].ni), Some(8));
+        assert_eq!(node.shard.ni_credits(again[0].ni), Some(7));
         assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(7));
         node.shard.sent(NOW, again[0].tx, Status::Ok);
         assert_eq!(node.event().status(), Status::Ok);
-        assert_eq!(NIS.map(|ni| node.shard.interface_credits(ni)), [Some(8); 2]);
+        assert_eq!(NIS.map(|ni| node.shard.ni_credits(ni)), [Some(8); 2]);
         assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(8));
         assert_eq!(node.shard.usage().messages, 0);
         assert!(NIS.iter().all(|ni| node.shard.is_quiet(*ni)));
@@ -238,7 +238,7 @@ fn it_is_sent_anew_so_often_and_not_where_that_is_no_use() {
         assert_eq!(node.event().status(), status);
         assert_eq!(counts(&mut node), [0, 0]);
     }
-    assert_eq!(NIS.map(|ni| node.shard.interface_credits(ni)), [Some(8); 2]);
+    assert_eq!(NIS.map(|ni| node.shard.ni_credits(ni)), [Some(8); 2]);
 }
 
 #[test]

@@ -59,9 +59,9 @@ fn an_ack_goes_back_after_the_event() {
             payload: None
         }
     );
-    assert_eq!(node.shard.interface_credits(NI), Some(7), "responses take credits too");
+    assert_eq!(node.shard.ni_credits(NI), Some(7), "responses take credits too");
     node.shard.sent(NOW, transmit.tx, Status::Ok);
-    assert_eq!(node.shard.interface_credits(NI), Some(8));
+    assert_eq!(node.shard.ni_credits(NI), Some(8));
     assert!(node.events().is_empty(), "an ACK makes no event at its sender");
     assert_eq!(node.shard.counters().sent, Traffic { messages: 1, bytes: 0 });
 }

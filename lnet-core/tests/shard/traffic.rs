@@ -362,7 +362,7 @@ impl Traffic {
                 let usage = node.shard.usage();
                 assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
                 assert_eq!((usage.messages, usage.events, usage.trackers, usage.delayed), (0, 0, 0, 0));
-                assert_eq!(node.shard.interface_credits(NI), Some(4));
+                assert_eq!(node.shard.ni_credits(NI), Some(4));
                 let peer = nid(1, if side == 0 { 2 } else { 1 });
                 assert!(matches!(node.shard.peer_credits(&peer), None | Some(3)));
                 assert_eq!(node.shard.free_event_queue(node.queue), Ok(()), "event slots are lost");

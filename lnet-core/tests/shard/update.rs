@@ -73,8 +73,8 @@ fn what_waits_leaves_by_another_interface_of_its_net() {
         // interface.
         [2, 2, 2, 3, 3].iter().for_each(|&peer| put(&mut node, peer, None));
         update(&mut node, &with_status(&slots, 0, status));
-        assert_eq!(node.shard.interface_credits(FIRST), Some(2), "{status:?}");
-        assert_eq!(node.shard.interface_credits(SECOND), Some(-2), "{status:?}");
+        assert_eq!(node.shard.ni_credits(FIRST), Some(2), "{status:?}");
+        assert_eq!(node.shard.ni_credits(SECOND), Some(-2), "{status:?}");
         assert!(node.shard.is_quiet(FIRST) && !node.shard.is_quiet(SECOND));
         assert_eq!(all(&mut node, FIRST), []);
         for _ in 0..5 {
@@ -84,7 +84,7 @@ fn what_waits_leaves_by_another_interface_of_its_net() {
         }
         assert_eq!(statuses(&mut node), [Status::Ok; 5]);
         assert!(node.shard.is_quiet(SECOND));
-        assert_eq!(node.shard.interface_credits(SECOND), Some(2));
+        assert_eq!(node.shard.ni_credits(SECOND), Some(2));
     }
 }
 
@@ -157,7 +157,7 @@ fn responses_go_on_until_their_interface_is_closed() {
     node.shard.sent(NOW, reply.tx, Status::Ok);
     assert_eq!(statuses(&mut node), [Status::Ok]);
     assert!(node.shard.is_quiet(FIRST));
-    assert_eq!(node.shard.interface_credits(FIRST), Some(1));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(1));
     assert_eq!(node.shard.usage().messages, 0);
 }
 
@@ -212,7 +212,7 @@ fn what_a_delay_rule_delays_goes_too() {
     assert!(node.shard.is_quiet(FIRST));
     node.shard.handle_timeout(NOW + latency);
     assert_eq!(all(&mut node, SECOND).len(), 1);
-    assert_eq!(node.shard.interface_credits(FIRST), Some(2));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(2));
 }
 
 #[test]
@@ -224,16 +224,16 @@ fn more_credits_let_go_and_fewer_are_kept_back() {
     update(&mut node, &rails(5, 4));
     let sent = all(&mut node, FIRST);
     assert_eq!(sent.len(), 3, "four of the peer's five");
-    assert_eq!(node.shard.interface_credits(FIRST), Some(1));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(1));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(-2));
     update(&mut node, &rails(2, 2));
-    assert_eq!(node.shard.interface_credits(FIRST), Some(-2));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(-2));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(-4));
     for (at, transmit) in sent.into_iter().enumerate() {
         node.shard.sent(NOW, transmit.tx, Status::Ok);
         assert_eq!(all(&mut node, FIRST).len(), usize::from(at == 2), "two credits went");
     }
-    assert_eq!(node.shard.interface_credits(FIRST), Some(0));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(0));
 }
 
 #[test]
@@ -245,12 +245,12 @@ fn a_slot_is_used_again() {
     node.shard.sent(NOW, sent.tx, Status::Ok);
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
     update(&mut node, &[None, slots[1]]);
-    assert_eq!(node.shard.interface_credits(FIRST), Some(0));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(0));
     put(&mut node, 2, None);
     assert_eq!(all(&mut node, SECOND).len(), 1);
     update(&mut node, &[Some(interface(nid(2, 1), 7, 3)), slots[1], Some(interface(nid(1, 5), 1, 1))]);
-    assert_eq!(node.shard.interface_credits(FIRST), Some(7));
-    assert_eq!(node.shard.interface_credits(NiId(2)), Some(1));
+    assert_eq!(node.shard.ni_credits(FIRST), Some(7));
+    assert_eq!(node.shard.ni_credits(NiId(2)), Some(1));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(1), "the one under way is still counted");
 }
 

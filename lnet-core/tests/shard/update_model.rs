@@ -330,7 +330,7 @@ impl Run {
             let Some(ni) = ni else { continue };
             let flying =
                 self.messages.values().filter(|message| message.flying.is_some_and(|(_, at)| at == slot));
-            let available = self.node.shard.interface_credits(by).unwrap();
+            let available = self.node.shard.ni_credits(by).unwrap();
             assert!(available <= i64::from(ni.credits) - flying.count() as i64, "credits were made up");
             if ni.status != NiStatus::Up {
                 assert_eq!(self.node.shard.is_quiet(by), self.is_quiet(slot), "{by:?}");
@@ -350,7 +350,7 @@ impl Run {
         }
         for (slot, ni) in self.slots.iter().enumerate() {
             let expected = ni.map(|ni| i64::from(ni.credits));
-            let available = self.node.shard.interface_credits(NiId(slot as u16)).filter(|_| ni.is_some());
+            let available = self.node.shard.ni_credits(NiId(slot as u16)).filter(|_| ni.is_some());
             assert_eq!(available, expected);
             assert!(self.node.shard.is_quiet(NiId(slot as u16)));
         }

@@ -2,7 +2,7 @@
 
 use std::iter::zip;
 
-use lnet_core::handle::{Cookie, Kind};
+use lnet_core::handle::{Cookie, CookieKind};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,7 +28,7 @@ impl Buffer {
 }
 
 fn md(shard: u8, slot: u32) -> MdHandle {
-    MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(shard), slot, 1))
+    MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(shard), slot, 1))
 }
 
 fn span(slot: u32, range: &Range<usize>) -> Span {

@@ -8,7 +8,9 @@ use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
 use super::peer::CONNECTIONS_MAX;
-use super::{Accept, Action, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, Timer, home_of};
+use super::{
+    Accept, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, StreamOrder, Timer, home_of,
+};
 
 /// The highest source port that only privileged users have.
 const PRIVILEGED_PORT_MAX: u16 = 1023;
@@ -47,7 +49,7 @@ impl Socklnd {
             return Some(ConnId(slot));
         }
         // The driver has no such connection, so it is not told to close it.
-        self.actions.retain(|action| *action != Action::Close { conn: ConnId(slot) });
+        self.actions.retain(|action| *action != StreamOrder::Close { conn: ConnId(slot) });
         self.closed(now, ConnId(slot), up);
         None
     }
@@ -101,7 +103,7 @@ impl Socklnd {
                     let (conn, ni) = (ConnId(slot), local.ni);
                     let connection = &mut self.connections[slot];
                     (connection.phase, connection.ni) = (Phase::Requested, Some(ni));
-                    self.actions.push_back(Action::Serve { conn, ni });
+                    self.actions.push_back(StreamOrder::Serve { conn, ni });
                 }
                 None => {
                     self.counters.add(SocklndEvent::UnknownTarget);
@@ -142,7 +144,7 @@ impl Socklnd {
                     self.part(now, slot);
                     self.connections.vacate(slot);
                     let handed = HandedOver { ni: local.ni, hello, ends };
-                    self.actions.push_back(Action::HandOver { conn: ConnId(slot), to, handed });
+                    self.actions.push_back(StreamOrder::HandOver { conn: ConnId(slot), to, handed });
                 }
             }
             Err(HelloError::Version { .. }) => {

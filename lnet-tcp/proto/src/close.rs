@@ -1,4 +1,4 @@
-//! Connections, peers and interfaces that end.
+//! Connections, peers and NIs that end.
 
 use lnet_core::collections::NONE;
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
@@ -6,7 +6,7 @@ use lnet_core::time::Instant;
 use lnet_wire::socklnd::ConnectionType;
 
 use super::connection::{Connection, Phase, Reading};
-use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
+use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 impl Socklnd {
     /// A stream has ended, or is broken.
@@ -65,7 +65,7 @@ impl Socklnd {
         self.requeue(slot);
         self.part(now, slot);
         self.connections[slot].phase = Phase::Closed;
-        self.actions.push_back(Action::Close { conn: ConnId(slot) });
+        self.actions.push_back(StreamOrder::Close { conn: ConnId(slot) });
     }
 
     /// The driver has closed a stream, and uses no memory of its messages any more: they end now.
@@ -140,7 +140,7 @@ impl Socklnd {
         }
     }
 
-    /// Ends all that is under way by an interface, once its connections are closed; nothing begins any more.
+    /// Ends all that is under way by an NI, once its connections are closed; nothing begins any more.
     pub fn close_ni(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
         let is_its = |connection: &Connection| connection.ni == Some(ni) && connection.phase != Phase::Closed;
         let its = self.connections.used().filter(|(_, connection)| is_its(connection));

@@ -54,10 +54,10 @@ fn messages_end_once_their_stream_is_closed() {
     assert!(node.sock.poll_send(now, conn).is_some());
 
     node.sock.ended(now, conn, &mut node.shard);
-    assert_eq!(node.sock.poll_action(), Some(Action::Close { conn }));
+    assert_eq!(node.sock.poll_action(), Some(StreamOrder::Close { conn }));
     assert_eq!((node.shard.received.len(), node.sock.poll_ended()), (0, None), "the memory is in use");
     assert_eq!(node.sock.wants(conn), Wants::Nothing);
-    // Time changes nothing, nor does the end of the interface.
+    // Time changes nothing, nor does the end of the NI.
     node.sock.handle_timeout(now + SECOND * 1000, &mut node.shard);
     node.sock.close_ni(now, NI, &mut node.shard);
     assert_eq!((node.sock.poll_action(), node.sock.poll_ended()), (None, None));
@@ -82,7 +82,7 @@ fn the_name_of_a_connection_is_free_once_its_stream_is_closed() {
     let handed = HandedOver { ni: NI, hello: hello(3, Version::V3, ConnectionType::Control), ends };
     let adopted = node.sock.adopt(now, &handed, &mut node.shard).unwrap();
     assert_ne!(adopted, conn);
-    assert_eq!((node.sock.poll_action(), node.sock.poll_action()), (Some(Action::Close { conn }), None));
+    assert_eq!((node.sock.poll_action(), node.sock.poll_action()), (Some(StreamOrder::Close { conn }), None));
     node.sock.closed(now, conn, &mut node.shard);
     let handed = HandedOver { hello: hello(4, Version::V3, ConnectionType::Control), ..handed };
     assert_eq!(node.sock.adopt(now, &handed, &mut node.shard), Some(conn));
@@ -109,10 +109,10 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
     {
         let dial = loop {
             match node.sock.poll_action().expect("a connection is dialled") {
-                Action::Dial { conn, .. } => break conn,
-                Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
-                Action::Serve { .. } | Action::Ask { .. } => {}
-                Action::HandOver { .. } => unreachable!("there is one shard"),
+                StreamOrder::Dial { conn, .. } => break conn,
+                StreamOrder::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
+                StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => {}
+                StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         };
         node.sock.dialled(now, dial, true, &mut node.shard);

@@ -28,12 +28,12 @@ pub(super) struct Resumed;
 /// Marks the connections of a peer.
 pub(super) struct OfPeer;
 /// Marks messages that are queued, or being sent.
-pub(super) struct Queue;
+pub(super) struct ToSend;
 
 linked!(Connection, Ready, ready);
 linked!(Connection, Resumed, resumed);
 linked!(Connection, OfPeer, of_peer);
-linked!(Item, Queue, link);
+linked!(Item, ToSend, link);
 
 /// The ends of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +129,7 @@ impl Acks {
 /// A connection.
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// The interface; known from the connection request on.
+    /// The NI; known from the connection request on.
     pub(super) ni: Option<NiId>,
     pub(super) ends: Ends,
     /// The peer's slot, once it is known who that is.
@@ -152,8 +152,8 @@ pub(super) struct Connection {
     pub(super) acks: Acks,
     pub(super) wants_keepalive: bool,
     /// Messages that wait to be polled, and those that were.
-    pub(super) queue: List<Queue>,
-    pub(super) sending: List<Queue>,
+    pub(super) queue: List<ToSend>,
+    pub(super) sending: List<ToSend>,
     /// Bytes in `queue`.
     pub(super) queued_bytes: u64,
     /// Bytes that were polled, ever, those of them that have been sent, and those that are known to have

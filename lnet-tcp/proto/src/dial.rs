@@ -9,7 +9,7 @@ use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
 use super::peer::{self, REFUSALS_MAX, SockPeer};
-use super::{Action, ConnId, Ends, Socklnd, SocklndEvent, Timer};
+use super::{ConnId, Ends, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// The acceptor's port; the driver knows the one that the node really uses.
 const ANY_PORT: u16 = 0;
@@ -74,7 +74,7 @@ impl Socklnd {
         self.peers[slot].dialling = Some(conn);
         self.set_timer(Timer::Connection(conn), deadline);
         self.counters.add(SocklndEvent::Dialled);
-        self.actions.push_back(Action::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
+        self.actions.push_back(StreamOrder::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
     }
 
     /// A stream was connected, or could not be.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use lnet_core::handle::{BufferHandle, Cookie, Kind};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind};
 use lnet_core::lnd::{PrefetchHints, RxId, Uplink, Verdict};
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
@@ -38,7 +38,7 @@ impl Uplink for Shard {
 }
 
 fn span(length_bytes: u32) -> Span {
-    let buffer = BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+    let buffer = BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), 0, 1)).into();
     Span { buffer, offset_bytes: 0, length_bytes }
 }
 
@@ -94,8 +94,8 @@ impl Node {
     fn act(&mut self) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Serve { .. } | Action::Ask { .. } => {}
-                Action::Close { conn } => {
+                StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => {}
+                StreamOrder::Close { conn } => {
                     self.sock.closed(NOW, conn, &mut Shard);
                     self.closed.push(conn);
                 }

@@ -93,14 +93,14 @@ pub struct SocklndConfig {
     pub seed: u64,
 }
 
-/// A local interface.
+/// A local NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocklndNi {
     /// Its number.
     pub ni: NiId,
     /// Its NID.
     pub nid: Nid,
-    /// Different in each life of the interface; the same on all shards.
+    /// Different in each life of the NI; the same on all shards.
     pub incarnation: u64,
     /// Connections of type BULK_IN and of type BULK_OUT with a peer, each.
     pub conns_per_peer: u8,
@@ -111,7 +111,7 @@ pub struct SocklndNi {
 /// A connection of which only this much is known yet: its dialler's HELLO.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandedOver {
-    /// The interface that was asked for.
+    /// The NI that was asked for.
     pub ni: NiId,
     /// The HELLO.
     pub hello: Hello,
@@ -150,7 +150,7 @@ pub struct Sabotage {
 
 /// What the driver is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum StreamOrder {
     /// Connect a stream, and say [`Socklnd::dialled`].
     Dial {
         /// Its name.
@@ -164,11 +164,11 @@ pub enum Action {
         /// What it is to be for, by which acceptors may have different ports.
         kind: ConnectionType,
     },
-    /// The dialler of a stream has asked for this interface: from now on the stream has its options.
+    /// The dialler of a stream has asked for this NI: from now on the stream has its options.
     Serve {
         /// Its name.
         conn: ConnId,
-        /// The interface.
+        /// The NI.
         ni: NiId,
     },
     /// Say by [`Socklnd::unacknowledged`] how many bytes of a stream the peer's system has not acknowledged.
@@ -244,7 +244,7 @@ impl Piece {
     }
 }
 
-/// The shard that a peer NI belongs to, of those that serve the interface by which it is reached.
+/// The shard that a peer NI belongs to, of those that serve the NI by which it is reached.
 #[must_use]
 pub fn home_of(peer: &Nid, serving: ShardSet) -> ShardId {
     serving.share(steer::initiator_hash(peer))
@@ -270,7 +270,7 @@ pub struct Socklnd {
     resumed: List<Resumed>,
     /// Accepted connections whose handshake is under way, the oldest first.
     handshakes: VecDeque<u32>,
-    actions: VecDeque<Action>,
+    actions: VecDeque<StreamOrder>,
     ended: VecDeque<(TxId, Status)>,
     reports: VecDeque<(Path, PathReport)>,
     restarts: VecDeque<Nid>,
@@ -289,7 +289,7 @@ pub struct Socklnd {
 }
 
 impl Socklnd {
-    /// One without interfaces.
+    /// One without NIs.
     #[must_use]
     pub fn new(config: SocklndConfig) -> Self {
         let SocklndLimits { connections, handshakes, peers, messages } = config.limits;
@@ -325,17 +325,17 @@ impl Socklnd {
     }
 
     /// Names messages that arrive from here on: one for each connection that there may be. To be called
-    /// before the first interface comes.
+    /// before the first NI comes.
     pub const fn set_first_name(&mut self, first: u32) {
         self.first_name = first;
     }
 
-    /// Takes part in an interface from now on.
+    /// Takes part in an NI from now on.
     pub fn add_ni(&mut self, ni: SocklndNi) {
         self.nis.push(ni);
     }
 
-    /// Has an interface connect so many connections with each peer from now on; those that there are stay.
+    /// Has an NI connect so many connections with each peer from now on; those that there are stay.
     pub fn set_conns_per_peer(&mut self, ni: NiId, conns_per_peer: u8) {
         for known in self.nis.iter_mut().filter(|known| known.ni == ni) {
             known.conns_per_peer = conns_per_peer;
@@ -372,7 +372,7 @@ impl Socklnd {
     }
 
     /// What is to be done next.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_action(&mut self) -> Option<StreamOrder> {
         self.actions.pop_front()
     }
 

@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use lnet_wire::Nid;
 use lnet_wire::socklnd::{ConnectionType, Version};
 
-use super::connection::{OfPeer, Queue};
+use super::connection::{OfPeer, ToSend};
 
 /// Marks peers that nothing is under way with, the longest first.
 pub(super) struct Idle;
@@ -34,7 +34,7 @@ pub(super) const REFUSALS_MAX: u8 = 3;
 /// Connections of a type at most, wherever they come from. Kernel nodes count them in eight bits.
 pub(super) const CONNECTIONS_MAX: u16 = 255;
 
-/// A peer NI, as one local interface reaches it.
+/// A peer NI, as one local NI reaches it.
 pub(super) struct SockPeer {
     pub(super) ni: NiId,
     pub(super) nid: Nid,
@@ -67,7 +67,7 @@ pub(super) struct SockPeer {
     /// When it was last told that this end lives.
     pub(super) keepalive_at: Instant,
     /// Messages that wait for a connection.
-    pub(super) queue: List<Queue>,
+    pub(super) queue: List<ToSend>,
     chain: Link,
     idle: Link,
 }

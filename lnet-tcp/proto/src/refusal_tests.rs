@@ -53,13 +53,13 @@ fn answer_dials(
     loop {
         while let Some(action) = node.sock.poll_action() {
             let conn = match action {
-                Action::Dial { conn, .. } => conn,
-                Action::Close { conn } => {
+                StreamOrder::Dial { conn, .. } => conn,
+                StreamOrder::Close { conn } => {
                     node.sock.closed(now, conn, &mut node.shard);
                     continue;
                 }
-                Action::Serve { .. } | Action::Ask { .. } => continue,
-                Action::HandOver { .. } => unreachable!("there is one shard"),
+                StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => continue,
+                StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             };
             let hello = dialled(node, now, conn);
             let kind = hello.connection.expect("a type is asked for");
@@ -189,7 +189,7 @@ fn an_answer_goes_to_the_process_that_is_connected() {
     assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::Ok)));
     // What is for another process does not go there.
     node.sock.submit(now, &transmit(4, own, source.nid, 0)).unwrap();
-    assert!(matches!(node.sock.poll_action(), Some(Action::Dial { .. })));
+    assert!(matches!(node.sock.poll_action(), Some(StreamOrder::Dial { .. })));
 }
 
 /// A peer that says NONE once nothing waits for it any more is forgotten like others.
@@ -203,12 +203,12 @@ fn a_peer_that_refuses_late_is_forgotten() {
 fn forgotten_once_it_has_refused_late(version: Version) {
     let (mut node, start) = dialling(1);
     let dial = |node: &mut Node| match node.sock.poll_action() {
-        Some(Action::Dial { conn, .. }) => conn,
+        Some(StreamOrder::Dial { conn, .. }) => conn,
         action => panic!("{action:?}"),
     };
     let refuse = |node: &mut Node, now, conn, hello: &Hello, version| {
         reply(node, now, conn, hello, version, None);
-        assert_eq!(node.sock.poll_action(), Some(Action::Close { conn }));
+        assert_eq!(node.sock.poll_action(), Some(StreamOrder::Close { conn }));
         node.sock.closed(now, conn, &mut node.shard);
     };
     let conn = dial(&mut node);

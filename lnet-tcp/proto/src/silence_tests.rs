@@ -193,7 +193,7 @@ fn reports(
         let now = from + Duration::from_millis(milliseconds.into());
         node.sock.handle_timeout(now, &mut node.shard);
         while let Some(action) = node.sock.poll_action() {
-            if let Action::Ask { conn } = action {
+            if let StreamOrder::Ask { conn } = action {
                 node.sock.unacknowledged(now, conn, unacknowledged_bytes, &mut node.shard);
             }
         }

@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_core::handle::{BufferRef, Cookie, Kind};
+use lnet_core::handle::{BufferRef, Cookie, CookieKind};
 use lnet_core::lnd::{Cause, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use lnet_wire::socklnd::{
     ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
@@ -64,7 +64,7 @@ impl Uplink for Shard {
 
 fn span(length_bytes: u32) -> Span {
     let buffer: BufferRef =
-        lnet_core::handle::BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+        lnet_core::handle::BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), 0, 1)).into();
     Span { buffer, offset_bytes: 0, length_bytes }
 }
 
@@ -155,7 +155,7 @@ impl Node {
         self.sock
             .actions
             .iter()
-            .any(|action| matches!(action, Action::Close { conn: closed } if *closed == conn))
+            .any(|action| matches!(action, StreamOrder::Close { conn: closed } if *closed == conn))
     }
 
     /// All that was sent has arrived.
@@ -166,7 +166,7 @@ impl Node {
     /// Closes what is to be closed, and does nothing else.
     fn close(&mut self, now: Instant) {
         while let Some(action) = self.sock.poll_action() {
-            if let Action::Close { conn } = action {
+            if let StreamOrder::Close { conn } = action {
                 self.sock.closed(now, conn, &mut self.shard);
             }
         }
@@ -238,7 +238,7 @@ impl Pair {
         while let Some(action) = self.nodes[index].sock.poll_action() {
             moved = true;
             match action {
-                Action::Dial { conn, .. } => {
+                StreamOrder::Dial { conn, .. } => {
                     self.pipes.push(Default::default());
                     let pipe = self.pipes.len() - 1;
                     self.nodes[index].streams.insert(conn, (pipe, 0));
@@ -255,16 +255,16 @@ impl Pair {
                     let node = &mut self.nodes[index];
                     node.sock.dialled(self.now, conn, accepted.is_some(), &mut node.shard);
                 }
-                Action::Close { conn } => {
+                StreamOrder::Close { conn } => {
                     if let Some((pipe, end)) = self.nodes[index].streams.remove(&conn) {
                         self.pipes[pipe][end].is_closed = true;
                     }
                     let node = &mut self.nodes[index];
                     node.sock.closed(self.now, conn, &mut node.shard);
                 }
-                Action::Serve { .. } => {}
-                Action::Ask { conn } => self.nodes[index].answer(self.now, conn),
-                Action::HandOver { .. } => unreachable!("there is one shard"),
+                StreamOrder::Serve { .. } => {}
+                StreamOrder::Ask { conn } => self.nodes[index].answer(self.now, conn),
+                StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
         moved
@@ -416,13 +416,13 @@ fn who_is_not_there_ends_messages_at_once_and_is_not_asked_too_often() {
         node.sock.submit(now, &transmit(tx, node.nid, to, 0)).unwrap();
         while let Some(action) = node.sock.poll_action() {
             match action {
-                Action::Dial { conn, .. } => {
+                StreamOrder::Dial { conn, .. } => {
                     dials += 1;
                     node.sock.dialled(now, conn, false, &mut node.shard);
                 }
-                Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
-                Action::Serve { .. } | Action::Ask { .. } => {}
-                Action::HandOver { .. } => unreachable!("there is one shard"),
+                StreamOrder::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
+                StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => {}
+                StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
         assert_eq!(node.sock.poll_ended(), Some((TxId(tx), Status::NeverSent(Cause::Unreachable))));
@@ -474,7 +474,7 @@ fn played(node: &mut Node, now: Instant, host: u8, port: u16, said: Hello) -> Co
     let mut bytes = [0; REQUEST_MAX_BYTES];
     let length = ConnectionRequest { target: node.nid }.encode(&mut bytes);
     node.take(now, conn, &bytes[..length], 3);
-    node.sock.actions.retain(|action| *action != Action::Serve { conn, ni: NI });
+    node.sock.actions.retain(|action| *action != StreamOrder::Serve { conn, ni: NI });
     let mut bytes = [0; HELLO_MAX_BYTES];
     let length = said.encode(&mut bytes).unwrap();
     node.take(now, conn, &bytes[..length], 5);

@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use lnet_wire::socklnd::{ConnectionType, Version};
 
 use super::connection::{Connection, Phase, Reading, Silence};
-use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
+use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// Keepalives are so far apart at least.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ impl Socklnd {
             self.report_silence(slot, Silence::TakesNothing);
         } else if now >= received_at + self.silence_interval() {
             // TCP takes small messages for a long time that reach nothing.
-            self.actions.push_back(Action::Ask { conn: ConnId(slot) });
+            self.actions.push_back(StreamOrder::Ask { conn: ConnId(slot) });
         } else if connection.silence == Some(Silence::AcknowledgesNothing) {
             self.end_silence(slot);
         }
@@ -129,7 +129,7 @@ impl Socklnd {
     }
 
     /// Says how many bytes that were sent on a connection are not known to have reached the peer's system,
-    /// which [`Action::Ask`] wanted to know.
+    /// which [`StreamOrder::Ask`] wanted to know.
     pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = self.connections.get_mut(conn.0);
         let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };

@@ -114,10 +114,10 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message
-    /// that took another way than its own counts as arrived by the interface that its header names.
+    /// The NIDs of the NIs that there are at first, in their order (others are added later): a message
+    /// that took another way than its own counts as arrived by the NI that its header names.
     pub nids: Vec<Nid>,
-    /// The longest UDP payload that each interface can send and take.
+    /// The longest UDP payload that each NI can send and take.
     pub datagram_max_bytes: Vec<u32>,
     /// Bytes of frames that the shard can take at once, in whole chunks of 4096: what it grants its peers.
     pub receive_bytes: u32,

@@ -29,9 +29,9 @@ pub(crate) struct Control {
 /// A frame that has arrived whole: its headers' checksum and, if it has one, its payload's were right.
 #[derive(Clone, Debug)]
 pub struct Arrived<'a> {
-    /// The interface it came by.
+    /// The NI it came by.
     pub ni: NiId,
-    /// The address that it came from, as a NID of that interface's net.
+    /// The address that it came from, as a NID of that NI's net.
     pub from: Nid,
     /// The steering part of its header, which says that the frame is this shard's.
     pub header: &'a FrameHeader,
@@ -56,7 +56,7 @@ impl Arrived<'_> {
 /// What the driver is to do with a frame, or with a message in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum Action {
+pub enum Disposition {
     /// Copy what [`Xfer::destination`] names of its payload, from the payload's beginning, then call
     /// [`Xfer::written`].
     ///
@@ -91,8 +91,8 @@ pub enum Replay {
 
 /// A frame to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outgoing {
-    /// The interface to send it by.
+pub struct OutgoingFrame {
+    /// The NI to send it by.
     pub ni: NiId,
     /// Where it goes.
     pub destination: Nid,
@@ -110,7 +110,7 @@ pub struct Outgoing {
 pub enum Content {
     /// Nothing.
     Nothing,
-    /// What a HELLO or WELCOME tells: [`Xfer::handshake`] of this interface.
+    /// What a HELLO or WELCOME tells: [`Xfer::handshake`] of this NI.
     ///
     /// [`Xfer::handshake`]: crate::Xfer::handshake
     Handshake,

@@ -2,7 +2,7 @@
 //! frames, at most once, and says when it has arrived.
 //!
 //! Like the shard it is a state machine without I/O: one [`Xfer`] for each shard, below it a driver that
-//! turns [`Outgoing`] into frames and frames into [`Arrived`]. The driver calls, in any order:
+//! turns [`OutgoingFrame`] into frames and frames into [`Arrived`]. The driver calls, in any order:
 //!
 //! - [`Xfer::submit`] with what its shard wants sent, [`Xfer::resume`] with what becomes of delayed messages;
 //! - [`Xfer::receive`] with each frame (and [`Xfer::receive_record`], [`Xfer::end_bundle`] for the further
@@ -30,8 +30,8 @@
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 //!
 //! [`Xfer`] is a facade that hands calls to three owners of tables: `sending`, `receiving` and `sessions`.
-//! Each has its invariants and can be read alone. The facade meets its drivers in values ([`Outgoing`],
-//! [`Arrived`], [`Action`]), so that rings, sockets and the simulator drive the same code.
+//! Each has its invariants and can be read alone. The facade meets its drivers in values ([`OutgoingFrame`],
+//! [`Arrived`], [`Disposition`]), so that rings, sockets and the simulator drive the same code.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ mod tests;
 #[cfg(feature = "sabotage")]
 pub use config::Sabotage;
 pub use config::{FACTS, NET_TUNABLES, XferConfig, XferLimits, XferTimes};
-pub use contract::{Action, Arrived, BUNDLE_MAX, BufferId, Bundled, Content, Outgoing, Replay};
+pub use contract::{Arrived, BUNDLE_MAX, BufferId, Bundled, Content, Disposition, OutgoingFrame, Replay};
 pub use identity::Identity;
 pub use machine::Xfer;
 pub use stats::{XferCounters, XferDrop, XferUsage};

@@ -11,17 +11,17 @@ use lnet_wire::{Header, Nid};
 
 use super::config::XferConfig;
 use super::local::SWEEP_INTERVAL;
-use super::receiving::{Call, Receiving, Writing};
-use super::sending::{self, Sending, Unread};
-use super::sessions::{Opened, Path, PeerIncarnation, Sessions};
+use super::receiving::{ReceiveContext, ReceivingSide, Writing};
+use super::sending::{SendContext, SendingSide, Unread};
+use super::sessions::{Opened, PeerIncarnation, PeerPath, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
-use crate::contract::{Action, Address, Arrived, Bundled, Outgoing, Replay};
+use crate::contract::{Address, Arrived, Bundled, Disposition, OutgoingFrame, Replay};
 
 /// The transfer protocol of one shard. See the [module](super) for the order of calls.
 pub struct Xfer {
     pub(super) sessions: Sessions,
-    pub(super) sending: Sending,
-    pub(super) receiving: Receiving,
+    pub(super) sending: SendingSide,
+    pub(super) receiving: ReceivingSide,
 }
 
 impl Xfer {
@@ -29,8 +29,8 @@ impl Xfer {
     #[must_use]
     pub fn new(config: XferConfig) -> Self {
         Self {
-            sending: Sending::new(&config.limits, config.shard.0),
-            receiving: Receiving::new(&config),
+            sending: SendingSide::new(&config.limits, config.shard.0),
+            receiving: ReceivingSide::new(&config),
             sessions: Sessions::new(config),
         }
     }
@@ -85,7 +85,7 @@ impl Xfer {
     /// Goes on with the session that was saved when a path, or its peer, made room.
     #[cold]
     fn resume_path(&mut self, path: u32) {
-        let Path { ni, nid, asking, .. } = self.sessions.paths[path];
+        let PeerPath { ni, nid, asking, .. } = self.sessions.paths[path];
         if asking.is_some() {
             return;
         }
@@ -99,7 +99,7 @@ impl Xfer {
     }
 
     /// The next frame to be sent; the driver has room for one of the largest size.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<OutgoingFrame> {
         self.sessions.local.now = now;
         if let Some(reply) = self.sessions.poll_reply() {
             return Some(reply);
@@ -144,11 +144,11 @@ impl Xfer {
     /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
     ///
     /// # Panics
-    /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
-    pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
+    /// If [`Disposition::Write`] was returned and [`Xfer::written`] has not been called since.
+    pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Disposition {
         self.sessions.local.now = now;
         assert!(self.receiving.writing.is_none(), "the driver has not said that it has written");
-        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
         let outcome = match frame.header.kind {
             Kind::Hello => self.sessions.hello(frame),
             Kind::Welcome => self.welcome(frame, up),
@@ -164,12 +164,12 @@ impl Xfer {
         };
         outcome.unwrap_or_else(|reason| {
             self.sessions.local.counters.count_drop(reason);
-            Action::Drop(reason)
+            Disposition::Drop(reason)
         })
     }
 
     #[inline(always)]
-    fn numbered(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+    fn numbered(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
         let now = self.sessions.local.now;
         let address = frame.address();
         let stream = match self.receiving.admit(frame, &mut self.sessions)? {
@@ -212,10 +212,10 @@ impl Xfer {
         id_delta: u16,
         lnet: &Header,
         up: &mut impl Uplink,
-    ) -> Action {
+    ) -> Disposition {
         self.sessions.local.now = now;
         let Self { sessions, sending, receiving } = self;
-        receiving.take_record((frame, id_delta), lnet, &mut Call { sessions, sending, up })
+        receiving.take_record((frame, id_delta), lnet, &mut ReceiveContext { sessions, sending, up })
     }
 
     /// A frame with several messages is dealt with.
@@ -224,7 +224,7 @@ impl Xfer {
         self.receiving.end_bundle(frame, &mut self.sessions);
     }
 
-    /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
+    /// Where the driver is to copy the payload to, and how much of it, after [`Disposition::Write`].
     ///
     /// # Panics
     /// If it is not to.
@@ -235,7 +235,7 @@ impl Xfer {
         span
     }
 
-    /// The driver has copied what [`Action::Write`] told it to copy.
+    /// The driver has copied what [`Disposition::Write`] told it to copy.
     ///
     /// # Panics
     /// If there was none.
@@ -260,7 +260,7 @@ impl Xfer {
         receiving.resume(rx, verdict, &mut call);
     }
 
-    fn lone_ack(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+    fn lone_ack(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
         let peer = self.sessions.sender(frame).ok_or(XferDrop::BadAck)?;
         let is_ours = self.sessions.has_given(peer, frame);
         let ack = frame.transfer.ack.as_ref().filter(|_| is_ours).ok_or(XferDrop::BadAck)?;
@@ -268,13 +268,13 @@ impl Xfer {
         self.sending.acknowledged(
             (peer, frame.transfer.shard),
             ack,
-            &mut sending::Call { sessions: &mut self.sessions, up },
+            &mut SendContext { sessions: &mut self.sessions, up },
         );
-        Ok(Action::Done)
+        Ok(Disposition::Done)
     }
 
     /// A question is answered.
-    fn welcome(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+    fn welcome(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
         let (path, handshake) = self.sessions.answer(frame)?;
         let peer = match self.sessions.sender(frame) {
             Some(peer) => peer,
@@ -285,14 +285,14 @@ impl Xfer {
             self.end_peer(former, &frame.from, up);
         }
         if is_resteered {
-            self.sending.steer_again(peer, &mut sending::Call { sessions: &mut self.sessions, up });
+            self.sending.steer_again(peer, &mut SendContext { sessions: &mut self.sessions, up });
         }
         self.sending.go_on_with_peer(peer, &mut self.sessions);
-        Ok(Action::Done)
+        Ok(Disposition::Done)
     }
 
     /// A peer does not know the session that it was shown.
-    fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+    fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
         let path = self
             .sessions
             .paths
@@ -301,13 +301,13 @@ impl Xfer {
         let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
         if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
             self.end_peer(peer, &nid, up);
-            return Ok(Action::Done);
+            return Ok(Disposition::Done);
         }
         // The peer lives, and has forgotten this shard: what is under way was not taken.
         self.sessions.paths[path].session = None;
         self.sessions.ask(path);
         self.sending.lose_all_of_peer(peer);
-        Ok(Action::Done)
+        Ok(Disposition::Done)
     }
 
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
@@ -318,20 +318,20 @@ impl Xfer {
         sessions.local.counters.peers_restarted += 1;
         up.restarted(told_by);
         sessions.paths.forget_peer(peer);
-        sending.end_peer(peer, &mut sending::Call { sessions, up });
+        sending.end_peer(peer, &mut SendContext { sessions, up });
         if sessions.peers[peer].address.1 != *told_by {
             return;
         }
-        receiving.end_peer(peer, Cause::Reset, &mut Call { sessions, sending, up });
+        receiving.end_peer(peer, Cause::Reset, &mut ReceiveContext { sessions, sending, up });
         sessions.remember_over(sessions.peers[peer].incarnation);
         self.forget_peer(peer);
     }
 
     /// The receiving side, and what its calls work with.
     #[inline(always)]
-    const fn split<'a, U>(&'a mut self, up: &'a mut U) -> (&'a mut Receiving, Call<'a, U>) {
+    const fn split<'a, U>(&'a mut self, up: &'a mut U) -> (&'a mut ReceivingSide, ReceiveContext<'a, U>) {
         let Self { sessions, sending, receiving } = self;
-        (receiving, Call { sessions, sending, up })
+        (receiving, ReceiveContext { sessions, sending, up })
     }
 
     /// Makes a peer; one that is idle makes room.
@@ -385,14 +385,14 @@ impl Xfer {
         self.receiving.receive_bytes = bytes;
     }
 
-    /// The NID of an interface that there is.
+    /// The NID of an NI that there is.
     #[inline]
     #[must_use]
     pub fn nid_of(&self, ni: NiId) -> Option<&Nid> {
         self.sessions.nid_of(ni)
     }
 
-    /// Makes all acknowledgements that wait due at once: before an interface goes by which some of them do.
+    /// Makes all acknowledgements that wait due at once: before an NI goes by which some of them do.
     pub fn acknowledge_now(&mut self, now: Instant) {
         self.sessions.local.now = now;
         self.receiving.acknowledge_now(&mut self.sessions);
@@ -402,8 +402,8 @@ impl Xfer {
     ///
     /// # Panics
     /// If there is one of this number.
-    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
-        self.sessions.add_interface(ni, nid, datagram_max_bytes);
+    pub fn add_ni(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+        self.sessions.add_ni(ni, nid, datagram_max_bytes);
     }
 
     /// Changes the longest UDP payload that an NI can send and take. Peers learn it with their next session;
@@ -418,32 +418,32 @@ impl Xfer {
         self.sessions.handshake(ni)
     }
 
-    /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known;
+    /// An NI is gone. Messages that went by it go by another path to the same peer, if one is known;
     /// others end. So do those that arrive from a peer that nothing leads to any more. The peer's windows
-    /// stay, so that what it sends again by any path is recognised, also when the interface has come back.
+    /// stay, so that what it sends again by any path is recognised, also when the NI has come back.
     ///
     /// # Panics
-    /// If there is no such interface.
-    pub fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
+    /// If there is no such NI.
+    pub fn remove_ni(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
         self.sessions.local.now = now;
         let Self { sessions, sending, receiving } = self;
-        sending.catch_up(&mut sending::Call { sessions, up });
-        sessions.remove_interface(ni);
+        sending.catch_up(&mut SendContext { sessions, up });
+        sessions.remove_ni(ni);
         for peer in 0..sessions.peers.capacity() {
             if sessions.peers.get(peer).is_some() {
                 let address = sessions.move_peer(peer, ni, up);
-                receiving.move_peer(peer, ni, address, &mut Call { sessions, sending, up });
+                receiving.move_peer(peer, ni, address, &mut ReceiveContext { sessions, sending, up });
             }
         }
-        sending.remove_interface(ni, &mut sending::Call { sessions, up });
-        sessions.paths.remove_interface(ni);
+        sending.remove_ni(ni, &mut SendContext { sessions, up });
+        sessions.paths.remove_ni(ni);
     }
 
-    /// An interface does not send any more: messages that only it carried end.
-    pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
+    /// An NI does not send any more: messages that only it carried end.
+    pub fn fail_ni(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
         self.sessions.local.now = now;
-        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
-        self.sending.fail_interface(ni, cause, &mut sending::Call { sessions: &mut self.sessions, up });
+        self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
+        self.sending.fail_ni(ni, cause, &mut SendContext { sessions: &mut self.sessions, up });
     }
 
     /// When [`Xfer::handle_timeout`] may have something to do.
@@ -456,7 +456,7 @@ impl Xfer {
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
         self.sessions.local.now = now;
-        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
         if self.sessions.local.timer.is_some_and(|timer| timer <= now) {
             self.run_timers(up);
         }
@@ -466,8 +466,8 @@ impl Xfer {
         let now = self.sessions.local.now;
         let Self { sessions, sending, receiving } = self;
         sessions.local.timer = None;
-        receiving.end_buffered(&mut Call { sessions, sending, up });
-        sending.end_messages(&mut sending::Call { sessions, up });
+        receiving.end_buffered(&mut ReceiveContext { sessions, sending, up });
+        sending.end_messages(&mut SendContext { sessions, up });
         while let Some(path) = sessions.paths.pop_asked(now) {
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
             match sessions.ask_again(path, is_in_use, up) {
@@ -479,14 +479,13 @@ impl Xfer {
         if core::mem::take(&mut sessions.local.starved) {
             sending.try_again(sessions);
         }
-        let next_sent = sending.follow_streams(&mut sending::Call { sessions, up });
+        let next_sent = sending.follow_streams(&mut SendContext { sessions, up });
         let next_received = receiving.follow_streams(sessions);
         if sessions.local.sweep_at <= now {
             sessions.local.sweep_at = now + SWEEP_INTERVAL;
-            receiving.sweep(&mut Call { sessions, sending, up });
+            receiving.sweep(&mut ReceiveContext { sessions, sending, up });
             let patience = sessions.local.times.message;
-            sending
-                .sweep(|from| receiving.is_silent(now, from, patience), &mut sending::Call { sessions, up });
+            sending.sweep(|from| receiving.is_silent(now, from, patience), &mut SendContext { sessions, up });
         }
         let sweeps = receiving.streams.used_count() != 0
             || sending.messages.used_count() != 0

@@ -13,7 +13,7 @@ use lnet_wire::steer::SteerKey;
 
 use super::machine::Xfer;
 use super::sending::{BUNDLED_BYTES_MAX, HEADERS_BYTES, frame_cost};
-use crate::contract::{Content, Outgoing, WINDOW_IDS};
+use crate::contract::{Content, OutgoingFrame, WINDOW_IDS};
 
 impl Xfer {
     /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that
@@ -21,7 +21,7 @@ impl Xfer {
     /// is lost there. A message that has a preview is taken for certain.
     #[inline]
     #[must_use]
-    pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {
+    pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<OutgoingFrame> {
         let &Transmit { ni, next_hop, ref header, payload, .. } = transmit;
         let length = payload.map_or(0, |span| span.length_bytes);
         let Self { sessions, sending, receiving } = self;
@@ -62,7 +62,7 @@ impl Xfer {
             ack: receiving.would_acknowledge((path.peer, shard)),
             ..sessions.local.transfer(stream.next_number, session.token)
         };
-        Some(Outgoing {
+        Some(OutgoingFrame {
             ni,
             destination: next_hop,
             header: FrameHeader::data(key, 0, length),

@@ -119,7 +119,7 @@ impl World<'_> {
             }
             for (ni, local) in member.shard.topology().local_nis() {
                 let (nid, max) = (local.nid, i64::from(local.credits));
-                let credits = member.shard.interface_credits(ni).unwrap_or_default();
+                let credits = member.shard.ni_credits(ni).unwrap_or_default();
                 if credits != max {
                     found.push(format!("node {number} has {credits} of {max} credits of {nid}"));
                 }

@@ -18,8 +18,8 @@ use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Net, NetType, Nid};
 use lnet_xdp_proto::{
-    Action as XferAction, Arrived, BufferId, Content, Identity, Outgoing, Replay, Xfer, XferConfig,
-    XferCounters, XferLimits, XferTimes,
+    Arrived, BufferId, Content, Disposition, Identity, OutgoingFrame, Replay, Xfer, XferConfig, XferCounters,
+    XferLimits, XferTimes,
 };
 
 use super::node::{Member, nid, nid_on};
@@ -117,7 +117,7 @@ impl End {
         });
         for nid in nids {
             let ni = member.slot_of(&nid).expect("the NI is there");
-            xfer.add_interface(ni, nid, DATAGRAM_BYTES);
+            xfer.add_ni(ni, nid, DATAGRAM_BYTES);
         }
         Self { member, xfer, buffered: BTreeMap::new(), look_at: LOOK_NS }
     }
@@ -142,14 +142,14 @@ impl End {
         };
         let shard = &mut self.member.shard;
         match self.xfer.receive(now, &arrived, shard) {
-            XferAction::Write => self.xfer.written(now, shard),
-            XferAction::Buffer(id) => assert!(self.buffered.insert(id, frame.clone()).is_none()),
-            XferAction::Drop(_) => return,
-            XferAction::Done => {}
+            Disposition::Write => self.xfer.written(now, shard),
+            Disposition::Buffer(id) => assert!(self.buffered.insert(id, frame.clone()).is_none()),
+            Disposition::Drop(_) => return,
+            Disposition::Done => {}
         }
         if frame.header.bundled {
             for (id_delta, lnet) in &frame.records {
-                if self.xfer.receive_record(now, &arrived, *id_delta, lnet, shard) == XferAction::Write {
+                if self.xfer.receive_record(now, &arrived, *id_delta, lnet, shard) == Disposition::Write {
                     self.xfer.written(now, shard);
                 }
             }
@@ -168,7 +168,7 @@ impl End {
     }
 
     /// What is sent by the node of this number, to the NI of the other one on this rail.
-    fn frame(&self, number: usize, out: &Outgoing, to_rail: usize) -> Frame {
+    fn frame(&self, number: usize, out: &OutgoingFrame, to_rail: usize) -> Frame {
         let rail = (0..2).find(|rail| self.ni(*rail) == out.ni).expect("a rail");
         let mut frame = Frame {
             rails: [rail, to_rail],

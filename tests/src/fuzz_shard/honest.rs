@@ -126,7 +126,7 @@ impl Scene {
             let left = [usage.memory_descs, usage.delayed, usage.events, usage.messages, usage.trackers];
             assert_eq!(left, [0; 5], "{usage:?}");
             let home = i64::from(CREDITS.0) / SHARDS as i64;
-            assert_eq!(lane.shard.interface_credits(NI), Some(home), "credits are not home");
+            assert_eq!(lane.shard.ni_credits(NI), Some(home), "credits are not home");
             let home = i64::from(CREDITS.1) / SHARDS as i64;
             for peer in lane.shard.peers() {
                 assert_eq!(lane.shard.peer_credits(&peer.nid), Some(home), "{peer:?}");

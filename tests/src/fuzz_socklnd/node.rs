@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::{Accept, SockTunables};
 use lnet_tcp_proto::{
-    Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, Wants, home_of,
+    ConnId, Ends, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, StreamOrder, Wants, home_of,
 };
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
@@ -92,7 +92,7 @@ impl Above {
 }
 
 fn span(length_bytes: u32) -> Span {
-    let buffer = BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+    let buffer = BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), 0, 1)).into();
     Span { buffer, offset_bytes: 0, length_bytes }
 }
 
@@ -287,30 +287,30 @@ impl Node {
     fn act(&mut self) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Dial { conn, to, .. } if to == address(HONEST) => {
+                StreamOrder::Dial { conn, to, .. } if to == address(HONEST) => {
                     self.sock.dialled(self.now, conn, false, &mut self.above);
                     self.insert(conn, Stream::default());
                 }
-                Action::Dial { conn, .. } => {
+                StreamOrder::Dial { conn, .. } => {
                     let stream = Stream { is_dialling: true, ..Stream::default() };
                     self.insert(conn, stream);
                 }
-                Action::Close { conn } => {
+                StreamOrder::Close { conn } => {
                     assert!(conn != self.honest, "the honest peer's connection is closed");
                     assert!(self.streams.remove(&conn).is_some(), "{conn:?} is closed twice");
                     self.sock.closed(self.now, conn, &mut self.above);
                 }
-                Action::Serve { conn, ni } => {
+                StreamOrder::Serve { conn, ni } => {
                     assert_eq!(ni, NI);
                     let has_stream = conn == self.honest || self.streams.contains_key(&conn);
                     assert!(has_stream, "{conn:?} has no stream");
                 }
                 // Hostile peers acknowledge nothing.
-                Action::Ask { conn } => {
+                StreamOrder::Ask { conn } => {
                     let bytes = if conn == self.honest { 0 } else { u64::MAX };
                     self.sock.unacknowledged(self.now, conn, bytes, &mut self.above);
                 }
-                Action::HandOver { conn, handed, .. } => {
+                StreamOrder::HandOver { conn, handed, .. } => {
                     let stream = self.streams.remove(&conn).unwrap_or_default();
                     if let Some(adopted) = self.sock.adopt(self.now, &handed, &mut self.above) {
                         self.act();
@@ -448,7 +448,7 @@ impl Node {
         self.honest_speaks();
         self.sock.close_ni(self.now, NI, &mut self.above);
         while let Some(action) = self.sock.poll_action() {
-            let Action::Close { conn } = action else {
+            let StreamOrder::Close { conn } = action else {
                 unreachable!("{action:?} of an interface that is gone")
             };
             self.sock.closed(self.now, conn, &mut self.above);

@@ -12,13 +12,13 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::{Span, Status};
 use lnet_core::time::Instant;
 use lnet_wire::frame::{Ack, Certificate, FrameHeader, Handshake, Kind, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
-use lnet_xdp_proto::{Content, Identity, Outgoing, XferLimits, XferUsage};
+use lnet_xdp_proto::{Content, Identity, OutgoingFrame, XferLimits, XferUsage};
 
 use self::node::Node;
 
@@ -35,7 +35,7 @@ const LIMITS: XferLimits =
     XferLimits { messages: 16, incoming: 16, partials: 4, peers: 8, streams: 8, frames: 128, buffered: 4 };
 
 fn span(length_bytes: u32) -> Span {
-    let md = MdHandle(Cookie::new(Object::MemoryDesc, ShardId(0), 1, 1));
+    let md = MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(0), 1, 1));
     Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 
@@ -138,7 +138,7 @@ impl Scene {
         panic!("the nodes never stop sending at one moment");
     }
 
-    fn carry(&mut self, at: usize, out: &Outgoing) {
+    fn carry(&mut self, at: usize, out: &OutgoingFrame) {
         let from = nid(self.nodes[at].host);
         let handshake =
             matches!(out.content, Content::Handshake).then(|| self.nodes[at].xfer.handshake(out.ni));

@@ -9,7 +9,9 @@ use lnet_core::time::Instant;
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
-use lnet_xdp_proto::{Action, Arrived, BufferId, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage};
+use lnet_xdp_proto::{
+    Arrived, BufferId, Disposition, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage,
+};
 
 use super::{DATAGRAM_BYTES, DELAYING, DROPPING, LIMITS, nid, span};
 
@@ -123,26 +125,26 @@ impl Node {
             handshake,
         };
         match self.xfer.receive(now, &arrived, &mut self.up) {
-            Action::Write => {
+            Disposition::Write => {
                 let length_bytes = self.xfer.destination().length_bytes;
                 assert!(length_bytes <= *payload_bytes, "more is to be written than has come");
                 self.xfer.written(now, &mut self.up);
             }
-            Action::Buffer(id) => {
+            Disposition::Buffer(id) => {
                 let frame = (*header, *transfer, *lnet, *payload_bytes, *from);
                 assert!(
                     id.0 < LIMITS.buffered && self.buffered.insert(id, frame).is_none(),
                     "{id:?} is in use"
                 );
             }
-            Action::Done => {}
-            Action::Drop(_) => return self.replay(now),
+            Disposition::Done => {}
+            Disposition::Drop(_) => return self.replay(now),
         }
         if header.bundled {
             // A record that repeats the first message.
             if let Some(lnet) = lnet.as_ref() {
                 for id_delta in [0, 1] {
-                    if let Action::Write =
+                    if let Disposition::Write =
                         self.xfer.receive_record(now, &arrived, id_delta, lnet, &mut self.up)
                     {
                         self.xfer.written(now, &mut self.up);

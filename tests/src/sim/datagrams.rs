@@ -10,7 +10,7 @@ use lnet_core::time::Instant;
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::SteerKey;
-use lnet_xdp_proto::{Action, Arrived, BufferId, Outgoing, Replay, Xfer, XferConfig};
+use lnet_xdp_proto::{Arrived, BufferId, Disposition, OutgoingFrame, Replay, Xfer, XferConfig};
 
 use super::Bug;
 use super::frame::{self, Decoded};
@@ -66,11 +66,11 @@ impl Datagrams {
 
     /// The driver gives up a device.
     pub(super) fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut Up<'_, '_>) {
-        self.xfer.fail_interface(now, ni, cause, up);
+        self.xfer.fail_ni(now, ni, cause, up);
     }
 
     pub(super) fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut Up<'_, '_>) {
-        self.xfer.remove_interface(now, ni, up);
+        self.xfer.remove_ni(now, ni, up);
         self.replay(now, up);
     }
 
@@ -86,7 +86,7 @@ impl Datagrams {
         if is_first {
             self.renew_xfer(fresh, up);
         }
-        self.xfer.add_interface(ni, nid, datagram_max_bytes);
+        self.xfer.add_ni(ni, nid, datagram_max_bytes);
     }
 
     /// Begins another life of the transfer protocol, once all of the former one has ended.
@@ -168,7 +168,7 @@ impl Datagrams {
         }
     }
 
-    fn send(&mut self, outgoing: &Outgoing, up: &mut Up<'_, '_>) {
+    fn send(&mut self, outgoing: &OutgoingFrame, up: &mut Up<'_, '_>) {
         if self.xfer.nid_of(outgoing.ni).is_none() {
             // The frame was to leave by an NI that has gone.
             return up.around.counts.add(Fault::NoInterface);
@@ -259,7 +259,7 @@ impl Datagrams {
                 up.around.ledger.expect(!in_use, "frames are conserved", || format!("hold {slot} is in use"));
                 return true;
             }
-            None if !frame.header.bundled || matches!(action, Action::Drop(_)) => return false,
+            None if !frame.header.bundled || matches!(action, Disposition::Drop(_)) => return false,
             None => {}
         }
         for (delta, lnet, payload) in &frame.records {
@@ -277,14 +277,14 @@ impl Datagrams {
 fn act(
     xfer: &mut Xfer,
     now: Instant,
-    action: Action,
+    action: Disposition,
     payload: &[u8],
     up: &mut Up<'_, '_>,
 ) -> Option<BufferId> {
     let name = up.name;
     up.around.trace.say(|| format!("{name}    {action:?}"));
     match action {
-        Action::Write => {
+        Disposition::Write => {
             let span = *xfer.destination();
             let payload = &payload[..span.length_bytes as usize];
             if span.buffer.0.shard() != up.shard.id() {
@@ -303,13 +303,13 @@ fn act(
             xfer.written(now, up);
             None
         }
-        Action::Buffer(hold) => Some(hold),
-        Action::Done | Action::Drop(_) => None,
+        Disposition::Buffer(hold) => Some(hold),
+        Disposition::Done | Disposition::Drop(_) => None,
     }
 }
 
-fn describe(outgoing: &Outgoing) -> String {
-    let Outgoing { ni, destination, header, transfer, content } = outgoing;
+fn describe(outgoing: &OutgoingFrame) -> String {
+    let OutgoingFrame { ni, destination, header, transfer, content } = outgoing;
     let what = match content {
         lnet_xdp_proto::Content::Message { payload, bundled, .. } => {
             format!("{} bytes, {bundled} more", payload.map_or(0, |span| span.length_bytes))

@@ -1,4 +1,4 @@
-//! Frames as bytes: what a driver writes for an [`Outgoing`], and what it reads again.
+//! Frames as bytes: what a driver writes for an [`OutgoingFrame`], and what it reads again.
 //!
 //! Invariant: a frame whose headers or (with its checksum) payload were changed on the way is not decoded.
 
@@ -12,7 +12,7 @@ use lnet_wire::frame::{
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
 use lnet_wire::{Body, FrameHeader, Header, Nid, ProcessId, WireHandle};
-use lnet_xdp_proto::{Content, Outgoing, Xfer};
+use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 
 /// A frame, read.
 pub(super) struct Decoded {
@@ -28,7 +28,7 @@ pub(super) struct Decoded {
 
 /// Writes a frame; `payload_of` appends the bytes of a span.
 pub(super) fn encode(
-    outgoing: &Outgoing,
+    outgoing: &OutgoingFrame,
     xfer: &Xfer,
     payload_crc: bool,
     bytes: &mut Vec<u8>,
@@ -91,7 +91,7 @@ pub(super) fn encode(
 }
 
 /// What a frame says in short, if it can: docs/xdp-lnd.md, section 2.
-fn short_put(outgoing: &Outgoing, xfer: &Xfer) -> Option<ShortPut> {
+fn short_put(outgoing: &OutgoingFrame, xfer: &Xfer) -> Option<ShortPut> {
     let Content::Message { lnet: Some(lnet), payload: Some(payload), bundled: 0, .. } = outgoing.content
     else {
         return None;

@@ -138,7 +138,7 @@ impl World {
                 self.ledger
                     .expect(busy.is_none(), "nobody is referred to", || format!("node {number}: {busy:?}"));
                 let interfaces = (0..usize::from(self.plan.rails))
-                    .map(|rail| lane.desk.slots[rail].and_then(|ni| lane.shard.interface_credits(ni)));
+                    .map(|rail| lane.desk.slots[rail].and_then(|ni| lane.shard.ni_credits(ni)));
                 for credits in interfaces {
                     self.ledger.expect(credits == Some(home[0]), "credits are conserved", || {
                         format!("node {number}: {credits:?} of {home:?}")

@@ -14,7 +14,9 @@ use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{NiId, Span, Status, Transmit, TxId};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::SockTunables;
-use lnet_tcp_proto::{Action, ConnId, Ends, HandedOver, Socklnd, SocklndConfig, SocklndLimits, SocklndNi};
+use lnet_tcp_proto::{
+    ConnId, Ends, HandedOver, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, StreamOrder,
+};
 use lnet_wire::{Nid, ProcessId};
 
 use super::streams::{EndId, Seat};
@@ -197,7 +199,7 @@ impl SockDriver {
             let name = up.name;
             up.around.trace.say(|| format!("{name} {action:?}"));
             match action {
-                Action::Dial { conn, ni, to, .. } => {
+                StreamOrder::Dial { conn, ni, to, .. } => {
                     let (node, shard) = (up.desk.life.0, usize::from(up.shard.id().0));
                     let Some(target) = up.around.plan.locate(to) else {
                         return up.around.ledger.fail("streams go to nodes", || format!("{to}"));
@@ -207,20 +209,20 @@ impl SockDriver {
                     let end = up.around.streams.dial(now.0, seat, target, random, counts);
                     self.link(conn, Link::new(end, false, Vec::new()));
                 }
-                Action::Close { conn } => {
+                StreamOrder::Close { conn } => {
                     let link = self.unlink(conn);
                     up.around.streams.close(now.0, link.end, up.around.random);
                     self.closing.push(conn);
                 }
-                Action::Ask { conn } => {
+                StreamOrder::Ask { conn } => {
                     let link = self.link_mut(conn);
                     let bytes = link.map_or(0, |link| up.around.streams.unacknowledged_bytes(link.end));
                     up.around.counts.streams_asked += 1;
                     self.sock.unacknowledged(now, conn, bytes, up);
                 }
                 // Streams of the simulator have no options.
-                Action::Serve { .. } => {}
-                Action::HandOver { conn, to, handed } => {
+                StreamOrder::Serve { .. } => {}
+                StreamOrder::HandOver { conn, to, handed } => {
                     let Link { end, early, .. } = self.unlink(conn);
                     up.around.streams.move_to(end, usize::from(to.0));
                     up.around.letters.push((to.0, Letter::Connection { end, handed, arrived: early }));

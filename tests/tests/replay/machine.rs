@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId, ShardSet};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::SockTunables;
 use lnet_tcp_proto::{
-    Action, ConnId, Ends, Socklnd, SocklndConfig, SocklndEvent, SocklndLimits, SocklndNi, Wants,
+    ConnId, Ends, Socklnd, SocklndConfig, SocklndEvent, SocklndLimits, SocklndNi, StreamOrder, Wants,
 };
 use lnet_wire::socklnd::{Acks, Hello};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
@@ -71,7 +71,7 @@ impl Uplink for Above {
 }
 
 fn span(length_bytes: u32) -> Span {
-    let buffer = BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), 0, 1)).into();
+    let buffer = BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), 0, 1)).into();
     Span { buffer, offset_bytes: 0, length_bytes }
 }
 
@@ -295,13 +295,13 @@ impl Machine {
     fn act(&mut self) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Dial { conn, from, to, .. } => self.dials.push_back((conn, from, to)),
-                Action::Close { conn } => {
+                StreamOrder::Dial { conn, from, to, .. } => self.dials.push_back((conn, from, to)),
+                StreamOrder::Close { conn } => {
                     assert!(!self.out.contains_key(&conn), "{conn:?} is closed");
                     self.sock.closed(self.now, conn, &mut self.above);
                 }
-                Action::Serve { .. } | Action::Ask { .. } => {}
-                Action::HandOver { .. } => unreachable!("there is one shard"),
+                StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => {}
+                StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
         while let Some(conn) = self.sock.poll_ready() {

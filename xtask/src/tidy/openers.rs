@@ -39,7 +39,6 @@ const OPENERS: &[&str] = &[
 /// Crates with comments that begin so, and how many each may have. What is mended is taken off here.
 const LEFT: &[(&str, usize)] = &[
     ("lnet-control", 9),
-    ("lnet-core", 98),
     ("lnet-ebpf", 1),
     ("lnet-io", 48),
     ("lnet-model", 19),

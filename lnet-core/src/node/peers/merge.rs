@@ -93,7 +93,7 @@ impl PeerTable {
     fn yields(&self, primary: &Nid, from: &Nid) -> bool {
         self.get(primary).is_none_or(|peer| {
             let is_locked = peer.is(LOCK_PRIMARY) && peer.nis.len() > 1;
-            // One whose NID another one claims has told before its discovery ends.
+            // A peer whose NID another one claims has told before its discovery ends.
             let has_told = peer.is(NIDS_UP_TO_DATE) && (peer.is(DISCOVERED) || peer.is(BAD_CONFIG));
             let denies = has_told && !peer.told.contains(from);
             !peer.is(CONFIGURED) && !is_locked && !denies

@@ -144,7 +144,7 @@ pub struct Weighed {
     pub lost_by: Option<Criterion>,
 }
 
-/// Hears of a choice.
+/// Takes note of a choice.
 pub(super) trait Trace {
     /// The candidates of a step with their values.
     fn step<const N: usize, C: Iterator<Item = (Candidate, Values<N>)>>(
@@ -154,10 +154,10 @@ pub(super) trait Trace {
     );
 }
 
-/// Does not listen.
-pub(super) struct Deaf;
+/// Takes no note of a choice.
+pub(super) struct NoTrace;
 
-impl Trace for Deaf {
+impl Trace for NoTrace {
     #[inline(always)]
     fn step<const N: usize, C: Iterator<Item = (Candidate, Values<N>)>>(
         &mut self,

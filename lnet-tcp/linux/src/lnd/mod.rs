@@ -38,7 +38,7 @@ use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, Streams
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{
-    Action, ConnId, Piece, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, home_of,
+    ConnId, Piece, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, StreamOrder, home_of,
 };
 use lnet_wire::ProcessId;
 use lnet_wire::socklnd::ConnectionType;
@@ -233,7 +233,7 @@ impl TcpLnd {
     fn act(&mut self, now: Instant, up: &mut impl Uplink) {
         while let Some(action) = self.sock.poll_action() {
             match action {
-                Action::Dial { conn, ni, to, kind, .. } => {
+                StreamOrder::Dial { conn, ni, to, kind, .. } => {
                     let tunables = self.sock.tunables();
                     let is_bulk = kind != ConnectionType::Control;
                     let port = if is_bulk { tunables.accept_port_bulk } else { tunables.accept_port };
@@ -241,7 +241,7 @@ impl TcpLnd {
                     self.link(conn, Link::new(None, Some(dial)));
                     self.dial(now, conn, up);
                 }
-                Action::Close { conn } => {
+                StreamOrder::Close { conn } => {
                     let link = self.unlink(conn);
                     match link.stream {
                         Some(stream) => {
@@ -252,13 +252,13 @@ impl TcpLnd {
                     }
                     self.drop_pending(link);
                 }
-                Action::Serve { conn, ni } => self.serve(conn, ni),
-                Action::Ask { conn } => {
+                StreamOrder::Serve { conn, ni } => self.serve(conn, ni),
+                StreamOrder::Ask { conn } => {
                     let stream = self.link_mut(conn).stream;
                     let bytes = stream.map_or(0, |stream| self.streams.unacknowledged_bytes(stream));
                     self.sock.unacknowledged(now, conn, bytes, up);
                 }
-                Action::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
+                StreamOrder::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
             }
         }
     }

@@ -19,7 +19,7 @@ use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
 use lnet_wire::nid::NID_BYTES;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Nid, ProcessId};
-use lnet_xdp_proto::{Action, Arrived, BUNDLE_MAX, BufferId, Content, Outgoing, Xfer};
+use lnet_xdp_proto::{Arrived, BUNDLE_MAX, BufferId, Content, Disposition, OutgoingFrame, Xfer};
 
 use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
     #[inline]
     pub(super) fn write_head(
         &self,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingFrame,
         room: &mut [u8],
         ends_crc: impl FnOnce() -> u32,
     ) -> Head<'a> {
@@ -104,7 +104,7 @@ impl<'a> Source<'a> {
     /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that
     /// wants no ACK, in a session that is in full swing. Sent again it says everything.
     #[inline]
-    fn short_put(&self, outgoing: &Outgoing) -> Option<ShortPut> {
+    fn short_put(&self, outgoing: &OutgoingFrame) -> Option<ShortPut> {
         let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0, resent: false } =
             &outgoing.content
         else {
@@ -371,25 +371,27 @@ pub(super) fn take(
     let action = xfer.receive(now, &arrived, up);
     look_ahead(up, memory);
     match action {
-        Action::Write => {
+        Disposition::Write => {
             datagram.scatter(rest.start, memory.fragments_mut(xfer.destination()));
             xfer.written(now, up);
         }
-        Action::Done => {}
-        Action::Buffer(hold) => return Ok(Taken::Buffer(hold)),
-        Action::Drop(_) => return Ok(Taken::Refused),
+        Disposition::Done => {}
+        Disposition::Buffer(hold) => return Ok(Taken::Buffer(hold)),
+        Disposition::Drop(_) => return Ok(Taken::Refused),
     }
     if header.bundled {
         for Further { id_delta, lnet, payload_offset } in further.drain(..) {
             let action = xfer.receive_record(now, &arrived, id_delta, &lnet, up);
             look_ahead(up, memory);
             match action {
-                Action::Write => {
+                Disposition::Write => {
                     datagram.scatter(payload_offset, memory.fragments_mut(xfer.destination()));
                     xfer.written(now, up);
                 }
-                Action::Done | Action::Drop(_) => {}
-                Action::Buffer(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),
+                Disposition::Done | Disposition::Drop(_) => {}
+                Disposition::Buffer(hold) => {
+                    unreachable!("a message of several in a frame is kept as {hold:?}")
+                }
             }
         }
         xfer.end_bundle(now, &arrived);

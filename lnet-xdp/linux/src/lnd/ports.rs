@@ -271,7 +271,7 @@ impl Driver for XdpLnd {
             XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
         };
-        self.xfer.add_interface(ni, nid, datagram_max_bytes);
+        self.xfer.add_ni(ni, nid, datagram_max_bytes);
         match port {
             XdpPort::Rings { port, frames, rings } => {
                 if let Some(frames) = frames {
@@ -311,7 +311,7 @@ impl Driver for XdpLnd {
                 self.unresolved.push(deadline, transmit);
             }
         }
-        self.xfer.remove_interface(now, ni, up);
+        self.xfer.remove_ni(now, ni, up);
         self.in_place = in_place;
         let ring = ring.map(|index| self.nis.ports.swap_remove(index));
         self.nis.closed.extend(ring.map(|port| XdpPort::Rings { port, frames: None, rings: None }));

@@ -24,7 +24,7 @@ use lnet_io::xsk::Statistics;
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
-use lnet_xdp_proto::{Outgoing, Xfer};
+use lnet_xdp_proto::{OutgoingFrame, Xfer};
 use rustix::io::Errno;
 
 use super::announce::{Batch, FRAMES_MAX};
@@ -284,7 +284,7 @@ impl XdpLnd {
 
     /// Writes a frame to be sent by a socket, which has room; its bytes.
     #[inline]
-    pub(super) fn send_datagram(&mut self, index: usize, outgoing: &Outgoing, memory: &Memory) -> usize {
+    pub(super) fn send_datagram(&mut self, index: usize, outgoing: &OutgoingFrame, memory: &Memory) -> usize {
         let socket = &mut self.nis.sockets[index];
         let Some(address) = outgoing.destination.ip() else {
             self.counters.frames_let_go += 1;
@@ -331,7 +331,7 @@ impl XdpLnd {
             if socket.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
                 // And those that come later, at the latest then.
                 socket.down_since = Some(now);
-                self.xfer.fail_interface(now, socket.port.ni, Cause::Device, up);
+                self.xfer.fail_ni(now, socket.port.ni, Cause::Device, up);
             }
         }
     }
@@ -373,7 +373,7 @@ fn take_bytes(
 
 /// Writes a frame to the beginning of `out`, which is long enough; its bytes.
 #[inline]
-fn write_datagram(outgoing: &Outgoing, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
+fn write_datagram(outgoing: &OutgoingFrame, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
     let ends_crc = || ends_crc(&outgoing.destination, own);
     let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out, ends_crc);
     let mut write = |bytes: &[u8]| {

@@ -9,7 +9,7 @@ use lnet_io::memory::Memory;
 use lnet_io::netlink::{Resolution, Unreachable};
 use lnet_io::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 use lnet_wire::Nid;
-use lnet_xdp_proto::{Content, Outgoing};
+use lnet_xdp_proto::{Content, OutgoingFrame};
 
 use super::fault::Fate;
 use super::frames::Source;
@@ -254,7 +254,7 @@ impl XdpLnd {
     }
 
     /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
-    fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
+    fn send(&mut self, now: Instant, outgoing: &OutgoingFrame, memory: &Memory) {
         let lane_index = self.nis.ring_of(outgoing.ni).map(|index| self.nis.ports[index].lane_index);
         let lane_index = lane_index.filter(|lane| !self.devices.lanes[*lane].refuses());
         let (Some(lane_index), Hop::Known(path)) =
@@ -283,7 +283,7 @@ impl XdpLnd {
 
     /// Writes a frame and pushes it on a lane with room for it.
     #[inline]
-    fn emit(&mut self, outgoing: &Outgoing, path: PathId, lane_index: usize, memory: &Memory) {
+    fn emit(&mut self, outgoing: &OutgoingFrame, path: PathId, lane_index: usize, memory: &Memory) {
         match self.in_place(outgoing, path, lane_index, memory) {
             Some(runs) => self.emit_in_place(outgoing, path, lane_index, memory, runs),
             None => {
@@ -298,7 +298,7 @@ impl XdpLnd {
     #[inline]
     fn in_place<'a>(
         &mut self,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingFrame,
         path: PathId,
         lane_index: usize,
         memory: &'a Memory,
@@ -324,7 +324,7 @@ impl XdpLnd {
     /// Pushes a frame whose headers are written into a chunk, and whose payload lies in `runs`.
     fn emit_in_place(
         &mut self,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingFrame,
         path: PathId,
         lane_index: usize,
         memory: &Memory,
@@ -360,7 +360,7 @@ impl XdpLnd {
     }
 
     #[inline]
-    fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
+    fn write(&mut self, outgoing: &OutgoingFrame, path: PathId, memory: &Memory) {
         let path = &self.paths[path];
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let (umem, stock) = self.home.umem_and_stock();
@@ -407,7 +407,7 @@ impl XdpLnd {
             }
             for RingPort { port, lane_index: its_lane, .. } in &self.nis.ports {
                 if *its_lane == lane_index {
-                    self.xfer.fail_interface(now, port.ni, Cause::Device, up);
+                    self.xfer.fail_ni(now, port.ni, Cause::Device, up);
                 }
             }
         }
@@ -417,7 +417,7 @@ impl XdpLnd {
             // The interface may be up again with nothing sent since.
             *is_given_up = self.nis.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
             if *is_given_up {
-                self.xfer.fail_interface(now, port.ni, Cause::Device, up);
+                self.xfer.fail_ni(now, port.ni, Cause::Device, up);
             } else {
                 *down = None;
             }

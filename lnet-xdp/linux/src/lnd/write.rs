@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use lnet_io::xsk::{CHUNK_BYTES, Frame, RingDescriptor, Umem};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
-use lnet_xdp_proto::Outgoing;
+use lnet_xdp_proto::OutgoingFrame;
 
 use super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};
@@ -52,7 +52,7 @@ fn next_chunk(stock: &mut VecDeque<Frame>) -> Frame {
 /// Writes a frame into chunks of the stock, which has enough of them, and appends them to `out`.
 #[inline]
 pub(super) fn write_frame(
-    outgoing: &Outgoing,
+    outgoing: &OutgoingFrame,
     path: &Path,
     (umem, source): (&Umem, &Source<'_>),
     stock: &mut VecDeque<Frame>,
@@ -78,7 +78,7 @@ pub(super) fn write_frame(
 /// Writes the headers of a frame whose payload follows in descriptors of its own, into a chunk of the stock.
 #[inline]
 pub(super) fn write_headers(
-    outgoing: &Outgoing,
+    outgoing: &OutgoingFrame,
     path: &Path,
     (umem, source): (&Umem, &Source<'_>),
     stock: &mut VecDeque<Frame>,

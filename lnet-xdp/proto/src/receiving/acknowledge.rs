@@ -8,9 +8,9 @@ use lnet_wire::frame::{Ack, Kind};
 
 use super::stream::{Busy, ReceiveStream};
 use super::window::FramesSeen;
-use super::{Call, Fragment, Receiving};
+use super::{Fragment, ReceiveContext, ReceivingSide};
 use crate::config::XferTimes;
-use crate::contract::Outgoing;
+use crate::contract::OutgoingFrame;
 use crate::sessions::{Reply, Sessions};
 
 /// Frames after which an acknowledgement does not wait any longer.
@@ -21,9 +21,9 @@ const NEXT_TURN: Duration = Duration::from_nanos(1);
 /// Frames that are received at most between two acknowledgements, which tell of 65.
 const ACK_FRAMES_MAX: u32 = 56;
 
-impl Receiving {
+impl ReceivingSide {
     /// The next acknowledgement that is due, alone in a frame.
-    pub(crate) fn poll_ack(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
+    pub(crate) fn poll_ack(&mut self, sessions: &mut Sessions) -> Option<OutgoingFrame> {
         let slot = self.acks.first();
         if slot == NONE {
             return None;
@@ -99,7 +99,7 @@ impl Receiving {
         &mut self,
         fragment: &Fragment<'_>,
         urgent: bool,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) {
         if let Some(number) = fragment.number {
             let is_whole = fragment.length == fragment.total;

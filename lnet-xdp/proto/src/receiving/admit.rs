@@ -8,13 +8,13 @@ use lnet_core::time::Instant;
 use lnet_wire::frame::{Kind, Transfer};
 
 use super::stream::ReceiveStream;
-use super::{Call, Receiving};
+use super::{ReceiveContext, ReceivingSide};
 use crate::contract::{Address, Arrived};
 use crate::local::existing;
 use crate::sessions::{Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
 use crate::stats::XferDrop;
 
-impl Receiving {
+impl ReceivingSide {
     /// The stream that a frame belongs to, if there is one; its token must be good, and fresh where there is
     /// none, given where the frame comes from.
     #[inline(always)]
@@ -114,12 +114,12 @@ impl Receiving {
     }
 
     /// Forgets what came from a peer.
-    pub(crate) fn end_peer(&mut self, peer: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn end_peer(&mut self, peer: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
         existing(self.peers[peer]).for_each(|stream| self.end_stream(stream, cause, call));
     }
 
     /// Forgets what came from a shard of a peer.
-    pub(crate) fn end_stream(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn end_stream(&mut self, slot: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
         self.abandon_all(slot, cause, call);
         self.buffer.forget_stream(slot);
         self.acks.discard(&mut self.streams, slot);
@@ -131,7 +131,7 @@ impl Receiving {
         self.peers[stream.peer][usize::from(stream.shard)] = NONE;
     }
 
-    fn abandon_all(&mut self, stream: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+    fn abandon_all(&mut self, stream: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
         while !self.streams[stream].arriving.is_empty() {
             let first = self.streams[stream].arriving.first();
             if self.given_up.len() == self.given_up.capacity() {
@@ -142,14 +142,14 @@ impl Receiving {
         }
     }
 
-    /// An interface is gone: what came by it is answered at another address of the peer from now on; what
+    /// An NI is gone: what came by it is answered at another address of the peer from now on; what
     /// nothing leads to any more ends.
     pub(crate) fn move_peer(
         &mut self,
         peer: u32,
         ni: NiId,
         address: Address,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) {
         for slot in existing(self.peers[peer]) {
             if self.streams[slot].address.0 == ni {

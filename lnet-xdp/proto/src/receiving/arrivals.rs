@@ -11,7 +11,7 @@ use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
 /// Where an arriving message stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum ArrivalStage {
     /// Its fragments are written there.
     Receiving(Span),
     /// The shard has delayed it; its frames are kept, or come again.
@@ -27,7 +27,7 @@ pub(crate) struct Arriving {
     pub(crate) stream: u32,
     pub(crate) id: u64,
     pub(crate) total_bytes: u32,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ArrivalStage,
     /// Its map of what has arrived, or [`NONE`] while it has arrived in one piece or not at all.
     pub(crate) map: u32,
     pub(crate) missing_bytes: u32,
@@ -65,7 +65,7 @@ impl Arriving {
             stream,
             id,
             total_bytes,
-            phase: Phase::Delayed,
+            phase: ArrivalStage::Delayed,
             map: NONE,
             missing_bytes: total_bytes,
             pull_owed: false,

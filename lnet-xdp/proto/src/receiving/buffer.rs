@@ -24,7 +24,7 @@ struct Order;
 linked!(Buffered, Order, link);
 
 /// The frames that the driver buffers.
-pub(crate) struct Buffer {
+pub(crate) struct BufferedFrames {
     slab: Slab<Buffered>,
     order: List<Order>,
     ended: VecDeque<Replay>,
@@ -32,7 +32,7 @@ pub(crate) struct Buffer {
     delayed_count: u32,
 }
 
-impl Buffer {
+impl BufferedFrames {
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             slab: Slab::new(capacity),

@@ -13,22 +13,22 @@
 use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use lnet_wire::frame::Kind;
 
-use super::arrivals::{Arriving, Phase};
+use super::arrivals::{ArrivalStage, Arriving};
 use super::stream::ReceiveStream;
-use super::{Call, Receiving};
+use super::{ReceiveContext, ReceivingSide};
 use crate::contract::{BufferId, Control};
 use crate::sending;
 
 /// The ticket of a message that was never deferred.
 pub(crate) const NO_TICKET: u32 = 0;
 
-impl Receiving {
+impl ReceivingSide {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many
     /// for this address as is left for others. Names the stream, the message, and whether that is delayed.
     pub(crate) fn buffer_frame(
         &mut self,
         (stream, id, is_delayed): (u32, u64, bool),
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) -> Option<BufferId> {
         let free = self.buffer.capacity() - self.buffer.count();
         let address = &self.streams[stream].opened_at;
@@ -44,13 +44,13 @@ impl Receiving {
     }
 
     /// Frames that were buffered for long enough are forgotten; delayed messages of theirs are deferred.
-    pub(crate) fn end_buffered(&mut self, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn end_buffered(&mut self, call: &mut ReceiveContext<'_, impl Uplink>) {
         while let Some((stream, id, until)) = self.buffer.first()
             && until <= call.now()
         {
             self.buffer.forget(stream, id);
             if let Some(slot) = Arriving::find(&self.arrivals, stream, id)
-                && self.arrivals[slot].phase == Phase::Delayed
+                && self.arrivals[slot].phase == ArrivalStage::Delayed
             {
                 self.defer(slot, call);
             }
@@ -58,11 +58,11 @@ impl Receiving {
     }
 
     /// Has the sender of a delayed message keep it. If that cannot be said now, its frames come again.
-    pub(crate) fn defer(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn defer(&mut self, slot: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
         let arriving = &self.arrivals[slot];
         let (stream, id) = (arriving.stream, arriving.id);
         if self.tell(stream, Kind::Deferred, id, self.ticket(slot), call) {
-            self.arrivals[slot].phase = Phase::Deferred;
+            self.arrivals[slot].phase = ArrivalStage::Deferred;
             self.windows[stream].mark(id);
             call.sessions.local.counters.messages_deferred += 1;
         }
@@ -87,21 +87,26 @@ impl Receiving {
         kind: Kind,
         id: u64,
         ticket: u32,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) -> bool {
         let ReceiveStream { peer, shard, .. } = self.streams[stream];
         call.sending.tell((peer, shard), Control { kind, id, ticket }, call.sessions)
     }
 
     /// Takes in what the sender of a message says of it, or its receiver, which the sending side is told.
-    pub(crate) fn controlled(&mut self, stream: u32, control: Control, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn controlled(
+        &mut self,
+        stream: u32,
+        control: Control,
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) {
         let Control { kind, id, ticket } = control;
         let ReceiveStream { peer, shard, .. } = self.streams[stream];
         match kind {
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(stream, ticket)
                     && self.arrivals[slot].id == id
-                    && matches!(self.arrivals[slot].phase, Phase::Deferred | Phase::Pulled(_))
+                    && matches!(self.arrivals[slot].phase, ArrivalStage::Deferred | ArrivalStage::Pulled(_))
                 {
                     self.abandon(slot, Cause::Timeout, call);
                 }
@@ -113,51 +118,51 @@ impl Receiving {
                 }
             }
             _ => {
-                let mut its = sending::Call { sessions: call.sessions, up: call.up };
+                let mut its = sending::SendContext { sessions: call.sessions, up: call.up };
                 call.sending.controlled((peer, shard), control, &mut its);
             }
         }
     }
 
     /// Goes on with a message that the shard has delayed.
-    pub(crate) fn resume(&mut self, rx: RxId, verdict: Verdict, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn resume(&mut self, rx: RxId, verdict: Verdict, call: &mut ReceiveContext<'_, impl Uplink>) {
         let RxId(slot) = rx;
         let arriving = self.arrivals.get(slot).unwrap_or_else(|| panic!("{rx:?} is no message"));
         let (stream, id, total_bytes) = (arriving.stream, arriving.id, arriving.total_bytes);
         match (arriving.phase, verdict) {
-            (Phase::Delayed, Verdict::Deliver(span)) => {
-                self.arrivals[slot].phase = Phase::Receiving(span);
+            (ArrivalStage::Delayed, Verdict::Deliver(span)) => {
+                self.arrivals[slot].phase = ArrivalStage::Receiving(span);
                 self.buffer.replay(stream, id);
             }
-            (Phase::Delayed, Verdict::Drop) => {
+            (ArrivalStage::Delayed, Verdict::Drop) => {
                 self.windows[stream].mark(id);
                 self.remove_arriving(slot);
                 self.buffer.replay(stream, id);
             }
-            (Phase::Deferred, Verdict::Deliver(_)) if total_bytes == 0 => {
+            (ArrivalStage::Deferred, Verdict::Deliver(_)) if total_bytes == 0 => {
                 self.dismiss(slot, call);
                 call.up.received(call.now(), rx, Status::Ok);
             }
-            (Phase::Deferred, Verdict::Deliver(span)) => {
-                self.arrivals[slot].phase = Phase::Pulled(span);
+            (ArrivalStage::Deferred, Verdict::Deliver(span)) => {
+                self.arrivals[slot].phase = ArrivalStage::Pulled(span);
                 self.arrivals[slot].touched_at = call.now();
                 call.sessions.local.counters.messages_pulled += 1;
                 self.pull(slot, call);
             }
-            (Phase::Deferred, Verdict::Drop) => self.dismiss(slot, call),
+            (ArrivalStage::Deferred, Verdict::Drop) => self.dismiss(slot, call),
             (phase, verdict) => panic!("{rx:?} is {phase:?}, and {verdict:?} comes"),
         }
     }
 
     /// Has the sender of a deferred message send it. What cannot be said now is said later.
-    pub(crate) fn pull(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn pull(&mut self, slot: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         let said = self.tell(stream, Kind::Pull, id, self.ticket(slot), call);
         self.arrivals[slot].pull_owed = !said;
     }
 
     /// Lets go of a deferred message, and tells its sender.
-    fn dismiss(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    fn dismiss(&mut self, slot: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         // A sender that does not hear of it asks, and is told then.
         self.tell(stream, Kind::Discard, id, self.ticket(slot), call);

@@ -5,14 +5,14 @@ use lnet_core::lnd::{Cause, NiId, RxId, Span, Status, Uplink, Verdict};
 use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Kind};
 use lnet_wire::{Header, Nid};
 
-use super::arrivals::{Arriving, Phase};
+use super::arrivals::{ArrivalStage, Arriving};
 use super::deferred::NO_TICKET;
 use super::window::Seen;
-use super::{Call, Receiving};
-use crate::contract::Action;
+use super::{ReceiveContext, ReceivingSide};
+use crate::contract::Disposition;
 use crate::stats::XferDrop;
 
-/// What [`Receiving::written`] concludes.
+/// What [`ReceivingSide::written`] concludes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
     pub(crate) stream: u32,
@@ -48,13 +48,13 @@ pub(crate) struct Fragment<'a> {
     pub(crate) number: Option<u32>,
 }
 
-impl Receiving {
+impl ReceivingSide {
     /// Takes in (a part of) a message.
     pub(crate) fn take(
         &mut self,
         fragment: &Fragment<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         let stream = fragment.stream;
         let ends = fragment.offset.checked_add(fragment.length).ok_or(XferDrop::Malformed)?;
         let aligned = fragment.offset.is_multiple_of(FRAGMENT_UNIT_BYTES)
@@ -86,7 +86,7 @@ impl Receiving {
         let Some(lnet) = fragment.lnet.filter(|_| fragment.offset == 0) else {
             return self
                 .buffer_frame((stream, fragment.id, false), call)
-                .map(Action::Buffer)
+                .map(Disposition::Buffer)
                 .ok_or(XferDrop::TooEarly);
         };
         let whole = fragment.length == fragment.total;
@@ -96,7 +96,7 @@ impl Receiving {
         }
         let rx = RxId(slot);
         // The fragment may have gone around a rail that does not answer.
-        let ni = call.sessions.interface_of(&lnet.destination.nid).unwrap_or(fragment.ni);
+        let ni = call.sessions.ni_of(&lnet.destination.nid).unwrap_or(fragment.ni);
         // What a header says of its source is a claim: it holds for addresses that the same incarnation has
         // shown.
         let source = &lnet.source.nid;
@@ -105,25 +105,25 @@ impl Receiving {
         match call.up.header(call.now(), ni, from, rx, lnet) {
             Verdict::Deliver(span) if whole => Ok(self.whole(rx, fragment, span, call)),
             Verdict::Deliver(span) => {
-                self.remember(fragment, Phase::Receiving(span), call);
+                self.remember(fragment, ArrivalStage::Receiving(span), call);
                 self.buffer.replay(stream, fragment.id);
                 self.write_fragment(slot, span, fragment, call)
             }
             Verdict::Delay => {
-                self.remember(fragment, Phase::Delayed, call);
+                self.remember(fragment, ArrivalStage::Delayed, call);
                 self.delayed_fragment(slot, fragment, call)
             }
             Verdict::Drop => {
                 self.windows[stream].mark(fragment.id);
                 self.note_fragment(fragment, false, call);
                 self.buffer.replay(stream, fragment.id);
-                Ok(Action::Done)
+                Ok(Disposition::Done)
             }
         }
     }
 
-    /// What [`Action::Write`] named has been copied.
-    pub(crate) fn written(&mut self, call: &mut Call<'_, impl Uplink>) {
+    /// What [`Disposition::Write`] named has been copied.
+    pub(crate) fn written(&mut self, call: &mut ReceiveContext<'_, impl Uplink>) {
         let Some(Writing { stream, rx, number, what, .. }) = self.writing else {
             panic!("nothing was to be written")
         };
@@ -148,17 +148,17 @@ impl Receiving {
         rx: RxId,
         fragment: &Fragment<'_>,
         span: Span,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Action {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Disposition {
         if span.length_bytes != 0 {
             let what = Written::Whole { id: fragment.id };
             self.writing = Some(Writing { stream: fragment.stream, rx, number: fragment.number, what, span });
-            return Action::Write;
+            return Disposition::Write;
         }
         self.windows[fragment.stream].mark(fragment.id);
         call.up.received(call.now(), rx, Status::Ok);
         self.note_fragment(fragment, false, call);
-        Action::Done
+        Disposition::Done
     }
 
     /// Whether the address that a stream was opened from has all the room for messages that arrive that one
@@ -179,7 +179,12 @@ impl Receiving {
     }
 
     /// Gives a message the slot that was promised to it.
-    fn remember(&mut self, fragment: &Fragment<'_>, phase: Phase, call: &mut Call<'_, impl Uplink>) {
+    fn remember(
+        &mut self,
+        fragment: &Fragment<'_>,
+        phase: ArrivalStage,
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) {
         let stream = fragment.stream;
         let new = Arriving::new(call.now(), stream, fragment.id, fragment.total);
         let Some(slot) = self.arrivals.insert(new) else { unreachable!("a slot was free") };
@@ -194,17 +199,17 @@ impl Receiving {
         &mut self,
         slot: u32,
         fragment: &Fragment<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         let arriving = &self.arrivals[slot];
         if arriving.total_bytes != fragment.total {
             return Err(XferDrop::Malformed);
         }
         match arriving.phase {
-            Phase::Receiving(span) => self.write_fragment(slot, span, fragment, call),
-            Phase::Delayed => self.delayed_fragment(slot, fragment, call),
+            ArrivalStage::Receiving(span) => self.write_fragment(slot, span, fragment, call),
+            ArrivalStage::Delayed => self.delayed_fragment(slot, fragment, call),
             // Its sender is about to withdraw it.
-            Phase::Deferred | Phase::Pulled(_) => {
+            ArrivalStage::Deferred | ArrivalStage::Pulled(_) => {
                 self.bundle_spoiled = true;
                 Err(XferDrop::Duplicate)
             }
@@ -216,17 +221,17 @@ impl Receiving {
         &mut self,
         slot: u32,
         fragment: &Fragment<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         if fragment.number.is_some()
             && let Some(buffer) = self.buffer_frame((fragment.stream, fragment.id, true), call)
         {
-            return Ok(Action::Buffer(buffer));
+            return Ok(Disposition::Buffer(buffer));
         }
         self.bundle_spoiled = true;
         self.defer(slot, call);
         self.buffer.forget(fragment.stream, fragment.id);
-        Ok(Action::Done)
+        Ok(Disposition::Done)
     }
 
     /// The first part of a message that was pulled, under its new id.
@@ -234,12 +239,14 @@ impl Receiving {
         &mut self,
         ticket: u32,
         fragment: &Fragment<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         let stream = fragment.stream;
         let holder = self.ticket_holder(stream, ticket);
         let pulled = holder.and_then(|slot| match self.arrivals[slot].phase {
-            Phase::Pulled(span) if self.arrivals[slot].total_bytes == fragment.total => Some((slot, span)),
+            ArrivalStage::Pulled(span) if self.arrivals[slot].total_bytes == fragment.total => {
+                Some((slot, span))
+            }
             _ => None,
         });
         let Some((slot, span)) = pulled else {
@@ -250,7 +257,7 @@ impl Receiving {
             return Err(XferDrop::UnknownTicket);
         };
         self.arrivals.change_key(slot, |arriving| arriving.id = fragment.id);
-        self.arrivals[slot].phase = Phase::Receiving(span);
+        self.arrivals[slot].phase = ArrivalStage::Receiving(span);
         self.buffer.replay(stream, fragment.id);
         self.write_fragment(slot, span, fragment, call)
     }
@@ -261,8 +268,8 @@ impl Receiving {
         slot: u32,
         span: Span,
         fragment: &Fragment<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         let &Fragment { offset, length, total, .. } = fragment;
         if length != total && self.arrivals[slot].map == NONE {
             self.arrivals[slot].map = self.maps.take().ok_or(XferDrop::IncomingFull)?;
@@ -278,13 +285,13 @@ impl Receiving {
         if room == 0 {
             self.take_fragment(RxId(slot), offset, length, call);
             self.note_fragment(fragment, false, call);
-            return Ok(Action::Done);
+            return Ok(Disposition::Done);
         }
         let what = Written::Fragment { offset, length };
         let span = Span { offset_bytes: span.offset_bytes + u64::from(offset), length_bytes: room, ..span };
         self.writing =
             Some(Writing { stream: fragment.stream, rx: RxId(slot), number: fragment.number, what, span });
-        Ok(Action::Write)
+        Ok(Disposition::Write)
     }
 
     /// A part of a message is in place; the last one ends it.
@@ -293,7 +300,7 @@ impl Receiving {
         rx: RxId,
         offset: u32,
         length: u32,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) {
         let arriving = &self.arrivals[rx.0];
         let (stream, id, map) = (arriving.stream, arriving.id, arriving.map);
@@ -325,7 +332,7 @@ impl Receiving {
     }
 
     /// Gives up a message that arrives.
-    pub(crate) fn abandon(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn abandon(&mut self, slot: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         self.windows[stream].mark(id);
         self.buffer.forget(stream, id);

@@ -7,21 +7,21 @@ use lnet_core::lnd::{Cause, Uplink};
 use lnet_wire::frame::Kind;
 use lnet_wire::{Body, Header, WireHandle};
 
-use super::arrivals::{OfStream, Phase};
-use super::{Call, Fragment, Receiving};
-use crate::contract::{Action, Arrived, Control};
+use super::arrivals::{ArrivalStage, OfStream};
+use super::{Fragment, ReceiveContext, ReceivingSide};
+use crate::contract::{Arrived, Control, Disposition};
 use crate::sessions::Sessions;
 use crate::stats::XferDrop;
 
-impl Receiving {
+impl ReceivingSide {
     /// Takes in a numbered frame of a stream.
     #[inline(always)]
     pub(crate) fn numbered(
         &mut self,
         stream: u32,
         frame: &Arrived<'_>,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Result<Action, XferDrop> {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Result<Disposition, XferDrop> {
         let transfer = &frame.transfer;
         if self.streams[stream].frames.is_some_and(|frames| frames.contains(transfer.number)) {
             self.ack_within(stream, Duration::ZERO, call.sessions);
@@ -36,7 +36,7 @@ impl Receiving {
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
             self.controlled(stream, Control { kind: frame.header.kind, id, ticket }, call);
             self.note_frame(stream, transfer.number, (transfer.ack_now, true), call.sessions);
-            return Ok(Action::Done);
+            return Ok(Disposition::Done);
         }
         self.move_window(stream, id, transfer.oldest, transfer.shard, call)?;
         self.streams[stream].is_awaited = transfer.oldest == 0 && frame.lnet.is_some_and(asks_for_no_ack);
@@ -65,7 +65,7 @@ impl Receiving {
                 // The others may be new.
                 XferDrop::Duplicate => {
                     call.sessions.local.counters.count_drop(reason);
-                    Action::Done
+                    Disposition::Done
                 }
                 reason => self.dropped_in_bundle(reason, call),
             }));
@@ -78,8 +78,8 @@ impl Receiving {
         &mut self,
         (frame, id_delta): (&Arrived<'_>, u16),
         lnet: &Header,
-        call: &mut Call<'_, impl Uplink>,
-    ) -> Action {
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Disposition {
         let Some(stream) = self.stream_of(frame, call.sessions) else {
             return self.dropped_in_bundle(XferDrop::UnknownSession, call);
         };
@@ -109,10 +109,14 @@ impl Receiving {
 
     /// A message of a bundle that was not here before and is not taken spoils the whole frame: it is not
     /// acknowledged, and those that were taken are recognised when they come again.
-    fn dropped_in_bundle(&mut self, reason: XferDrop, call: &mut Call<'_, impl Uplink>) -> Action {
+    fn dropped_in_bundle(
+        &mut self,
+        reason: XferDrop,
+        call: &mut ReceiveContext<'_, impl Uplink>,
+    ) -> Disposition {
         call.sessions.local.counters.count_drop(reason);
         self.bundle_spoiled |= reason != XferDrop::Duplicate;
-        Action::Drop(reason)
+        Disposition::Drop(reason)
     }
 
     /// Moves a stream's window to where its sender says it is. What it leaves behind is abandoned.
@@ -123,7 +127,7 @@ impl Receiving {
         id: u64,
         oldest: u16,
         shard: u8,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut ReceiveContext<'_, impl Uplink>,
     ) -> Result<(), XferDrop> {
         let base = id.checked_sub(u64::from(oldest)).ok_or(XferDrop::Malformed)?;
         if id >> 56 != u64::from(shard) || base >> 56 != u64::from(shard) {
@@ -137,7 +141,9 @@ impl Receiving {
             let mut next = stream.arriving.first();
             while let Some(at) = List::<OfStream>::step(&self.arrivals, &mut next) {
                 let arriving = &self.arrivals[at];
-                if arriving.id < base && matches!(arriving.phase, Phase::Receiving(_) | Phase::Delayed) {
+                if arriving.id < base
+                    && matches!(arriving.phase, ArrivalStage::Receiving(_) | ArrivalStage::Delayed)
+                {
                     self.abandon(at, Cause::Timeout, call);
                 }
             }

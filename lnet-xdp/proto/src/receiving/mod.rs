@@ -25,14 +25,14 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::SHARDS_MAX;
 
 use self::arrivals::{Arrivals, UnitMaps};
-use self::buffer::Buffer;
+use self::buffer::BufferedFrames;
 pub(super) use self::fragments::Fragment;
 pub(super) use self::fragments::Writing;
-use self::stream::{Acks, Busy, ReceiveStream, Recent};
+use self::stream::{AcksDue, Busy, ReceiveStream, Recent};
 use self::window::Window;
 use super::config::XferConfig;
 use super::local::{BySlot, Streams};
-use super::sending::Sending;
+use super::sending::SendingSide;
 use super::sessions::Sessions;
 use crate::contract::Arrived;
 
@@ -41,21 +41,21 @@ pub(super) const PEER_BYTES: usize =
     slot_bytes::<ReceiveStream>() + size_of::<Window>() + size_of::<Streams>();
 
 /// What a call works with besides the tables of the receiving side.
-pub(super) struct Call<'a, U> {
+pub(super) struct ReceiveContext<'a, U> {
     pub(super) sessions: &'a mut Sessions,
     /// Tells the senders of messages what becomes of them.
-    pub(super) sending: &'a mut Sending,
+    pub(super) sending: &'a mut SendingSide,
     pub(super) up: &'a mut U,
 }
 
-impl<U> Call<'_, U> {
+impl<U> ReceiveContext<'_, U> {
     pub(super) const fn now(&self) -> Instant {
         self.sessions.local.now
     }
 }
 
 /// What one shard receives.
-pub(super) struct Receiving {
+pub(super) struct ReceivingSide {
     pub(super) streams: Slab<ReceiveStream>,
     /// By the slot of a stream: its window. What is in it means nothing until it has begun.
     windows: BySlot<Window>,
@@ -63,7 +63,7 @@ pub(super) struct Receiving {
     streams_per_address: u32,
     /// By the slot of a peer.
     peers: BySlot<Streams>,
-    pub(super) acks: List<Acks>,
+    pub(super) acks: List<AcksDue>,
     /// When an acknowledgement that waits is due, or sooner.
     ack_timers: Schedule,
     busy: List<Busy>,
@@ -71,11 +71,11 @@ pub(super) struct Receiving {
     recent: List<Recent>,
     pub(super) arrivals: Arrivals,
     pub(super) maps: UnitMaps,
-    pub(super) buffer: Buffer,
-    /// Messages that were given up with an interface, as stream and id: their senders go on with them, so
+    pub(super) buffer: BufferedFrames,
+    /// Messages that were given up with an NI, as stream and id: their senders go on with them, so
     /// nothing of them is acknowledged. As many as may have been arriving, the last ones.
     given_up: VecDeque<(u32, u64)>,
-    /// What [`Receiving::written`] will conclude.
+    /// What [`ReceivingSide::written`] will conclude.
     pub(super) writing: Option<Writing>,
     /// Whether a message of the frame at hand was not taken.
     bundle_spoiled: bool,
@@ -83,7 +83,7 @@ pub(super) struct Receiving {
     pub(super) receive_bytes: u32,
 }
 
-impl Receiving {
+impl ReceivingSide {
     pub(super) fn new(config: &XferConfig) -> Self {
         let limits = &config.limits;
         let seed = Seed::new(config.seed);
@@ -100,7 +100,7 @@ impl Receiving {
             recent: List::new(),
             arrivals: Arrivals::new(limits.incoming, seed),
             maps: UnitMaps::new(limits.partials),
-            buffer: Buffer::new(limits.buffered),
+            buffer: BufferedFrames::new(limits.buffered),
             given_up: VecDeque::with_capacity(limits.incoming as usize),
             writing: None,
             bundle_spoiled: false,

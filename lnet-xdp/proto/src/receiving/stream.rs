@@ -46,7 +46,7 @@ pub(crate) struct ReceiveStream {
 }
 
 /// Marks streams whose acknowledgement is due.
-pub(crate) struct Acks;
+pub(crate) struct AcksDue;
 /// Marks the order in which streams had their last frames.
 pub(crate) struct Recent;
 
@@ -54,7 +54,7 @@ pub(crate) struct Recent;
 pub(crate) struct Busy;
 
 linked!(ReceiveStream, Busy, busy);
-linked!(ReceiveStream, Acks, acks);
+linked!(ReceiveStream, AcksDue, acks);
 linked!(ReceiveStream, Recent, recent);
 
 impl ReceiveStream {

@@ -7,16 +7,16 @@ use lnet_core::collections::List;
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::Instant;
 
-use super::arrivals::Phase;
+use super::arrivals::ArrivalStage;
 use super::stream::Busy;
-use super::{Call, Receiving};
+use super::{ReceiveContext, ReceivingSide};
 use crate::local::SWEEP_INTERVAL;
 use crate::sessions::Sessions;
 
 /// A receiver remembers a sender for so long at least, so that no token outlives what is remembered.
 const MEMORY_MIN: Duration = Duration::from_secs(10);
 
-impl Receiving {
+impl ReceivingSide {
     /// Makes acknowledgements due that have waited for long enough. When the next one is.
     pub(crate) fn follow_streams(&mut self, sessions: &mut Sessions) -> Option<Instant> {
         let now = sessions.local.now;
@@ -36,7 +36,7 @@ impl Receiving {
     }
 
     /// Looks for streams and messages that were not touched for long.
-    pub(crate) fn sweep(&mut self, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn sweep(&mut self, call: &mut ReceiveContext<'_, impl Uplink>) {
         let now = call.now();
         let patience = call.sessions.local.patience_max;
         let mut next = self.busy.first();
@@ -63,7 +63,7 @@ impl Receiving {
                 self.pull(slot, call);
             }
             let arriving = &self.arrivals[slot];
-            let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
+            let moves = matches!(arriving.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
             if moves && now - arriving.touched_at > patience {
                 self.abandon(slot, Cause::Timeout, call);
             }

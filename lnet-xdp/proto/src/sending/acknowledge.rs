@@ -7,7 +7,7 @@ use lnet_wire::frame::Ack;
 
 use super::item::{Cargo, SentItem};
 use super::message::Outbound;
-use super::{Call, Sending};
+use super::{SendContext, SendingSide};
 use crate::local::existing;
 use crate::sessions::Sessions;
 use crate::stats::XferDrop;
@@ -21,10 +21,10 @@ pub(crate) struct Unread {
     pub(crate) ack: Ack,
 }
 
-impl Sending {
+impl SendingSide {
     /// Takes in the acknowledgement that came with the last data.
     #[inline]
-    pub(crate) fn catch_up(&mut self, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn catch_up(&mut self, call: &mut SendContext<'_, impl Uplink>) {
         if let Some(Unread { at, peer, shard, ack }) = self.unread.take() {
             let now = core::mem::replace(&mut call.sessions.local.now, at);
             self.acknowledged((peer, shard), &ack, call);
@@ -37,7 +37,7 @@ impl Sending {
         &mut self,
         (peer, shard): (u32, u8),
         ack: &Ack,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut SendContext<'_, impl Uplink>,
     ) {
         let now = call.sessions.local.now;
         let slot = self.peers[peer].streams[usize::from(shard)];
@@ -126,7 +126,7 @@ impl Sending {
         &mut self,
         slot: u32,
         is_told: impl Fn(u64) -> bool,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut SendContext<'_, impl Uplink>,
     ) -> u32 {
         let mut landed = 0;
         let mut next = self.streams[slot].pending.first();
@@ -221,7 +221,7 @@ impl Sending {
     }
 
     /// An item has arrived.
-    fn land(&mut self, stream: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
+    fn land(&mut self, stream: u32, item: u32, call: &mut SendContext<'_, impl Uplink>) {
         self.streams[stream].outstanding.remove(&mut self.items, item);
         let item = self.items.remove(item);
         self.forget_item(stream, &item);

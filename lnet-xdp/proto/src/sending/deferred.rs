@@ -10,11 +10,11 @@ use lnet_wire::frame::Kind;
 
 use super::item::Cargo;
 use super::message::{Outbound, Queued, Stage};
-use super::{Call, Sending};
+use super::{SendContext, SendingSide};
 use crate::contract::Control;
 use crate::sessions::Sessions;
 
-impl Sending {
+impl SendingSide {
     /// Tells a shard of a peer something about a message; says whether there was room. No peer has more of it
     /// than is free: one that acknowledges none of it leaves as much for others.
     pub(crate) fn tell(&mut self, (peer, shard): (u32, u8), control: Control, sessions: &Sessions) -> bool {
@@ -38,7 +38,7 @@ impl Sending {
         &mut self,
         from: (u32, u8),
         Control { kind, id, ticket }: Control,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut SendContext<'_, impl Uplink>,
     ) {
         let deferred = self.deferred_message(from, id, ticket);
         let known = deferred.or_else(|| self.unfinished_message(from, |its| its.id == id));
@@ -61,7 +61,7 @@ impl Sending {
             }
             Kind::Lost => {
                 // The answer to a question that was overtaken has the id from before the message was pulled.
-                // A message that was given up with an interface has no ticket.
+                // A message that was given up with an NI has no ticket.
                 let its =
                     |message: &Outbound| message.ticket.is_none_or(|its| its == ticket) && message.id == id;
                 if let Some(message) = deferred.or_else(|| self.unfinished_message(from, its)) {
@@ -159,7 +159,7 @@ impl Sending {
     }
 
     /// Asks after the deferred messages of a peer; ends those of one that is silent.
-    pub(crate) fn follow_deferred(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn follow_deferred(&mut self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         if now - call.sessions.peers[peer].received_at <= call.sessions.local.times.message {
             self.ask_after_deferred(peer, call.sessions);
@@ -173,7 +173,7 @@ impl Sending {
         &mut self,
         peer: u32,
         which: impl Fn(&Outbound) -> bool,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut SendContext<'_, impl Uplink>,
     ) {
         let mut next = self.peers[peer].deferred.first();
         while let Some(at) = List::<Queued>::step(&self.messages, &mut next) {

@@ -13,7 +13,7 @@ use lnet_core::time::Instant;
 
 use super::item::{Cargo, SentItem};
 use super::stream::{Failover, GivenUp};
-use super::{Call, Sending};
+use super::{SendContext, SendingSide};
 use crate::contract::CANDIDATES_MAX;
 use crate::sessions::Sessions;
 
@@ -22,7 +22,7 @@ pub(crate) const FAILOVER_PROBES: u32 = 2;
 /// How often a frame is sent by its own path before another one is taken.
 const SENDS_BY_OWN_PATH: u8 = 3;
 
-impl Sending {
+impl SendingSide {
     /// Whether frames of a stream may go by a path: it has a session, which is no old one where the receiver
     /// may have forgotten this sender, and would not begin anew with it.
     #[inline]
@@ -77,7 +77,7 @@ impl Sending {
     }
 
     /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
-    pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let SentItem { overtaken_at, cost_bytes, .. } = self.items[item];
         if cost_bytes != 0 {
@@ -99,7 +99,7 @@ impl Sending {
         &mut self,
         (slot, item): (u32, u32),
         overtaken_at: Option<Instant>,
-        call: &mut Call<'_, impl Uplink>,
+        call: &mut SendContext<'_, impl Uplink>,
     ) {
         let SentItem { number, cost_bytes, path, .. } = self.items[item];
         self.lose(slot, item);
@@ -113,7 +113,7 @@ impl Sending {
     /// What carried this item does not answer: has another path chosen for its stream, for a while. The first
     /// one that is offered is that to the last address, which the peer's frames come from; once that was
     /// silent, each in turn.
-    pub(crate) fn fail_over(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn fail_over(&mut self, slot: u32, item: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let peer = self.streams[slot].peer;
         call.sessions.ask_last_address(peer);
@@ -149,10 +149,10 @@ impl Sending {
     }
 
     /// A stream that was silent is answered, by the path that it takes at this time.
-    pub(crate) fn report_answer(&self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn report_answer(&self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let stream = &self.streams[slot];
         let taken = stream.failover_path(call.sessions.local.now, &call.sessions.paths);
-        // Its interface may have gone since.
+        // Its NI may have gone since.
         let taken = taken.filter(|path| self.leads(slot, *path, call.sessions));
         if let Some(path) = taken.or_else(|| self.last_path(slot, call.sessions)) {
             call.sessions.note_answer(path, stream.congestion.round_trip(), call.up);

@@ -9,11 +9,11 @@ use lnet_wire::frame::{
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
 
-use super::Sending;
+use super::SendingSide;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
-use crate::contract::{BUNDLE_MAX, Content, Control, Outgoing};
+use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame};
 use crate::sessions::Sessions;
 
 /// Payload of a message that may share a frame with others.
@@ -26,9 +26,9 @@ const BEGUN_MAX: u32 = 4;
 /// Bytes before the payload of a first fragment.
 pub(crate) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
 
-impl Sending {
+impl SendingSide {
     /// The next numbered frame to be sent; an acknowledgement may be added to it.
-    pub(crate) fn poll(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
+    pub(crate) fn poll(&mut self, sessions: &mut Sessions) -> Option<OutgoingFrame> {
         while let Some(stream) = self.ready.pop_front(&mut self.streams) {
             let frame = self.next_frame(stream, sessions);
             if frame.is_some() {
@@ -41,7 +41,7 @@ impl Sending {
     }
 
     /// The next frame of a stream, if it has one that may be sent now.
-    fn next_frame(&mut self, slot: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+    fn next_frame(&mut self, slot: u32, sessions: &mut Sessions) -> Option<OutgoingFrame> {
         let now = sessions.local.now;
         let pending = self.streams[slot].pending.first();
         if pending != NONE {
@@ -162,7 +162,7 @@ impl Sending {
         item: u32,
         path: u32,
         sessions: &mut Sessions,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingFrame> {
         let Cargo::Fragment { message: slot, offset, length } = self.items[item].cargo else {
             unreachable!("control frames have frames of their own")
         };
@@ -202,7 +202,7 @@ impl Sending {
         };
         let transfer = self.charge((stream, item), datagram_bytes, transfer, sessions);
         let bundled = (self.bundle.len() - 1) as u8;
-        Some(Outgoing {
+        Some(OutgoingFrame {
             ni,
             destination,
             header,
@@ -260,7 +260,7 @@ impl Sending {
         datagram_bytes
     }
 
-    fn control_frame(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+    fn control_frame(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> Option<OutgoingFrame> {
         let Cargo::Control(Control { kind, id, ticket }) = self.items[item].cargo else {
             unreachable!("fragments have frames of their own")
         };
@@ -271,7 +271,7 @@ impl Sending {
         let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
         let transfer = self.charge((stream, item), FRAME_HEADER_BYTES as u32, transfer, sessions);
         let header = FrameHeader::other(kind, self.streams[stream].shard, id);
-        Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
+        Some(OutgoingFrame { ni, destination, header, transfer, content: Content::Nothing })
     }
 
     /// Moves the first pending item to the outstanding ones, under a new number; it goes by a path.

@@ -45,7 +45,7 @@ pub(super) const PEER_BYTES: usize = slot_bytes::<SendStream>() + size_of::<ToPe
 const IDS_LEFT_OUT_MAX: u64 = 1024;
 
 /// What a call works with besides the tables of the sending side.
-pub(super) struct Call<'a, U> {
+pub(super) struct SendContext<'a, U> {
     pub(super) sessions: &'a mut Sessions,
     pub(super) up: &'a mut U,
 }
@@ -84,7 +84,7 @@ impl ToPeer {
 }
 
 /// What one shard sends.
-pub(super) struct Sending {
+pub(super) struct SendingSide {
     pub(super) messages: Slab<Outbound>,
     deadlines: List<Deadlines>,
     pub(super) items: Slab<SentItem>,
@@ -114,7 +114,7 @@ pub(super) struct Sending {
     number_floor: u64,
 }
 
-impl Sending {
+impl SendingSide {
     pub(super) fn new(limits: &XferLimits, shard: u8) -> Self {
         Self {
             messages: Slab::new(limits.messages),
@@ -357,7 +357,7 @@ impl Sending {
     }
 
     /// Ends a message.
-    pub(super) fn finish(&mut self, slot: u32, status: Status, call: &mut Call<'_, impl Uplink>) {
+    pub(super) fn finish(&mut self, slot: u32, status: Status, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let stage = self.messages[slot].stage;
         self.detach(slot);
@@ -372,7 +372,7 @@ impl Sending {
 
     /// Takes a message out of its stream: one of which nothing was sent begins anew, of the others the fate
     /// is unknown.
-    pub(super) fn begin_anew(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(super) fn begin_anew(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         if self.messages[slot].polled {
             return self.finish(slot, Status::Unknown(Cause::Reset), call);
         }
@@ -384,7 +384,7 @@ impl Sending {
 
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
     /// the new one.
-    pub(super) fn end_peer(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(super) fn end_peer(&mut self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             // A message that was pulled may wait, and has a ticket of the peer's.
             if self.messages.get(slot).is_some_and(|message| message.peer == peer) {
@@ -395,7 +395,7 @@ impl Sending {
 
     /// A peer has told its policies anew: messages that belong to other shards of its now go there, unless
     /// frames of them have been sent, whose fate is unknown.
-    pub(super) fn steer_again(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(super) fn steer_again(&mut self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
             let is_under_way = matches!(message.stage, Stage::Queued | Stage::Sent) && message.peer == peer;
@@ -410,9 +410,9 @@ impl Sending {
         }
     }
 
-    /// An interface is gone: its messages go to their peers by the paths by which those are spoken to; they
+    /// An NI is gone: its messages go to their peers by the paths by which those are spoken to; they
     /// end where there is none.
-    pub(super) fn remove_interface(&mut self, ni: NiId, call: &mut Call<'_, impl Uplink>) {
+    pub(super) fn remove_ni(&mut self, ni: NiId, call: &mut SendContext<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
             let former = message.path;
@@ -436,8 +436,8 @@ impl Sending {
         }
     }
 
-    /// An interface does not send any more: messages that only it carried end.
-    pub(super) fn fail_interface(&mut self, ni: NiId, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+    /// An NI does not send any more: messages that only it carried end.
+    pub(super) fn fail_ni(&mut self, ni: NiId, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
         for path in 0..call.sessions.paths.capacity() {
             if call.sessions.paths.get(path).is_some_and(|path| path.ni == ni) {
                 call.sessions.note_silence(path, call.up);

@@ -7,13 +7,13 @@ use lnet_core::time::Instant;
 use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
 use super::message::Deadlines;
-use super::{Call, Sending, unfinished};
+use super::{SendContext, SendingSide, unfinished};
 use crate::sessions::Sessions;
 
 /// Probes without an answer with which all that is in flight counts as lost.
 const LOSS_PROBES: u32 = 3;
 
-impl Sending {
+impl SendingSide {
     /// Has no message end later than this. Deadlines stay in order.
     pub(crate) fn end_by(&mut self, latest: Instant) {
         let mut next = self.deadlines.first();
@@ -29,7 +29,7 @@ impl Sending {
     }
 
     /// Ends messages whose time is over.
-    pub(crate) fn end_messages(&mut self, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn end_messages(&mut self, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let slot = self.deadlines.first();
@@ -50,7 +50,11 @@ impl Sending {
 
     /// Looks for peers that have been silent for long; `is_silent` tells whether nothing comes from a shard
     /// of one.
-    pub(crate) fn sweep(&mut self, is_silent: impl Fn((u32, u8)) -> bool, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn sweep(
+        &mut self,
+        is_silent: impl Fn((u32, u8)) -> bool,
+        call: &mut SendContext<'_, impl Uplink>,
+    ) {
         let now = call.sessions.local.now;
         if self.items.used_count() != 0 {
             for slot in 0..self.streams.capacity() {
@@ -72,7 +76,7 @@ impl Sending {
     }
 
     /// Losses by time, and probes. When the next stream is due.
-    pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
+    pub(crate) fn follow_streams(&mut self, call: &mut SendContext<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
         while let Some(at) = self.timers.pop_due(now) {
             if self.loss_time(at, now).is_some_and(|lost| lost <= now) {
@@ -95,7 +99,7 @@ impl Sending {
     /// Sends an overtaken frame again, twice as many each time, and asks for an acknowledgement, which tells
     /// what has become of the others: a receiver that is not scheduled acknowledges nothing, and has lost
     /// nothing.
-    fn ask_about_overtaken(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    fn ask_about_overtaken(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let (asked_count, _) = self.streams[slot].asked;
         for _ in 0..1 << asked_count.min(16) {
@@ -113,7 +117,7 @@ impl Sending {
     /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that
     /// was only slow has them. Where many probes bring no answer, all count as lost, and follow those that
     /// have waited: a receiver that has no room for some may be waiting for others.
-    fn probe(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    fn probe(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
         self.give_up((slot, probed), None, call);

@@ -15,11 +15,11 @@ use lnet_core::lnd::Uplink;
 use lnet_wire::Nid;
 use lnet_wire::frame::{Handshake, Kind};
 
-use super::paths::{Asking, Path, Session};
+use super::paths::{Asking, PeerPath, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
 use super::tokens::{FRESH_NS, Holder, Worth};
 use super::{NOWHERE, Reply, Sessions};
-use crate::contract::{Action, Address, Arrived};
+use crate::contract::{Address, Arrived, Disposition};
 use crate::stats::XferDrop;
 
 /// Longest interval between two HELLOs.
@@ -41,7 +41,7 @@ impl Sessions {
             return;
         }
         self.questions += 1;
-        let Path { ni, nid, .. } = self.paths[path];
+        let PeerPath { ni, nid, .. } = self.paths[path];
         let nonce = self.tokens.nonce(self.questions, self.local.shard, &nid);
         let interval = self.local.times.hello;
         let next_at = now + interval;
@@ -66,7 +66,7 @@ impl Sessions {
             self.local.starve();
             return None;
         };
-        let Path { peer: known, session, .. } = self.paths[path];
+        let PeerPath { peer: known, session, .. } = self.paths[path];
         let is_others = peer != NONE && known != peer;
         if is_others || session.is_none_or(|session| session.is_aged(self.local.now)) {
             self.ask(path);
@@ -82,7 +82,7 @@ impl Sessions {
     /// Asks for a session by another path to the peer that a silent path leads to, as the shard knows it,
     /// where no path to that peer answers; that other path.
     pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
-        let Path { peer, .. } = self.paths[silent];
+        let PeerPath { peer, .. } = self.paths[silent];
         if peer != NONE && self.answering_path(peer).is_some() {
             return None;
         }
@@ -100,7 +100,7 @@ impl Sessions {
         up: &mut impl Uplink,
     ) -> Option<u32> {
         let now = self.local.now;
-        let Path { ni, nid, mut peer, references, asking, .. } = self.paths[path];
+        let PeerPath { ni, nid, mut peer, references, asking, .. } = self.paths[path];
         let mut asking = asking?;
         let asker = asking.asker.and_then(|asker| PeerIncarnation::find(&self.peers, asker));
         if references <= 1 && !(peer != NONE && is_in_use(peer)) && !asker.is_some_and(is_in_use) {
@@ -133,13 +133,13 @@ impl Sessions {
 
     /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes;
     /// that it receives there shows when it has the token.
-    pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
+    pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Disposition, XferDrop> {
         let now = self.local.now;
         self.identify(frame)?;
         let session = self.tokens.make(now, &Holder::of(frame));
         let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
         self.reply(Reply { kind: Kind::Welcome, to: frame.address(), shard, nonce, session, ack: None });
-        Ok(Action::Done)
+        Ok(Disposition::Done)
     }
 
     /// What the sender of a HELLO or WELCOME tells of itself, which lives where the frame comes from.
@@ -199,7 +199,7 @@ impl Sessions {
         // What was saved of a session there is older.
         self.forget_saved(&frame.address(), None);
         let former = self.paths.set_peer(path, peer);
-        let Path { asking, session, .. } = self.paths[path];
+        let PeerPath { asking, session, .. } = self.paths[path];
         self.paths.answered(path);
         let former_token = session.filter(|_| former == peer).map(|it| it.token);
         let entry = &mut self.peers[peer];

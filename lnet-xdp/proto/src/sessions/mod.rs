@@ -24,7 +24,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
 pub(super) use self::nis::NOWHERE;
-pub(super) use self::paths::{OfPeer, Path, Paths};
+pub(super) use self::paths::{OfPeer, Paths, PeerPath};
 pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
 use self::reply::REPLIES_MAX;
@@ -39,7 +39,7 @@ use crate::identity::{Checks, Identity, KNOWN_BYTES};
 
 /// Bytes that a peer with one path takes.
 pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
-    + slot_bytes::<paths::Path>()
+    + slot_bytes::<paths::PeerPath>()
     + paths::TAKEN_BYTES
     + KNOWN_BYTES
     + saved::SAVED_BYTES;
@@ -62,7 +62,7 @@ pub(super) struct Sessions {
     /// How often a session was asked for.
     questions: u64,
     /// By number; those that are gone leave holes.
-    interfaces: Vec<Option<nis::XferNi>>,
+    nis: Vec<Option<nis::XferNi>>,
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
@@ -75,8 +75,8 @@ impl Sessions {
         let peers = config.limits.peers;
         let seed = Seed::new(config.seed);
         let local = Local::new(&config);
-        let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
-        let interface = |(nid, bytes)| Some(nis::XferNi::new(nid, bytes, &config.identity));
+        let nis = config.nids.into_iter().zip(config.datagram_max_bytes);
+        let xfer_ni = |(nid, bytes)| Some(nis::XferNi::new(nid, bytes, &config.identity));
         Self {
             local,
             paths: Paths::new(peers, peers, seed),
@@ -84,7 +84,7 @@ impl Sessions {
             tokens: Tokens::new(config.secret, &config.policies),
             checks: Checks::new(config.secret, peers),
             saved: Saved::new(peers, seed),
-            interfaces: interfaces.map(interface).collect(),
+            nis: nis.map(xfer_ni).collect(),
             identity: config.identity,
             secret: config.secret,
             shards: config.shard_count,
@@ -189,7 +189,7 @@ impl Sessions {
 
     /// A path to a peer that has a session and is not silent.
     fn answering_path(&self, peer: u32) -> Option<u32> {
-        let answers = |path: &Path| path.session.is_some() && !path.is_silent(self.local.now);
+        let answers = |path: &PeerPath| path.session.is_some() && !path.is_silent(self.local.now);
         self.paths.of_peer(peer).find(|path| answers(&self.paths[*path]))
     }
 

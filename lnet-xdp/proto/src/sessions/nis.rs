@@ -1,4 +1,4 @@
-//! The interfaces of this node, as one shard sees them.
+//! The NIs of this node, as one shard sees them.
 
 use lnet_core::collections::NONE;
 use lnet_core::lnd::{NiId, Path, Uplink};
@@ -9,16 +9,16 @@ use super::Sessions;
 use crate::contract::{Address, CANDIDATES_MAX};
 use crate::identity::Identity;
 
-/// The interface of addresses that nothing leads to any more; no driver has it.
+/// The NI of addresses that nothing leads to any more; no driver has it.
 pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
 
-/// The longest datagram by an interface that is gone: it is not sent.
+/// The longest datagram by an NI that is gone: it is not sent.
 const NOWHERE_BYTES: u32 = 1024;
 
 /// What a HELLO by it would carry.
 const NOT_SENT: Certificate = Certificate { key: [0; 32], signature: [0; 64] };
 
-/// A local interface, as this shard sees it.
+/// A local NI, as this shard sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct XferNi {
     nid: Nid,
@@ -36,19 +36,19 @@ impl XferNi {
 
 impl Sessions {
     /// Has a further NI, which was not there before.
-    pub(crate) fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+    pub(crate) fn add_ni(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
         let index = usize::from(ni.0);
-        if index >= self.interfaces.len() {
-            self.interfaces.resize(index + 1, None);
+        if index >= self.nis.len() {
+            self.nis.resize(index + 1, None);
         }
-        let former = self.interfaces[index].replace(XferNi::new(nid, datagram_max_bytes, &self.identity));
-        assert!(former.is_none(), "there is an interface {} already", ni.0);
+        let former = self.nis[index].replace(XferNi::new(nid, datagram_max_bytes, &self.identity));
+        assert!(former.is_none(), "there is an NI {} already", ni.0);
     }
 
     /// Changes the longest UDP payload that an NI can send and take, if there is such an NI.
     pub(crate) fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
-        if let Some(Some(interface)) = self.interfaces.get_mut(usize::from(ni.0)) {
-            interface.datagram_max_bytes = bytes;
+        if let Some(Some(xfer_ni)) = self.nis.get_mut(usize::from(ni.0)) {
+            xfer_ni.datagram_max_bytes = bytes;
         }
     }
 
@@ -58,26 +58,26 @@ impl Sessions {
             shards: self.shards,
             datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
-            certificate: self.interface(ni).map_or(NOT_SENT, |interface| interface.certificate),
+            certificate: self.ni(ni).map_or(NOT_SENT, |xfer_ni| xfer_ni.certificate),
         }
     }
 
-    /// The NID of an interface that there is.
+    /// The NID of an NI that there is.
     #[inline]
     #[must_use]
     pub(crate) fn nid_of(&self, ni: NiId) -> Option<&Nid> {
-        self.interface(ni).map(|interface| &interface.nid)
+        self.ni(ni).map(|xfer_ni| &xfer_ni.nid)
     }
 
     #[inline]
-    fn interface(&self, ni: NiId) -> Option<&XferNi> {
-        self.interfaces.get(usize::from(ni.0))?.as_ref()
+    fn ni(&self, ni: NiId) -> Option<&XferNi> {
+        self.nis.get(usize::from(ni.0))?.as_ref()
     }
 
-    /// The longest UDP payload that an interface can send and take.
+    /// The longest UDP payload that an NI can send and take.
     #[inline]
     pub(crate) fn own_datagram_max(&self, ni: NiId) -> u32 {
-        self.interface(ni).map_or(NOWHERE_BYTES, |interface| interface.datagram_max_bytes)
+        self.ni(ni).map_or(NOWHERE_BYTES, |xfer_ni| xfer_ni.datagram_max_bytes)
     }
 
     /// The longest datagram that goes by a path with a session.
@@ -88,25 +88,24 @@ impl Sessions {
         path.session.map_or(own, |session| own.min(session.datagram_max_bytes))
     }
 
-    /// The interface that has a NID.
+    /// The NI that has a NID.
     #[inline]
-    pub(crate) fn interface_of(&self, nid: &Nid) -> Option<NiId> {
-        let its =
-            |interface: &Option<XferNi>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
-        self.interfaces.iter().position(its).map(|index| NiId(index as u16))
+    pub(crate) fn ni_of(&self, nid: &Nid) -> Option<NiId> {
+        let its = |xfer_ni: &Option<XferNi>| xfer_ni.as_ref().is_some_and(|xfer_ni| xfer_ni.nid == *nid);
+        self.nis.iter().position(its).map(|index| NiId(index as u16))
     }
 
-    /// Forgets an interface.
+    /// Forgets an NI.
     ///
     /// # Panics
-    /// If there is no such interface.
-    pub(crate) fn remove_interface(&mut self, ni: NiId) {
-        let interface = self.interfaces.get_mut(usize::from(ni.0)).and_then(Option::take);
-        assert!(interface.is_some(), "there is no interface {}", ni.0);
+    /// If there is no such NI.
+    pub(crate) fn remove_ni(&mut self, ni: NiId) {
+        let xfer_ni = self.nis.get_mut(usize::from(ni.0)).and_then(Option::take);
+        assert!(xfer_ni.is_some(), "there is no NI {}", ni.0);
         self.replies.retain(|reply| reply.to.0 != ni);
     }
 
-    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that
+    /// The address by which a peer is spoken to once this NI is gone: as before, or another one that
     /// is chosen.
     pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
         let now = self.local.now;

@@ -33,7 +33,7 @@ pub(crate) struct Asking {
 }
 
 /// An address that messages are sent to, or answers.
-pub(crate) struct Path {
+pub(crate) struct PeerPath {
     pub(crate) nid: Nid,
     pub(crate) ni: NiId,
     /// The incarnation that has answered under it, or that messages go to there which went by another one
@@ -54,7 +54,7 @@ pub(crate) struct Path {
     of_peer: Link,
 }
 
-impl Path {
+impl PeerPath {
     /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
@@ -80,15 +80,15 @@ impl Path {
 }
 
 /// Marks paths that nothing refers to.
-pub(crate) struct Idle;
+pub(crate) struct IdlePaths;
 /// Marks the paths that lead to a peer.
 pub(crate) struct OfPeer;
 
-linked!(Path, Chain, chain);
-linked!(Path, Idle, idle);
-linked!(Path, OfPeer, of_peer);
+linked!(PeerPath, Chain, chain);
+linked!(PeerPath, IdlePaths, idle);
+linked!(PeerPath, OfPeer, of_peer);
 
-impl Keyed for Path {
+impl Keyed for PeerPath {
     fn hash(&self, seed: Seed) -> u64 {
         seed.hash(nid_words(&self.nid))
     }
@@ -96,8 +96,8 @@ impl Keyed for Path {
 
 /// The addresses that are known.
 pub(crate) struct Paths {
-    table: Table<Path>,
-    idle: List<Idle>,
+    table: Table<PeerPath>,
+    idle: List<IdlePaths>,
     /// When each open question is asked again.
     asked: Schedule,
     /// By the slot of a peer: those that lead there.
@@ -180,7 +180,7 @@ impl Paths {
 
     /// A path to this NID, by any NI, of which `is` is true.
     #[inline]
-    pub(crate) fn to_nid(&self, nid: &Nid, is: impl Fn(&Path) -> bool) -> Option<u32> {
+    pub(crate) fn to_nid(&self, nid: &Nid, is: impl Fn(&PeerPath) -> bool) -> Option<u32> {
         self.table.find(|| nid_words(nid), |path| path.nid == *nid && is(path))
     }
 
@@ -195,7 +195,7 @@ impl Paths {
             self.set_peer(oldest, NONE);
             self.table.remove(oldest);
         }
-        self.table.insert(Path {
+        self.table.insert(PeerPath {
             nid: *nid,
             ni,
             peer: NONE,
@@ -329,8 +329,8 @@ impl Paths {
         }
     }
 
-    /// Forgets the paths of an interface, which no message takes any more.
-    pub(crate) fn remove_interface(&mut self, ni: NiId) {
+    /// Forgets the paths of an NI, which no message takes any more.
+    pub(crate) fn remove_ni(&mut self, ni: NiId) {
         for slot in 0..self.table.capacity() {
             if self.table.get(slot).is_some_and(|path| path.ni == ni) {
                 self.answered(slot);
@@ -376,17 +376,17 @@ impl Session {
 }
 
 impl Deref for Paths {
-    type Target = Table<Path>;
+    type Target = Table<PeerPath>;
 
     #[inline]
-    fn deref(&self) -> &Table<Path> {
+    fn deref(&self) -> &Table<PeerPath> {
         &self.table
     }
 }
 
 impl DerefMut for Paths {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Table<Path> {
+    fn deref_mut(&mut self) -> &mut Table<PeerPath> {
         &mut self.table
     }
 }

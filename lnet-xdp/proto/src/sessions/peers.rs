@@ -41,7 +41,7 @@ pub(crate) struct PeerIncarnation {
     pub(crate) steering: Option<PeerSteering>,
     /// Where its last frame came from, and when.
     pub(crate) address: Address,
-    /// Where the last one before came from that came by another interface.
+    /// Where the last one before came from that came by another NI.
     pub(crate) other_address: Option<Address>,
     pub(crate) received_at: Instant,
     /// A round trip to it, if one was measured.

@@ -3,7 +3,7 @@
 use lnet_wire::frame::{Ack, FrameHeader, Kind, Transfer};
 
 use super::Sessions;
-use crate::contract::{Address, Content, Outgoing};
+use crate::contract::{Address, Content, OutgoingFrame};
 
 /// Replies that wait for room for a frame; further ones are not given.
 pub(crate) const REPLIES_MAX: usize = 64;
@@ -13,7 +13,7 @@ pub(crate) const REPLIES_MAX: usize = 64;
 pub(crate) struct Reply {
     /// [`Kind::Hello`], [`Kind::Welcome`], [`Kind::Reset`] or [`Kind::Ack`].
     pub(crate) kind: Kind,
-    /// By which interface it goes, and where.
+    /// By which NI it goes, and where.
     pub(crate) to: Address,
     /// The shard there.
     pub(crate) shard: u8,
@@ -55,12 +55,12 @@ impl Sessions {
 
     /// The next reply as a frame.
     #[inline]
-    pub(crate) fn poll_reply(&mut self) -> Option<Outgoing> {
+    pub(crate) fn poll_reply(&mut self) -> Option<OutgoingFrame> {
         let reply = self.replies.pop_front()?;
         Some(self.reply_frame(&reply))
     }
 
-    pub(crate) fn reply_frame(&mut self, reply: &Reply) -> Outgoing {
+    pub(crate) fn reply_frame(&mut self, reply: &Reply) -> OutgoingFrame {
         let &Reply { kind, to: (ni, destination), shard, nonce, mut session, ack } = reply;
         let counters = &mut self.local.counters;
         let (counter, content) = match kind {
@@ -76,6 +76,6 @@ impl Sessions {
             session = given.map_or(0, |session| session.token);
         }
         let transfer = Transfer { ack, ..self.local.transfer(0, session) };
-        Outgoing { ni, destination, header: FrameHeader::other(kind, shard, nonce), transfer, content }
+        OutgoingFrame { ni, destination, header: FrameHeader::other(kind, shard, nonce), transfer, content }
     }
 }

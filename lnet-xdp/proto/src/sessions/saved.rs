@@ -15,7 +15,7 @@ use lnet_core::time::Instant;
 use lnet_wire::Nid;
 
 use super::Sessions;
-use super::paths::{OfPeer, Path, Session};
+use super::paths::{OfPeer, PeerPath, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
 use crate::contract::Address;
 
@@ -147,7 +147,7 @@ impl Sessions {
 
     /// Saves the session of a path that makes room.
     fn save(&mut self, path: u32) {
-        let &Path { ni, nid, peer, session, .. } = &self.paths[path];
+        let &PeerPath { ni, nid, peer, session, .. } = &self.paths[path];
         let Some(session) = session.filter(|session| !session.is_aged(self.local.now)) else { return };
         let Some(digest) = self.digest_of(&(ni, nid)) else { return };
         let Some(peer) = self.peers.get(peer) else { return };
@@ -166,7 +166,7 @@ impl Sessions {
 
     /// A session that was saved of a path, if it is still good.
     pub(crate) fn resumable(&mut self, path: u32) -> Option<Resumable> {
-        let Path { ni, nid, .. } = self.paths[path];
+        let PeerPath { ni, nid, .. } = self.paths[path];
         let digest = self.digest_of(&(ni, nid))?;
         let Resumed { incarnation, session, steering } = self.saved.take(digest)?;
         if session.is_aged(self.local.now) || self.is_over(incarnation) {

@@ -7,7 +7,7 @@ use core::time::Duration;
 use lnet_core::lnd::{RxId, Status, Verdict};
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
 
-use super::super::{Action, XferDrop};
+use super::super::{Disposition, XferDrop};
 use super::wire::{Frame, Network, Node, Up, identity, limits, put_key};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ fn word(behind: &Frame, step: u32, kind: Kind, id: u64, ticket: u32) -> Frame {
 
 fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
     let now = network.now;
-    assert_eq!(network.nodes[node].receive(now, frame), Some(Action::Drop(reason)), "{frame:?}");
+    assert_eq!(network.nodes[node].receive(now, frame), Some(Disposition::Drop(reason)), "{frame:?}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn words_about_messages_that_do_not_exist_are_answered_and_change_nothing() {
         .enumerate()
     {
         let mut forged = word(&data, 1 + step as u32, kind, 12345, 77);
-        assert_eq!(network.nodes[0].receive(network.now, &forged), Some(Action::Done), "{kind:?}");
+        assert_eq!(network.nodes[0].receive(network.now, &forged), Some(Disposition::Done), "{kind:?}");
         forged.transfer.ticket = None;
         forged.transfer.number += 50;
         expect(&mut network, 0, &forged, XferDrop::Malformed);
@@ -193,16 +193,16 @@ fn an_address_that_has_its_share_of_streams_opens_no_more() {
         let identity = identity(9, stranger);
         let asks = hello.of(&identity);
         let node = &mut network.nodes[1];
-        assert_eq!(node.receive(now, &asks), Some(Action::Done));
+        assert_eq!(node.receive(now, &asks), Some(Disposition::Done));
         let mut begins = data.of(&identity);
         begins.transfer.session = find(&node.poll(now), Kind::Welcome).transfer.session;
         node.receive(now, &begins)
     };
     // Half of the room for peers, of which the first node has one already.
     for stranger in 1..4 {
-        assert_ne!(open(stranger), Some(Action::Drop(XferDrop::PeersFull)), "stranger {stranger}");
+        assert_ne!(open(stranger), Some(Disposition::Drop(XferDrop::PeersFull)), "stranger {stranger}");
     }
-    assert_eq!(open(4), Some(Action::Drop(XferDrop::PeersFull)));
+    assert_eq!(open(4), Some(Disposition::Drop(XferDrop::PeersFull)));
     assert_eq!(drops(&network.nodes[1]), only(XferDrop::PeersFull, 1));
     assert_eq!(network.nodes[1].shards[0].xfer.usage().receive_streams, 4);
 }
@@ -292,7 +292,7 @@ fn frames_that_are_buffered_for_one_address_spare_room_for_those_of_others() {
         early.payload.resize(64, 0);
         network.nodes[1].receive(now, &early)
     };
-    let kept = |action: &Option<Action>| matches!(action, Some(Action::Buffer(_)));
+    let kept = |action: &Option<Disposition>| matches!(action, Some(Disposition::Buffer(_)));
     let actions: Vec<_> = (1..20).map(|step| early(&data, step)).collect();
     assert_eq!(actions.iter().filter(|action| kept(action)).count(), limits().buffered as usize / 2);
     let others: Vec<_> = (1..4).map(|step| kept(&early(&begun, step))).collect();
@@ -311,7 +311,7 @@ fn words_about_messages_that_were_not_sent_yet_change_nothing() {
         let (now, to) = (network.now, network.nodes[1].nids[0]);
         network.nodes[0].put(now, &to, 0, 4, 1, 100);
         let forged = word(&data, 1, kind, last + 1, 77);
-        assert_eq!(network.nodes[0].receive(now, &forged), Some(Action::Done));
+        assert_eq!(network.nodes[0].receive(now, &forged), Some(Disposition::Done));
         assert_eq!(network.nodes[0].sent().len(), 1, "{kind:?}");
         network.run(SECOND);
         assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Ok)], "{kind:?}");

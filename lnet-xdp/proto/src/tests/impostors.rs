@@ -10,7 +10,7 @@ use lnet_wire::Nid;
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
 use lnet_wire::steer::Policy;
 
-use super::super::{Action, XferDrop};
+use super::super::{Disposition, XferDrop};
 use super::wire::{Frame, Network, Node, ROTOR, identity, limits};
 use crate::testing::nid;
 
@@ -63,7 +63,7 @@ fn assert_unhurt(network: &mut Network) {
 
 fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
     let now = network.now;
-    assert_eq!(network.nodes[node].receive(now, frame), Some(Action::Drop(reason)), "{frame:?}");
+    assert_eq!(network.nodes[node].receive(now, frame), Some(Disposition::Drop(reason)), "{frame:?}");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn a_source_is_taken_where_the_same_incarnation_has_a_session() {
     // It says hello in the name of that address, with a certificate that it made itself.
     let mut hello = find(&log, Kind::Hello, IMPOSTOR, TARGET);
     hello = Frame { ni: NiId(1), from: other, to: network.nodes[TARGET].nids[1], ..hello };
-    assert_eq!(network.nodes[TARGET].receive(now, &hello.of(&identity(3, 1))), Some(Action::Done));
+    assert_eq!(network.nodes[TARGET].receive(now, &hello.of(&identity(3, 1))), Some(Disposition::Done));
     network.nodes[TARGET].receive(now, &naming(&log, other, 2));
     assert_eq!(last_source(&network), (other, nid(1, 3)), "the answer went there and did not come back");
     // Now it receives there.

@@ -3,8 +3,8 @@
 mod deferred;
 mod hostile;
 mod impostors;
-mod nis;
 mod lossy;
+mod nis;
 mod policies;
 mod preview;
 mod rails;

@@ -36,7 +36,7 @@ fn put_back(network: &mut Network, first: u64, count: u64, rails: &[u16]) {
 
 fn remove(network: &mut Network, node: usize, ni: u16) {
     let now = network.now;
-    network.nodes[node].remove_interface(now, ni);
+    network.nodes[node].remove_ni(now, ni);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_was_given_up_with_an_interface_is_not_acknowledged() {
         let nid = network.nodes[1].nids[0];
         remove(&mut network, 1, 0);
         assert_eq!(network.nodes[1].arrived(), [(0, Status::Unknown(Cause::Device))]);
-        network.nodes[1].add_interface(0, nid);
+        network.nodes[1].add_ni(0, nid);
         // It asks after one that was deferred.
         network.run(SECOND);
         assert_eq!(network.nodes[0].sent(), [(0, Status::Unknown(Cause::Timeout))], "delayed: {delayed}");
@@ -144,7 +144,7 @@ fn an_interface_that_comes_back_doubles_nothing() {
             let nid = network.nodes[node].nids[0];
             remove(&mut network, node, 0);
             network.run(Duration::from_micros(500));
-            network.nodes[node].add_interface(0, nid);
+            network.nodes[node].add_ni(0, nid);
             network.run(SECOND / 2);
         }
         network.run(5 * SECOND);
@@ -177,7 +177,7 @@ fn a_number_that_is_used_again_is_another_interface() {
     for node in 0..2 {
         remove(&mut network, node, 0);
         let host = node as u8 + 1;
-        network.nodes[node].add_interface(0, nid(7, host));
+        network.nodes[node].add_ni(0, nid(7, host));
     }
     let hellos = network.frames(Kind::Hello);
     put_by(&mut network, 12, 12, &[0, 1], 3000);
@@ -198,13 +198,13 @@ fn what_answers_a_new_life_is_not_sent_to_the_former() {
     network.run(SECOND / 4);
     network.nodes[0] = Node::new(1, 2, 1);
     (0..2).for_each(|ni| remove(&mut network, 0, ni));
-    network.nodes[0].add_interface(0, first[0]);
+    network.nodes[0].add_ni(0, first[0]);
     let peer = network.nodes[1].nids[0];
     remove(&mut network, 1, 0);
-    network.nodes[1].add_interface(0, peer);
+    network.nodes[1].add_ni(0, peer);
     put_by(&mut network, 12, 6, &[0], 100);
     network.run(SECOND / 4);
-    network.nodes[0].add_interface(1, first[1]);
+    network.nodes[0].add_ni(1, first[1]);
     put_by(&mut network, 18, 6, &[1], 100);
     while network.nodes[1].arrived().len() < 24 {
         assert!(network.step(network.now + SECOND));
@@ -224,7 +224,7 @@ fn paths_of_interfaces_that_are_gone_take_no_room() {
         network.run(SECOND / 50);
         let nid = network.nodes[0].nids[0];
         remove(&mut network, 0, 0);
-        network.nodes[0].add_interface(0, nid);
+        network.nodes[0].add_ni(0, nid);
     }
     put_by(&mut network, 2 * u64::from(limits().peers), 1, &[0], 100);
     network.run(SECOND);
@@ -232,13 +232,13 @@ fn paths_of_interfaces_that_are_gone_take_no_room() {
 }
 
 #[test]
-#[should_panic(expected = "there is no interface 1")]
+#[should_panic(expected = "there is no NI 1")]
 fn an_interface_is_removed_once() {
     let mut network = network(1);
     remove(&mut network, 0, 1);
     let now = network.now;
     let shard = &mut network.nodes[0].shards[0];
-    shard.xfer.remove_interface(now, NiId(1), &mut shard.up);
+    shard.xfer.remove_ni(now, NiId(1), &mut shard.up);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use alloc::vec;
 use core::time::Duration;
 
-use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::{NiId, PeerSlot, Span, Transmit, TxId};
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
@@ -30,7 +30,7 @@ fn transmit(network: &Network, length_bytes: u32) -> Transmit {
     let body =
         Body::Put { ack_md: WireHandle::NONE, match_bits: 7, hdr_data: 100, portal: PORTAL, offset: 0 };
     let header = Header { destination: process(1), source: process(0), payload_length: length_bytes, body };
-    let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 100, 1));
+    let md = MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(0), 100, 1));
     let payload = (length_bytes != 0).then_some(Span { buffer: md.into(), offset_bytes: 0, length_bytes });
     Transmit {
         tx: TxId(100),

@@ -9,7 +9,7 @@ use lnet_core::time::Instant;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::Policy;
 
-use super::super::{Action, XferDrop};
+use super::super::{Disposition, XferDrop};
 use super::wire::{Frame, Network, Node, ROTOR, identity};
 use crate::testing::nid;
 
@@ -288,7 +288,7 @@ fn ask_often(network: &mut Network, hello: &Frame) {
     for nonce in 0..100 {
         let mut again = hello.clone();
         again.header.key.message_id = nonce;
-        assert_eq!(network.nodes[1].receive(network.now, &again), Some(Action::Done));
+        assert_eq!(network.nodes[1].receive(network.now, &again), Some(Disposition::Done));
     }
 }
 
@@ -397,7 +397,7 @@ fn two_addresses_cannot_take_the_room_of_all() {
             begun.transfer.session = welcome.transfer.session;
             begun.transfer.number += turn;
             begun.header.key.message_id += u64::from(turn);
-            if let Some(Action::Drop(_)) = network.nodes[1].receive(now, &begun) {
+            if let Some(Disposition::Drop(_)) = network.nodes[1].receive(now, &begun) {
                 break;
             }
         }
@@ -494,9 +494,9 @@ fn a_token_of_other_policies_is_not_good_because_another_one_is() {
     assert_ne!(first.transfer.session, second.transfer.session);
     network.nodes[1].set_policy(ROTOR, Policy::Rotor, 0..1);
     let now = network.now;
-    let refused = Some(Action::Drop(XferDrop::UnknownSession));
+    let refused = Some(Disposition::Drop(XferDrop::UnknownSession));
     assert_eq!(network.nodes[1].receive(now, &second), refused);
-    assert_eq!(network.nodes[1].receive(now, &first), Some(Action::Drop(XferDrop::Duplicate)));
+    assert_eq!(network.nodes[1].receive(now, &first), Some(Disposition::Drop(XferDrop::Duplicate)));
     second.transfer.number += 1;
     assert_eq!(network.nodes[1].receive(now, &second), refused);
 }
@@ -568,10 +568,10 @@ fn whoever_loses_an_address_has_not_ended() {
         node.shards[0].xfer.sessions.local.times.message = SECOND * 49;
     }
     let (now, moved) = (network.now, network.nodes[1].nids[0]);
-    network.nodes[1].remove_interface(now, 0);
+    network.nodes[1].remove_ni(now, 0);
     let mut third = Node::new(3, 1, 1);
-    third.remove_interface(now, 0);
-    third.add_interface(0, moved);
+    third.remove_ni(now, 0);
+    third.add_ni(0, moved);
     network.nodes.push(third);
     // A message by the second rail arrives; its acknowledgement is lost.
     send(&mut network, 1, 1, 7);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_core::collections::Random;
-use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::{
     NiId, Path, PathReport, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
@@ -89,7 +89,7 @@ pub(super) fn number_of(header: &Header) -> u64 {
 }
 
 fn md(number: u64) -> MdHandle {
-    MdHandle(Cookie::new(Object::MemoryDesc, ShardId(0), number as u32, 1))
+    MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(0), number as u32, 1))
 }
 
 impl Up {
@@ -270,18 +270,18 @@ impl Node {
     }
 
     /// Takes an interface away; frames for its NID are lost from now on.
-    pub(super) fn remove_interface(&mut self, now: Instant, ni: u16) {
+    pub(super) fn remove_ni(&mut self, now: Instant, ni: u16) {
         self.nids[usize::from(ni)] = Nid::ANY;
         for Shard { xfer, up, .. } in &mut self.shards {
-            xfer.remove_interface(now, NiId(ni), up);
+            xfer.remove_ni(now, NiId(ni), up);
             up.is_incomplete = true;
         }
     }
 
     /// Adds an interface in the place of one that was taken away.
-    pub(super) fn add_interface(&mut self, ni: u16, nid: Nid) {
+    pub(super) fn add_ni(&mut self, ni: u16, nid: Nid) {
         self.nids[usize::from(ni)] = nid;
-        self.shards.iter_mut().for_each(|shard| shard.xfer.add_interface(NiId(ni), nid, DATAGRAM));
+        self.shards.iter_mut().for_each(|shard| shard.xfer.add_ni(NiId(ni), nid, DATAGRAM));
     }
 
     /// Messages are numbered anew.
@@ -322,7 +322,7 @@ impl Node {
         frames
     }
 
-    pub(super) fn receive(&mut self, now: Instant, frame: &Frame) -> Option<Action> {
+    pub(super) fn receive(&mut self, now: Instant, frame: &Frame) -> Option<Disposition> {
         if !self.nids.contains(&frame.to) {
             return None;
         }
@@ -370,7 +370,7 @@ impl Shard {
         self.payloads[&u64::from(span.buffer.0.slot())][start..start + span.length_bytes as usize].to_vec()
     }
 
-    fn frame(&self, out: &Outgoing, from: Nid) -> Frame {
+    fn frame(&self, out: &OutgoingFrame, from: Nid) -> Frame {
         let bytes = |span: Option<Span>| span.map_or(Vec::new(), |span| self.bytes(&span));
         let mut frame = Frame {
             ni: out.ni,
@@ -404,7 +404,7 @@ impl Shard {
         frame
     }
 
-    pub(super) fn receive(&mut self, now: Instant, frame: &Frame) -> Action {
+    pub(super) fn receive(&mut self, now: Instant, frame: &Frame) -> Disposition {
         let arrived = Arrived {
             ni: frame.ni,
             from: frame.from,
@@ -417,14 +417,14 @@ impl Shard {
         let action = self.xfer.receive(now, &arrived, &mut self.up);
         self.act(now, action, &frame.payload);
         match action {
-            Action::Buffer(id) => assert!(self.buffered.insert(id, frame.clone()).is_none()),
-            Action::Drop(_) => return action,
+            Disposition::Buffer(id) => assert!(self.buffered.insert(id, frame.clone()).is_none()),
+            Disposition::Drop(_) => return action,
             _ => {}
         }
         if frame.header.bundled {
             for (id_delta, lnet, payload) in &frame.records {
                 let action = self.xfer.receive_record(now, &arrived, *id_delta, lnet, &mut self.up);
-                assert!(!matches!(action, Action::Buffer(_)));
+                assert!(!matches!(action, Disposition::Buffer(_)));
                 self.act(now, action, payload);
             }
             self.xfer.end_bundle(now, &arrived);
@@ -432,8 +432,8 @@ impl Shard {
         action
     }
 
-    fn act(&mut self, now: Instant, action: Action, payload: &[u8]) {
-        if let Action::Write = action {
+    fn act(&mut self, now: Instant, action: Disposition, payload: &[u8]) {
+        if let Disposition::Write = action {
             let span = *self.xfer.destination();
             let number = u64::from(span.buffer.0.slot());
             let start = span.offset_bytes as usize;

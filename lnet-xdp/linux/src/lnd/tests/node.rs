@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
     Full, Lent, Lnd, NiId, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Span, Status,
@@ -179,7 +179,7 @@ impl Uplink for Recorder {
 
 /// The first bytes of a shard's only buffer.
 pub fn span(length_bytes: u32) -> Span {
-    let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
+    let md = MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(0), 0, 1));
     Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 

@@ -64,7 +64,7 @@ fn a_message_ends_when_the_kernel_has_done_with_it() {
             let shard = &mut a.shards[0];
             let mut in_place = shard.lnd.in_place.take();
             let wrapped = &mut InPlaceUplink { up: &mut shard.up, in_place: in_place.as_deref_mut() };
-            shard.lnd.xfer.fail_interface(wire.now, put.ni, Cause::Device, wrapped);
+            shard.lnd.xfer.fail_ni(wire.now, put.ni, Cause::Device, wrapped);
             shard.lnd.in_place = in_place;
         }
         let a = &mut wire.nodes[0];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId, ShardSet};
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
     Lent, Lnd, NiId, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId,
@@ -74,7 +74,7 @@ impl Uplink for Recorder {
 }
 
 fn span(length_bytes: u32) -> Span {
-    let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
+    let md = MdHandle(Cookie::new(CookieKind::MemoryDesc, ShardId(0), 0, 1));
     Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 
