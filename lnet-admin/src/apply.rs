@@ -7,7 +7,7 @@
 use lnet_core::lnd::PING_PORTAL;
 use lnet_core::node::{self, Request};
 use lnet_core::udsp::RuleEdit;
-use lnet_model::request::{Batch, Change, Outcome};
+use lnet_model::request::{Change, ChangeSet, Effect};
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndOptions, NiState, XdpMode};
 use lnet_user::runtime::Worker;
@@ -18,19 +18,19 @@ use tracing::info;
 use super::control::Control;
 use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
-use super::plan::Plan;
+use super::plan::ChangePlan;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
-    pub(super) async fn apply_batch(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
-        let Batch { changes, dry_run } = batch;
+    pub(super) async fn apply_batch(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {
+        let ChangeSet { changes, dry_run } = batch;
         match changes.as_slice() {
             [Change::Unconfigure] => self.unconfigure(dry_run).await.map(|outcome| vec![outcome]),
             changes => self.apply_changes(changes, dry_run).await,
         }
     }
 
-    async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Outcome>, Refusal> {
+    async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Effect>, Refusal> {
         let plan = self.plan(changes).await?;
         if dry_run {
             let valid = self.lnet.machine().validate(&plan.core);
@@ -44,7 +44,7 @@ impl Control {
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         self.lnet.set_lnd_defaults(plan.lnd);
-        let Plan { rules, rule_steps, resets_statistics, options, outcomes, .. } = plan;
+        let ChangePlan { rules, rule_steps, resets_statistics, options, outcomes, .. } = plan;
         for (nid, option, value) in options {
             self.lnet.set_option(&nid, option, value).await.map_err(|error| stopped(&error))?;
         }
@@ -73,16 +73,16 @@ impl Control {
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.
-    async fn unconfigure(&self, dry_run: bool) -> Result<Outcome, Refusal> {
+    async fn unconfigure(&self, dry_run: bool) -> Result<Effect, Refusal> {
         if !self.is_configured.get() {
-            return Ok(Outcome::Unchanged);
+            return Ok(Effect::Unchanged);
         }
         self.check_unused().await.map_err(|refusal| refusal.of_change(0))?;
         if dry_run {
-            return Ok(Outcome::Changed);
+            return Ok(Effect::Changed);
         }
         self.take_down().await?;
-        Ok(Outcome::Changed)
+        Ok(Effect::Changed)
     }
 
     /// Takes down all that goes, whether the node is used or not: it is about to end.

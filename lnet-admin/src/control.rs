@@ -8,9 +8,9 @@ use std::time::Duration;
 use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_model::Refusal;
 use lnet_model::fault::DropRule;
+use lnet_model::ni::NiOptions;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_user::api::Lnet;
-use lnet_user::node::XdpMode;
 use lnet_user::runtime::Worker;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
@@ -35,8 +35,7 @@ impl Default for ControlOptions {
 /// The defaults of NIs and portals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
-    pub(super) mode: XdpMode,
-    pub(super) port: u16,
+    pub(super) options: NiOptions,
     pub(super) policies: [PolicyWord; PORTALS],
 }
 
@@ -74,10 +73,7 @@ impl Control {
     /// [`ControlError::Lnet`].
     pub fn new(lnet: &Lnet, options: ControlOptions) -> Result<Self, ControlError> {
         let policies = *lnet.machine().policies();
-        let defaults = lnet.with_node(|node| {
-            let config = node.config();
-            Defaults { mode: config.xdp.mode, port: config.xdp.udp_port, policies }
-        });
+        let defaults = Defaults { options: lnet.with_node(|node| node.config().option_defaults()), policies };
         lnet.open()?;
         Ok(Self {
             lnet: lnet.clone(),

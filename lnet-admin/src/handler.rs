@@ -13,13 +13,14 @@ use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
-use lnet_model::request::{Batch, Outcome, PingRecord};
+use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
 use lnet_user::api::LnetError;
 use lnet_user::netlink::{SameHost, is_local};
+use lnet_user::node::NiState;
 use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
@@ -62,10 +63,7 @@ impl Control {
         let mut message = bare.map(|(_, why)| why.to_owned()).unwrap_or(refusal.message);
         // tcp nodes of one host reach each other.
         let nis = self.lnet.nis();
-        let mut lnds = nis
-            .iter()
-            .filter(|ni| ni.config.nid.net() == nid.net())
-            .filter_map(|ni| ni.config.options.lnd_on(nid.net(), &ni.config.interface));
+        let mut lnds = nis.iter().filter(|ni| ni.config.nid.net() == nid.net()).filter_map(NiState::lnd);
         let reaches_itself = lnds.any(|lnd| lnd.reaches_itself);
         if let Some(address) = nid.ip()
             && !reaches_itself
@@ -154,13 +152,13 @@ impl Handler for Control {
         self.logged_peer(&nid)
     }
 
-    async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
+    async fn apply(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {
         let dry_run = batch.dry_run;
         let applied = self.apply_batch(batch).await;
         match &applied {
             _ if dry_run => {}
             Ok(outcomes) => {
-                let changed = outcomes.iter().filter(|outcome| **outcome == Outcome::Changed).count();
+                let changed = outcomes.iter().filter(|outcome| **outcome == Effect::Changed).count();
                 info!(changes = outcomes.len(), changed, "configuration: done");
             }
             Err(refusal) => {

@@ -7,9 +7,9 @@ use lnet_control::document::{self, NodeState};
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DropRule;
-use lnet_model::lnd::NiOption;
+use lnet_model::lnd::{NiOption, OptionError};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
-use lnet_model::request::{Change, Outcome};
+use lnet_model::request::{Change, Effect};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndDefaults, LndOptions, net_options};
@@ -22,7 +22,7 @@ use super::interfaces;
 
 /// What a batch comes to.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ChangePlan {
     pub(super) core: Vec<node::NodeChange<LndOptions>>,
     /// The place in the batch of each change for the core.
     pub(super) positions: Vec<usize>,
@@ -38,13 +38,13 @@ pub(super) struct Plan {
     pub(super) is_configured: bool,
     pub(super) prefers_ipv6: bool,
     /// By place in the batch.
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<Effect>,
 }
 
 impl Control {
     /// Finds out what a batch comes to, without changing anything.
-    pub(super) async fn plan(&self, changes: &[Change]) -> Result<Plan, Refusal> {
-        let mut plan = Plan {
+    pub(super) async fn plan(&self, changes: &[Change]) -> Result<ChangePlan, Refusal> {
+        let mut plan = ChangePlan {
             core: Vec::new(),
             positions: Vec::new(),
             rules: self.rules.borrow().clone(),
@@ -54,7 +54,7 @@ impl Control {
             lnd: self.lnet.lnd_defaults(),
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
-            outcomes: vec![Outcome::Unchanged; changes.len()],
+            outcomes: vec![Effect::Unchanged; changes.len()],
         };
         for (position, change) in changes.iter().enumerate() {
             let planned = self.plan_change(&mut plan, position, change).await;
@@ -65,13 +65,13 @@ impl Control {
 
     async fn plan_change(
         &self,
-        plan: &mut Plan,
+        plan: &mut ChangePlan,
         position: usize,
         change: &Change,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Effect, Refusal> {
         if let Change::Configure { all, large } = *change {
             if plan.is_configured {
-                return Ok(Outcome::Unchanged);
+                return Ok(Effect::Unchanged);
             }
             (plan.is_configured, plan.prefers_ipv6) = (true, large);
             if let Some(path) = self.options.document.as_deref().filter(|_| all) {
@@ -79,19 +79,24 @@ impl Control {
                     self.plan_one(plan, position, &change).await?;
                 }
             }
-            return Ok(Outcome::Changed);
+            return Ok(Effect::Changed);
         }
         self.plan_one(plan, position, change).await
     }
 
     /// Plans a change other than to configure the node.
-    async fn plan_one(&self, plan: &mut Plan, position: usize, change: &Change) -> Result<Outcome, Refusal> {
+    async fn plan_one(
+        &self,
+        plan: &mut ChangePlan,
+        position: usize,
+        change: &Change,
+    ) -> Result<Effect, Refusal> {
         if !plan.is_configured && !matches!(change, Change::SetGlobal { .. }) {
             // LNet's numbers: one for `net add`, another for all else.
             let errno = if matches!(change, Change::AddNi(_)) { Errno::SHUTDOWN } else { Errno::NETDOWN };
             return Err(not_configured(errno));
         }
-        let mut outcome = Outcome::Changed;
+        let mut outcome = Effect::Changed;
         let core = match change {
             Change::Configure { .. } | Change::Unconfigure => {
                 let message = "the node is unconfigured by a request of its own, not together with changes";
@@ -105,11 +110,11 @@ impl Control {
             Change::DeleteNet(net) => node::NodeChange::DeleteNet { net: *net },
             Change::SetHealth { nid, value } => node::NodeChange::SetHealth { nid: *nid, value: *value },
             Change::SetGlobal { global, value } => {
-                let Some(change) = self.plan_global(*global, *value)? else { return Ok(Outcome::Unchanged) };
+                let Some(change) = self.plan_global(*global, *value)? else { return Ok(Effect::Unchanged) };
                 change
             }
             Change::SetSteering(policy) => {
-                let Some(change) = self.plan_steering(policy)? else { return Ok(Outcome::Unchanged) };
+                let Some(change) = self.plan_steering(policy)? else { return Ok(Effect::Unchanged) };
                 change
             }
             Change::SetOption { nid, option, value } => {
@@ -119,14 +124,14 @@ impl Control {
                 }
                 let nids = having(&self.nis_after(plan), *nid, *option)?;
                 plan.options.extend(nids.into_iter().map(|nid| (nid, *option, *value)));
-                return Ok(Outcome::Changed);
+                return Ok(Effect::Changed);
             }
             Change::SetLndTimeout { net, timeout_s } => {
                 return self.plan_timeout(plan, position, *net, *timeout_s);
             }
             Change::ResetStatistics => {
                 plan.resets_statistics = true;
-                return Ok(Outcome::Changed);
+                return Ok(Effect::Changed);
             }
             Change::AddDropRule(_)
             | Change::DeleteDropRules { .. }
@@ -162,9 +167,14 @@ impl Control {
         Ok(outcome)
     }
 
-    async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::NodeChange<LndOptions>, Refusal> {
+    async fn plan_ni(
+        &self,
+        plan: &ChangePlan,
+        spec: &NiSpec,
+    ) -> Result<node::NodeChange<LndOptions>, Refusal> {
         let NiSpec { net, options, cpts, .. } = spec;
-        check_lnd(*net, options)?;
+        let wrong = |error: OptionError| Refusal::new(Errno::INVAL, error.to_string());
+        options.check(*net, None).map_err(wrong)?;
         let serving_shards = self.serving_shards(cpts)?;
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let location = blocking(move || interfaces::find(&asked, prefers_ipv6)).await??;
@@ -182,7 +192,7 @@ impl Control {
     }
 
     /// The NIs of the node once it has what is planned so far.
-    fn nis_after(&self, plan: &Plan) -> Vec<node::NiSpec<LndOptions>> {
+    fn nis_after(&self, plan: &ChangePlan) -> Vec<node::NiSpec<LndOptions>> {
         let machine = self.lnet.machine();
         let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
         nis_after(known.collect(), &plan.core)
@@ -231,11 +241,11 @@ impl Control {
     /// are added later.
     fn plan_timeout(
         &self,
-        plan: &mut Plan,
+        plan: &mut ChangePlan,
         position: usize,
         net: Net,
         timeout_s: u32,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Effect, Refusal> {
         let lnd_of = |net, options: &NiOptions| options.lnd_of(net).and_then(|row| row.asked);
         let Some(lnd) = lnd_of(net, &NiOptions::default()) else {
             let message = format!("{net}: a net of a type whose LND has a timeout is expected: tcp, xdp");
@@ -249,7 +259,7 @@ impl Control {
             plan.core.push(node::NodeChange::SetLndTimeout { nid: spec.nid, timeout });
             plan.positions.push(position);
         }
-        Ok(if is_so { Outcome::Unchanged } else { Outcome::Changed })
+        Ok(if is_so { Effect::Unchanged } else { Effect::Changed })
     }
 
     /// What the start-up document says, for a node that has nothing but `lo`.
@@ -315,40 +325,22 @@ fn having(nis: &[node::NiSpec<LndOptions>], nid: Option<Nid>, option: NiOption) 
     if nids.is_empty() { Err(not_theirs(nid, option)) } else { Ok(nids) }
 }
 
-fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
+fn plan_rules(plan: &mut ChangePlan, change: &Change) -> Result<Effect, Refusal> {
     let rules = &mut plan.rules;
     let step = match change {
         Change::AddDropRule(rule) => faults::add(rules, rule)?,
         Change::DeleteDropRules { source, destination } => faults::delete(rules, *source, *destination)?,
-        _ if rules.is_empty() => return Ok(Outcome::Unchanged),
+        _ if rules.is_empty() => return Ok(Effect::Unchanged),
         Change::DeleteAllDropRules => faults::delete(rules, Nid::ANY, Nid::ANY)?,
         _ => RuleStep::Reset,
     };
     plan.rule_steps.push(step);
-    Ok(Outcome::Changed)
-}
-
-/// Checks that an LND drives the net, and that no option of another one is asked for.
-fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
-    // The core says what it thinks of a net that no LND drives.
-    let Some(lnd) = asked.lnd_of(net) else { return Ok(()) };
-    let (name, refused) = (lnd.name, |message: String| Err(Refusal::new(Errno::INVAL, message)));
-    if !lnd.drives(net) {
-        let types: Vec<_> = lnd.net_types.iter().filter_map(|net_type| net_type.name()).collect();
-        return refused(format!("net {net}: the LND {name} serves nets of type {}", types.join(", ")));
-    }
-    match asked.foreign_to(lnd).next() {
-        Some(option) => {
-            let owner = option.owner().map_or("", |owner| owner.name);
-            refused(format!("net {net}: {option} is of the LND {owner}, and its LND is another one"))
-        }
-        None => Ok(()),
-    }
+    Ok(Effect::Changed)
 }
 
 fn not_theirs(nid: Option<Nid>, option: NiOption) -> Refusal {
     let whose = nid.map_or_else(|| "the NIs of this node".to_owned(), |nid| nid.to_string());
-    let owner = option.owner().map_or("", |owner| owner.name);
+    let owner = option.owner_name();
     Refusal::new(Errno::OPNOTSUPP, format!("{option} is of the LND {owner}: {whose} have another one"))
 }
 

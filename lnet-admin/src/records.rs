@@ -12,8 +12,8 @@ use lnet_model::Refusal;
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiOptions, XdpMode};
 use lnet_model::records::{
-    Globals, Latency, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth,
-    PeerNiRecord, PeerRecord, Statistics, Traffic,
+    Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
+    PeerHealth, PeerNiRecord, PeerRecord, Statistics,
 };
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspInfo;
@@ -87,7 +87,6 @@ impl Control {
         // Until its port is open an NI has neither.
         let xdp = facts.as_ref().and_then(|facts| facts.xdp.clone());
         let has_rings = xdp.as_ref().is_some_and(|xdp| xdp.mode != XdpMode::Socket);
-        let tcp = facts.as_ref().and_then(|facts| facts.tcp);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -104,11 +103,7 @@ impl Control {
             timeout_s: u32::try_from(lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode: xdp.as_ref().map(|xdp| xdp.mode),
             no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
-            mtu_bytes: xdp
-                .as_ref()
-                .map(|xdp| xdp.mtu_bytes)
-                .or(tcp.and_then(|tcp| tcp.mtu_bytes))
-                .unwrap_or(0),
+            mtu_bytes: facts.and_then(|facts| facts.mtu_bytes).unwrap_or(0),
             active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
             ..self.lo_record(counters)
         }
@@ -124,17 +119,11 @@ impl Control {
             .with(NiOption::Credits, tunables.credits.into());
         let Some(lnd) = spec.lnd.options.lnd_on(spec.nid.net(), &spec.interface) else { return options };
         options.set(NiOption::Lnd, lnd.asked.map(|lnd| lnd as i64));
-        let (tcp, asked) = (facts.and_then(|facts| facts.tcp), &spec.lnd.options);
+        let chosen = facts.map(|facts| facts.options).unwrap_or_default();
         for option in lnd.options {
-            let value = match option {
-                NiOption::ConnsPerPeer => tcp.map(|tcp| tcp.conns_per_peer.into()),
-                NiOption::Tos => Some(tcp.and_then(|tcp| tcp.tos).map_or(-1, i64::from)),
-                NiOption::Mode => Some(asked.mode().unwrap_or(self.defaults.mode) as i64),
-                NiOption::Port => Some(asked.number(*option).unwrap_or(self.defaults.port.into())),
-                NiOption::Queues => Some(asked.number(*option).unwrap_or(0)),
-                _ => None,
-            };
-            options.set(*option, value);
+            let value = [&chosen, &spec.lnd.options, &self.defaults.options].map(|from| from.get(*option));
+            let value = value.into_iter().flatten().next().or(option.row().default_value());
+            options.set(*option, value.filter(|value| option.row().choice != Some(*value)));
         }
         options
     }
@@ -280,8 +269,8 @@ fn next_ping_s(recovery: &Recovery) -> u64 {
     recovery.next_at.map_or(0, |at| at.0 / 1_000_000_000)
 }
 
-fn traffic(counters: &NiCounters) -> Traffic {
-    Traffic {
+fn traffic(counters: &NiCounters) -> NiTraffic {
+    NiTraffic {
         sent: messages(&counters.sent),
         received: messages(&counters.received),
         dropped: messages(&counters.dropped),
@@ -291,8 +280,8 @@ fn traffic(counters: &NiCounters) -> Traffic {
     }
 }
 
-fn latency(latency: &stats::Durations) -> Latency {
-    Latency {
+fn latency(latency: &stats::Durations) -> LatencySummary {
+    LatencySummary {
         samples: latency.samples,
         min_ns: latency.min_ns,
         max_ns: latency.max_ns,

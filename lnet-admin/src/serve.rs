@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_control::server::{self, Access, Listener, ServerLimits};
-use lnet_model::request::{Batch, Change};
+use lnet_model::request::{Change, ChangeSet};
 use lnet_user::api::Lnet;
 use tracing::{info, warn};
 
@@ -62,7 +62,7 @@ pub fn serve(
             if options.configures {
                 let all = options.control.document.is_some();
                 let configure = Change::Configure { all, large: false };
-                control.apply_batch(Batch { changes: vec![configure], dry_run: false }).await?;
+                control.apply_batch(ChangeSet { changes: vec![configure], dry_run: false }).await?;
             }
             info!(socket = %options.socket.display(), "ready");
             ready();

@@ -4,7 +4,7 @@ use lnet_core::node::{Peer, peer_state};
 use lnet_core::udsp::RuleList;
 use lnet_model::peer::PeerSpec;
 use lnet_model::records::PeerRecord;
-use lnet_model::request::Outcome;
+use lnet_model::request::Effect;
 use lnet_model::udsp::{UdspInfo, UdspRule};
 use lnet_wire::Nid;
 
@@ -16,7 +16,7 @@ impl Control {
     }
 
     /// What becomes of a peer that is to be made.
-    pub(super) fn outcome_of_peer(&self, spec: &PeerSpec) -> Outcome {
+    pub(super) fn outcome_of_peer(&self, spec: &PeerSpec) -> Effect {
         let node = self.lnet.machine();
         let is_so = |peer: &Peer| {
             let is_locked = peer.is(peer_state::LOCK_PRIMARY) || !spec.lock_primary;
@@ -27,7 +27,7 @@ impl Control {
                 && spec.nids.iter().all(|nid| peer.ni(nid).is_some())
         };
         let is_so = node.peer(&spec.primary_nid).is_some_and(is_so);
-        if is_so { Outcome::Unchanged } else { Outcome::Changed }
+        if is_so { Effect::Unchanged } else { Effect::Changed }
     }
 }
 

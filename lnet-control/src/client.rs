@@ -15,7 +15,7 @@ use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
-use lnet_model::request::{Batch, Outcome, PingReply, PingRequest};
+use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
@@ -23,7 +23,7 @@ use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::request::{Kind, LoadSpec, Reply, Request};
+use crate::request::{ControlRequest, LoadSpec, Reply, RequestClass};
 
 /// How long a node may take for anything but a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -105,7 +105,7 @@ impl Client {
         mut answered: impl FnMut(PingReply),
     ) -> Result<(), ClientError> {
         let timeout = request.timeout_ms.map_or(PING_TIMEOUT, Duration::from_millis) + PING_SLACK;
-        self.send(&Request::Ping(request))?;
+        self.send(&ControlRequest::Ping(request))?;
         loop {
             match self.receive(timeout)? {
                 Reply::Ping(Some(reply)) => answered(reply),
@@ -117,19 +117,21 @@ impl Client {
     }
 
     /// The reply to a request that has one, unless it is a refusal.
-    fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
+    fn ask(&mut self, request: &ControlRequest) -> Result<Reply, ClientError> {
         self.send(request)?;
-        let timeout = if request.kind() == Kind::Order { ORDER_TIMEOUT } else { REPLY_TIMEOUT };
+        let timeout = if request.kind() == RequestClass::Order { ORDER_TIMEOUT } else { REPLY_TIMEOUT };
         match (self.receive(timeout)?, request) {
             (Reply::Refused(refusal), _) => Err(refusal.into()),
-            (Reply::Apply(outcomes), Request::Apply(batch)) if outcomes.len() != batch.changes.len() => {
+            (Reply::Apply(outcomes), ControlRequest::Apply(batch))
+                if outcomes.len() != batch.changes.len() =>
+            {
                 Err(ClientError::Unexpected)
             }
             (reply, _) => Ok(reply),
         }
     }
 
-    fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+    fn send(&mut self, request: &ControlRequest) -> Result<(), ClientError> {
         let message = protocol::encode(request, REQUEST_BYTES_MAX)?;
         // A daemon that refuses the connection says why before it closes: that is worth more than the
         // broken pipe.
@@ -162,7 +164,7 @@ macro_rules! calls {
                 /// # Errors
                 /// [`ClientError`].
                 pub fn $call(&mut self $(, $name: $argument)?) -> Result<$answer, ClientError> {
-                    match self.ask(&Request::$variant $(($name))?)? {
+                    match self.ask(&ControlRequest::$variant $(($name))?)? {
                         Reply::$variant(answer) => Ok(answer),
                         _ => Err(ClientError::Unexpected),
                     }

@@ -18,4 +18,4 @@ pub mod resolve;
 #[cfg(feature = "server")]
 pub mod server;
 
-pub use request::{LoadSpec, Reply, Request};
+pub use request::{ControlRequest, LoadSpec, Reply};

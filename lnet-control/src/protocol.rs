@@ -7,7 +7,7 @@
 //! | 6 | 2 | zero |
 //! | 8 | 4 | bytes of JSON that follow, big endian |
 //!
-//! The client sends a [`Request`](crate::Request), the node one or more
+//! The client sends a [`ControlRequest`](crate::Request), the node one or more
 //! [`Reply`](crate::Reply) messages; then the next request may follow.
 //!
 //! Invariants: the header of every version is this one, so that each side can tell the other's; a length is
@@ -32,13 +32,13 @@ pub const REPLY_BYTES_MAX: usize = 32 << 20;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// It does not begin as a message does.
+    /// The bytes do not begin as a message does.
     #[error("bytes {0:02x?} where a message was expected to begin with \"LNCT\"")]
     Magic([u8; 4]),
     /// The other side speaks another version.
     #[error("protocol version {0}, expected {VERSION}: lnetctl and daemon are of different releases")]
     Version(u16),
-    /// It is longer than it may be.
+    /// The message is longer than it may be.
     #[error("a message of {length} bytes, expected at most {limit}")]
     Length {
         /// Its length.
@@ -106,17 +106,17 @@ fn header(length: u32) -> [u8; HEADER_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Request;
-    use lnet_model::request::{Batch, Change};
+    use crate::ControlRequest;
+    use lnet_model::request::{Change, ChangeSet};
 
     #[test]
     fn messages_come_back() {
         let changes = vec![Change::Configure { all: true, large: false }, Change::Unconfigure];
-        let request = Request::Apply(Batch { changes, dry_run: true });
+        let request = ControlRequest::Apply(ChangeSet { changes, dry_run: true });
         let message = encode(&request, REQUEST_BYTES_MAX).unwrap();
         let header = message[..HEADER_BYTES].try_into().unwrap();
         assert_eq!(read_header(header, REQUEST_BYTES_MAX).unwrap(), message.len() - HEADER_BYTES);
-        assert_eq!(decode::<Request>(&message[HEADER_BYTES..]).unwrap(), request);
+        assert_eq!(decode::<ControlRequest>(&message[HEADER_BYTES..]).unwrap(), request);
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_not_sent() {
         assert!(matches!(encode(&"four", 5), Err(ProtocolError::Length { length: 6, limit: 5 })));
-        assert!(decode::<Request>(b"{\"nets\":").is_err());
-        assert!(decode::<Request>(b"\"frob\"").is_err());
+        assert!(decode::<ControlRequest>(b"{\"nets\":").is_err());
+        assert!(decode::<ControlRequest>(b"\"frob\"").is_err());
     }
 }

@@ -7,7 +7,7 @@ use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, PeerRecord,
     RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
-use lnet_model::request::{Batch, Outcome, PingReply, PingRequest};
+use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
@@ -37,19 +37,19 @@ impl LoadSpec {
 
 macro_rules! kind {
     (read) => {
-        Kind::Read
+        RequestClass::Read
     };
     (change) => {
-        Kind::Change
+        RequestClass::Change
     };
     (order) => {
-        Kind::Order
+        RequestClass::Order
     };
 }
 
 /// Kind of a request, as the node treats it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RequestClass {
     Read,
     Change,
     Order,
@@ -60,24 +60,24 @@ macro_rules! messages {
         /// Something that a node is asked; answered by the [`Reply`] of the same name.
         #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Request {
+        pub enum ControlRequest {
             $($(#[$doc])+ $variant $(($argument))?,)+
             /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends
             /// when the client goes.
             Ping(PingRequest),
         }
 
-        impl Request {
+        impl ControlRequest {
             /// Whether only root and the node's owner may ask for it.
             #[must_use]
             pub const fn is_privileged(&self) -> bool {
-                !matches!(self.kind(), Kind::Read)
+                !matches!(self.kind(), RequestClass::Read)
             }
 
-            pub(crate) const fn kind(&self) -> Kind {
+            pub(crate) const fn kind(&self) -> RequestClass {
                 match self {
                     $(Self::$variant { .. } => kind!($kind),)+
-                    Self::Ping(_) => Kind::Read,
+                    Self::Ping(_) => RequestClass::Read,
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The table of requests: a row for each, with its argument and its answer. [`Request`](crate::Request),
+//! The table of requests: a row for each, with its argument and its answer. [`ControlRequest`](crate::Request),
 //! [`Reply`](crate::Reply), the calls of a [`Client`](crate::client::Client), a node's `Handler` and the
 //! server's dispatch all come from it.
 //!
@@ -39,7 +39,7 @@ macro_rules! requests {
             /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The
             /// outcomes are as many as the changes, in their order. A refusal names the offending change by
             /// its position ([`Refusal::of_change`]).
-            change Apply: apply(batch: Batch) -> Vec<Outcome>;
+            change Apply: apply(batch: ChangeSet) -> Vec<Effect>;
             /// To say in its log all that it knows of the peer with a NID.
             change LogPeer: log_peer(nid: NidText) -> ();
             /// To write its frames to a file.

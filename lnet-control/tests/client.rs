@@ -9,7 +9,7 @@ use lnet_control::Reply;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::protocol::{self, REPLY_BYTES_MAX};
 use lnet_model::Errno;
-use lnet_model::request::{Batch, Change, Outcome, PingPurpose, PingRequest};
+use lnet_model::request::{Change, ChangeSet, Effect, PingPurpose, PingRequest};
 
 /// What `ask` becomes of a daemon that answers with these bytes and goes.
 fn ask<T>(bytes: Vec<u8>, ask: impl FnOnce(&mut Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
@@ -53,12 +53,12 @@ fn answers_that_are_none_are_errors() {
 #[test]
 fn a_batch_has_as_many_outcomes_as_changes() {
     let apply = |outcomes| {
-        let batch = Batch { changes: vec![Change::Unconfigure], dry_run: false };
+        let batch = ChangeSet { changes: vec![Change::Unconfigure], dry_run: false };
         ask(reply(&Reply::Apply(outcomes)), |client| client.apply(batch))
     };
-    assert_eq!(apply(vec![Outcome::Changed]).unwrap(), [Outcome::Changed]);
+    assert_eq!(apply(vec![Effect::Changed]).unwrap(), [Effect::Changed]);
     assert!(matches!(apply(Vec::new()), Err(ClientError::Unexpected)));
-    assert!(matches!(apply(vec![Outcome::Changed; 2]), Err(ClientError::Unexpected)));
+    assert!(matches!(apply(vec![Effect::Changed; 2]), Err(ClientError::Unexpected)));
 }
 
 #[test]

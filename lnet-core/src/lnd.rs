@@ -20,6 +20,7 @@
 
 use core::time::Duration;
 
+use lnet_model::lnd::LndRow;
 use lnet_wire::{Header, Nid, ProcessId};
 
 pub use crate::collections::{Full, Prefetch};
@@ -60,6 +61,13 @@ impl Default for LndFacts {
 impl LndFacts {
     /// Facts of the LNDs of kernel nodes: [`LndFacts::default`].
     pub const KERNEL: Self = Self { proves_sources: false, reaches_itself: true, takes_any_get: false };
+
+    /// Facts of the LND of this row.
+    #[must_use]
+    pub const fn of(row: &LndRow) -> Self {
+        let LndRow { proves_sources, reaches_itself, takes_any_get, .. } = *row;
+        Self { proves_sources, reaches_itself, takes_any_get }
+    }
 }
 
 /// A message on its way out, as its shard names it.

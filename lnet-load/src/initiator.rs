@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lnet_user::api::{EventQueue, Lnet, Outgoing, QueuedEvent};
+use lnet_user::api::{EventQueue, Lnet, OwnedRequest, QueuedEvent};
 use lnet_wire::{NetType, Nid};
 use tracing::warn;
 
@@ -371,7 +371,7 @@ impl Sender {
 
     /// Runs for free places, few enough that the first of them does not wait long for the payload of the
     /// last: each with its place.
-    fn prepare(&mut self) -> (Vec<usize>, Vec<Outgoing>) {
+    fn prepare(&mut self) -> (Vec<usize>, Vec<OwnedRequest>) {
         let (mut prepared, mut outgoing, mut bytes) = (Vec::new(), Vec::new(), 0);
         while bytes < BATCH_BYTES && outgoing.len() < BATCH_RUNS {
             let Some(index) = self.free.pop() else { break };

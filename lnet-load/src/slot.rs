@@ -12,7 +12,7 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_user::Buffer;
-use lnet_user::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, Target};
+use lnet_user::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, OwnedRequest, QueuedEvent, Target};
 use lnet_wire::Nid;
 
 use super::Kind;
@@ -120,7 +120,7 @@ impl Slot {
         &mut self,
         messages: impl Iterator<Item = (Message, Nid)>,
         queue: &EventQueue,
-    ) -> Option<Outgoing> {
+    ) -> Option<OwnedRequest> {
         let mut buffer = self.buffer.take()?;
         self.run.clear();
         let mut end = 0;
@@ -144,9 +144,9 @@ impl Slot {
         let md = MdSpec::new(end.into(), threshold, MdOptions::NONE, queue.handle());
         let md = MdSpec { user_ptr: self.index as u64, ..md };
         let first = if is_put {
-            Outgoing::put(&md, buffer, &to, self.ack, message.number)
+            OwnedRequest::put(&md, buffer, &to, self.ack, message.number)
         } else {
-            Outgoing::get(&md, buffer, &to)
+            OwnedRequest::get(&md, buffer, &to)
         };
         Some(first.part(0, message.length_bytes))
     }

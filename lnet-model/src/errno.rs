@@ -50,7 +50,7 @@ numbers! {
     ACCES = 13,
     /// The object is in use.
     BUSY = 16,
-    /// It exists already.
+    /// The object exists already.
     EXIST = 17,
     /// No such interface or net.
     NODEV = 19,
@@ -62,7 +62,7 @@ numbers! {
     RANGE = 34,
     /// No LND for nets of the type.
     NOMSG = 42,
-    /// One of the kind is there already.
+    /// Another object of the kind is there.
     NOTUNIQ = 76,
     /// What was asked is known and not supported.
     OPNOTSUPP = 95,
@@ -78,9 +78,9 @@ numbers! {
     CONNREFUSED = 111,
     /// No way to the host.
     HOSTUNREACH = 113,
-    /// It is so already.
+    /// The object is so already.
     ALREADY = 114,
-    /// It was cancelled.
+    /// The operation was cancelled.
     CANCELED = 125,
 }
 
@@ -111,7 +111,7 @@ impl Refusal {
         Self { errno, message: message.into(), change: None }
     }
 
-    /// The same, about the change at this position of its batch.
+    /// A refusal of the change at this position of its batch.
     #[must_use]
     pub fn of_change(mut self, position: usize) -> Self {
         self.change = Some(position);

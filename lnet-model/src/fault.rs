@@ -41,7 +41,7 @@ pub struct DropRule {
     /// Which messages.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub filter: Filter,
-    /// One of so many is hit, a random one of them. With 2 the first message goes, until the rule is reset.
+    /// Messages of which one is hit, a random one of them. Of two it is the first, until the rule is reset.
     pub rate: u32,
     /// One message is hit in so many seconds: the first one after a random moment. If none comes, it is the
     /// first one later, and the next such time begins with it.

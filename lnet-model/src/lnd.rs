@@ -10,6 +10,7 @@ use alloc::string::{String, ToString};
 use core::str::FromStr;
 
 use lnet_wire::{Net, NetType, named};
+use thiserror::Error;
 
 named! {
     /// An option of a local NI, by its key in documents. The options before `conns_per_peer` are of its net,
@@ -289,11 +290,59 @@ impl NiOption {
         LNDS.iter().find(|lnd| lnd.options.contains(&self))
     }
 
+    /// The name of that LND; empty where there is none.
+    #[must_use]
+    pub fn owner_name(self) -> &'static str {
+        self.owner().map_or("", |owner| owner.name)
+    }
+
     /// The option of this key.
     #[must_use]
     pub fn of_key(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|option| option.name() == key)
     }
+}
+
+/// Why an NI cannot have the options that it is asked to have.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// The LND does not drive the net.
+    #[error("net {net}: the LND {lnd} serves nets of type {types}")]
+    Net {
+        /// The net.
+        net: Net,
+        /// The LND.
+        lnd: &'static str,
+        /// The types of its nets.
+        types: String,
+    },
+    /// An NI between nodes of one process has no option of an interface.
+    #[error("{option} {value} for {interface}: none is expected there, it is for NIs on network interfaces")]
+    InProcess {
+        /// The option.
+        option: NiOption,
+        /// What was asked for.
+        value: String,
+        /// The NI's interface.
+        interface: String,
+    },
+    /// The option is of another LND.
+    #[error("net {net}: {option} is of the LND {}, and its LND is another one", option.owner_name())]
+    OtherLnd {
+        /// The net.
+        net: Net,
+        /// The option.
+        option: NiOption,
+    },
+    /// The option has no such value.
+    #[error("{option} {value}: {} is expected", option.row().expected())]
+    Value {
+        /// The option.
+        option: NiOption,
+        /// What was asked for.
+        value: i64,
+    },
 }
 
 impl FromStr for NiOption {
@@ -356,6 +405,12 @@ impl OptionRow {
         }
     }
 
+    /// The value of an NI that is not asked to have one; none where that follows from the net or the node.
+    #[must_use]
+    pub fn default_value(&self) -> Option<i64> {
+        self.value_of(self.default).or_else(|| self.default.parse().ok())
+    }
+
     /// The values that it takes, in words.
     #[must_use]
     pub fn expected(&self) -> String {
@@ -367,6 +422,12 @@ impl OptionRow {
 }
 
 impl LndRow {
+    /// The LND of nets of this type that do not ask for another one.
+    #[must_use]
+    pub fn of_net_type(net_type: NetType) -> Option<&'static Self> {
+        LNDS.iter().find(|row| row.default_of == Some(net_type))
+    }
+
     /// Whether it drives nets of this type.
     #[must_use]
     pub fn drives(&self, net: Net) -> bool {

@@ -8,7 +8,7 @@ use lnet_wire::{Net, Nid};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionRow, fabric_of};
+use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, fabric_of};
 
 pub use crate::lnd::{Lnd, XdpMode};
 
@@ -106,11 +106,10 @@ impl NiOptions {
     /// The LND of NIs with these options on a net; none where the net's type has none.
     #[must_use]
     pub fn lnd_of(&self, net: Net) -> Option<&'static LndRow> {
-        let is_it = |row: &&LndRow| match self.lnd() {
-            Some(asked) => row.asked == Some(asked),
-            None => row.default_of == Some(net.net_type()),
-        };
-        LNDS.iter().find(is_it)
+        match self.lnd() {
+            Some(asked) => LNDS.iter().find(|row| row.asked == Some(asked)),
+            None => LndRow::of_net_type(net.net_type()),
+        }
     }
 
     /// The LND of an NI with these options on a net and an interface.
@@ -122,10 +121,33 @@ impl NiOptions {
         }
     }
 
-    /// The options of other LNDs than this one.
-    pub fn foreign_to(&self, lnd: &LndRow) -> impl Iterator<Item = NiOption> {
-        let options = self.entries().map(|(row, _)| row.option);
-        options.filter(|option| option.owner().is_some_and(|owner| owner.name != lnd.name))
+    /// Checks that an NI with these options can be on a net and, where that is known, an interface. A net that
+    /// no LND drives is the core's to refuse.
+    ///
+    /// # Errors
+    /// [`OptionError`]: the first that is wrong.
+    pub fn check(&self, net: Net, interface: Option<&str>) -> Result<(), OptionError> {
+        let lnd = interface.map_or_else(|| self.lnd_of(net), |interface| self.lnd_on(net, interface));
+        let Some(lnd) = lnd else { return Ok(()) };
+        if !lnd.drives(net) {
+            let types: Vec<_> = lnd.net_types.iter().filter_map(|net_type| net_type.name()).collect();
+            return Err(OptionError::Net { net, lnd: lnd.name, types: types.join(", ") });
+        }
+        for (row, value) in self.entries() {
+            let option = row.option;
+            if option.owner().is_some_and(|owner| owner.name != lnd.name) {
+                return Err(match interface.filter(|_| lnd.name == IN_PROCESS.name) {
+                    Some(interface) => {
+                        OptionError::InProcess { option, value: row.text(value), interface: interface.into() }
+                    }
+                    None => OptionError::OtherLnd { net, option },
+                });
+            }
+            if !row.takes(value) {
+                return Err(OptionError::Value { option, value });
+            }
+        }
+        Ok(())
     }
 
     /// Whether an NI with these options is what is asked for.
@@ -199,27 +221,43 @@ mod json {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
     fn what_an_ni_is_asked_to_have_says_its_lnd() {
-        let check = |net: &str, asked: NiOptions, lnd: Option<&str>, foreign: &[NiOption]| {
-            let row = asked.lnd_of(net.parse().unwrap());
-            assert_eq!(row.map(|row| row.name), lnd);
-            assert!(
-                row.is_none_or(|row| asked.foreign_to(row).eq(foreign.iter().copied())),
-                "{net} {asked:?}"
-            );
+        let check = |net: &str, asked: NiOptions, lnd: Option<&str>, foreign: Option<NiOption>| {
+            let net = net.parse().unwrap();
+            assert_eq!(asked.lnd_of(net).map(|row| row.name), lnd);
+            let expected = foreign.map(|option| OptionError::OtherLnd { net, option });
+            assert_eq!(asked.check(net, None).err(), expected, "{net} {asked:?}");
         };
         let none = NiOptions::default();
-        check("tcp", none, Some("tcp"), &[]);
-        check("xdp3", none, Some("xdp"), &[]);
-        check("o2ib", none, None, &[]);
+        check("tcp", none, Some("tcp"), None);
+        check("xdp3", none, Some("xdp"), None);
+        check("o2ib", none, None, None);
         let xdp = none.with(NiOption::Lnd, Lnd::Xdp as i64);
-        check("tcp", xdp, Some("xdp"), &[]);
+        check("tcp", xdp, Some("xdp"), None);
         let port = NiOption::Port;
-        check("tcp", none.with(port, 7).with(NiOption::Credits, 9), Some("tcp"), &[port]);
-        check("tcp", xdp.with(port, 7), Some("xdp"), &[]);
-        check("xdp", none.with(NiOption::Tos, 7), Some("xdp"), &[NiOption::Tos]);
+        check("tcp", none.with(port, 7).with(NiOption::Credits, 9), Some("tcp"), Some(port));
+        check("tcp", xdp.with(port, 7), Some("xdp"), None);
+        check("xdp", none.with(NiOption::Tos, 7), Some("xdp"), Some(NiOption::Tos));
+    }
+
+    #[test]
+    fn options_that_an_ni_cannot_have_are_refused() {
+        let check = |net: &str, interface: Option<&str>, asked: NiOptions, expected: &str| {
+            let refused = asked.check(net.parse().unwrap(), interface).unwrap_err();
+            assert_eq!(refused.to_string(), expected);
+        };
+        let none = NiOptions::default();
+        let tcp = none.with(NiOption::Lnd, Lnd::Tcp as i64);
+        check("xdp1", Some("eth0"), tcp, "net xdp1: the LND tcp serves nets of type tcp");
+        let port = none.with(NiOption::Port, 7);
+        let mine = "port 7 for in-process:a: none is expected there, it is for NIs on network interfaces";
+        check("xdp", Some("in-process:a"), port, mine);
+        check("tcp", None, port, "net tcp: port is of the LND xdp, and its LND is another one");
+        check("xdp", None, none.with(NiOption::Port, 0), "port 0: a number from 1 to 65535 is expected");
     }
 }

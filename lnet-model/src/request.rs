@@ -20,7 +20,7 @@ use crate::udsp::{Selection, UdspRule};
 /// Changes that are made together or not at all.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
-pub struct Batch {
+pub struct ChangeSet {
     /// The changes, in order: each is judged by the state that those before it leave.
     pub changes: Vec<Change>,
     /// Only find out whether they could be made.
@@ -31,7 +31,7 @@ pub struct Batch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Outcome {
+pub enum Effect {
     /// The node is not as before.
     Changed,
     /// The node was so already.
@@ -190,7 +190,7 @@ pub enum PingPurpose {
     Ping,
     /// To find out which NIDs their peers have.
     Discover,
-    /// The same, whatever is known of them.
+    /// To find out which NIDs their peers have, whatever is known of them.
     ForceDiscovery,
 }
 

@@ -88,7 +88,7 @@ impl SteeringPolicy {
         Ok(policy)
     }
 
-    /// The same of a policy that steering has.
+    /// The policy in the terms of tools, of one that steering has.
     #[must_use]
     pub fn from_wire(policy: &Policy) -> Self {
         match policy {

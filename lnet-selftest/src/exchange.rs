@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use lnet_user::api::{
-    Ack, Entry, EventQueue, Guest, LnetError, NotLent, Outgoing, QueuedEvent, ShardHandle, Target,
+    Ack, Entry, EventQueue, Guest, LnetError, NotLent, OwnedRequest, QueuedEvent, ShardHandle, Target,
 };
 use lnet_user::runtime::{Home, entry_home};
 use lnet_user::{
@@ -315,7 +315,7 @@ impl Exchange {
     /// Puts bytes to a node, without an ACK.
     pub(crate) async fn send(&self, to: &Target, bytes: Buffer, deadline: Instant) -> Result<(), CallError> {
         let md = bytes.spec(Threshold::Count(1), MdOptions::NONE, self.events);
-        let put = self.shard.send(Outgoing::put(&md, bytes, to, Ack::NotWanted, 0));
+        let put = self.shard.send(OwnedRequest::put(&md, bytes, to, Ack::NotWanted, 0));
         let sent = timeout_at(deadline, put).await.map_err(|_| CallError::Expired)??;
         match sent.event.status() {
             Status::Ok => Ok(()),
@@ -328,7 +328,7 @@ impl Exchange {
         let deadline = Instant::now() + CALL_PATIENCE;
         let length = room.len();
         let md = room.spec(Threshold::Count(2), MdOptions::TRACK_RESPONSE, self.events);
-        let get = self.shard.send(Outgoing::get(&md, room, from));
+        let get = self.shard.send(OwnedRequest::get(&md, room, from));
         let got = timeout_at(deadline, get).await.map_err(|_| CallError::Expired)??;
         match got.event.status() {
             Status::Ok => {

@@ -7,7 +7,7 @@ use lnet_model::records::{
     SelftestState, SelftestTest,
 };
 use lnet_model::{Errno, Refusal};
-use lnet_user::api::{Ack, Outgoing, QueuedEvent, Target};
+use lnet_user::api::{Ack, OwnedRequest, QueuedEvent, Target};
 use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Threshold};
 use lnet_wire::selftest::{
     AddTest, Body, Brw, Check, Direction, FEATURES, MakeSession, Message, Name, REPLY_PORTAL, SessionId, Test,
@@ -300,7 +300,7 @@ async fn flood(from: &Lnet, to: Nid, body: Body, count: usize) {
     for _ in 0..count {
         let bytes = Buffer::from(message.to_vec());
         let md = bytes.spec(Threshold::Count(1), MdOptions::NONE, events.handle());
-        let sent = shard.send(Outgoing::put(&md, bytes, &target, Ack::NotWanted, 0)).await.unwrap();
+        let sent = shard.send(OwnedRequest::put(&md, bytes, &target, Ack::NotWanted, 0)).await.unwrap();
         assert_eq!(sent.event.status(), Status::Ok);
     }
 }

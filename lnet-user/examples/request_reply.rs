@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use lnet_user::rpc::{Call, Client, Server, ServiceSpec};
+use lnet_user::rpc::{Client, ReceivedRequest, Server, ServiceSpec};
 use lnet_user::{Buffer, EntrySpec, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Target, Threshold};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -87,7 +87,7 @@ async fn serve(lnet: &Lnet, server: &mut Server, count: u32) -> Result<()> {
     Ok(())
 }
 
-async fn answer(lnet: &Lnet, call: Call) -> Result<()> {
+async fn answer(lnet: &Lnet, call: ReceivedRequest) -> Result<()> {
     let (length_bytes, number) = call.request().split_first_chunk().ok_or("a short request")?;
     let length_bytes = u64::from_le_bytes(*length_bytes).min(1 << 20);
     let number = u64::from_le_bytes(number.try_into()?);

@@ -29,8 +29,8 @@ use lnet_io::kind::Host;
 use lnet_io::locks::Mutex;
 use lnet_io::memory::Buffer;
 use lnet_io::xsk::Census;
+use lnet_model::lnd::LndRow;
 use lnet_model::ni::NiOptions;
-use lnet_tcp::TcpNiState;
 use lnet_wire::Nid;
 use lnet_wire::steer::{Policy, PolicyWord};
 use lnet_xdp::bpf::{BpfError, XdpProgram};
@@ -47,7 +47,7 @@ pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
 pub(crate) use start::Started;
 pub use start::{LndOptions, Machine, net_options};
-pub(crate) use view::View;
+pub(crate) use view::NodeView;
 
 use crate::lnd::{Kinds, NiPlan, OpenLnd, ShardPort};
 pub use crate::lnd::{LndError, NidInUse};
@@ -63,10 +63,19 @@ pub struct NiState {
     pub config: NiConfig,
     /// What it has of an interface; `None` if it is an in-process one.
     pub xdp: Option<XdpNiState>,
-    /// What it has of an interface if its LND is tcp.
-    pub tcp: Option<TcpNiState>,
+    /// Options of its LND that it has chosen itself or that were changed.
+    pub options: NiOptions,
+    /// Bytes of the largest IP packet that its interface carries, if that is known.
+    pub mtu_bytes: Option<u32>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,
+}
+
+impl NiState {
+    /// The LND that drives it.
+    pub fn lnd(&self) -> Option<&'static LndRow> {
+        self.config.options.lnd_on(self.config.nid.net(), &self.config.interface)
+    }
 }
 
 /// A running node.
@@ -77,7 +86,7 @@ pub struct NodeDriver {
     /// The node as its LNDs know it.
     host: Host,
     /// Its NIs, and what else threads see of it.
-    view: Arc<View>,
+    view: Arc<NodeView>,
     /// But for its NIs.
     config: NodeConfig,
 }
@@ -93,11 +102,6 @@ impl OpenNi {
     /// Its state, if its LND is xdp.
     fn xdp(&self) -> Option<XdpNiState> {
         if let OpenLnd::Xdp(open) = &self.lnd { Some(open.state()) } else { None }
-    }
-
-    /// Its state, if its LND is tcp.
-    fn tcp(&self) -> Option<TcpNiState> {
-        if let OpenLnd::Tcp(open) = &self.lnd { Some(open.state()) } else { None }
     }
 }
 
@@ -212,7 +216,7 @@ impl NodeDriver {
     }
 
     /// What threads see of it.
-    pub(crate) fn view(&self) -> &Arc<View> {
+    pub(crate) fn view(&self) -> &Arc<NodeView> {
         &self.view
     }
 

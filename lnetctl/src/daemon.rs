@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{Map, Yaml};
 use lnet_control::path;
-use lnet_model::request::{Batch, Change};
+use lnet_model::request::{Change, ChangeSet};
 use serde::Serialize;
 
 use crate::failure::{CommandError, Task};
@@ -60,7 +60,7 @@ impl Daemon<'_> {
 
     /// Makes changes, all or none.
     pub(crate) fn apply(&mut self, task: Task, changes: Vec<Change>) -> Result<(), CommandError> {
-        self.ask(task, |client| client.apply(Batch { changes, dry_run: false })).map(drop)
+        self.ask(task, |client| client.apply(ChangeSet { changes, dry_run: false })).map(drop)
     }
 
     /// Prints a document.

@@ -33,7 +33,7 @@ impl CommandError {
         Self { operation, failures, status: REFUSED }
     }
 
-    /// The same, as a failure of the tool.
+    /// Turns it into a failure of the tool.
     pub(crate) fn failed(mut self) -> Self {
         self.status = FAILED;
         self

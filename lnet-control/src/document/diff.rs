@@ -5,7 +5,7 @@ use std::fmt::Write;
 use lnet_model::ni::{NiName, NiSpec};
 use lnet_model::pattern::{cpts_text, fault_nid_text};
 use lnet_model::peer::PeerSpec;
-use lnet_model::request::{Change, Outcome};
+use lnet_model::request::{Change, Effect};
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 use lnet_model::udsp::{Selection, UdspRule};
 
@@ -14,8 +14,8 @@ use super::show::NodeState;
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes
 /// something else. Changes that leave the node as it is have none.
 #[must_use]
-pub fn diff(state: &NodeState, changes: &[Change], outcomes: &[Outcome]) -> Vec<String> {
-    let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Changed);
+pub fn diff(state: &NodeState, changes: &[Change], outcomes: &[Effect]) -> Vec<String> {
+    let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Effect::Changed);
     changed.map(|(change, _)| line(state, change)).collect()
 }
 
@@ -113,7 +113,7 @@ fn udsp_text(rule: &UdspRule) -> String {
     patterns.chain(priority).chain(selection).collect::<Vec<_>>().join(", ")
 }
 
-/// One of the older form in a few words.
+/// A selection policy of the older form in a few words.
 fn selection_text(selection: &Selection) -> String {
     let patterns = selection.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
     let priority = selection.priority().map(|priority| format!("priority {priority}"));

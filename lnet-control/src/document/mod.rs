@@ -78,12 +78,12 @@ pub struct Item {
     /// Number that it gave itself.
     pub seq_no: Option<u64>,
     /// What is to be done.
-    pub action: Action,
+    pub action: Instruction,
 }
 
 /// What a thing in a document asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum Instruction {
     /// A change.
     Change(Change),
     /// The NIDs of a peer in the older form: all that it is to have, or those that it is to lose.
@@ -95,7 +95,7 @@ pub enum Action {
     },
     /// A ping, or that peers be discovered.
     Ping(PingRequest),
-    /// That something be shown.
+    /// A part of the node that is to be shown.
     Show(Shown),
 }
 

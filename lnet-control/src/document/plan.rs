@@ -9,7 +9,7 @@ use lnet_model::udsp::Selection;
 use lnet_wire::{Global, Nid};
 
 use super::show::NodeState;
-use super::{Action, Document, Item};
+use super::{Document, Instruction, Item};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is
@@ -20,16 +20,16 @@ impl Document {
         let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
         for item in &self.items {
             match &item.action {
-                Action::Change(change) => {
+                Instruction::Change(change) => {
                     if !is_so(change, state, &mut rules) {
                         changes.push((item, change.clone()));
                     }
                 }
-                Action::Peers { nids, deletes } => {
+                Instruction::Peers { nids, deletes } => {
                     let planned = if *deletes { without(nids, state) } else { refreshed(nids, state) };
                     changes.extend(planned.into_iter().map(|change| (item, change)));
                 }
-                Action::Ping(_) | Action::Show(_) => {}
+                Instruction::Ping(_) | Instruction::Show(_) => {}
             }
         }
         order_globals(&mut changes, &state.globals);
@@ -71,7 +71,7 @@ fn order_deletions(changes: &mut [(&Item, Change)]) {
     };
     let indices: Vec<_> = (0..changes.len()).filter(|at| index_of(&changes[*at].1).is_some()).collect();
     let mut deletions: Vec<_> = indices.iter().map(|at| changes[*at].clone()).collect();
-    // That of all comes last.
+    // The deletion of all comes last.
     deletions.sort_by_key(|(_, change)| core::cmp::Reverse(index_of(change)));
     for (at, deletion) in indices.into_iter().zip(deletions) {
         changes[at] = deletion;
@@ -162,7 +162,7 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
 fn is_like(ni: &NiRecord, spec: &NiSpec) -> bool {
     let interface = spec.interface.as_ref().is_some_and(|name| ni.interface.as_ref() == Some(name));
     let nid = spec.nid == Some(ni.nid);
-    // One of them is named and fits, and the other does not contradict.
+    // The interface or the NID is named and fits, and the other does not contradict.
     let is_named = match (&spec.interface, spec.nid) {
         (Some(_), None) => interface && !ni.is_chosen_by_nid,
         (None, Some(_)) => nid,

@@ -21,7 +21,7 @@ fn refused(text: &str, expected: &[&str]) {
 fn changes(text: &str, mode: Mode) -> Vec<Change> {
     let document = parse(text, mode).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
     let change = |item: Item| match item.action {
-        Action::Change(change) => change,
+        Instruction::Change(change) => change,
         other => panic!("{other:?}"),
     };
     document.items.into_iter().map(change).collect()
@@ -241,7 +241,7 @@ fn pings_are_carried_out_in_their_own_mode() {
     let text = "ping:\n  nids:\n    0: 10.0.0.[1-2]@tcp\n  source: 10.0.0.9@tcp\n  timeout: 5000\nnet: []\n";
     assert_eq!(changes(text, Mode::Add), []);
     let items = parse(text, Mode::Execute).unwrap().items;
-    let [Item { action: Action::Ping(ping), .. }] = items.as_slice() else { panic!("{items:?}") };
+    let [Item { action: Instruction::Ping(ping), .. }] = items.as_slice() else { panic!("{items:?}") };
     assert_eq!((ping.nids.len(), ping.timeout_ms), (2, Some(5000)));
     assert_eq!(ping.source, Some("10.0.0.9@tcp".parse().unwrap()));
     let older = "ping:\n- primary nid: 10.0.0.1@tcp\n  timeout: 0\n- primary nid: 10.0.0.2@tcp\n";
@@ -317,7 +317,7 @@ fn peers_are_discovered_by_documents_too() {
     let requests = |text: &str| {
         let items = parse(text, Mode::Execute).unwrap().items.into_iter();
         items.map(|item| match item.action {
-            Action::Ping(request) => (request.purpose, request.nids.len()),
+            Instruction::Ping(request) => (request.purpose, request.nids.len()),
             other => panic!("{other:?}"),
         })
     };
@@ -436,7 +436,7 @@ proptest! {
             });
             match planned {
                 Ok(changes) => {
-                    let outcomes = vec![lnet_model::request::Outcome::Changed; changes.len()];
+                    let outcomes = vec![lnet_model::request::Effect::Changed; changes.len()];
                     prop_assert_eq!(diff(&state, &changes, &outcomes).len(), changes.len());
                 }
                 Err(errors) => {

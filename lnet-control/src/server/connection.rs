@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use tracing::{debug, info};
 
 use super::handler::answer;
-use super::{Handler, Shared};
+use super::{Handler, ServerContext};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::request::{Kind, Reply, Request};
+use crate::request::{ControlRequest, Reply, RequestClass};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;
@@ -41,7 +41,7 @@ pub(super) struct Caller {
 
 /// Why a connection ends.
 #[derive(Debug, Error)]
-enum Ended {
+enum EndReason {
     #[error("the client went")]
     Gone,
     #[error("the daemon stops")]
@@ -55,14 +55,14 @@ enum Ended {
 }
 
 pub(super) struct Connection<'a, H> {
-    client: Client,
+    client: ClientStream,
     caller: Caller,
-    shared: &'a Shared<'a, H>,
+    shared: &'a ServerContext<'a, H>,
     closing: watch::Receiver<bool>,
 }
 
 /// The client's stream, and what it has sent ahead.
-struct Client {
+struct ClientStream {
     stream: UnixStream,
     buffer: Vec<u8>,
     reply_time: Duration,
@@ -72,10 +72,10 @@ impl<'a, H: Handler> Connection<'a, H> {
     pub(super) fn new(
         stream: UnixStream,
         caller: Caller,
-        shared: &'a Shared<'a, H>,
+        shared: &'a ServerContext<'a, H>,
         closing: watch::Receiver<bool>,
     ) -> Self {
-        let client = Client { stream, buffer: Vec::new(), reply_time: shared.limits.reply_time };
+        let client = ClientStream { stream, buffer: Vec::new(), reply_time: shared.limits.reply_time };
         Self { client, caller, shared, closing }
     }
 
@@ -87,7 +87,7 @@ impl<'a, H: Handler> Connection<'a, H> {
                 break ended;
             }
         };
-        if let Ended::Protocol(error) = &ended {
+        if let EndReason::Protocol(error) = &ended {
             let refusal = Refusal::new(Errno::INVAL, error.to_string());
             let _ = self.client.write(&Reply::Refused(refusal)).await;
         }
@@ -95,29 +95,29 @@ impl<'a, H: Handler> Connection<'a, H> {
         uid
     }
 
-    async fn serve_one(&mut self) -> Result<(), Ended> {
+    async fn serve_one(&mut self) -> Result<(), EndReason> {
         let request_time = self.shared.limits.request_time;
         let request = tokio::select! {
             request = self.client.read(request_time) => request?,
-            () = closed(&mut self.closing) => return Err(Ended::Closing),
+            () = closed(&mut self.closing) => return Err(EndReason::Closing),
         };
         if request.is_privileged() && !self.caller.may_change {
             let refusal = Refusal::new(Errno::PERM, "only root and the owner of the daemon may change it");
             return self.client.write(&Reply::Refused(refusal)).await;
         }
         match request {
-            request if request.kind() == Kind::Change => self.change(request).await,
-            Request::Ping(request) => self.ping(request).await,
+            request if request.kind() == RequestClass::Change => self.change(request).await,
+            ControlRequest::Ping(request) => self.ping(request).await,
             other => {
-                if other.kind() == Kind::Order {
+                if other.kind() == RequestClass::Order {
                     self.log_order(&other);
                 }
                 // An answer that is ready goes even to a client that has closed its own side.
                 let answered = tokio::select! {
                     biased;
                     reply = answer(self.shared.handler, other) => reply,
-                    () = self.client.gone() => return Err(Ended::Gone),
-                    () = closed(&mut self.closing) => return Err(Ended::Closing),
+                    () = self.client.gone() => return Err(EndReason::Gone),
+                    () = closed(&mut self.closing) => return Err(EndReason::Closing),
                 };
                 self.client.write(&answered).await
             }
@@ -125,16 +125,16 @@ impl<'a, H: Handler> Connection<'a, H> {
     }
 
     /// Changes the node: alone, and to the end whatever becomes of the client.
-    async fn change(&mut self, request: Request) -> Result<(), Ended> {
+    async fn change(&mut self, request: ControlRequest) -> Result<(), EndReason> {
         let Caller { uid, pid, .. } = self.caller;
         let changing = self.shared.changing.lock().await;
         if *self.closing.borrow() {
             // Its turn has come too late: the node is about to go.
-            return Err(Ended::Closing);
+            return Err(EndReason::Closing);
         }
         match &request {
-            Request::Apply(batch) if batch.dry_run => {}
-            Request::Apply(batch) => {
+            ControlRequest::Apply(batch) if batch.dry_run => {}
+            ControlRequest::Apply(batch) => {
                 batch
                     .changes
                     .iter()
@@ -148,16 +148,16 @@ impl<'a, H: Handler> Connection<'a, H> {
     }
 
     /// Orders that only ask are given each second, and say nothing of what the node does.
-    fn log_order(&self, order: &Request) {
+    fn log_order(&self, order: &ControlRequest) {
         let Caller { uid, pid, .. } = self.caller;
-        if matches!(order, Request::Selftest(asked) if asked.command.is_question()) {
+        if matches!(order, ControlRequest::Selftest(asked) if asked.command.is_question()) {
             debug!(uid, pid, request = %text(order), "control socket");
         } else {
             info!(uid, pid, request = %text(order), "control socket");
         }
     }
 
-    async fn ping(&mut self, request: PingRequest) -> Result<(), Ended> {
+    async fn ping(&mut self, request: PingRequest) -> Result<(), EndReason> {
         let PingRequest { nids, source, timeout_ms, purpose } = request;
         if nids.len() > PING_NIDS_MAX {
             let text = format!("{} nids to ping, expected at most {PING_NIDS_MAX}", nids.len());
@@ -183,8 +183,8 @@ impl<'a, H: Handler> Connection<'a, H> {
             let next = tokio::select! {
                 biased;
                 next = pings.next() => next,
-                () = self.client.gone() => return Err(Ended::Gone),
-                () = closed(&mut self.closing) => return Err(Ended::Closing),
+                () = self.client.gone() => return Err(EndReason::Gone),
+                () = closed(&mut self.closing) => return Err(EndReason::Closing),
             };
             match next {
                 Some(reply) => self.client.write(&Reply::Ping(Some(reply))).await?,
@@ -217,16 +217,16 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closed| *closed).await;
 }
 
-impl Client {
+impl ClientStream {
     /// The next request. A client may take its time to begin one, and `time` to complete it.
-    async fn read(&mut self, time: Duration) -> Result<Request, Ended> {
+    async fn read(&mut self, time: Duration) -> Result<ControlRequest, EndReason> {
         if self.buffer.is_empty() {
             self.fill().await?;
         }
         timeout(time, self.read_rest()).await?
     }
 
-    async fn read_rest(&mut self) -> Result<Request, Ended> {
+    async fn read_rest(&mut self) -> Result<ControlRequest, EndReason> {
         loop {
             // Rubbish is not waited for to become a header.
             if self.buffer.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
@@ -247,12 +247,12 @@ impl Client {
     }
 
     /// Takes in what the client sends next. An `await` of it may be dropped without loss.
-    async fn fill(&mut self) -> Result<(), Ended> {
+    async fn fill(&mut self) -> Result<(), EndReason> {
         let mut chunk = [0; CHUNK_BYTES];
         loop {
             self.stream.readable().await?;
             match self.stream.try_read(&mut chunk) {
-                Ok(0) => return Err(Ended::Gone),
+                Ok(0) => return Err(EndReason::Gone),
                 Ok(length) => {
                     self.buffer.extend_from_slice(chunk.get(..length).unwrap_or_default());
                     return Ok(());
@@ -273,7 +273,7 @@ impl Client {
         pending().await
     }
 
-    async fn write(&mut self, reply: &Reply) -> Result<(), Ended> {
+    async fn write(&mut self, reply: &Reply) -> Result<(), EndReason> {
         let message = match protocol::encode(reply, REPLY_BYTES_MAX) {
             Ok(message) => message,
             Err(error) => {
@@ -284,7 +284,7 @@ impl Client {
         timeout(self.reply_time, self.write_all(&message)).await?
     }
 
-    async fn write_all(&mut self, mut message: &[u8]) -> Result<(), Ended> {
+    async fn write_all(&mut self, mut message: &[u8]) -> Result<(), EndReason> {
         while !message.is_empty() {
             self.stream.writable().await?;
             match self.stream.try_write(message) {

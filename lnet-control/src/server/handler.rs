@@ -8,14 +8,14 @@ use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
-use lnet_model::request::{Batch, Outcome, PingRecord};
+use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 
-use crate::request::{LoadSpec, Reply, Request};
+use crate::request::{ControlRequest, LoadSpec, Reply};
 
 macro_rules! handler {
     ($($(#[$doc:meta])+ $kind:ident $variant:ident: $call:ident($($name:ident: $argument:ty)?) -> $answer:ty;)+) => {
@@ -58,14 +58,14 @@ macro_rules! handler {
         }
 
         /// The answer to a request; that to a ping is told elsewhere, part by part.
-        pub(crate) async fn answer<H: Handler>(handler: &H, request: Request) -> Reply {
+        pub(crate) async fn answer<H: Handler>(handler: &H, request: ControlRequest) -> Reply {
             match request {
                 $(
-                    Request::$variant $(($name))? => {
+                    ControlRequest::$variant $(($name))? => {
                         handler.$call($($name)?).await.map_or_else(Reply::Refused, Reply::$variant)
                     }
                 )+
-                Request::Ping(_) => Reply::Ping(None),
+                ControlRequest::Ping(_) => Reply::Ping(None),
             }
         }
     };

@@ -65,7 +65,7 @@ impl Default for ServerLimits {
 }
 
 /// What the connections of a server share.
-struct Shared<'a, H> {
+struct ServerContext<'a, H> {
     handler: &'a H,
     limits: ServerLimits,
     /// Held while changes are made.
@@ -80,7 +80,7 @@ pub async fn serve<H: Handler>(
     handler: &H,
     stop: impl Future<Output = ()>,
 ) {
-    let shared = Shared { handler, limits, changing: Mutex::new(()) };
+    let shared = ServerContext { handler, limits, changing: Mutex::new(()) };
     let (close, closing) = watch::channel(false);
     let mut connections = FuturesUnordered::new();
     let mut users = HashMap::<u32, usize>::new();

@@ -13,7 +13,7 @@ use lnet_control::client::Client;
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
 use lnet_model::capture::CaptureRecord;
 use lnet_model::records::{Globals, NetRecord, PeerRecord, SelftestAnswer, SelftestRequest, Statistics};
-use lnet_model::request::{Batch, Change, Outcome, PingRecord};
+use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
 use lnet_model::steering::SteeringRecord;
 use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
@@ -71,7 +71,7 @@ impl Handler for Model {
     }
 
     /// Takes 30 ms a change, and says how many were ever under way at once by their outcomes.
-    async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
+    async fn apply(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {
         let _changing = Counted::new(&self.changing);
         let mut outcomes = Vec::new();
         for (position, change) in batch.changes.iter().enumerate() {
@@ -88,7 +88,7 @@ impl Handler for Model {
                 globals.set(*global, *value);
                 self.changed.fetch_add(1, Ordering::SeqCst);
             }
-            outcomes.push(if same { Outcome::Unchanged } else { Outcome::Changed });
+            outcomes.push(if same { Effect::Unchanged } else { Effect::Changed });
         }
         Ok(outcomes)
     }

@@ -17,16 +17,16 @@ use harness::{Directory, Server, runtime};
 use lnet_control::client::ClientError;
 use lnet_control::protocol::{self, HEADER_BYTES, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use lnet_control::server::{Access, BindError, Listener, ServerLimits};
-use lnet_control::{Reply, Request};
+use lnet_control::{ControlRequest, Reply};
 use lnet_model::records::{Globals, SelftestCommand, SelftestRequest};
-use lnet_model::request::{Batch, Change, Outcome, PingPurpose, PingRequest};
+use lnet_model::request::{Change, ChangeSet, Effect, PingPurpose, PingRequest};
 use lnet_model::{Errno, Refusal};
 use lnet_wire::{Global, Nid};
 use xtask::privilege::Capability;
 use xtask::testing::require_privilege;
 
-fn set(global: Global, value: u32) -> Batch {
-    Batch { changes: vec![Change::SetGlobal { global, value }], dry_run: false }
+fn set(global: Global, value: u32) -> ChangeSet {
+    ChangeSet { changes: vec![Change::SetGlobal { global, value }], dry_run: false }
 }
 
 fn nid(last: u8) -> Nid {
@@ -72,12 +72,12 @@ fn requests_are_answered_one_after_the_other() {
     assert_eq!(client.globals().unwrap(), Globals::default());
     assert_eq!(client.statistics().unwrap().send_count, u64::MAX);
     assert_eq!(client.steering().unwrap().shard_count, 2);
-    assert_eq!(client.apply(set(Global::RetryCount, 7)).unwrap(), [Outcome::Changed]);
-    assert_eq!(client.apply(set(Global::RetryCount, 7)).unwrap(), [Outcome::Unchanged]);
+    assert_eq!(client.apply(set(Global::RetryCount, 7)).unwrap(), [Effect::Changed]);
+    assert_eq!(client.apply(set(Global::RetryCount, 7)).unwrap(), [Effect::Unchanged]);
     assert_eq!(client.globals().unwrap().get(Global::RetryCount), 7);
     let error = client.nets().unwrap_err();
     assert_eq!((error.errno(), error.to_string().as_str()), (Errno::NETDOWN, "the node is not configured"));
-    let error = client.apply(Batch { changes: vec![Change::Unconfigure], dry_run: true }).unwrap_err();
+    let error = client.apply(ChangeSet { changes: vec![Change::Unconfigure], dry_run: true }).unwrap_err();
     assert!(matches!(error, ClientError::Refused(Refusal { change: Some(0), .. })), "{error:?}");
     assert_eq!(client.peers().unwrap(), []);
     let error = client.stop_load(7).unwrap_err();
@@ -105,7 +105,7 @@ fn a_client_that_goes_takes_its_pings_with_it() {
     let server = Server::start();
     let mut stream = server.stream();
     let request = PingRequest { timeout_ms: Some(60_000), ..ping(&[4, 4, 4]) };
-    stream.write_all(&protocol::encode(&Request::Ping(request), REQUEST_BYTES_MAX).unwrap()).unwrap();
+    stream.write_all(&protocol::encode(&ControlRequest::Ping(request), REQUEST_BYTES_MAX).unwrap()).unwrap();
     wait_until("the pings run", || server.model.pings.load(Ordering::SeqCst) == 3);
     drop(stream);
     wait_until("the pings are dropped", || server.model.pings.load(Ordering::SeqCst) == 0);
@@ -116,8 +116,8 @@ fn a_change_is_carried_to_its_end_when_its_client_is_killed() {
     let server = Server::start();
     let mut stream = server.stream();
     let changes = [5, 6, 7].map(|value| Change::SetGlobal { global: Global::RetryCount, value });
-    let batch = Batch { changes: changes.to_vec(), dry_run: false };
-    stream.write_all(&protocol::encode(&Request::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
+    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false };
+    stream.write_all(&protocol::encode(&ControlRequest::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
     wait_until("it changes", || server.model.changed.load(Ordering::SeqCst) == 1);
     drop(stream);
     wait_until("it has changed", || server.model.changed.load(Ordering::SeqCst) == 3);
@@ -130,12 +130,12 @@ fn stopping_waits_for_the_change_under_way_alone() {
     let mut stream = server.stream();
     let mut idle = server.stream();
     let changes = [5, 6, 7].map(|value| Change::SetGlobal { global: Global::RetryCount, value });
-    let batch = Batch { changes: changes.to_vec(), dry_run: false };
-    stream.write_all(&protocol::encode(&Request::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
+    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false };
+    stream.write_all(&protocol::encode(&ControlRequest::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
     wait_until("it changes", || server.model.changed.load(Ordering::SeqCst) == 1);
     server.stop();
     assert_eq!(server.model.changed.load(Ordering::SeqCst), 3);
-    assert_eq!(last_words(&mut stream), Reply::Apply(vec![Outcome::Changed; 3]));
+    assert_eq!(last_words(&mut stream), Reply::Apply(vec![Effect::Changed; 3]));
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
 }
 
@@ -143,13 +143,13 @@ fn stopping_waits_for_the_change_under_way_alone() {
 fn orders_that_wait_for_other_nodes_hold_up_neither_changes_nor_the_end() {
     let mut server = Server::start();
     let command = SelftestCommand::AddGroup { name: "dead".to_owned(), nids: vec![nid(4)] };
-    let order = Request::Selftest(SelftestRequest { key: 1, command, timeout_s: None });
+    let order = ControlRequest::Selftest(SelftestRequest { key: 1, command, timeout_s: None });
     let mut streams = [server.stream(), server.stream()];
     for stream in &mut streams {
         stream.write_all(&protocol::encode(&order, REQUEST_BYTES_MAX).unwrap()).unwrap();
     }
     wait_until("both are under way", || server.model.orders.load(Ordering::SeqCst) == 2);
-    assert_eq!(server.client().apply(set(Global::RetryCount, 7)).unwrap(), [Outcome::Changed]);
+    assert_eq!(server.client().apply(set(Global::RetryCount, 7)).unwrap(), [Effect::Changed]);
     let [gone, mut waiting] = streams;
     drop(gone);
     wait_until("one has gone with its client", || server.model.orders.load(Ordering::SeqCst) == 1);
@@ -166,7 +166,7 @@ fn ten_clients_change_one_after_the_other() {
             scope.spawn(move || {
                 let mut client = server.client();
                 let outcomes = client.apply(set(Global::RetryCount, 100 + number)).unwrap();
-                assert_eq!(outcomes, [Outcome::Changed]);
+                assert_eq!(outcomes, [Effect::Changed]);
                 client.globals().unwrap();
             });
         }
@@ -207,11 +207,14 @@ fn rubbish_is_told_what_it_is_and_hurts_nobody() {
 fn spoilt_requests_hurt_nobody() {
     let limits = ServerLimits { request_time: Duration::from_millis(20), ..ServerLimits::default() };
     let server = Server::with_limits(limits);
-    let good: Vec<_> =
-        [Request::Globals, Request::Ping(ping(&[9])), Request::Apply(set(Global::RetryCount, 1))]
-            .iter()
-            .map(|request| protocol::encode(request, REQUEST_BYTES_MAX).unwrap())
-            .collect();
+    let good: Vec<_> = [
+        ControlRequest::Globals,
+        ControlRequest::Ping(ping(&[9])),
+        ControlRequest::Apply(set(Global::RetryCount, 1)),
+    ]
+    .iter()
+    .map(|request| protocol::encode(request, REQUEST_BYTES_MAX).unwrap())
+    .collect();
     // A generator whose every number follows from the one before.
     let mut state = 1_u64;
     let mut random = move |below: usize| {
@@ -243,7 +246,7 @@ fn spoilt_requests_hurt_nobody() {
 fn a_client_that_has_said_all_is_answered() {
     let server = Server::start();
     let mut stream = server.stream();
-    stream.write_all(&protocol::encode(&Request::Globals, REQUEST_BYTES_MAX).unwrap()).unwrap();
+    stream.write_all(&protocol::encode(&ControlRequest::Globals, REQUEST_BYTES_MAX).unwrap()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(last_words(&mut stream), Reply::Globals(Globals::default()));
 }
@@ -252,7 +255,7 @@ fn a_client_that_has_said_all_is_answered() {
 fn half_a_request_is_not_waited_for_without_end() {
     let limits = ServerLimits { request_time: Duration::from_millis(100), ..ServerLimits::default() };
     let server = Server::with_limits(limits);
-    let message = protocol::encode(&Request::Globals, REQUEST_BYTES_MAX).unwrap();
+    let message = protocol::encode(&ControlRequest::Globals, REQUEST_BYTES_MAX).unwrap();
     for length in [1, HEADER_BYTES - 1, HEADER_BYTES, message.len() - 1] {
         let mut stream = server.stream();
         stream.write_all(&message[..length]).unwrap();
@@ -271,8 +274,8 @@ fn half_a_request_is_not_waited_for_without_end() {
 fn requests_may_be_sent_ahead() {
     let server = Server::start();
     let mut stream = server.stream();
-    let ping = protocol::encode(&Request::Ping(ping(&[1])), REQUEST_BYTES_MAX).unwrap();
-    let globals = protocol::encode(&Request::Globals, REQUEST_BYTES_MAX).unwrap();
+    let ping = protocol::encode(&ControlRequest::Ping(ping(&[1])), REQUEST_BYTES_MAX).unwrap();
+    let globals = protocol::encode(&ControlRequest::Globals, REQUEST_BYTES_MAX).unwrap();
     stream.write_all(&[ping, globals].concat()).unwrap();
     for expected in [r#"{"ping":{"nid"#, r#"{"ping":null}"#, r#"{"globals":"#] {
         let mut header = [0; HEADER_BYTES];
@@ -289,7 +292,7 @@ fn a_slow_reader_is_let_go() {
     let limits = ServerLimits { reply_time: Duration::from_millis(200), ..ServerLimits::default() };
     let server = Server::with_limits(limits);
     let mut stream = server.stream();
-    let globals = protocol::encode(&Request::Globals, REQUEST_BYTES_MAX).unwrap();
+    let globals = protocol::encode(&ControlRequest::Globals, REQUEST_BYTES_MAX).unwrap();
     // Replies pile up until the kernel takes no more of them.
     stream.set_nonblocking(true).unwrap();
     let start = Instant::now();

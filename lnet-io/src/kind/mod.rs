@@ -87,6 +87,17 @@ pub struct NiRequest<'a> {
 pub trait OpenNi: std::fmt::Debug + Send {
     /// The tables that follow its interface, and its address there, if it has one.
     fn followed(&self) -> Option<(&Neighbours, &IpAddr)>;
+
+    /// Options of its LND that it has chosen itself or that were changed; the others are as it was asked to
+    /// have them.
+    fn options(&self) -> NiOptions {
+        NiOptions::default()
+    }
+
+    /// Bytes of the largest IP packet that its interface carries, if that is known.
+    fn mtu_bytes(&self) -> Option<u32> {
+        self.followed()?.0.mtu_bytes()
+    }
 }
 
 /// An NI that was opened, and the parts of the shards.

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::Stream;
-use lnet_user::api::Outgoing;
+use lnet_user::api::OwnedRequest;
 use lnet_user::{
     Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventKind, EventQueue, Lnet, LnetError,
     MdOptions, MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
@@ -78,7 +78,7 @@ impl NodePoster {
         (EntrySpec::new(entry.portal, entry.match_bits), self.spec(md, options))
     }
 
-    fn start(&self, message: Outgoing) -> Result<Box<dyn Posted>, NotPosted> {
+    fn start(&self, message: OwnedRequest) -> Result<Box<dyn Posted>, NotPosted> {
         match self.shard.start(message) {
             Ok(descriptor) => Ok(Box::new(descriptor)),
             // The descriptor was made, and its end brings the memory.
@@ -130,13 +130,13 @@ impl Poster for NodePoster {
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
         let spec = self.spec(md, MdOptions::NONE);
-        self.start(Outgoing::put(&spec, memory.0, to, Ack::NotWanted, hdr_data))
+        self.start(OwnedRequest::put(&spec, memory.0, to, Ack::NotWanted, hdr_data))
     }
 
     fn get(&mut self, from: &Target, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
         // A peer that has died does not answer.
         let spec = self.spec(md, MdOptions::TRACK_RESPONSE);
-        self.start(Outgoing::get(&spec, memory.0, from))
+        self.start(OwnedRequest::get(&spec, memory.0, from))
     }
 }
 

@@ -25,4 +25,4 @@ pub use selftest::{
     SelftestJoined, SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats,
     SelftestTest,
 };
-pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
+pub use statistics::{LatencySummary, MessageCounts, NiTraffic, Statistics};

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
-use super::Traffic;
+use super::NiTraffic;
 use crate::ni::{NiOptions, XdpMode};
 use crate::text;
 use crate::udsp::UdspInfo;
@@ -38,7 +38,7 @@ pub struct NiRecord {
     /// Whether `nid` is not the address that the interface's name alone would choose.
     pub is_chosen_by_nid: bool,
     /// Traffic.
-    pub traffic: Traffic,
+    pub traffic: NiTraffic,
     /// Health.
     pub health: NiHealth,
     /// Its options, each as it is; `lo` has none.
@@ -60,14 +60,14 @@ pub struct NiRecord {
     /// How far its device is from the memory of the node's shards at most: 10 is as near as can be. `lo` has
     /// none.
     pub numa_distance: Option<u32>,
-    /// The same for each CPT (shard).
+    /// Distance from the memory of each CPT (shard).
     pub numa_distances: Vec<u32>,
 }
 
 words! {
     /// Whether a local NI serves.
     NiStatus {
-        /// It does.
+        /// Messages can go by the NI.
         Up = "up",
         /// Its link is down, its interface is gone, or its health is 0.
         Down = "down",

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::Traffic;
+use super::NiTraffic;
 use crate::text;
 use crate::udsp::UdspInfo;
 
@@ -46,7 +46,7 @@ pub struct PeerNiRecord {
     /// Credits and references.
     pub credits: PeerCredits,
     /// Traffic.
-    pub traffic: Traffic,
+    pub traffic: NiTraffic,
     /// Health.
     pub health: PeerHealth,
     /// What follows from the selection policies.
@@ -58,7 +58,7 @@ counters! {
     PeerCredits {
         /// All of them.
         max_ni_tx_credits: i64 = "max_ni_tx_credits",
-        /// Those not in use.
+        /// Credits not in use.
         available_tx_credits: i64 = "available_tx_credits",
         /// Fewest that were not in use.
         min_tx_credits: i64 = "min_tx_credits",
@@ -96,10 +96,10 @@ counters! {
 /// NIDs that are pinged until they are in full health again.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct RecoveryRecord {
-    /// Local ones.
+    /// Local NIDs.
     #[serde(with = "text::list")]
     pub local: Vec<Nid>,
-    /// Those of peers.
+    /// NIDs of peers.
     #[serde(with = "text::list")]
     pub peers: Vec<Nid>,
 }

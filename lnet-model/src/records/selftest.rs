@@ -16,7 +16,7 @@ words! {
         Active = "active",
         /// In another session.
         Busy = "busy",
-        /// It did not answer.
+        /// No answer came from the node.
         Down = "down",
         /// Not asked yet.
         Unknown = "unknown",
@@ -74,12 +74,12 @@ pub enum SelftestCommand {
     UpdateGroup {
         /// Its name.
         name: String,
-        /// These are taken out.
+        /// Nodes to be taken out.
         #[serde(with = "text::list")]
         remove: Vec<Nid>,
-        /// Those in these states are taken out.
+        /// States in which nodes are taken out.
         clean: Vec<SelftestState>,
-        /// Those that are not active are asked again.
+        /// Whether nodes that are not active are asked again.
         refresh: bool,
     },
     /// Deletes a group that no test uses.
@@ -102,9 +102,9 @@ pub enum SelftestCommand {
         loop_count: u32,
         /// Units of a client for each destination.
         concurrency: u32,
-        /// So many clients have the same destinations.
+        /// Clients that have the same destinations.
         distribute: u32,
-        /// So many destinations has a client.
+        /// Destinations of a client.
         span: u32,
         /// Units end with their first error.
         stops_on_error: bool,
@@ -240,7 +240,7 @@ pub struct SelftestBatch {
     pub clients: Vec<SelftestNode>,
     /// Nodes that are sent to.
     pub servers: Vec<SelftestNode>,
-    /// It was started, and not stopped.
+    /// Whether the batch was started, and not stopped.
     pub is_running: bool,
 }
 

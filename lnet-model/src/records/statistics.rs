@@ -89,7 +89,7 @@ counters! {
 
 /// Times of one kind; all zero while there are no samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencySummary {
     /// How many were taken.
     pub samples: u64,
     /// The shortest.
@@ -110,7 +110,7 @@ impl MessageCounts {
 
 /// Traffic of a local NI or a peer NI.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct NiTraffic {
     /// Messages sent.
     pub sent: MessageCounts,
     /// Messages received.
@@ -118,9 +118,9 @@ pub struct Traffic {
     /// Messages dropped.
     pub dropped: MessageCounts,
     /// From the call until a PUT has left.
-    pub put_egress: Latency,
+    pub put_egress: LatencySummary,
     /// From a GET to its REPLY.
-    pub get_rtt: Latency,
+    pub get_rtt: LatencySummary,
     /// From a PUT to its ACK.
-    pub put_ack: Latency,
+    pub put_ack: LatencySummary,
 }

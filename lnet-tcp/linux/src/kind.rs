@@ -65,17 +65,6 @@ pub struct TcpPlan {
     serving: ShardSet,
 }
 
-/// State of an NI of the tcp LND.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TcpNiState {
-    /// Connections with a peer for messages of each direction.
-    pub conns_per_peer: u8,
-    /// IP type of service; `None` for the system's.
-    pub tos: Option<u8>,
-    /// Bytes of the largest IP packet that the interface carries, if that is known.
-    pub mtu_bytes: Option<u32>,
-}
-
 /// An NI of the tcp LND that is open, as a node keeps it.
 #[derive(Debug)]
 pub struct TcpNi {
@@ -87,18 +76,15 @@ pub struct TcpNi {
     neighbours: Arc<Neighbours>,
 }
 
-impl TcpNi {
-    /// Its present state.
-    #[must_use]
-    pub fn state(&self) -> TcpNiState {
-        let Self { conns_per_peer, tos, .. } = *self;
-        TcpNiState { conns_per_peer, tos, mtu_bytes: self.neighbours.mtu_bytes() }
-    }
-}
-
 impl OpenNi for TcpNi {
     fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
         Some((&self.neighbours, &self.address))
+    }
+
+    fn options(&self) -> NiOptions {
+        NiOptions::default()
+            .with(NiOption::ConnsPerPeer, self.conns_per_peer.into())
+            .with(NiOption::Tos, self.tos.map_or(-1, i64::from))
     }
 }
 

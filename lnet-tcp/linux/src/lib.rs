@@ -8,5 +8,5 @@
 mod kind;
 mod lnd;
 
-pub use kind::{TcpKind, TcpNi, TcpNiError, TcpNiState, TcpPlan};
+pub use kind::{TcpKind, TcpNi, TcpNiError, TcpPlan};
 pub use lnd::{TcpLnd, TcpPort};

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::error::LnetError;
 use super::marks::Marks;
-use super::request::{Answer, Message};
+use super::request::{Answer, PutOrGet};
 use super::service::Queues;
 use crate::runtime::Worker;
 
@@ -28,8 +28,8 @@ pub(super) const CALLS_MAX: usize = 256;
 type Run = Box<dyn FnOnce(&mut Worker, &mut Queues) + Send>;
 
 /// Something to be done by a shard's driver.
-pub(super) enum Call {
-    Request(Message, Answer),
+pub(super) enum Command {
+    Request(PutOrGet, Answer),
     /// A handle was dropped.
     Unlink(MdHandle),
     UnlinkEntry(MeHandle, MdHandle),
@@ -51,7 +51,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Those of a shard that this wakes, with so many event queues at most.
+    /// Signals of a shard that this wakes, with so many event queues at most.
     pub(super) fn new(waker: Waker, queues: u32) -> Arc<Self> {
         Arc::new(Self {
             waker,
@@ -101,13 +101,13 @@ impl Signals {
 #[derive(Clone)]
 pub(super) struct Caller {
     shard: ShardId,
-    calls: SyncSender<Call>,
+    calls: SyncSender<Command>,
     signals: Arc<Signals>,
 }
 
 /// The shard's end.
 pub(super) struct Calls {
-    calls: Receiver<Call>,
+    calls: Receiver<Command>,
     signals: Arc<Signals>,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn channel(shard: ShardId, signals: &Arc<Signals>) -> (Caller, Calls)
 }
 
 impl Calls {
-    pub(super) fn pop(&self) -> Option<Call> {
+    pub(super) fn pop(&self) -> Option<Command> {
         let call = self.calls.try_recv().ok()?;
         self.signals.calls.fetch_sub(1, Ordering::Relaxed);
         Some(call)
@@ -137,7 +137,7 @@ impl Caller {
 
     /// Leaves a call. Where there are too many, it waits until some were taken; before it does, `relieve` may
     /// take some.
-    pub(super) fn enqueue(&self, call: Call, relieve: impl FnOnce()) -> Result<(), LnetError> {
+    pub(super) fn enqueue(&self, call: Command, relieve: impl FnOnce()) -> Result<(), LnetError> {
         self.signals.calls.fetch_add(1, Ordering::Release);
         let left = match self.calls.try_send(call) {
             Ok(()) => true,
@@ -162,7 +162,7 @@ impl Caller {
             // The caller may have lost interest.
             let _ = answer.send(run(worker, queues));
         };
-        self.enqueue(Call::Run(Box::new(run)), || {})?;
+        self.enqueue(Command::Run(Box::new(run)), || {})?;
         Ok(result)
     }
 
@@ -176,7 +176,7 @@ impl Caller {
             // A caller waits for the answer, unless its thread has ended.
             let _ = answer.send(run(worker, queues));
         };
-        self.enqueue(Call::Run(Box::new(run)), || {})?;
+        self.enqueue(Command::Run(Box::new(run)), || {})?;
         result.recv().map_err(|_| LnetError::Stopped(self.shard))
     }
 }

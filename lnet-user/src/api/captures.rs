@@ -7,6 +7,7 @@ use lnet_core::lnd::NiId;
 use lnet_io::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
 use lnet_io::locks::MutexGuard;
 use lnet_io::netlink::device_of;
+use lnet_model::lnd::TCP;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
@@ -77,11 +78,12 @@ fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<()
     let is_asked = |ni: &&NiState| spec.interfaces.iter().any(|name| device_of(name) == device(ni));
     let nis: Vec<_> = nis.iter().filter(|ni| spec.interfaces.is_empty() || is_asked(ni)).collect();
     let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && device(ni) == *name);
-    let mut tcp: Vec<_> = nis.iter().filter(|ni| ni.tcp.is_some()).map(|ni| device(ni)).collect();
+    let is_tcp = |ni: &NiState| ni.lnd().is_some_and(|lnd| lnd.name == TCP.name);
+    let mut tcp: Vec<_> = nis.iter().filter(|ni| is_tcp(ni)).map(|ni| device(ni)).collect();
     tcp.retain(|name| !has_frames(name));
     tcp.dedup();
     // Without a list: a net whose frames can be captured does, and others may come later.
-    if tcp.is_empty() || spec.interfaces.is_empty() && nis.iter().any(|ni| ni.tcp.is_none()) {
+    if tcp.is_empty() || spec.interfaces.is_empty() && !nis.iter().all(|ni| is_tcp(ni)) {
         return Ok(());
     }
     Err(CaptureError::Tcp { interfaces: tcp, ports })

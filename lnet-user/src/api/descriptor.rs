@@ -9,10 +9,10 @@ use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_wire::{Nid, ProcessId};
 
-use super::calls::Call;
+use super::calls::Command;
 use super::error::LnetError;
 use super::queue::EventQueue;
-use super::request::{Message, Refusals, Request};
+use super::request::{PutOrGet, Refusals, UnsentRequest};
 use super::{Lnet, ShardHandle};
 use crate::runtime::{Home, LendError, SteeringError, entry_home};
 
@@ -94,8 +94,8 @@ impl Descriptor {
 
     /// Puts its bytes to a portal. What comes of it are a SEND when the bytes are not read any more, and an
     /// ACK if that is wanted.
-    pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> Request<'_> {
-        Request { descriptor: self, message: Message::put(self.handle, to, ack, hdr_data) }
+    pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> UnsentRequest<'_> {
+        UnsentRequest { descriptor: self, message: PutOrGet::put(self.handle, to, ack, hdr_data) }
     }
 
     /// Gets bytes from a portal, at most as many as it has room for. What comes of it are a SEND, and a REPLY
@@ -105,8 +105,8 @@ impl Descriptor {
     /// A kernel node trips an assertion, and dies, at a GET for a portal where it has never had an entry.
     /// Over tcp a GET is for portals where the peer is known to have posted one; a node of this library drops
     /// such a GET.
-    pub fn get(&self, from: &Target) -> Request<'_> {
-        Request { descriptor: self, message: Message::get(self.handle, from) }
+    pub fn get(&self, from: &Target) -> UnsentRequest<'_> {
+        UnsentRequest { descriptor: self, message: PutOrGet::get(self.handle, from) }
     }
 
     /// Lets it be until its threshold is used up or its queue is dropped.
@@ -119,7 +119,7 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         if !self.is_detached {
             // A shard that has ended has unlinked everything.
-            let _ = self.shard.end().enqueue(Call::Unlink(self.handle));
+            let _ = self.shard.end().enqueue(Command::Unlink(self.handle));
         }
     }
 }
@@ -160,8 +160,8 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.is_detached {
-            // As for a descriptor.
-            let _ = self.shard.end().enqueue(Call::UnlinkEntry(self.entry, self.md));
+            // A shard that has ended has unlinked everything.
+            let _ = self.shard.end().enqueue(Command::UnlinkEntry(self.entry, self.md));
         }
     }
 }

@@ -56,14 +56,14 @@ pub struct Guest {
     shard: ShardHandle,
     woken: Arc<Woken>,
     /// The thread locks it alone.
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
 }
 
 /// Whether a task was woken.
 #[derive(Debug)]
 struct Woken {
     is_woken: AtomicBool,
-    /// That of the shard, in which the thread may sleep.
+    /// The waker of the shard, in which the thread may sleep.
     shard: uring::Waker,
     thread: OnceLock<Thread>,
     runtime: AtomicWaker,
@@ -91,7 +91,7 @@ impl Wake for Woken {
 }
 
 #[derive(Default, Debug)]
-struct State {
+struct WaitState {
     /// When the thread began to wait, if it does.
     waits_since: Option<Instant>,
     /// Whether the shard knows that it waits.
@@ -103,7 +103,7 @@ struct State {
     drives: u32,
 }
 
-impl State {
+impl WaitState {
     /// The thread has nothing to run: whether it is to drive.
     fn begin(&mut self) -> bool {
         if self.waits_since.is_none() {
@@ -115,7 +115,7 @@ impl State {
         self.streak >= STREAK
     }
 
-    /// It has something to run.
+    /// Ends a wait: the thread has something to run.
     fn end(&mut self, shard: &ShardHandle) {
         if let Some(since) = self.waits_since.take() {
             let now = Instant::now();
@@ -178,7 +178,7 @@ impl Guest {
     /// tasks have been short of late and no other thread waits for events. Returns at once otherwise.
     fn drive(&self) {
         let thread = &self.shard.end().thread;
-        if self.lock(State::begin) && !thread.has_waiting() {
+        if self.lock(WaitState::begin) && !thread.has_waiting() {
             let until = Instant::now() + DRIVE;
             while !self.woken.is_woken() && !thread.has_waiting() {
                 thread.drive(|| self.woken.is_woken(), Some(until), true);
@@ -204,7 +204,7 @@ impl Guest {
         Arc::ptr_eq(&self.shard.inner, &shard.inner) && self.shard.shard == shard.shard
     }
 
-    fn lock<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    fn lock<R>(&self, change: impl FnOnce(&mut WaitState) -> R) -> R {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

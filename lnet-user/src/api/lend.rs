@@ -9,10 +9,10 @@ use lnet_core::shard::MdPart;
 use lnet_io::memory::Buffer;
 use tokio::sync::oneshot;
 
-use super::calls::Call;
+use super::calls::Command;
 use super::error::{LnetError, NotLent};
-use super::queue::Refusal;
-use super::request::{Message, NO_MD, Outcome, RefusalSlot};
+use super::queue::RefusedRequest;
+use super::request::{NO_MD, Outcome, PutOrGet, RefusalSlot};
 use super::service::Queues;
 use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
@@ -22,18 +22,18 @@ const BURST: usize = 64;
 
 /// A PUT or a GET with a descriptor of its own ([`ShardHandle::start`], [`ShardHandle::start_all`]).
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OwnedRequest {
     pub(super) md: MdSpec,
     pub(super) buffer: Buffer,
     /// Of no descriptor yet.
-    pub(super) message: Message,
+    pub(super) message: PutOrGet,
 }
 
-impl Outgoing {
+impl OwnedRequest {
     /// The bytes of `buffer`, as [`Descriptor::put`] puts them.
     #[must_use]
     pub fn put(md: &MdSpec, buffer: Buffer, to: &Target, ack: Ack, hdr_data: u64) -> Self {
-        Self { md: *md, buffer, message: Message::put(NO_MD, to, ack, hdr_data) }
+        Self { md: *md, buffer, message: PutOrGet::put(NO_MD, to, ack, hdr_data) }
     }
 
     /// Bytes for `buffer`, as [`Descriptor::get`] gets them.
@@ -42,10 +42,10 @@ impl Outgoing {
     /// A kernel node dies of a GET for a portal that has never had an entry, as [`Descriptor::get`] says.
     #[must_use]
     pub fn get(md: &MdSpec, buffer: Buffer, from: &Target) -> Self {
-        Self { md: *md, buffer, message: Message::get(NO_MD, from) }
+        Self { md: *md, buffer, message: PutOrGet::get(NO_MD, from) }
     }
 
-    /// The same for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for
+    /// A request for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for
     /// other parts may follow.
     #[must_use]
     pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
@@ -80,7 +80,7 @@ impl ShardHandle {
     ) -> impl Future<Output = Result<Entry, NotLent>> + Send + use<> {
         let (entry, md) = (*entry, *md);
         let run = move |worker: &mut Worker, queues: &mut Queues| queues.attach(worker, &entry, &md, buffer);
-        let made = self.lend(run, |(entry, md)| Call::UnlinkEntry(entry, md));
+        let made = self.lend(run, |(entry, md)| Command::UnlinkEntry(entry, md));
         async move {
             let mut made = made?;
             let (entry, md) = made.outcome().await?;
@@ -113,10 +113,10 @@ impl ShardHandle {
         let run = move |worker: &mut Worker, queues: &mut Queues| {
             if let Err(Refused { error, buffer }) = queues.attach(worker, &entry, &md, buffer) {
                 let (event, error) = (slot.end_event(&md), error.into());
-                queues.refuse(md.event_queue, event, Refusal { error, buffer: Some(buffer), slot });
+                queues.refuse(md.event_queue, event, RefusedRequest { error, buffer: Some(buffer), slot });
             }
         };
-        end.enqueue(Call::Run(Box::new(run))).map_err(|error| NotLent { error, buffer: None })
+        end.enqueue(Command::Run(Box::new(run))).map_err(|error| NotLent { error, buffer: None })
     }
 
     /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event. Where another
@@ -141,7 +141,7 @@ impl ShardHandle {
         buffer: Buffer,
     ) -> impl Future<Output = Result<Descriptor, NotLent>> + Send + use<> {
         let md = *md;
-        let made = self.lend(move |worker, queues| queues.bind(worker, &md, buffer), Call::Unlink);
+        let made = self.lend(move |worker, queues| queues.bind(worker, &md, buffer), Command::Unlink);
         async move {
             let mut made = made?;
             let handle = made.outcome().await?;
@@ -169,7 +169,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`NotLent`]: without the buffer where the descriptor was made; then that comes with an UNLINK event.
-    pub fn start(&self, message: Outgoing) -> Result<Descriptor, NotLent> {
+    pub fn start(&self, message: OwnedRequest) -> Result<Descriptor, NotLent> {
         let md = message.md;
         let start = move |worker: &mut Worker, queues: &mut Queues| queues.start_outgoing(worker, message);
         let started = self.end().run(start).map_err(|error| NotLent { error, buffer: None })?;
@@ -182,7 +182,7 @@ impl ShardHandle {
     /// # Errors
     /// [`NotLent`] for each message that was not started, as [`ShardHandle::start`].
     #[must_use]
-    pub fn start_all(&self, messages: Vec<Outgoing>) -> Vec<Result<Descriptor, NotLent>> {
+    pub fn start_all(&self, messages: Vec<OwnedRequest>) -> Vec<Result<Descriptor, NotLent>> {
         let specs: Vec<MdSpec> = messages.iter().map(|outgoing| outgoing.md).collect();
         let start =
             |worker: &mut Worker, queues: &mut Queues, message| queues.start_outgoing(worker, message);
@@ -197,14 +197,14 @@ impl ShardHandle {
     ///
     /// # Errors
     /// By the future, as [`ShardHandle::start`]; the buffer has gone then.
-    pub fn send(&self, message: Outgoing) -> Outcome {
+    pub fn send(&self, message: OwnedRequest) -> Outcome {
         let (sender, outcome) = oneshot::channel();
         let left = match message.md.event_queue {
             Some(_) => {
                 let send = |worker: &mut Worker, queues: &mut Queues| {
                     queues.send_outgoing(worker, message, sender);
                 };
-                self.end().enqueue(Call::Run(Box::new(send)))
+                self.end().enqueue(Command::Run(Box::new(send)))
             }
             None => Err(LnetError::NoEventQueue),
         };
@@ -238,7 +238,7 @@ impl ShardHandle {
     fn lend<T: Send + 'static>(
         &self,
         lend: impl FnOnce(&mut Worker, &mut Queues) -> Result<T, Refused> + Send + 'static,
-        undo: fn(T) -> Call,
+        undo: fn(T) -> Command,
     ) -> Result<Making<T>, NotLent> {
         let lost = move |made, worker: &mut Worker, queues: &mut Queues| {
             if let Ok(made) = made {
@@ -255,7 +255,7 @@ struct Making<T> {
     shard: ShardHandle,
     made: oneshot::Receiver<Result<T, Refused>>,
     /// What takes it away again.
-    undo: fn(T) -> Call,
+    undo: fn(T) -> Command,
 }
 
 impl<T> Making<T> {

@@ -30,7 +30,7 @@ fn take(word: &AtomicU64) -> impl Iterator<Item = u32> + use<> {
 }
 
 impl Marks {
-    /// Those of so many queues.
+    /// Marks of so many queues.
     pub(super) fn new(queues: u32) -> Self {
         let words = queues.div_ceil(u64::BITS);
         let zeros = |count: u32| (0..count).map(|_| AtomicU64::new(0)).collect();

@@ -12,7 +12,7 @@
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for
 //! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]);
 //! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited
-//! ([`Request`]); an [`EventQueue`] tells what came of them. Buffers
+//! ([`UnsentRequest`]); an [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
 //! drive the shards itself, without any hand-over between threads, uses
 //! [`NodeDriver::start`](crate::node::NodeDriver::start) and [`Worker`] instead.
@@ -86,11 +86,11 @@ use lnet_xdp::XdpFrames;
 use tokio::sync::oneshot;
 
 use crate::node::{
-    ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, Numa, Started, View, setters,
+    ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, NodeView, Numa, Started, setters,
 };
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
-use calls::{Call, Caller, Signals, channel};
+use calls::{Caller, Command, Signals, channel};
 use news::News;
 use request::Refusals;
 use runner::Runner;
@@ -100,9 +100,9 @@ pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use errno::netlink_errno;
 pub use error::{LnetError, NotLent};
 pub use guest::Guest;
-pub use lend::Outgoing;
+pub use lend::OwnedRequest;
 pub use queue::{EventQueue, QueuedEvent};
-pub use request::{Outcome, Request};
+pub use request::{Outcome, UnsentRequest};
 
 /// Where the shards run, and what they do when there is nothing to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ impl Threads {
 /// not count.
 struct Inner {
     core: Arc<Core>,
-    /// That of the runner, until it is stopped; the runner's own handles have none, and stop nothing.
+    /// The thread of the runner, until it is stopped; the runner's own handles have none, and stop nothing.
     control: Option<JoinHandle<()>>,
 }
 
@@ -149,7 +149,7 @@ struct Core {
     // Before the node: no frame is steered to a shard that is not there.
     node: Mutex<NodeDriver>,
     /// What calls take that are not to wait while an NI is opened or closed.
-    view: Arc<View>,
+    view: Arc<NodeView>,
     shards: Vec<ShardEnd>,
     nid: Mutex<Nid>,
     /// The snapshot that was published last.
@@ -223,7 +223,7 @@ impl Lnet {
         Self::start_on(config, &Threads::new())
     }
 
-    /// As [`Lnet::start`], on these threads.
+    /// Starts a node as [`Lnet::start`] does, on these threads.
     ///
     /// # Errors
     /// As [`Lnet::start`].
@@ -309,7 +309,7 @@ impl Lnet {
         self.inner.shards.len()
     }
 
-    /// One of the shards.
+    /// The shard of this number.
     ///
     /// # Errors
     /// [`LnetError::NoShard`] if there are fewer.
@@ -389,8 +389,8 @@ impl ShardEnd {
         }
     }
 
-    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out in any
-    /// case; where the result is waited for no longer, `lost` has it.
+    /// Runs something as [`ShardEnd::run`] does, for a caller that has other things to do meanwhile. It is
+    /// carried out in any case; where the result is waited for no longer, `lost` has it.
     fn run_async<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
@@ -402,12 +402,12 @@ impl ShardEnd {
                 lost(result, worker, queues);
             }
         };
-        self.enqueue(Call::Run(Box::new(run)))?;
+        self.enqueue(Command::Run(Box::new(run)))?;
         Ok(result)
     }
 
     /// Carries out a call if no other thread drives the shard, else leaves it for that thread.
-    fn enqueue(&self, call: Call) -> Result<(), LnetError> {
+    fn enqueue(&self, call: Command) -> Result<(), LnetError> {
         let answer = |call, worker: &mut Worker, service: &mut Service| {
             service.run(|worker, queues| queues.answer(call, worker), worker);
         };
@@ -482,8 +482,8 @@ impl ShardHandle {
         self.end().run(move |worker, _| run(worker))
     }
 
-    /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once,
-    /// and is carried out even if the result is not waited for.
+    /// Runs something for a caller that has other things to do meanwhile, in whatever runtime. It begins at
+    /// once, and is carried out even if the result is not waited for.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.

@@ -306,7 +306,7 @@ mod tests {
         };
         last_line(&|log| log.note(begun, nid, PeerChange::Silent));
         assert!(last_line(&|log| log.note(told, nid, PeerChange::Silent)).contains("does not answer"));
-        // It speaks, and may not receive what is sent to it.
+        // The peer speaks, and may not receive what is sent to it.
         assert_eq!(last_line(&|log| log.note_traffic(told + INTERVAL / 2, [(nid, true)].into_iter())), "");
         assert_eq!(last_line(&|log| log.note_traffic(told + INTERVAL, [(nid, false)].into_iter())), "");
         let line = last_line(&|log| log.note_traffic(told + INTERVAL, [(nid, true)].into_iter()));

@@ -10,7 +10,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
 
-use super::calls::Call;
+use super::calls::Command;
 use super::errno::{driver_error, failed_get};
 use super::{Ack, Core, Lnet, LnetError, Target};
 use crate::runtime::{Home, entry_home};
@@ -36,7 +36,7 @@ impl Core {
             threshold: Threshold::Infinite,
             options: MdOptions::GET | MdOptions::MANAGE_REMOTE | MdOptions::TRUNCATE,
             auto_unlink: false,
-            // It is of no interest who pings.
+            // The events of pings are of no interest.
             event_queue: None,
             user_ptr: 0,
         };
@@ -64,7 +64,7 @@ impl Core {
     pub(super) fn withdraw(&self, posted: Vec<Posted>) {
         for Posted { shard, entry, md } in posted {
             // A shard that has ended has unlinked everything.
-            let _ = self.shards[shard].enqueue(Call::UnlinkEntry(entry, md));
+            let _ = self.shards[shard].enqueue(Command::UnlinkEntry(entry, md));
         }
     }
 }
@@ -78,7 +78,7 @@ pub(super) async fn get(
 ) -> Result<Vec<u8>, DriverError> {
     let mut got = get_once(lnet, nid, source, length_bytes).await;
     if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
-        // It has begun a new life since it was last spoken to: that one is asked.
+        // The node has begun a new life since it was last spoken to: that one is asked.
         got = get_once(lnet, nid, source, length_bytes).await;
     }
     match got {

@@ -56,14 +56,14 @@ pub(super) enum Payload {
     Lease(SharedLease),
     Buffer(Buffer),
     /// In a box: refusals are rare, and events are moved around.
-    Refusal(Box<Refusal>),
+    Refusal(Box<RefusedRequest>),
 }
 
 /// Why a queued request was not started, or an entry not made.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct RefusedRequest {
     pub(super) error: LnetError,
-    /// That of the entry.
+    /// The buffer of the entry.
     pub(super) buffer: Option<Buffer>,
     #[expect(dead_code, reason = "it counts by being there")]
     pub(super) slot: RefusalSlot,
@@ -87,7 +87,7 @@ impl QueuedEvent {
         self.payload_fragments()?.contiguous()
     }
 
-    /// As [`QueuedEvent::payload`], one slice for each fragment of the buffer that the payload lies in.
+    /// The [`QueuedEvent::payload`], one slice for each fragment of the buffer that it lies in.
     #[must_use]
     pub fn payload_fragments(&self) -> Option<Fragments<'_>> {
         match &self.payload {
@@ -220,8 +220,8 @@ impl Drop for QueueEnd {
 /// Dropping it unlinks those descriptors.
 pub struct EventQueue {
     handle: EqHandle,
-    /// One for each shard that it is on.
-    ends: Vec<End>,
+    /// A ring for each shard that it is on.
+    ends: Vec<EventRing>,
     /// The one that is looked at first.
     next: usize,
     waiting: Arc<AtomicWaker>,
@@ -245,7 +245,7 @@ impl Waits {
     const STREAK: u32 = 4;
     /// How soon the next wait begins in such a row, where the keeper only has looks at the shard meanwhile.
     const SOON: Duration = Duration::from_millis(5);
-    /// The same, where the keeper drives in pauses.
+    /// How soon it begins where the keeper drives in pauses.
     const SOON_BOUND: Duration = Duration::from_micros(100);
 
     /// A wait begins: whether the thread is to drive the shard while it waits.
@@ -258,7 +258,7 @@ impl Waits {
 }
 
 /// The ring of one shard.
-struct End {
+struct EventRing {
     // Before the shard, which learns of its end.
     ring: Consumer<QueuedEvent>,
     wants_room: Arc<AtomicBool>,
@@ -268,7 +268,7 @@ struct End {
 /// A shard that looks at the queue when this is dropped.
 struct Wakes {
     shard: ShardHandle,
-    /// That of the queue on it.
+    /// The slot of the queue on it.
     slot: u32,
 }
 
@@ -284,7 +284,7 @@ impl Drop for Wakes {
     }
 }
 
-impl End {
+impl EventRing {
     /// The oldest event; `None` if there is none and will be none.
     fn pop(&mut self) -> Option<Option<QueuedEvent>> {
         // Looked at first: what was left before the end is found after it.
@@ -322,7 +322,7 @@ impl EventQueue {
                 move |worker: &mut Worker, queues: &mut Queues| queues.create(worker, slots, end, name);
             let handle = shard.end().run(create)??;
             name.get_or_insert(handle);
-            ends.push(End { ring, wants_room, wakes: Wakes { shard, slot: handle.0.slot() } });
+            ends.push(EventRing { ring, wants_room, wakes: Wakes { shard, slot: handle.0.slot() } });
         }
         let handle = name.ok_or(EqError::Unknown)?;
         Ok(Self {
@@ -384,7 +384,7 @@ impl EventQueue {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
-            if let [End { ring, wakes, .. }] = &self.ends[..] {
+            if let [EventRing { ring, wakes, .. }] = &self.ends[..] {
                 let thread = &wakes.shard.end().thread;
                 thread.drive(|| !ring.is_empty(), until, eager);
                 if thread.has_waiting() {
@@ -415,7 +415,7 @@ impl EventQueue {
     fn set_waiting(&mut self, waits: bool) {
         let waits = waits && !self.is_guests;
         if std::mem::replace(&mut self.is_waiting, waits) != waits {
-            for End { wakes, .. } in &self.ends {
+            for EventRing { wakes, .. } in &self.ends {
                 wakes.shard.end().thread.set_waiting(waits);
             }
         }
@@ -447,7 +447,7 @@ impl EventQueue {
         }
         self.waiting.register(context.waker());
         self.set_waiting(true);
-        // One that came before the promise has not woken the consumer.
+        // An event that came before the promise has not woken the consumer.
         let Some(next) = self.try_next().transpose() else { return Poll::Pending };
         self.set_waiting(false);
         Poll::Ready(next)

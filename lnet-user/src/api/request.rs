@@ -21,7 +21,7 @@ use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_wire::MessageType;
 use tokio::sync::oneshot;
 
-use super::calls::Call;
+use super::calls::Command;
 use super::descriptor::{Ack, Descriptor, Target};
 use super::error::LnetError;
 use super::queue::QueuedEvent;
@@ -31,7 +31,7 @@ const REFUSALS_MAX: u32 = 256;
 
 /// What a shard is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Message {
+pub(super) enum PutOrGet {
     Put(PutRequest),
     Get(GetRequest),
 }
@@ -39,7 +39,7 @@ pub(super) enum Message {
 /// Names no descriptor.
 pub(super) const NO_MD: MdHandle = MdHandle(Cookie(0));
 
-impl Message {
+impl PutOrGet {
     pub(super) fn put(md: MdHandle, to: &Target, ack: Ack, hdr_data: u64) -> Self {
         let Target { process, portal, match_bits, offset, self_nid } = *to;
         let ack = ack == Ack::Wanted;
@@ -61,7 +61,7 @@ impl Message {
         Self::Get(GetRequest { md, part: None, self_nid, target: process, portal, match_bits, offset })
     }
 
-    /// The same of a part of the descriptor.
+    /// Asks for a part of the descriptor.
     pub(super) fn of_part(self, part: MdPart) -> Self {
         let part = Some(part);
         match self {
@@ -70,7 +70,7 @@ impl Message {
         }
     }
 
-    /// The same of another descriptor.
+    /// Asks for another descriptor.
     pub(super) fn of(self, md: MdHandle) -> Self {
         match self {
             Self::Put(put) => Self::Put(PutRequest { md, ..put }),
@@ -126,7 +126,7 @@ impl Refusals {
         Arc::new(Self { md, queue, used: AtomicU32::new(0) })
     }
 
-    /// Those of a shard's entries that are queued.
+    /// Places for the refusals of a shard's entries that are queued.
     pub(super) fn of_entries() -> Arc<Self> {
         let (handle, options) = (NO_MD, MdOptions::NONE);
         let status = Status::NeverSent(Cause::Refused);
@@ -159,7 +159,7 @@ impl RefusalSlot {
         self.0.queue()
     }
 
-    pub(super) fn event(&self, message: &Message) -> Event {
+    pub(super) fn event(&self, message: &PutOrGet) -> Event {
         message.refused(self.0.md)
     }
 
@@ -197,13 +197,13 @@ pub(super) enum Answer {
 ///   take those must not wait for it, or give the descriptor a queue of its own.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is queued, started or awaited"]
-pub struct Request<'a> {
+pub struct UnsentRequest<'a> {
     pub(super) descriptor: &'a Descriptor,
-    pub(super) message: Message,
+    pub(super) message: PutOrGet,
 }
 
-impl Request<'_> {
-    /// The same for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a
+impl UnsentRequest<'_> {
+    /// A request for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a
     /// REPLY fills. So one descriptor, bound once with a threshold for all of them or
     /// [`Threshold::Infinite`](lnet_core::md::Threshold), serves many messages. PUTs of whatever parts may be
     /// under way at once; their events tell them apart by match bits and `hdr_data`. GETs of several parts
@@ -223,13 +223,13 @@ impl Request<'_> {
     ///
     /// # Errors
     /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could
-    /// not tell of a refusal ([`Request::start`] returns it); and [`SubmitError::EventQueueFull`] while 256
+    /// not tell of a refusal ([`UnsentRequest::start`] returns it); and [`SubmitError::EventQueueFull`] while 256
     /// requests of the descriptor are on their way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let refusals = self.descriptor.refusals();
         refusals.queue().ok_or(LnetError::NoEventQueue)?;
         let slot = RefusalSlot::reserve(refusals)?;
-        self.descriptor.shard().end().enqueue(Call::Request(self.message, Answer::Events(slot)))
+        self.descriptor.shard().end().enqueue(Command::Request(self.message, Answer::Events(slot)))
     }
 
     /// Waits until the shard has started it.
@@ -243,7 +243,7 @@ impl Request<'_> {
     }
 }
 
-impl IntoFuture for Request<'_> {
+impl IntoFuture for UnsentRequest<'_> {
     type Output = Result<QueuedEvent, LnetError>;
     type IntoFuture = Outcome;
 
@@ -251,7 +251,9 @@ impl IntoFuture for Request<'_> {
         let shard = self.descriptor.shard();
         let (sender, outcome) = oneshot::channel();
         let left = match self.descriptor.refusals().queue() {
-            Some(queue) => shard.end().enqueue(Call::Request(self.message, Answer::Outcome(sender, queue))),
+            Some(queue) => {
+                shard.end().enqueue(Command::Request(self.message, Answer::Outcome(sender, queue)))
+            }
             None => Err(LnetError::NoEventQueue),
         };
         Outcome { shard: shard.id(), outcome, refused: left.err() }

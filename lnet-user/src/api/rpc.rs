@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  Client::call   -- PUT, match bits of the service, header data N -->  Server::next
-//!                 <------- PUT to the reply portal, match bits N -----  Call::reply
+//!                 <------- PUT to the reply portal, match bits N -----  ReceivedRequest::reply
 //! ```
 //!
 //! Longer data goes beside that: the client posts it, or room for it, under match bits that its request
-//! names, and the server gets or puts it there ([`Call::event`], [`Target::reply_to`]);
+//! names, and the server gets or puts it there ([`ReceivedRequest::event`], [`Target::reply_to`]);
 //! `examples/request_reply.rs` does so.
 //!
 //! Invariants: `N` is a number that no other node can guess and that no two calls of a client share, so a
@@ -54,8 +54,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::calls::Call as ShardCall;
-use super::request::Message;
+use super::calls::Command;
+use super::request::PutOrGet;
 use super::service::Queues;
 use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
 use crate::node::setters;
@@ -148,9 +148,9 @@ impl Client {
         let ((tell_reply, mut reply), (tell_sent, mut sent)) = (oneshot::channel(), oneshot::channel());
         let start = move |worker: &mut Worker, queues: &mut Queues| {
             let (entry, room) = queues.expect(worker, &entry, &room_md, room, tell_reply)?;
-            let put = |md| Message::put(md, &to, Ack::NotWanted, number);
+            let put = |md| PutOrGet::put(md, &to, Ack::NotWanted, number);
             let request = queues.send(worker, &request_md, request, put, tell_sent).inspect_err(|_| {
-                // It is there, so that this succeeds.
+                // The entry is there, so that this succeeds.
                 let _ = worker.unlink_entry(entry);
             })?;
             Ok::<_, LnetError>((entry, room, request))
@@ -220,8 +220,8 @@ struct Posted<'a> {
 type Handles = (MeHandle, MdHandle, MdHandle);
 
 /// What takes them away again.
-fn undo((entry, room, request): Handles) -> [ShardCall; 2] {
-    [ShardCall::UnlinkEntry(entry, room), ShardCall::Unlink(request)]
+fn undo((entry, room, request): Handles) -> [Command; 2] {
+    [Command::UnlinkEntry(entry, room), Command::Unlink(request)]
 }
 
 impl Drop for Posted<'_> {
@@ -261,7 +261,7 @@ impl Server {
             Home::Shard(shard) => vec![shard as usize],
             Home::Any | Home::Each => (0..lnet.shard_count()).collect(),
         };
-        // Those of requests in all rooms, and of replies: a SEND and the end.
+        // Events of requests in all rooms, and of replies: a SEND and the end.
         let slots =
             (ROOMS as u32).saturating_mul(calls.saturating_add(1)).saturating_add(calls.saturating_mul(2));
         let events = lnet.create_event_queue(slots)?;
@@ -285,7 +285,7 @@ impl Server {
             ..buffer.spec(Threshold::Count(calls), MdOptions::PUT, self.events.handle())
         };
         let (shard, former) = &mut self.rooms[room];
-        // It is gone already.
+        // The entry is gone already.
         if let Some(former) = former.take() {
             former.detach();
         }
@@ -298,7 +298,7 @@ impl Server {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when a shard has ended.
-    pub async fn next(&mut self) -> Result<Call, LnetError> {
+    pub async fn next(&mut self) -> Result<ReceivedRequest, LnetError> {
         loop {
             let queued = self.events.next().await?;
             if let Some(call) = self.take(queued)? {
@@ -307,11 +307,11 @@ impl Server {
         }
     }
 
-    /// As [`Server::next`], but blocks, at most so long; then `None`.
+    /// The [`Server::next`] request, for which it blocks, at most so long; then `None`.
     ///
     /// # Errors
     /// As [`Server::next`].
-    pub fn next_blocking(&mut self, timeout: Option<Duration>) -> Result<Option<Call>, LnetError> {
+    pub fn next_blocking(&mut self, timeout: Option<Duration>) -> Result<Option<ReceivedRequest>, LnetError> {
         let begun = std::time::Instant::now();
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
@@ -323,7 +323,7 @@ impl Server {
     }
 
     /// The request that an event tells of. A room that is used up is posted anew.
-    fn take(&mut self, queued: QueuedEvent) -> Result<Option<Call>, LnetError> {
+    fn take(&mut self, queued: QueuedEvent) -> Result<Option<ReceivedRequest>, LnetError> {
         if let (Some(room), true) = (queued.event.user_ptr().checked_sub(1), queued.event.unlinked()) {
             self.post(room as usize)?;
         }
@@ -331,7 +331,7 @@ impl Server {
         let (Event::Put { hdr_data, .. }, Status::Ok) = (*event, event.status()) else { return Ok(None) };
         let Some(to) = Target::reply_to(event, self.service.reply_portal, hdr_data) else { return Ok(None) };
         let shard = self.lnet.shard(event.md().0.shard().0.into())?;
-        Ok(Some(Call { queued, to, shard, queue: self.events.handle() }))
+        Ok(Some(ReceivedRequest { queued, to, shard, queue: self.events.handle() }))
     }
 }
 
@@ -345,14 +345,14 @@ impl Drop for Server {
 
 /// A request that has arrived, to be answered. Dropped without an answer, its client waits until its timeout.
 #[derive(Debug)]
-pub struct Call {
+pub struct ReceivedRequest {
     queued: QueuedEvent,
     to: Target,
     shard: ShardHandle,
     queue: lnet_core::handle::EqHandle,
 }
 
-impl Call {
+impl ReceivedRequest {
     /// The request.
     #[must_use]
     pub fn request(&self) -> &[u8] {
@@ -381,9 +381,9 @@ impl Call {
         let md = reply.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let (tell, sent) = oneshot::channel();
         let start = move |worker: &mut Worker, queues: &mut Queues| {
-            queues.send(worker, &md, reply, |md| Message::put(md, &to, Ack::NotWanted, 0), tell).map(drop)
+            queues.send(worker, &md, reply, |md| PutOrGet::put(md, &to, Ack::NotWanted, 0), tell).map(drop)
         };
-        // It goes on without its future.
+        // The reply goes on without its future.
         let started = shard.end().run_async(start, |_, _, _| {});
         // Its bytes are needed no longer.
         drop(queued);

@@ -43,7 +43,7 @@ use super::peer_log::PeerLog;
 use super::pings::{self, Posted};
 use super::pushes::{Push, PushTargets};
 use super::queue::this_thread;
-use super::traffic::Traffic;
+use super::traffic::SeenTraffic;
 use super::{Core, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
@@ -89,7 +89,7 @@ struct Books {
     refusals: HashMap<Nid, String>,
     /// What answers pings.
     posted: Vec<Posted>,
-    traffic: Traffic,
+    traffic: SeenTraffic,
     log: PeerLog,
     /// Pushes and answers to pings that were refused, as far as the log tells.
     refused_discovery: u64,
@@ -107,7 +107,7 @@ impl Books {
             }
             Some(Err(error)) => {
                 let why = error.to_string();
-                // It is tried again and again.
+                // The NI is tried again and again.
                 if self.refusals.insert(nid, why.clone()).is_none_or(|former| former != why) {
                     warn!(%nid, why, "NI not opened anew");
                 }
@@ -200,14 +200,14 @@ impl Runner {
     pub(super) fn forget_peers(&self) {
         self.machine().forget_peers();
         let mut books = self.books();
-        (books.traffic, books.log) = (Traffic::default(), PeerLog::default());
+        (books.traffic, books.log) = (SeenTraffic::default(), PeerLog::default());
     }
 
     /// Gives up all requests that are not being carried out.
     pub(super) fn cancel_all(&self) {
         let requests: Vec<_> = self.books().waiting.keys().copied().collect();
         for request in requests {
-            // One that has just ended needs no end.
+            // A request that has just ended needs no end.
             let _ = self.machine().cancel(request);
         }
         self.wake.notify_one();

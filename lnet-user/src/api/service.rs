@@ -16,13 +16,13 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
 use lnet_io::memory::Buffer;
 
-use super::calls::{CALLS_MAX, Call, Calls, Signals};
+use super::calls::{CALLS_MAX, Calls, Command, Signals};
 use super::error::{LnetError, NotLent};
-use super::lend::Outgoing;
+use super::lend::OwnedRequest;
 use super::news::{News, Told};
-use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal};
-use super::request::{Answer, Message};
-use super::shard_queue::{Awaited, LastEvents, Queue, Sender};
+use super::queue::{Payload, QueueEnd, QueuedEvent, RefusedRequest};
+use super::request::{Answer, PutOrGet};
+use super::shard_queue::{Awaited, LastEvents, Sender, ShardQueue};
 use crate::runtime::{Refused, Worker};
 
 /// Calls that are answered in one turn.
@@ -95,8 +95,8 @@ impl Service {
 /// The event queues of a shard that the application has made.
 pub(super) struct Queues {
     /// By the slot of their handle.
-    queues: Vec<Option<Queue>>,
-    /// Those slots, by what the application calls the queues.
+    queues: Vec<Option<ShardQueue>>,
+    /// Slots, by what the application calls the queues.
     slots: HashMap<EqHandle, u32>,
     /// Slots of the queues that the next turn looks at, each once.
     looks: Vec<u32>,
@@ -125,32 +125,32 @@ impl Queues {
     }
 
     /// The queue that the application calls so; one that is gone has no consumer that could be told anything.
-    fn named(&mut self, name: Option<EqHandle>) -> Option<&mut Queue> {
+    fn named(&mut self, name: Option<EqHandle>) -> Option<&mut ShardQueue> {
         let slot = *self.slots.get(&name?)?;
         self.queues[slot as usize].as_mut()
     }
 
-    pub(super) fn answer(&mut self, call: Call, worker: &mut Worker) {
+    pub(super) fn answer(&mut self, call: Command, worker: &mut Worker) {
         match call {
-            Call::Request(message, answer) => self.request(&message, answer, worker),
+            Command::Request(message, answer) => self.request(&message, answer, worker),
             // Whatever is gone already needs no unlink.
-            Call::Unlink(md) => drop(worker.unlink(md)),
-            Call::UnlinkEntry(entry, md) => {
+            Command::Unlink(md) => drop(worker.unlink(md)),
+            Command::UnlinkEntry(entry, md) => {
                 if worker.unlink_entry(entry).is_err() {
                     let _ = worker.unlink(md);
                 }
             }
-            Call::Run(run) => run(worker, self),
+            Command::Run(run) => run(worker, self),
         }
     }
 
     /// Starts a request, and says how that went.
-    fn request(&mut self, message: &Message, answer: Answer, worker: &mut Worker) {
+    fn request(&mut self, message: &PutOrGet, answer: Answer, worker: &mut Worker) {
         match answer {
             Answer::Events(slot) => {
                 if let Err(error) = self.start(message, slot.queue(), worker) {
                     let event = slot.event(message);
-                    self.refuse(slot.queue(), event, Refusal { error, buffer: None, slot });
+                    self.refuse(slot.queue(), event, RefusedRequest { error, buffer: None, slot });
                 }
             }
             Answer::Outcome(sender, queue) => match self.start(message, Some(queue), worker) {
@@ -162,7 +162,7 @@ impl Queues {
     }
 
     /// Tells by an event queue what was refused.
-    pub(super) fn refuse(&mut self, queue: Option<EqHandle>, event: Event, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, queue: Option<EqHandle>, event: Event, refusal: RefusedRequest) {
         if let Some(queue) = self.named(queue).filter(|queue| !queue.closing) {
             queue.end.push(QueuedEvent { event, payload: Payload::Refusal(Box::new(refusal)) });
             // The consumer is told by the next turn, which is of another thread where this is not within one.
@@ -182,7 +182,7 @@ impl Queues {
         worker: &mut Worker,
         md: &MdSpec,
         buffer: Buffer,
-        message: impl FnOnce(MdHandle) -> Message,
+        message: impl FnOnce(MdHandle) -> PutOrGet,
         sender: Sender,
     ) -> Result<MdHandle, LnetError> {
         let handle = self.bind(worker, md, buffer).map_err(|refused| refused.error)?;
@@ -193,7 +193,7 @@ impl Queues {
                 Ok(handle)
             }
             Err(error) => {
-                // It is there, so that this succeeds.
+                // The descriptor is there, so that this succeeds.
                 let _ = worker.unlink(handle);
                 Err(error)
             }
@@ -204,20 +204,20 @@ impl Queues {
     pub(super) fn start_outgoing(
         &mut self,
         worker: &mut Worker,
-        outgoing: Outgoing,
+        outgoing: OwnedRequest,
     ) -> Result<MdHandle, NotLent> {
-        let Outgoing { md: spec, buffer, message } = outgoing;
+        let OwnedRequest { md: spec, buffer, message } = outgoing;
         let md = self.bind(worker, &spec, buffer)?;
         self.start(&message.of(md), spec.event_queue, worker).map_err(|error| {
-            // It is there, so that this succeeds.
+            // The descriptor is there, so that this succeeds.
             let _ = worker.unlink(md);
             NotLent { error, buffer: None }
         })?;
         Ok(md)
     }
 
-    /// The same, where the outcome goes to a future.
-    pub(super) fn send_outgoing(&mut self, worker: &mut Worker, outgoing: Outgoing, sender: Sender) {
+    /// Sends what is outgoing; the outcome goes to a future.
+    pub(super) fn send_outgoing(&mut self, worker: &mut Worker, outgoing: OwnedRequest, sender: Sender) {
         let (queue, answer) = (outgoing.md.event_queue, outgoing.message.answer());
         match self.start_outgoing(worker, outgoing) {
             Ok(md) => self.await_outcome(md, queue, answer, sender),
@@ -251,7 +251,7 @@ impl Queues {
     /// Starts a request of a descriptor with this event queue.
     pub(super) fn start(
         &mut self,
-        message: &Message,
+        message: &PutOrGet,
         queue: Option<EqHandle>,
         worker: &mut Worker,
     ) -> Result<(), LnetError> {
@@ -259,8 +259,8 @@ impl Queues {
             return Err(LnetError::Awaited);
         }
         let started = match message {
-            Message::Put(put) => worker.put(put),
-            Message::Get(get) => worker.get(get),
+            PutOrGet::Put(put) => worker.put(put),
+            PutOrGet::Get(get) => worker.get(get),
         };
         Ok(started.map_err(|error| match error {
             // A handle that the application still has is of one that its last event has ended.
@@ -280,7 +280,7 @@ impl Queues {
         let handle = worker.create_event_queue(slots)?;
         let (live, awaited) = (HashSet::new(), HashMap::new());
         let (name, slot) = (name.unwrap_or(handle), handle.0.slot());
-        let queue = Queue {
+        let queue = ShardQueue {
             name,
             handle,
             end,
@@ -294,7 +294,7 @@ impl Queues {
         if self.queues.len() <= slot as usize {
             self.queues.resize_with(slot as usize + 1, || None);
         }
-        // So that no turn allocates.
+        // Room is taken here, and no turn allocates.
         self.looks.reserve(self.queues.len());
         self.queues[slot as usize] = Some(queue);
         self.slots.insert(name, slot);
@@ -384,7 +384,7 @@ impl Queues {
 }
 
 /// Has the next turn look at a queue, if it is there.
-fn look_at(queues: &mut [Option<Queue>], looks: &mut Vec<u32>, slot: u32) {
+fn look_at(queues: &mut [Option<ShardQueue>], looks: &mut Vec<u32>, slot: u32) {
     // Others than the application's are none of these.
     let Some(Some(queue)) = queues.get_mut(slot as usize) else { return };
     if !std::mem::replace(&mut queue.is_listed, true) {

@@ -19,7 +19,7 @@ use crate::runtime::{Delivery, Worker};
 pub(super) type LastEvents = HashMap<MdHandle, (u32, Event)>;
 
 /// An event queue of the application on one shard.
-pub(super) struct Queue {
+pub(super) struct ShardQueue {
     /// What the application calls it.
     pub(super) name: EqHandle,
     pub(super) handle: EqHandle,
@@ -69,13 +69,13 @@ impl Awaited {
     }
 }
 
-impl Queue {
+impl ShardQueue {
     /// Passes events on, as far as there is room.
     pub(super) fn turn(&mut self, worker: &mut Worker, signals: &Arc<Signals>, last_events: &mut LastEvents) {
         if self.end.is_abandoned() && !self.closing {
             self.closing = true;
             for md in &self.live {
-                // Those that are on their way out already need no unlink.
+                // Descriptors that are on their way out already need no unlink.
                 let _ = worker.unlink(*md);
             }
         }
@@ -140,7 +140,7 @@ impl Queue {
     fn pass_to_future(&mut self, delivery: &mut Delivery) -> bool {
         let event = delivery.event;
         let Entry::Occupied(mut awaited) = self.awaited.entry(event.md()) else { return false };
-        // One whose buffer is not at home yet takes the usual way.
+        // An event whose buffer is not at home yet takes the usual way.
         if awaited.get().sender.is_closed() || event.unlinked() && delivery.buffer.is_none() {
             for event in awaited.remove().events.into_iter().flatten() {
                 self.end.push(QueuedEvent { event, payload: Payload::None });

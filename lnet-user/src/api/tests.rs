@@ -7,9 +7,9 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_wire::ProcessId;
 
-use super::calls::Call;
+use super::calls::Command;
 use super::queue::QueueEnd;
-use super::request::{Answer, Message, RefusalSlot, Refusals};
+use super::request::{Answer, PutOrGet, RefusalSlot, Refusals};
 use super::*;
 
 const PORTAL: u32 = 4;
@@ -95,7 +95,7 @@ fn distances_are_those_of_the_nis() {
     assert_eq!(lnet.distance(&"10.0.0.1@xdp".parse().unwrap()), None, "no NI is on that net");
 }
 
-/// As [`ShardEnd::spawn`], for the test to drive.
+/// A shard as [`ShardEnd::spawn`] makes it, for the test to drive.
 fn driven(config: &NodeConfig) -> (NodeDriver, Worker, Caller, Service) {
     let (node, mut workers) = NodeDriver::start(config).unwrap();
     let worker = workers.remove(0);
@@ -134,7 +134,7 @@ fn turns_allocate_nothing() {
     let mut round = || {
         for _ in 0..PUTS {
             let answer = Answer::Events(RefusalSlot::reserve(&refusals).unwrap());
-            caller.enqueue(Call::Request(Message::Put(put(md)), answer), || {}).unwrap();
+            caller.enqueue(Command::Request(PutOrGet::Put(put(md)), answer), || {}).unwrap();
         }
         while service.has_work() || worker.progress() {
             service.turn(&mut worker);
@@ -182,12 +182,12 @@ fn a_turn_looks_at_the_queues_that_have_something() {
     let refusals = Refusals::new(md, &source);
     let answer = Answer::Events(RefusalSlot::reserve(&refusals).unwrap());
     let put = PutRequest { match_bits: 500, ack: false, ..put(md) };
-    caller.enqueue(Call::Request(Message::Put(put), answer), || {}).unwrap();
+    caller.enqueue(Command::Request(PutOrGet::Put(put), answer), || {}).unwrap();
     let looks = settle(&mut service, &mut worker);
     assert!((1..=4).contains(&looks), "{looks} looks");
     assert_eq!([ring.pop().is_ok(), ring.pop().is_ok()], [true; 2], "SEND and PUT");
 
-    // One that is dropped is looked at for as long as it goes.
+    // A queue that is dropped is looked at for as long as it goes.
     let (queue, ring) = queues.remove(7);
     drop(ring);
     caller.signals().mark(queue.0.slot());

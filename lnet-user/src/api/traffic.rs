@@ -12,7 +12,7 @@ use lnet_wire::Nid;
 
 /// What the shards had counted when they were last asked.
 #[derive(Default, Debug)]
-pub(super) struct Traffic {
+pub(super) struct SeenTraffic {
     /// By shard.
     totals: Arc<Vec<u64>>,
     /// By shard and peer.
@@ -30,7 +30,7 @@ pub(super) struct Messages {
     received: u64,
 }
 
-impl Traffic {
+impl SeenTraffic {
     /// What the shards had counted in all, by shard.
     pub(super) fn totals(&self) -> Arc<Vec<u64>> {
         Arc::clone(&self.totals)

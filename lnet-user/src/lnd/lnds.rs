@@ -10,6 +10,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
@@ -21,9 +22,10 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::memory::Memory;
 use lnet_model::ni::NiOptions;
 use lnet_tcp::{TcpKind, TcpNiError};
+use lnet_tcp_proto::SockTunables;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_xdp::{XdpError, XdpKind};
+use lnet_xdp::{Programs, XdpConfig, XdpError, XdpKind};
 use thiserror::Error;
 
 use super::in_process::{InProcessKind, NidInUse};
@@ -34,13 +36,28 @@ use super::registry::{DriverOf, lnds};
 // are the last ones, since they are many: memory for names that were never used is not touched.
 lnds! {
     /// Over `AF_XDP` rings and UDP sockets.
-    Xdp xdp: XdpKind, XdpError;
+    Xdp xdp: XdpKind, XdpError = |config: &KindConfig<'_>| {
+        let KindConfig { xdp, timeout, queues_max, programs, .. } = config;
+        XdpKind::new((*xdp).clone(), *timeout, *queues_max, Arc::clone(programs))
+    };
     /// Over queues in memory, between nodes of one process.
-    InProcess in_process: InProcessKind, NidInUse;
+    InProcess in_process: InProcessKind, NidInUse = |config: &KindConfig<'_>| InProcessKind::new(config.timeout);
     /// From buffer to buffer, to the node itself.
-    Lo lo: LoKind, Infallible;
+    Lo lo: LoKind, Infallible = |_| LoKind;
     /// Over TCP streams.
-    Tcp tcp: TcpKind, TcpNiError;
+    Tcp tcp: TcpKind, TcpNiError = |config: &KindConfig<'_>| TcpKind::new(config.sock);
+}
+
+/// What a node's configuration has for its LNDs.
+pub(crate) struct KindConfig<'a> {
+    pub(crate) xdp: &'a XdpConfig,
+    pub(crate) sock: SockTunables,
+    /// How long a message may be under way by LNDs that are not tcp.
+    pub(crate) timeout: Duration,
+    /// Receive queues of NIs over rings, and NIs over sockets, that there may be at once.
+    pub(crate) queues_max: u32,
+    /// The XDP programs of the node.
+    pub(crate) programs: &'a Arc<Programs>,
 }
 
 impl std::fmt::Debug for ShardPort {

@@ -10,5 +10,5 @@ mod registry;
 
 pub use in_process::NidInUse;
 pub use lnds::LndError;
-pub(crate) use lnds::{Kinds, Lnds, NiPlan, OpenLnd, ShardPort};
+pub(crate) use lnds::{KindConfig, Kinds, Lnds, NiPlan, OpenLnd, ShardPort};
 pub(crate) use lo::LoKind;

@@ -8,9 +8,9 @@
 pub(super) type DriverOf<K> = <K as lnet_io::kind::LndKind>::Driver;
 
 /// Defines all that depends on which LNDs there are. Each row has what carries the messages, the name of the
-/// choice, the name of the field, the kind, and its error.
+/// choice, the name of the field, the kind, its error, and how a node without NIs makes it.
 macro_rules! lnds {
-    ($($(#[$what:meta])* $Choice:ident $field:ident: $Kind:ty, $Error:ty;)*) => {
+    ($($(#[$what:meta])* $Choice:ident $field:ident: $Kind:ty, $Error:ty = $new:expr;)*) => {
         /// The kinds of LNDs, by which a node opens and closes NIs.
         #[derive(Debug)]
         pub(crate) struct Kinds {
@@ -52,6 +52,11 @@ macro_rules! lnds {
         }
 
         impl Kinds {
+            /// The kinds of a node without NIs.
+            pub(crate) fn new(config: &KindConfig<'_>) -> Self {
+                Self { $($field: ($new)(config),)* }
+            }
+
             /// Looks whether an NI can be opened, as its LND and its interface tell.
             pub(crate) fn plan(&self, request: &NiRequest<'_>) -> Result<NiPlan, LndError> {
                 let row = request.options.lnd_on(request.nid.net(), request.interface);

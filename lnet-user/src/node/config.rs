@@ -11,11 +11,11 @@ use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
 use lnet_io::xsk::RingSizes;
-use lnet_model::lnd::{LndRow, NiOption};
+use lnet_model::lnd::{LndRow, NiOption, TCP};
 use lnet_model::ni::{Lnd, NiOptions};
 use lnet_tcp_proto::SockTunables;
+use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
-use lnet_wire::{NetType, Nid};
 use lnet_xdp_proto::XferTimes;
 
 use super::{ConfigError, SendFault, XdpConfig, XdpMode, plan, setters, start};
@@ -132,7 +132,7 @@ impl NiConfig {
         self.option(NiOption::Tos, tos.map(i64::from))
     }
 
-    /// The same, once it is found to be possible; the interface itself is looked at when the NI is opened.
+    /// Checks the configuration and returns it; the interface itself is looked at when the NI is opened.
     ///
     /// # Errors
     /// [`ConfigError`] names the value that is wrong, and what is expected.
@@ -172,45 +172,45 @@ pub struct NodeConfig {
 /// What the NIs of a node have that do not say otherwise. A timeout of zero follows the global tunables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LndDefaults {
-    xdp_timeout: Duration,
-    tcp: SockTunables,
+    timeouts: [Duration; Lnd::ALL.len()],
+    /// Tunables of the nets of the tcp LND.
+    tcp: NetTunables,
 }
 
 impl LndDefaults {
-    /// The same with another timeout of an LND.
+    /// These with another timeout of an LND.
     pub const fn with_timeout(mut self, lnd: Lnd, timeout: Duration) -> Self {
-        match lnd {
-            Lnd::Tcp => self.tcp.timeout = timeout,
-            Lnd::Xdp => self.xdp_timeout = timeout,
-        }
+        self.timeouts[lnd as usize] = timeout;
         self
     }
 
     /// How long an LND may take for a message.
-    pub fn timeout(&self, lnd: Lnd) -> Duration {
-        match lnd {
-            Lnd::Tcp => self.tcp.timeout,
-            Lnd::Xdp => self.xdp_timeout,
-        }
+    pub const fn timeout(&self, lnd: Lnd) -> Duration {
+        self.timeouts[lnd as usize]
     }
 
     /// Completes what is asked of the net of an NI with this LND by the node's own defaults.
     pub fn complete(&self, asked: NetOptions, nid: Nid, row: Option<&LndRow>) -> NetOptions {
         let lnd = row.and_then(|row| row.asked).unwrap_or(Lnd::Xdp);
         // Nodes of one process, and those of xdp on a tcp net, are as others on a net of that type.
-        let (new_net, facts) = match (lnd, nid.net().net_type()) {
-            (Lnd::Tcp, _) => (self.tcp.net, LndFacts::KERNEL),
-            (Lnd::Xdp, NetType::XDP) => (lnet_xdp_proto::NET_TUNABLES, lnet_xdp_proto::FACTS),
-            (Lnd::Xdp, _) => (NetTunables::LNET, LndFacts::KERNEL),
-        };
-        NetOptions { new_net, lnd_timeout: self.timeout(lnd), facts, ..asked }
+        let of_net = LndRow::of_net_type(nid.net().net_type()).unwrap_or(&TCP);
+        let new_net = if lnd == Lnd::Tcp { self.tcp } else { NetTunables::of(of_net.net_defaults) };
+        NetOptions { new_net, lnd_timeout: self.timeout(lnd), facts: LndFacts::of(of_net), ..asked }
     }
 }
 
 impl NodeConfig {
     /// The defaults of its NIs.
     pub fn lnd_defaults(&self) -> LndDefaults {
-        LndDefaults { xdp_timeout: self.lnd_timeout, tcp: self.sock }
+        let timeout = |lnd| if lnd == Lnd::Tcp { self.sock.timeout } else { self.lnd_timeout };
+        LndDefaults { timeouts: Lnd::ALL.map(timeout), tcp: self.sock.net }
+    }
+
+    /// The options of its NIs that do not say otherwise, where they are the node's to say.
+    pub fn option_defaults(&self) -> NiOptions {
+        NiOptions::default()
+            .with(NiOption::Mode, self.xdp.mode as i64)
+            .with(NiOption::Port, self.xdp.udp_port.into())
     }
 
     /// A node that only itself reaches, by `0@lo`.
@@ -261,7 +261,7 @@ impl NodeConfig {
         frame_loss_per_million: u32,
     }
 
-    /// The same, once it is found to be possible: as a start does it, but for what the kernel says of its
+    /// Checks the configuration and returns it: as a start does, but for what the kernel says of its
     /// interfaces.
     ///
     /// # Errors

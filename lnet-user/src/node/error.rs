@@ -5,6 +5,7 @@ use lnet_core::limits::Limits;
 use lnet_core::node::{ChangeError, RequestError};
 use lnet_io::random::NoRandom;
 use lnet_io::uring::{WATCHES_MAX, WaitError};
+use lnet_model::lnd::OptionError;
 use lnet_wire::Nid;
 use lnet_xdp::XdpError;
 use lnet_xdp::bpf::BpfError;
@@ -22,7 +23,7 @@ pub enum ConfigError {
     /// What the control state machine says of an NI or a policy.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// The same of the place in the configuration.
+    /// What the control state machine says of the position in the configuration.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// A NID that names no address.
@@ -44,31 +45,9 @@ pub enum ConfigError {
     /// An unusable number of queues.
     #[error("queues_max {0}: 1 to {WATCHES_MAX} are expected")]
     QueuesMax(u32),
-    /// Something that an in-process NI does not have.
-    #[error("{what} {value} for {interface}: none is expected there, it is for NIs on network interfaces")]
-    NotInProcess {
-        /// What it does not have.
-        what: &'static str,
-        /// What was asked for.
-        value: String,
-        /// The NI's interface.
-        interface: String,
-    },
-    /// The LND tcp on a net of another type.
-    #[error("{0}: lnd tcp serves nets of type tcp")]
-    NoTcp(Nid),
-    /// An option of another LND than the NI's.
-    #[error("{what} {value} for {nid}: its LND, {lnd}, has no such option")]
-    OtherLnd {
-        /// The NI.
-        nid: Nid,
-        /// The option.
-        what: &'static str,
-        /// What was asked for.
-        value: String,
-        /// The NI's LND.
-        lnd: &'static str,
-    },
+    /// Options that the NI cannot have.
+    #[error(transparent)]
+    Options(#[from] OptionError),
     /// An NI for a shard that the node has not.
     #[error("CPT {shard} for {nid}: this node has the CPTs (shards) 0 to {last}")]
     NoShard {

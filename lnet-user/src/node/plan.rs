@@ -8,11 +8,10 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_io::kind::NiRequest;
 use lnet_io::uring::WATCHES_MAX;
-use lnet_model::lnd::{NiOption, fabric_of};
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 use lnet_wire::{NetType, Nid};
 
-use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpError};
+use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError};
 use crate::lnd::{Kinds, NiPlan};
 
 /// An NI as its LND is asked for it.
@@ -67,27 +66,10 @@ fn serving(ni: &NiConfig, shards: u32) -> Result<ShardSet, ConfigError> {
     Ok(ShardSet::of(ni.serving_shards.iter().copied()).unwrap_or(ShardSet::all(shards as u8)))
 }
 
-/// Checks what an NI's configuration says by itself: its LND drives the net, and it has no options of another
-/// one.
+/// Checks what an NI's configuration says by itself: its options are those of its LND, which drives the net.
 pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
-    let NiConfig { nid, interface, options, .. } = ni;
-    if options.get(NiOption::Port) == Some(0) {
-        return Err(ConfigError::Xdp(XdpError::UdpPort));
-    }
-    // The state machine says what it thinks of a net that no LND drives.
-    if let Some(lnd) = options.lnd_on(nid.net(), interface) {
-        if !lnd.drives(nid.net()) {
-            return Err(ConfigError::NoTcp(*nid));
-        }
-        if let Some(option) = options.foreign_to(lnd).next() {
-            let (what, value) = (option.name(), option.row().text(options.get(option).unwrap_or(0)));
-            return Err(match fabric_of(interface) {
-                Some(_) => ConfigError::NotInProcess { what, value, interface: interface.clone() },
-                None => ConfigError::OtherLnd { nid: *nid, what, value, lnd: lnd.name },
-            });
-        }
-    }
-    address(*nid).map(drop)
+    ni.options.check(ni.nid.net(), Some(&ni.interface))?;
+    address(ni.nid).map(drop)
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {

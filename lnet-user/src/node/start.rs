@@ -8,16 +8,14 @@ use lnet_core::node::{self, Action, NetOptions, NiSpec, NodeChange, Report, Requ
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
 use lnet_io::kind::Host;
-use lnet_model::lnd::NiOption;
+use lnet_model::lnd::{LNDS, NiOption};
 use lnet_model::ni::NiOptions;
-use lnet_tcp::TcpKind;
 use lnet_wire::nid::NetType;
-use lnet_xdp::{Programs, XdpKind};
+use lnet_xdp::Programs;
 
 use super::shards::make_workers;
-use super::{ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, View, plan};
-use crate::lnd::in_process::InProcessKind;
-use crate::lnd::{Kinds, LoKind, NiPlan};
+use super::{ConfigError, LndDefaults, NiConfig, NodeConfig, NodeDriver, NodeError, NodeView, plan};
+use crate::lnd::{KindConfig, Kinds, NiPlan};
 use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
@@ -38,14 +36,14 @@ pub type Machine = node::Node<LndOptions>;
 pub(crate) struct Started {
     pub(crate) node: NodeDriver,
     pub(crate) workers: Vec<Worker>,
-    /// It has the node's NIs, and the shards have its last snapshot.
+    /// The owner of the topology, with the node's NIs; the shards have its last snapshot.
     pub(crate) machine: Machine,
     /// What others are to hear when they ping.
     pub(crate) answer: Arc<[u8]>,
 }
 
 impl NiConfig {
-    /// As the state machine is asked for it.
+    /// The NI as the state machine is asked for it.
     pub fn spec(&self, defaults: &LndDefaults) -> NiSpec<LndOptions> {
         let asked = net_options(&self.options);
         let options =
@@ -55,7 +53,7 @@ impl NiConfig {
         NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
     }
 
-    /// As the state machine wants it opened.
+    /// The NI as the state machine wants it opened.
     pub(crate) fn of(spec: NiSpec<LndOptions>, tunables: NetTunables) -> Self {
         let LndOptions { options, serving_shards, .. } = spec.lnd;
         let options = options
@@ -84,7 +82,8 @@ pub(super) fn new_machine(
 ) -> Result<(Machine, Vec<NodeChange<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);
-    let nets = [NetType::XDP, NetType::TCP];
+    let nets: Vec<_> =
+        LNDS.iter().filter_map(|row| row.default_of).filter(|net| *net != NetType::LO).collect();
     let core = node::NodeConfig {
         policies,
         locks_announced: config.lock_prim_nid,
@@ -104,12 +103,13 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let policies = *machine.policies();
     let opened = Arc::<AtomicBool>::default();
     let programs = Programs::new(&opened, config.shards);
-    let mut kinds = Kinds {
-        xdp: XdpKind::new(config.xdp.clone(), config.lnd_timeout, config.queues_max, Arc::clone(&programs)),
-        in_process: InProcessKind::new(config.lnd_timeout),
-        lo: LoKind,
-        tcp: TcpKind::new(config.sock),
-    };
+    let mut kinds = Kinds::new(&KindConfig {
+        xdp: &config.xdp,
+        sock: config.sock,
+        timeout: config.lnd_timeout,
+        queues_max: config.queues_max,
+        programs: &programs,
+    });
     let plans = plan::first(&kinds, config)?;
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
     let wakers: Vec<_> = workers.iter().map(Worker::waker).collect();
@@ -125,7 +125,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let mut node = NodeDriver {
         kinds,
         host,
-        view: View::new(wakers, config.limits, opened, programs),
+        view: NodeView::new(wakers, config.limits, opened, programs),
         config: NodeConfig { nis: Vec::new(), ..config.clone() },
     };
     // Its only deadline is that of a drain.
@@ -152,7 +152,7 @@ fn open_first(
         }
         match machine.poll_action() {
             Some(Action::Open { ni, spec, tunables }) => {
-                // They come in the order in which they were planned.
+                // NIs come in the order in which they were planned.
                 let Some(plan) = plans.next() else { return Err(NodeError::NoNi(ni.0)) };
                 let parts = node.open_planned(ni, NiConfig::of(spec, tunables), plan)?;
                 for (worker, part) in workers.iter_mut().zip(parts) {

@@ -20,7 +20,7 @@ use super::{DownReason, NiConfig, NiState, NodeError, OpenNi};
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct NodeView {
     nis: Mutex<BTreeMap<u16, OpenNi>>,
     /// The XDP programs, and the memory of rings.
     programs: Arc<Programs>,
@@ -30,8 +30,8 @@ pub(crate) struct View {
     limits: Limits,
 }
 
-impl View {
-    /// That of a node without NIs, whose shards these wake.
+impl NodeView {
+    /// The view of a node without NIs, whose shards these wake.
     pub(super) fn new(
         wakers: Vec<Waker>,
         limits: Limits,
@@ -56,7 +56,7 @@ impl View {
         &self.programs
     }
 
-    /// As [`NodeDriver::open`](super::NodeDriver::open).
+    /// Lets frames in: [`NodeDriver::open`](super::NodeDriver::open).
     pub(crate) fn open(&self) -> Result<(), NodeError> {
         self.opened.store(true, Ordering::Release);
         for waker in &self.wakers {
@@ -65,12 +65,12 @@ impl View {
         Ok(self.programs.open()?)
     }
 
-    /// As [`NodeDriver::register`](super::NodeDriver::register).
+    /// Registers a buffer: [`NodeDriver::register`](super::NodeDriver::register).
     pub(crate) fn register(&self, length_bytes: usize) -> Option<Buffer> {
         self.programs.register(length_bytes)
     }
 
-    /// As [`NodeDriver::nis`](super::NodeDriver::nis).
+    /// The NIs but `lo`: [`NodeDriver::nis`](super::NodeDriver::nis).
     pub(crate) fn nis(&self) -> Vec<NiState> {
         // A device that is renamed is shown so; the label of an alias stays.
         let named = |open: &OpenNi| match open.lnd.as_ni().followed() {
@@ -81,13 +81,14 @@ impl View {
             ni: NiId(*number),
             config: NiConfig { interface: named(open), ..open.config.clone() },
             xdp: open.xdp(),
-            tcp: open.tcp(),
+            options: open.lnd.as_ni().options(),
+            mtu_bytes: open.lnd.as_ni().mtu_bytes(),
             down: open.lnd.as_ni().followed().and_then(|(found, address)| DownReason::of(found, address)),
         };
         self.open_nis().iter().map(state).collect()
     }
 
-    /// As [`NodeDriver::xdp_frames`](super::NodeDriver::xdp_frames).
+    /// Counters of the XDP programs: [`NodeDriver::xdp_frames`](super::NodeDriver::xdp_frames).
     pub(crate) fn xdp_frames(&self) -> Result<XdpFrames, NodeError> {
         Ok(self.programs.frames()?)
     }

@@ -1,6 +1,6 @@
 //! Many entries and messages by few calls.
 
-use lnet_user::api::{LnetError, Outgoing};
+use lnet_user::api::{LnetError, OwnedRequest};
 use lnet_user::runtime::LendError;
 use lnet_user::{Ack, Buffer, EntrySpec, EventKind, MdOptions, MdSpec, Status, SubmitError};
 
@@ -83,7 +83,7 @@ fn a_message_is_started_with_its_descriptor() {
     shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(64)).unwrap().detach();
     let outgoing = |length, portal| {
         let md = spec(&other, 4, 2, MdOptions::NONE);
-        Outgoing::put(&md, Buffer::from(vec![5; length]), &to_self(portal, 1), Ack::Wanted, 3)
+        OwnedRequest::put(&md, Buffer::from(vec![5; length]), &to_self(portal, 1), Ack::Wanted, 3)
     };
     let short = shard.start(outgoing(3, PINNED[0])).unwrap_err();
     assert!(matches!(short.error, LnetError::Lend(_)) && short.buffer.unwrap().len() == 3);

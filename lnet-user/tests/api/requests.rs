@@ -11,7 +11,7 @@ use lnet_user::{
     Status, SubmitError, Target, Threshold,
 };
 
-use lnet_user::api::Outgoing;
+use lnet_user::api::OwnedRequest;
 
 use crate::common::{LAZY, PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
 use crate::events::block_on;
@@ -335,7 +335,7 @@ fn a_burst_is_started_by_one_call_and_each_refusal_stands_in_its_place() {
     let put = |number: u8, length: usize, portal, ack| {
         let count = 1 + u32::from(number % 2);
         let buffer = Buffer::from(vec![number; length]);
-        Outgoing::put(&md(number.into(), count), buffer, &to_self(portal, 1), ack, number.into())
+        OwnedRequest::put(&md(number.into(), count), buffer, &to_self(portal, 1), ack, number.into())
     };
     let outgoing = vec![
         put(0, 4, PINNED[0], Ack::NotWanted),
@@ -343,7 +343,7 @@ fn a_burst_is_started_by_one_call_and_each_refusal_stands_in_its_place() {
         put(2, 3, PINNED[0], Ack::NotWanted),
         put(3, 4, 64, Ack::Wanted),
         put(4, 4, PINNED[0], Ack::Wanted),
-        Outgoing::get(&md(5, 2), Buffer::zeroed(4), &to_self(PINNED[0], 2)),
+        OwnedRequest::get(&md(5, 2), Buffer::zeroed(4), &to_self(PINNED[0], 2)),
     ];
     let mut started: Vec<_> = shard.start_all(outgoing).into_iter().map(Some).collect();
     let mut refused = |index: usize| started[index].take().unwrap().unwrap_err();
@@ -389,14 +389,14 @@ fn a_message_is_sent_by_one_call_and_brings_its_outcome() {
     let md = |count| MdSpec { threshold: Threshold::Count(count), ..template };
     let put = |count, portal, ack, number: u8| {
         let buffer = Buffer::from(vec![number; 4]);
-        shard.send(Outgoing::put(&md(count), buffer, &to_self(portal, 1), ack, number.into()))
+        shard.send(OwnedRequest::put(&md(count), buffer, &to_self(portal, 1), ack, number.into()))
     };
     let sent = block_on(put(1, PINNED[0], Ack::NotWanted, 3)).unwrap();
     assert_eq!((sent.event.kind(), sent.event.unlinked()), (EventKind::Send, true));
     assert_eq!(sent.into_buffer().unwrap()[..], [3; 4]);
     let acked = block_on(put(2, PINNED[0], Ack::Wanted, 4)).unwrap();
     assert_eq!((acked.event.kind(), acked.event.status()), (EventKind::Ack, Status::Ok));
-    let get = Outgoing::get(&md(2), Buffer::zeroed(4), &to_self(PINNED[0], 2));
+    let get = OwnedRequest::get(&md(2), Buffer::zeroed(4), &to_self(PINNED[0], 2));
     let got = block_on(shard.send(get)).unwrap();
     assert_eq!((got.event.kind(), got.into_buffer().unwrap()[..].to_vec()), (EventKind::Reply, vec![7; 4]));
     let refused = block_on(put(1, 64, Ack::NotWanted, 5)).unwrap_err();
@@ -404,9 +404,9 @@ fn a_message_is_sent_by_one_call_and_brings_its_outcome() {
     // Of the descriptor that was made for it.
     assert_eq!(next(&mut other).event.kind(), EventKind::Unlink);
     let silent = MdSpec { event_queue: None, ..md(1) };
-    let silent = Outgoing::put(&silent, Buffer::zeroed(4), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
+    let silent = OwnedRequest::put(&silent, Buffer::zeroed(4), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
     assert!(matches!(block_on(shard.send(silent)), Err(LnetError::NoEventQueue)));
-    let short = Outgoing::put(&md(1), Buffer::zeroed(3), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
+    let short = OwnedRequest::put(&md(1), Buffer::zeroed(3), &to_self(PINNED[0], 1), Ack::NotWanted, 0);
     assert!(matches!(block_on(shard.send(short)), Err(LnetError::Lend(_))));
     assert!(other.try_next().unwrap().is_none(), "outcomes go to their futures alone");
     drop(put(1, PINNED[0], Ack::NotWanted, 6));

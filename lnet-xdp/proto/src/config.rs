@@ -18,11 +18,7 @@ use super::identity::Identity;
 pub const NET_TUNABLES: NetTunables = NetTunables::of(XDP.net_defaults);
 
 /// Facts of the xdp LND.
-pub const FACTS: LndFacts = LndFacts {
-    proves_sources: XDP.proves_sources,
-    reaches_itself: XDP.reaches_itself,
-    takes_any_get: XDP.takes_any_get,
-};
+pub const FACTS: LndFacts = LndFacts::of(&XDP);
 
 /// How much of everything an [`Xfer`](super::Xfer) may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

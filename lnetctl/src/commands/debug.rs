@@ -16,10 +16,10 @@ pub(crate) enum DebugCommand {
     /// Show the NIDs that are pinged until they are in full health again
     #[command(after_help = "Examples:\n  lnetctl debug recovery --local\n  lnetctl debug recovery --peer")]
     Recovery {
-        /// Local ones
+        /// Local NIDs
         #[arg(long, short)]
         local: bool,
-        /// Those of peers
+        /// NIDs of peers
         #[arg(long, short)]
         peer: bool,
     },

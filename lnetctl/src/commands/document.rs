@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{
-    self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState, Shown,
+    self, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Instruction, Item, Mode, NodeState, Shown,
 };
 use lnet_model::Errno;
-use lnet_model::request::{Batch, Change};
+use lnet_model::request::{Change, ChangeSet};
 use serde_json::json;
 
 use super::{Result, ping};
@@ -133,7 +133,7 @@ fn read(task: Task, file: Option<&Path>) -> Result<String> {
 fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {
     let state = state(daemon, task)?;
     let (items, changes): (Vec<&Item>, Vec<Change>) = document.plan(&state).into_iter().unzip();
-    let batch = Batch { changes: changes.clone(), dry_run };
+    let batch = ChangeSet { changes: changes.clone(), dry_run };
     let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, error))?;
     if dry_run {
         let lines = document::diff(&state, &changes, &outcomes);
@@ -164,7 +164,7 @@ fn refused(task: Task, items: &[&Item], error: ClientError) -> CommandError {
 fn execute(daemon: &mut Daemon<'_>, document: Document) -> Result<()> {
     let mut result = Ok(());
     for item in document.items {
-        if let Action::Ping(request) = item.action {
+        if let Instruction::Ping(request) = item.action {
             result = ping::send(daemon, request).and(result);
         }
     }
@@ -176,7 +176,7 @@ fn show(daemon: &mut Daemon<'_>, task: Task, document: &Document) -> Result<()> 
     let state = state(daemon, task)?;
     let (mut shown, mut failures) = (document::Map::new(), Vec::new());
     for Item { position, seq_no, action, .. } in &document.items {
-        let Action::Show(what) = action else { continue };
+        let Instruction::Show(what) = action else { continue };
         match what.document(&state) {
             Ok(_) if *what == Shown::Statistics => {
                 let statistics = daemon.ask(task, Client::statistics)?;

@@ -17,8 +17,8 @@ use crate::failure::Task;
 /// greetings.
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOKS: u32 = 50;
-/// So many frames must have been due to be dropped before it is judged how many were; so many may be sent
-/// again, however few were sent.
+/// Frames that must have been due to be dropped before it is judged how many were, and that may be sent again
+/// however few were sent.
 const DROPS_MIN: u64 = 20;
 
 #[derive(Debug, Subcommand)]

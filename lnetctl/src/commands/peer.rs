@@ -53,7 +53,7 @@ pub(crate) struct PeerArgs {
     /// Its other NIDs, with ranges and commas
     #[arg(long, short, alias = "ip2nets")]
     nid: Option<String>,
-    /// It takes messages by the NID that they were meant for alone
+    /// The peer takes messages by the NID that they were meant for alone
     #[arg(long, short = 'm')]
     non_mr: bool,
     /// Its primary NID stays, whatever discovery finds

@@ -175,7 +175,7 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
         pattern::integer(text).ok_or_else(|| wrong(format!("cannot parse {global} value {text:?}")))?;
     let (low, high) = global.range();
     let value = match (global, u32::try_from(value)) {
-        // As LNet has it: any number but zero is one.
+        // Any number but zero is one, as in LNet.
         (Global::Discovery | Global::DropAsymRoute, _) => Some(u32::from(value != 0)),
         (Global::MaxInterfaces, Ok(value)) if value < low => Some(global.default_value()),
         // Obsolete, and taken for the sake of scripts.

@@ -15,7 +15,7 @@ use lnet_model::records::{
     ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
     PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord, Statistics,
 };
-use lnet_model::request::{Batch, Change, Outcome, PingRecord};
+use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
 use lnet_model::steering::{SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
@@ -91,7 +91,7 @@ impl Model {
     }
 
     /// All changes or none.
-    pub(crate) fn apply(&mut self, changes: &[Change]) -> Result<Vec<Outcome>> {
+    pub(crate) fn apply(&mut self, changes: &[Change]) -> Result<Vec<Effect>> {
         let mut next = self.clone();
         let mut outcomes = Vec::new();
         for (position, change) in changes.iter().enumerate() {
@@ -101,9 +101,9 @@ impl Model {
         Ok(outcomes)
     }
 
-    fn change(&mut self, change: &Change) -> Result<Outcome> {
+    fn change(&mut self, change: &Change) -> Result<Effect> {
         match change {
-            Change::Configure { .. } if self.nets.is_some() => return Ok(Outcome::Unchanged),
+            Change::Configure { .. } if self.nets.is_some() => return Ok(Effect::Unchanged),
             Change::Configure { .. } => self.nets = Some(vec![lo(self.shards)]),
             Change::Unconfigure => {
                 let globals = self.globals;
@@ -111,7 +111,7 @@ impl Model {
             }
             Change::SetGlobal { global, value } => {
                 if self.globals.get(*global) == *value {
-                    return Ok(Outcome::Unchanged);
+                    return Ok(Effect::Unchanged);
                 }
                 self.set_global(*global, *value)?;
             }
@@ -217,11 +217,11 @@ impl Model {
                     self.steering.portals.sort_by_key(|one| one.portal);
                 }
                 if known.as_ref() == Some(policy) || known.is_none() && default {
-                    return Ok(Outcome::Unchanged);
+                    return Ok(Effect::Unchanged);
                 }
             }
         }
-        Ok(Outcome::Changed)
+        Ok(Effect::Changed)
     }
 
     fn peer_mut(&mut self, nid: Nid) -> Result<&mut PeerRecord> {
@@ -541,7 +541,7 @@ impl Handler for Served {
         Ok(PingRecord { multi_rail: true, ..record })
     }
 
-    async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>> {
+    async fn apply(&self, batch: ChangeSet) -> Result<Vec<Effect>> {
         let mut model = self.0.borrow_mut();
         if batch.dry_run { model.clone().apply(&batch.changes) } else { model.apply(&batch.changes) }
     }

@@ -1,9 +1,9 @@
 //! Administration by any user: documents for the tool, and requests at the daemon's control socket.
 
-use lnet_control::Request;
-use lnet_control::document::{self, Action, Mode, Position};
+use lnet_control::ControlRequest;
+use lnet_control::document::{self, Instruction, Mode, Position};
 use lnet_control::protocol::{self, HEADER_BYTES, ProtocolError, REQUEST_BYTES_MAX};
-use lnet_model::request::{Batch, Change};
+use lnet_model::request::{Change, ChangeSet};
 use serde_json::Value;
 
 /// A YAML document: it is understood or refused whole, each mistake with a place in it; the changes that it
@@ -21,7 +21,7 @@ pub fn document(input: &[u8]) {
             Ok(document) => {
                 document.items.iter().for_each(|item| check(item.position));
                 let changes = document.items.into_iter().filter_map(|item| match item.action {
-                    Action::Change(change) => Some(change),
+                    Instruction::Change(change) => Some(change),
                     _ => None,
                 });
                 check_changes(changes.collect());
@@ -39,7 +39,7 @@ pub fn document(input: &[u8]) {
 
 /// Changes come to the daemon as they were meant.
 fn check_changes(changes: Vec<Change>) {
-    let request = Request::Apply(Batch { changes, dry_run: false });
+    let request = ControlRequest::Apply(ChangeSet { changes, dry_run: false });
     match protocol::encode(&request, REQUEST_BYTES_MAX) {
         Ok(message) => check_message(&message, &request),
         Err(ProtocolError::Length { length, limit }) => assert!(length > limit),
@@ -47,10 +47,10 @@ fn check_changes(changes: Vec<Change>) {
     }
 }
 
-fn check_message(message: &[u8], request: &Request) {
+fn check_message(message: &[u8], request: &ControlRequest) {
     let (header, json) = message.split_first_chunk::<HEADER_BYTES>().expect("a header");
     assert_eq!(protocol::read_header(header, REQUEST_BYTES_MAX).expect("our header"), json.len());
-    assert_eq!(&protocol::decode::<Request>(json).expect("our request"), request);
+    assert_eq!(&protocol::decode::<ControlRequest>(json).expect("our request"), request);
 }
 
 /// A message at the control socket: what can be read is written, and read again to the same request.
@@ -60,7 +60,7 @@ pub fn request(input: &[u8]) {
         Ok(length) => assert!(length <= REQUEST_BYTES_MAX && header.starts_with(&protocol::MAGIC)),
         Err(error) => return assert!(!error.to_string().is_empty()),
     }
-    let request = match protocol::decode::<Request>(json) {
+    let request = match protocol::decode::<ControlRequest>(json) {
         Ok(request) => request,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };

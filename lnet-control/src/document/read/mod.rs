@@ -18,8 +18,8 @@ use lnet_model::request::{Change, PingPurpose};
 use lnet_wire::Global;
 use values::suggestion;
 
-use super::tree::{self, Entry, Marked, Position, Value};
-use super::{Action, Document, DocumentError, Item, Mode};
+use super::tree::{self, Marked, Pair, Position, Value};
+use super::{Document, DocumentError, Instruction, Item, Mode};
 
 /// Most mistakes that are reported.
 const ERRORS_MAX: usize = 100;
@@ -94,8 +94,8 @@ impl Reader {
         }
     }
 
-    fn block(&mut self, block: &Entry) {
-        let Entry { position, key, value } = block;
+    fn block(&mut self, block: &Pair) {
+        let Pair { position, key, value } = block;
         let executes = matches!(key.as_str(), "ping" | "discover");
         let is_known = BLOCKS.contains(&key.as_str()) || UNSUPPORTED.iter().any(|(name, _)| name == key);
         if is_known && executes != (self.mode == Mode::Execute) {
@@ -112,7 +112,7 @@ impl Reader {
             "global" => self.global_block(value),
             "numa" => self.numa_block(value),
             "udsp" => self.each(value, "udsp", Self::udsp),
-            // It only tells.
+            // Statistics only tell.
             "statistics" => {}
             "fault" => self.fault_block(value),
             "steering" => self.each(value, "steering", Self::steering),
@@ -133,7 +133,7 @@ impl Reader {
     fn global_block(&mut self, block: &Marked) {
         // What LNet's tools reset when a document with globals is deleted; others stay.
         let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
-        for Entry { position, key, value } in self.map(block, "global").unwrap_or_default() {
+        for Pair { position, key, value } in self.map(block, "global").unwrap_or_default() {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
                 self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
@@ -189,10 +189,10 @@ impl Reader {
     }
 
     fn change(&mut self, position: Position, entity: &'static str, change: Change) {
-        self.push(position, entity, Action::Change(change));
+        self.push(position, entity, Instruction::Change(change));
     }
 
-    fn push(&mut self, position: Position, entity: &'static str, action: Action) {
+    fn push(&mut self, position: Position, entity: &'static str, action: Instruction) {
         self.items.push(Item { position, entity, seq_no: self.seq_no, action });
     }
 

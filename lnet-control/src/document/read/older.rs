@@ -6,15 +6,15 @@ use lnet_model::udsp::{Selection, SelectionKind};
 
 use super::Reader;
 use super::values::get;
-use crate::document::tree::{Entry, Position};
-use crate::document::{Action, Mode};
+use crate::document::tree::{Pair, Position};
+use crate::document::{Instruction, Mode};
 
 /// Keys of an item of `selection`.
 const SELECTION_KEYS: [&str; 8] = ["type", "net", "nid", "local", "remote", "priority", "id", "seq_no"];
 
 impl Reader {
     /// All NIDs of a peer; to be deleted, some of them.
-    pub(super) fn older_peer(&mut self, position: Position, entries: &[Entry]) {
+    pub(super) fn older_peer(&mut self, position: Position, entries: &[Pair]) {
         self.known_keys(entries, "peers", &["nids", "seq_no", "detail"]);
         let errors = self.errors.len();
         let Some(value) = self.needed(position, entries, "nids", "a peer") else { return };
@@ -27,12 +27,12 @@ impl Reader {
         }
         if self.errors.len() == errors {
             let deletes = self.mode == Mode::Delete;
-            self.push(position, "peers", Action::Peers { nids, deletes });
+            self.push(position, "peers", Instruction::Peers { nids, deletes });
         }
     }
 
     /// A rule of one of three types; to be deleted, also by its number.
-    pub(super) fn selection(&mut self, position: Position, entries: &[Entry]) {
+    pub(super) fn selection(&mut self, position: Position, entries: &[Pair]) {
         self.known_keys(entries, "selection", &SELECTION_KEYS);
         let errors = self.errors.len();
         let deletes = self.mode == Mode::Delete;

@@ -7,19 +7,19 @@ use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Entry, Marked, Position, Value};
+use crate::document::tree::{Marked, Pair, Position, Value};
 
 /// Keys of every policy, and those of some.
 const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];
 
 impl Reader {
-    pub(super) fn steering(&mut self, position: Position, entries: &[Entry]) {
+    pub(super) fn steering(&mut self, position: Position, entries: &[Pair]) {
         if let Some(policy) = self.portal_policy(position, entries) {
             self.change(position, "steering", Change::SetSteering(policy));
         }
     }
 
-    fn portal_policy(&mut self, position: Position, entries: &[Entry]) -> Option<PortalPolicy> {
+    fn portal_policy(&mut self, position: Position, entries: &[Pair]) -> Option<PortalPolicy> {
         self.known_keys(entries, "steering", &KEYS);
         self.needed(position, entries, "portal", "a steering policy")?;
         let policy = self.needed(position, entries, "policy", "a steering policy")?;
@@ -50,7 +50,7 @@ impl Reader {
         }
     }
 
-    fn number(&mut self, position: Position, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
+    fn number(&mut self, position: Position, entries: &[Pair], key: &str, max: i64) -> Option<u8> {
         if get(entries, key).is_none() {
             self.error(position, format!("this policy needs '{key}'"));
         }
@@ -70,8 +70,8 @@ impl Reader {
     }
 
     /// Reports keys of other policies.
-    fn check_keys(&mut self, entries: &[Entry], policy: &str) {
-        for Entry { position, key, .. } in entries {
+    fn check_keys(&mut self, entries: &[Pair], policy: &str) {
+        for Pair { position, key, .. } in entries {
             let of = match key.as_str() {
                 "shard" => "pin",
                 "shift" | "bits" | "table" => "match_bits",

@@ -15,7 +15,7 @@ use lnet_model::Errno;
 use lnet_model::capture::CaptureRecord;
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::pattern::cpts_text;
-use lnet_model::records::{Globals, NetRecord, PeerRecord, Statistics, Traffic};
+use lnet_model::records::{Globals, NetRecord, NiTraffic, PeerRecord, Statistics};
 use lnet_model::request::{PingPurpose, PingReply};
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspRule;
@@ -252,8 +252,8 @@ fn fields(record: &impl Serialize) -> Map {
 }
 
 /// The block `statistics` of a local NI or a peer NI.
-fn statistics_of(traffic: &Traffic) -> Map {
-    let Traffic { sent, received, dropped, put_egress, get_rtt, put_ack } = traffic;
+fn statistics_of(traffic: &NiTraffic) -> Map {
+    let NiTraffic { sent, received, dropped, put_egress, get_rtt, put_ack } = traffic;
     let mut map = Map::new();
     for (key, counts) in [("send_count", sent), ("recv_count", received), ("drop_count", dropped)] {
         put(&mut map, key, counts.total());
@@ -268,7 +268,7 @@ fn statistics_of(traffic: &Traffic) -> Map {
 }
 
 /// Adds the three blocks of messages by type and the one of health.
-fn put_details(map: &mut Map, traffic: &Traffic, health: &impl Serialize) {
+fn put_details(map: &mut Map, traffic: &NiTraffic, health: &impl Serialize) {
     put(map, "sent_stats", json!(traffic.sent));
     put(map, "received_stats", json!(traffic.received));
     put(map, "dropped_stats", json!(traffic.dropped));

@@ -9,7 +9,7 @@ use super::{Detail, Map, NodeState, drop_rules, global_show, nets, one, peers, s
 use crate::document::Shown;
 
 impl Shown {
-    /// It, of a node in this state; the counters of a node are no part of that.
+    /// The document of it, of a node in this state; the counters of a node are no part of that.
     ///
     /// # Errors
     /// [`Refusal`]: there is no such net or peer.

@@ -63,7 +63,7 @@ impl Core {
         };
         let mut books = self.runner.books();
         if is_due && refused_discovery != books.refused_discovery {
-            // They may count from 0 on again since.
+            // The LNDs may count from 0 on again since.
             let count = refused_discovery.checked_sub(books.refused_discovery).unwrap_or(refused_discovery);
             if count > 0 {
                 warn!(count, "pushes and answers to pings refused: malformed, or not about their senders");
@@ -84,7 +84,7 @@ impl Core {
         let mut machine = self.runner.machine();
         let mut books = self.runner.books();
         for state in states {
-            // One that is being opened is told by the thread that opens it.
+            // An NI that is being opened is told by the thread that opens it.
             if !books.nis.contains_key(&state.ni.0) {
                 continue;
             }

@@ -95,8 +95,6 @@ pub struct XdpNiState {
     pub udp_port: u16,
     /// Receive queues of the interface.
     pub queues: u32,
-    /// Bytes of the largest IP packet that the interface carries.
-    pub mtu_bytes: u32,
     /// Why it has sockets, where mode `auto` could not have rings.
     pub no_rings: Option<String>,
 }
@@ -124,7 +122,6 @@ impl XdpNi {
             mode: self.mode,
             udp_port: self.port.udp_port,
             queues: self.queues,
-            mtu_bytes: self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32),
             no_rings: self.no_rings.clone(),
         }
     }
@@ -133,6 +130,10 @@ impl XdpNi {
 impl OpenNi for XdpNi {
     fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
         Some((&self.neighbours, &self.port.address))
+    }
+
+    fn mtu_bytes(&self) -> Option<u32> {
+        Some(self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32))
     }
 }
 
