@@ -7,7 +7,7 @@
 //! | 6 | 2 | zero |
 //! | 8 | 4 | bytes of JSON that follow, big endian |
 //!
-//! The client sends a [`ControlRequest`](crate::Request), the node one or more
+//! The client sends a [`ControlRequest`](crate::ControlRequest), the node one or more
 //! [`Reply`](crate::Reply) messages; then the next request may follow.
 //!
 //! Invariants: the header of every version is this one, so that each side can tell the other's; a length is

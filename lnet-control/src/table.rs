@@ -1,6 +1,6 @@
-//! The table of requests: a row for each, with its argument and its answer. [`ControlRequest`](crate::Request),
-//! [`Reply`](crate::Reply), the calls of a [`Client`](crate::client::Client), a node's `Handler` and the
-//! server's dispatch all come from it.
+//! The table of requests: a row for each, with its argument and its answer.
+//! [`ControlRequest`](crate::ControlRequest), [`Reply`](crate::Reply), the calls of a
+//! [`Client`](crate::client::Client), a node's `Handler` and the server's dispatch all come from it.
 //!
 //! A row is `read`, `change` or `order`; changes and orders are for root and the node's owner alone. An order
 //! waits for other nodes, so changes go on beside it. Pings stand beside the table: they are answered part by

@@ -121,8 +121,8 @@ impl NiOptions {
         }
     }
 
-    /// Checks that an NI with these options can be on a net and, where that is known, an interface. A net that
-    /// no LND drives is the core's to refuse.
+    /// Checks that an NI with these options can be on a net and, where that is known, an interface. A net
+    /// that no LND drives is the core's to refuse.
     ///
     /// # Errors
     /// [`OptionError`]: the first that is wrong.

@@ -45,8 +45,8 @@ impl OwnedRequest {
         Self { md: *md, buffer, message: PutOrGet::get(NO_MD, from) }
     }
 
-    /// A request for a part of the buffer, as [`Request::part`](super::Request::part) has it. Requests for
-    /// other parts may follow.
+    /// A request for a part of the buffer, as [`UnsentRequest::part`](super::UnsentRequest::part) has it.
+    /// Requests for other parts may follow.
     #[must_use]
     pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
         let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
@@ -192,8 +192,8 @@ impl ShardHandle {
     }
 
     /// Makes a descriptor for a message, starts it and brings its outcome, as that of a request that is
-    /// [awaited](super::Request): all by one call, which no thread waits for. It begins at once and goes on
-    /// without the future.
+    /// [awaited](super::UnsentRequest): all by one call, which no thread waits for. It begins at once and
+    /// goes on without the future.
     ///
     /// # Errors
     /// By the future, as [`ShardHandle::start`]; the buffer has gone then.

@@ -223,8 +223,8 @@ impl UnsentRequest<'_> {
     ///
     /// # Errors
     /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could
-    /// not tell of a refusal ([`UnsentRequest::start`] returns it); and [`SubmitError::EventQueueFull`] while 256
-    /// requests of the descriptor are on their way to the shard, or refused and still in the event queue.
+    /// not tell of a refusal ([`UnsentRequest::start`] returns it); and [`SubmitError::EventQueueFull`] while
+    /// 256 requests of the descriptor are on their way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let refusals = self.descriptor.refusals();
         refusals.queue().ok_or(LnetError::NoEventQueue)?;
