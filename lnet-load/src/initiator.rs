@@ -15,7 +15,7 @@ use lnet_wire::{NetType, Nid};
 use tracing::warn;
 
 use super::error::LoadError;
-use super::latency::Latency;
+use super::distribution::Latency;
 use super::plan::{Message, Plan, Posting};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
 use super::slot::{Ended, Next, Outcomes, Slot};

@@ -28,7 +28,7 @@
 
 mod error;
 mod initiator;
-mod latency;
+mod distribution;
 mod pattern;
 mod plan;
 mod probe;
@@ -38,7 +38,7 @@ mod target;
 
 pub use error::LoadError;
 pub use initiator::Initiator;
-pub use latency::Latency;
+pub use distribution::Latency;
 pub use lnet_model::records::LoadKind as Kind;
 pub use pattern::Difference;
 pub use plan::{Layout, Message, Plan, PlanError, Scheme, SizeClass};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use lnet_wire::Nid;
 
 use super::Kind;
-use super::latency::Latency;
+use super::distribution::Latency;
 use super::pattern::Difference;
 use super::plan::SizeClass;
 
