@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use hdrhistogram::Histogram;
+use anyhow::ensure;
+use lnet_load::{Distribution, keep_full};
 
 use crate::link::{Link, Side};
 
@@ -48,8 +48,8 @@ pub trait Endpoint: Sized {
     ///
     /// # Errors
     /// When a message does not come back.
-    fn ping(&mut self, count: u64, pause: Duration) -> anyhow::Result<Histogram<u64>> {
-        let mut half_ns = histogram();
+    fn ping(&mut self, count: u64, pause: Duration) -> anyhow::Result<Distribution> {
+        let mut half_ns = Distribution::measured();
         let warm_up = count / 10;
         for round in 0..count + warm_up {
             let begun = Instant::now();
@@ -65,7 +65,7 @@ pub trait Endpoint: Sized {
                 std::thread::sleep(pause);
             }
             if round >= warm_up {
-                half_ns.record(elapsed.as_nanos() as u64 / 2).context("a round trip of over a minute")?;
+                half_ns.record_time(elapsed / 2);
             }
         }
         Ok(half_ns)
@@ -81,7 +81,7 @@ pub fn ping<E: Endpoint>(
     open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
     count: u64,
     after: impl FnOnce(&mut E) + Send,
-) -> anyhow::Result<Histogram<u64>> {
+) -> anyhow::Result<Distribution> {
     ping_with_pauses(link, open, (count, Duration::ZERO), after)
 }
 
@@ -94,7 +94,7 @@ pub fn ping_with_pauses<E: Endpoint>(
     open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
     (count, pause): (u64, Duration),
     after: impl FnOnce(&mut E) + Send,
-) -> anyhow::Result<Histogram<u64>> {
+) -> anyhow::Result<Distribution> {
     link.pair(
         |ready, stop| {
             let mut end = open(link.far())?;
@@ -174,38 +174,21 @@ pub fn flood<E: Endpoint>(
     Ok(Flood { sent, received: received.into_inner(), time })
 }
 
-/// Keeps a window of messages under way for `time`, and until all have ended; how many there were. `start`
-/// starts one of this number if the window has room; `go_on` says how many have ended.
+/// Keeps a window of messages under way for `time`, as [`lnet_load::keep_full`] does; how many there were.
 ///
 /// # Errors
 /// What was refused, or a message that does not end.
-pub fn keep_under_way<E>(
+pub fn flood_for<E>(
     end: &mut E,
     time: Duration,
     start: impl Fn(&mut E, u64) -> anyhow::Result<bool>,
-    go_on: impl Fn(&mut E) -> anyhow::Result<u64>,
+    await_ends: impl Fn(&mut E) -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
     let begun = Instant::now();
-    let (mut started, mut ended) = (0, 0);
-    loop {
+    let goes_on = |_: &E| {
         let elapsed = begun.elapsed();
-        if elapsed < time {
-            while start(end, started)? {
-                started += 1;
-            }
-        } else if ended == started {
-            return Ok(ended);
-        }
-        ensure!(elapsed < time + PATIENCE, "{} messages never ended", started - ended);
-        ended += go_on(end)?;
-    }
-}
-
-/// A histogram of nanoseconds, three digits, up to a minute.
-///
-/// # Panics
-/// Never: the bounds are constants that the library takes.
-#[must_use]
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds are valid")
+        ensure!(elapsed < time + PATIENCE, "messages never ended");
+        Ok(elapsed < time)
+    };
+    keep_full(end, goes_on, start, await_ends)
 }

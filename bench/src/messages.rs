@@ -18,7 +18,7 @@ use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
 use crate::link::Side;
-use crate::measure::{Endpoint, keep_under_way};
+use crate::measure::{Endpoint, flood_for};
 use crate::node;
 use crate::random::Random;
 
@@ -280,7 +280,7 @@ impl Endpoint for End {
             Some(md) => Ok(end.start(md, number).map(|()| true)?),
             None => Ok(false),
         };
-        keep_under_way(self, time, start, |end| {
+        flood_for(self, time, start, |end| {
             end.worker.progress();
             end.take_ends()
         })

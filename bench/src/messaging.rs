@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
-use hdrhistogram::Histogram;
 use lnet_core::limits::Limits;
+use lnet_load::Distribution;
 use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::{
     Buffer, BufferEvent, BulkDescriptor, Domain, EndPoint, Handler, LnetTransport, Operation, QueueType,
@@ -16,7 +16,7 @@ use lnet_user::api::Lnet;
 use lnet_user::node::{NiConfig, NodeConfig};
 
 use crate::link::{Link, Side};
-use crate::measure::{PATIENCE, histogram};
+use crate::measure::PATIENCE;
 
 const PORTAL: u8 = 20;
 const TMID: u16 = 1;
@@ -34,7 +34,7 @@ enum Role {
     /// Each message is sent back.
     Echo,
     /// Each answer is followed by the next message, until so many have come.
-    Ping { begun: Mutex<(Instant, u64)>, count: u64, half_ns: Mutex<Histogram<u64>> },
+    Ping { begun: Mutex<(Instant, u64)>, count: u64, half_ns: Mutex<Distribution> },
     /// Buffers are offered, and each that was fetched is offered anew.
     Offer,
     /// What is offered is fetched.
@@ -97,7 +97,7 @@ impl Station {
                 let (at, number) = *lock(begun);
                 // The first tenth does not count.
                 if number >= count / 10 {
-                    lock(half_ns).record(at.elapsed().as_nanos() as u64 / 2)?;
+                    lock(half_ns).record_time(at.elapsed() / 2);
                 }
                 if number < *count {
                     *lock(begun) = (Instant::now(), number + 1);
@@ -227,7 +227,7 @@ impl Drop for End {
 ///
 /// # Errors
 /// What either end fails with.
-pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<Histogram<u64>> {
+pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<Distribution> {
     let (_near, half_ns) = link.pair(
         |ready, stop| {
             let end = End::open(link.far(), Role::Echo, message_bytes, 0)?;
@@ -235,7 +235,7 @@ pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<His
             end.serve(stop)
         },
         || {
-            let (begun, half_ns) = (Mutex::new((Instant::now(), 1)), Mutex::new(histogram()));
+            let (begun, half_ns) = (Mutex::new((Instant::now(), 1)), Mutex::new(Distribution::measured()));
             let end = End::open(link.near(), Role::Ping { begun, count, half_ns }, message_bytes, 0)?;
             let to = lock(&end.station.peer).clone().context("there is a peer")?;
             end.station.send(&end.tm, &to, std::iter::repeat_n(7, message_bytes))?;

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
-use hdrhistogram::Histogram;
+use lnet_load::Distribution;
 use plotters::prelude::*;
 use serde::Serialize;
 
-use crate::measure::{Flood, histogram};
+use crate::measure::Flood;
 use crate::options::{Options, Setup, save};
 
 /// What was measured of one way to send.
@@ -17,7 +17,7 @@ pub struct Measured {
     /// Its name.
     pub name: String,
     /// Half round trips, in nanoseconds.
-    half_ns: Histogram<u64>,
+    half_ns: Distribution,
     /// The median of each turn.
     turn_p50s_ns: Vec<u64>,
     /// What one sender achieves.
@@ -28,16 +28,18 @@ impl Measured {
     /// Nothing yet of something of this name.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), half_ns: histogram(), turn_p50s_ns: Vec::new(), rate: Flood::default() }
+        Self {
+            name: name.to_owned(),
+            half_ns: Distribution::measured(),
+            turn_p50s_ns: Vec::new(),
+            rate: Flood::default(),
+        }
     }
 
     /// Adds the half round trips of a turn, in nanoseconds.
-    ///
-    /// # Errors
-    /// When histograms cannot be added.
-    pub fn add_turn(&mut self, half_ns: &Histogram<u64>) -> anyhow::Result<()> {
-        self.turn_p50s_ns.push(half_ns.value_at_quantile(0.5));
-        self.half_ns.add(half_ns).context("cannot add histograms")
+    pub fn add_turn(&mut self, half_ns: &Distribution) {
+        self.turn_p50s_ns.push(half_ns.quantile(0.5));
+        self.half_ns.merge(half_ns);
     }
 }
 
@@ -70,10 +72,10 @@ struct Latency {
     max: u64,
 }
 
-impl From<&Histogram<u64>> for Latency {
-    fn from(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile| histogram.value_at_quantile(quantile);
-        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: histogram.max() }
+impl From<&Distribution> for Latency {
+    fn from(half_ns: &Distribution) -> Self {
+        let at = |share| half_ns.quantile(share);
+        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: half_ns.max() }
     }
 }
 
@@ -105,7 +107,7 @@ impl Document {
             latency_ratio: latency_ratios.get(latency_ratios.len() / 2).copied().unwrap_or(f64::NAN),
             latency_ratios,
             threaded_ratios: [
-                threaded.half_ns.value_at_quantile(0.5) as f64 / puts.half_ns.value_at_quantile(0.5) as f64,
+                threaded.half_ns.quantile(0.5) as f64 / puts.half_ns.quantile(0.5) as f64,
                 threaded.rate.received_per_second() / puts.rate.received_per_second(),
             ],
             rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
@@ -173,7 +175,8 @@ fn table(document: &Document) -> String {
 
 /// The percentile distribution in the text form that HdrHistogram's plotters read: value in microseconds,
 /// percentile, count up to it, 1 / (1 - percentile).
-fn hgrm(histogram: &Histogram<u64>) -> String {
+fn hgrm(half_ns: &Distribution) -> String {
+    let histogram = half_ns.histogram();
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in histogram.iter_quantiles(5) {
         let quantile = step.quantile_iterated_to();
@@ -200,9 +203,8 @@ fn hgrm(histogram: &Histogram<u64>) -> String {
 /// latency axis is logarithmic, so that the tail does not flatten the rest.
 fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
     const NINES: f64 = 4.0;
-    let at = |row: &Measured, nines: f64| {
-        row.half_ns.value_at_quantile(1.0 - 10f64.powf(-nines)).max(1) as f64 / 1000.0
-    };
+    let at =
+        |row: &Measured, nines: f64| row.half_ns.quantile(1.0 - 10f64.powf(-nines)).max(1) as f64 / 1000.0;
     let smallest = rows.iter().map(|row| at(row, 0.0)).fold(f64::INFINITY, f64::min);
     let largest = rows.iter().map(|row| at(row, NINES)).fold(smallest, f64::max);
     let root = SVGBackend::new(path, (800, 480)).into_drawing_area();

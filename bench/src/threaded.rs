@@ -14,7 +14,7 @@ use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_wire::Nid;
 
 use crate::link::Side;
-use crate::measure::{Endpoint, PATIENCE, keep_under_way};
+use crate::measure::{Endpoint, PATIENCE, flood_for};
 use crate::messages::Operation;
 use crate::node::LIMITS;
 
@@ -114,7 +114,7 @@ impl End {
     ) -> anyhow::Result<u64> {
         let start =
             |end: &mut Self, number| if end.free > 0 { end.send(number).map(|()| true) } else { Ok(false) };
-        keep_under_way(self, time, start, |end| {
+        flood_for(self, time, start, |end| {
             let over = end.take_ends(true)?;
             each()?;
             Ok(over)

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use lnet_load::{ClassReport, Faults, Initiator, InitiatorReport, Tally, Target, TargetReport};
+use lnet_load::{ClassReport, FaultTally, Initiator, InitiatorReport, Tally, Target, TargetReport};
 use lnet_model::records::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 use lnet_user::api::Hold;
 
@@ -109,8 +109,8 @@ fn initiator_result(report: &InitiatorReport, done: u64, total: u64) -> LoadResu
     }
     let class = |class: &ClassReport| {
         let quantile = |(_, thousandths): (&str, u32)| match thousandths {
-            1000 => class.latency.max_ns(),
-            _ => class.latency.quantile_ns(f64::from(thousandths) / 1e3),
+            1000 => class.latency.max(),
+            _ => class.latency.quantile(f64::from(thousandths) / 1e3),
         };
         let (min_bytes, max_bytes) = (class.class.min_bytes, class.class.max_bytes);
         let times = LoadTimes { min_bytes, max_bytes, quantiles_ns: LoadTimes::QUANTILES.map(quantile) };
@@ -131,7 +131,7 @@ fn initiator_result(report: &InitiatorReport, done: u64, total: u64) -> LoadResu
 }
 
 /// Faults of messages, in words.
-fn fault_failures(faults: &Faults) -> Vec<String> {
+fn fault_failures(faults: &FaultTally) -> Vec<String> {
     if faults.count == 0 {
         return Vec::new();
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use lnet_control::LoadSpec;
 use lnet_core::stats::DropReason;
-use lnet_load::{Initiator, LoadError, Plan, Scheme, Target};
+use lnet_load::{Initiator, LoadError, LoadPlan, Scheme, Target};
 use lnet_model::records::{FramesNi, FramesRecord, LoadRecord, LoadRole, SlotFrames};
 use lnet_model::{Errno, Refusal};
 use lnet_user::CaptureError;
@@ -59,7 +59,7 @@ impl Control {
                 blocking(move || Target::start(&lnet, &scheme).map(Work::Target)).await?
             }
             LoadSpec::Initiator(plan) => {
-                let plan: Plan = understood(role, plan)?;
+                let plan: LoadPlan = understood(role, plan)?;
                 blocking(move || Initiator::start(&lnet, &plan).map(Work::Initiator)).await?
             }
         };

@@ -1,4 +1,4 @@
-//! How long messages took.
+//! How values are distributed: how long messages took, how many there were in a second.
 //!
 //! Invariant: a histogram has its full size from the start, so that recording allocates nothing.
 
@@ -6,27 +6,41 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Longest time that is told apart, in nanoseconds: ten minutes.
-const MAX_NS: u64 = 600_000_000_000;
-/// Decimal digits that are kept.
-const DIGITS: u8 = 2;
-
-/// Times from a request to its last event, to within one percent.
+/// Values from 1 on, each to within some decimal digits. What is larger than the largest counts as that.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Latency(Histogram<u64>);
+pub struct Distribution(Histogram<u64>);
 
-impl Default for Latency {
+impl Default for Distribution {
+    /// Nanoseconds up to ten minutes, to within one percent.
     fn default() -> Self {
-        Self(
-            Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("the bounds are constants that go together"),
-        )
+        Self::new(600_000_000_000, 2)
     }
 }
 
-impl Latency {
-    /// Counts one in. Beyond ten minutes counts as ten.
-    pub fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(MAX_NS));
+impl Distribution {
+    /// An empty distribution of values up to `largest`, with 1 to 5 digits.
+    ///
+    /// # Panics
+    /// With other bounds.
+    #[must_use]
+    pub fn new(largest: u64, digits: u8) -> Self {
+        Self(Histogram::new_with_bounds(1, largest, digits).expect("bounds that go together"))
+    }
+
+    /// An empty distribution of what is measured: nanoseconds up to a minute, with three digits.
+    #[must_use]
+    pub fn measured() -> Self {
+        Self::new(60_000_000_000, 3)
+    }
+
+    /// Counts some equal values in.
+    pub fn record(&mut self, value: u64, count: u64) {
+        self.0.saturating_record_n(value, count);
+    }
+
+    /// Counts a time in, as nanoseconds.
+    pub fn record_time(&mut self, time: Duration) {
+        self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), 1);
     }
 
     /// How many were recorded.
@@ -35,23 +49,32 @@ impl Latency {
         self.0.len()
     }
 
-    /// What that share of all, 0 to 1, did not exceed, in nanoseconds; 0 if there are none.
+    /// What that share of all, 0 to 1, did not exceed; 0 if there are none.
     #[must_use]
-    pub fn quantile_ns(&self, share: f64) -> u64 {
+    pub fn quantile(&self, share: f64) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
     }
 
-    /// The longest, in nanoseconds; 0 if there are none.
+    /// The largest; 0 if there are none.
     #[must_use]
-    pub fn max_ns(&self) -> u64 {
+    pub fn max(&self) -> u64 {
         self.0.max()
+    }
+
+    /// Values that stand for those around them, in order, and how many there are of each.
+    pub fn values(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 
     /// Adds what another one has recorded.
     pub fn merge(&mut self, other: &Self) {
-        for bucket in other.0.iter_recorded() {
-            self.0.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
-        }
+        other.values().for_each(|(value, count)| self.record(value, count));
+    }
+
+    /// The histogram, for what else it tells.
+    #[must_use]
+    pub const fn histogram(&self) -> &Histogram<u64> {
+        &self.0
     }
 }
 
@@ -60,17 +83,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_merge() {
-        let mut latency = Latency::default();
+    fn distributions_merge() {
+        let mut latency = Distribution::default();
         for us in 1..=1000 {
-            latency.record(Duration::from_micros(us));
+            latency.record_time(Duration::from_micros(us));
         }
-        latency.record(Duration::from_secs(1 << 20));
+        latency.record_time(Duration::from_secs(1 << 20));
         let mut sum = latency.clone();
-        assert!((495_000..=505_000).contains(&sum.quantile_ns(0.5)), "{}", sum.quantile_ns(0.5));
+        assert!((495_000..=505_000).contains(&sum.quantile(0.5)), "{}", sum.quantile(0.5));
         sum.merge(&latency);
-        assert_eq!((sum.count(), sum.quantile_ns(0.5)), (2002, latency.quantile_ns(0.5)));
-        assert_eq!(sum.max_ns(), latency.max_ns());
-        assert_eq!(Latency::default().quantile_ns(0.5), 0);
+        assert_eq!((sum.count(), sum.quantile(0.5)), (2002, latency.quantile(0.5)));
+        assert_eq!(sum.max(), latency.max());
+        assert_eq!(Distribution::default().quantile(0.5), 0);
     }
 }

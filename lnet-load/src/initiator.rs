@@ -14,11 +14,11 @@ use lnet_user::api::{EventQueue, Lnet, OwnedRequest, QueuedEvent};
 use lnet_wire::{NetType, Nid};
 use tracing::warn;
 
+use super::distribution::Distribution;
 use super::error::LoadError;
-use super::distribution::Latency;
-use super::plan::{Message, Plan, Posting};
+use super::plan::{LoadMessage, LoadPlan, Posting};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
-use super::slot::{Ended, Next, Outcomes, Slot};
+use super::slot::{MessageEnd, Next, Outcomes, RunSlot};
 use super::{Kind, probe};
 
 /// How often a thread without events looks at the time and whether it is to stop.
@@ -38,16 +38,16 @@ const EVENTS: u32 = 2;
 /// The part of a shard's event slots that a load takes for its runs.
 const EVENTS_SHARE: u32 = 4;
 
-/// A [`Plan`] that is being carried out. Dropping it cancels it.
+/// A [`LoadPlan`] that is being carried out. Dropping it cancels it.
 #[derive(Debug)]
 pub struct Initiator {
-    shared: Arc<Shared>,
+    shared: Arc<InitiatorState>,
     threads: Vec<JoinHandle<InitiatorReport>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    plan: Plan,
+struct InitiatorState {
+    plan: LoadPlan,
     begun: Instant,
     /// When the last thread was done, in nanoseconds after the beginning.
     over: OnceLock<u64>,
@@ -65,7 +65,7 @@ impl Initiator {
     ///
     /// # Errors
     /// [`LoadError`]; nothing is sent then.
-    pub fn start(lnet: &Lnet, plan: &Plan) -> Result<Self, LoadError> {
+    pub fn start(lnet: &Lnet, plan: &LoadPlan) -> Result<Self, LoadError> {
         plan.validate()?;
         let shards = lnet.shard_count();
         let slots = (plan.window as usize).div_ceil(shards).max(1);
@@ -74,7 +74,7 @@ impl Initiator {
         let event_slots = slots as u32 * (run_messages * EVENTS + 1);
         let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(event_slots));
         let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(InitiatorState {
             plan: plan.clone(),
             begun: Instant::now(),
             over: OnceLock::new(),
@@ -89,7 +89,7 @@ impl Initiator {
         let mut initiator = Self { shared, threads: Vec::new() };
         for (shard, queue) in queues.into_iter().enumerate() {
             let shared = Arc::clone(&initiator.shared);
-            let sender = Sender::new(shared, queue, (slots, run_messages), shard, shards);
+            let sender = ShardInitiator::new(shared, queue, (slots, run_messages), shard, shards);
             let thread = std::thread::Builder::new().name(format!("load-initiator-{shard}"));
             initiator.threads.push(thread.spawn(move || sender.run())?);
         }
@@ -141,7 +141,7 @@ impl Drop for Initiator {
     }
 }
 
-impl Shared {
+impl InitiatorState {
     fn elapsed_ns(&self) -> u64 {
         let since = || u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.over.get().copied().unwrap_or_else(since)
@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// Counts a message as ended. One whose bytes are wrong was answered all the same.
-    fn count(&self, ended: &Ended) {
+    fn count(&self, ended: &MessageEnd) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         if matches!(ended.outcome, Ok(_) | Err((FaultKind::Byte | FaultKind::Length, _))) {
             self.failed_since.store(0, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Shared {
     }
 }
 
-impl Drop for Sender {
+impl Drop for ShardInitiator {
     fn drop(&mut self) {
         let shared = &self.shared;
         if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -194,10 +194,10 @@ impl Drop for Sender {
 }
 
 /// Sends from one shard.
-struct Sender {
-    shared: Arc<Shared>,
+struct ShardInitiator {
+    shared: Arc<InitiatorState>,
     queue: EventQueue,
-    slots: Vec<Slot>,
+    slots: Vec<RunSlot>,
     /// Messages of a run at most.
     run_messages: u32,
     /// Places that are free.
@@ -205,16 +205,16 @@ struct Sender {
     /// Places whose next message the node was too busy for.
     stalled: Vec<usize>,
     /// Messages that were taken, and are for a run of their kind.
-    waiting: [Vec<Message>; Kind::ALL.len()],
+    waiting: [Vec<LoadMessage>; Kind::ALL.len()],
     /// What is to be noted, empty between calls.
     outcomes: Outcomes,
     report: InitiatorReport,
     shard: usize,
 }
 
-impl Sender {
+impl ShardInitiator {
     fn new(
-        shared: Arc<Shared>,
+        shared: Arc<InitiatorState>,
         queue: EventQueue,
         (slots, run_messages): (usize, u32),
         shard: usize,
@@ -223,7 +223,7 @@ impl Sender {
         let scheme = &shared.plan.scheme;
         let classes = scheme.sizes.iter().flat_map(|class| {
             Kind::ALL.map(|kind| {
-                let (tally, latency) = (Tally::default(), Latency::default());
+                let (tally, latency) = (Tally::default(), Distribution::default());
                 ClassReport { class: *class, kind, tally, latency }
             })
         });
@@ -235,7 +235,7 @@ impl Sender {
         let buffer_bytes = buffer_bytes(scheme.max_bytes(), run_messages);
         Self {
             queue,
-            slots: (0..slots).map(|index| Slot::new(index, shared.plan.ack, buffer_bytes)).collect(),
+            slots: (0..slots).map(|index| RunSlot::new(index, shared.plan.ack, buffer_bytes)).collect(),
             run_messages,
             free: (0..slots).collect(),
             stalled: Vec::new(),
@@ -307,7 +307,7 @@ impl Sender {
     fn turn(&mut self, looked: &mut Instant) -> bool {
         let is_busy = !self.shared.is_stopping() && self.fill();
         let tick = if is_busy { BUSY_TICK } else { TICK };
-        let wait = if self.slots.iter().any(Slot::is_lent) { tick } else { BUSY_TICK };
+        let wait = if self.slots.iter().any(RunSlot::is_lent) { tick } else { BUSY_TICK };
         match self.queue.next_blocking(Some(wait)) {
             Ok(Some(queued)) => self.take(queued),
             Ok(None) => {}
@@ -318,7 +318,7 @@ impl Sender {
         }
         if self.shared.is_stopping() {
             self.give_up(Duration::ZERO, FaultKind::Cancelled);
-            self.slots.iter_mut().for_each(Slot::stop);
+            self.slots.iter_mut().for_each(RunSlot::stop);
         } else if looked.elapsed() >= TICK {
             *looked = Instant::now();
             self.give_up(self.shared.plan.timeout(), FaultKind::Timeout);
@@ -392,7 +392,7 @@ impl Sender {
     }
 
     /// Messages for a run: all are Puts, or all are Gets, and find room in a place's buffer.
-    fn gather(&mut self) -> Vec<Message> {
+    fn gather(&mut self) -> Vec<LoadMessage> {
         let most = self.shared.run_messages(self.run_messages) as usize;
         while self.waiting.iter().all(|waiting| waiting.len() < most)
             && let Some(number) = self.shared.take_number()
@@ -448,8 +448,8 @@ impl Sender {
         self.outcomes = outcomes;
     }
 
-    fn note(&mut self, ended: &Ended) {
-        let Ended { message, peer, outcome } = *ended;
+    fn note(&mut self, ended: &MessageEnd) {
+        let MessageEnd { message, peer, outcome } = *ended;
         self.shared.count(ended);
         if !matches!(outcome, Err((FaultKind::NotStarted, _))) {
             self.report.by_shard[self.shard] += 1;
@@ -459,10 +459,10 @@ impl Sender {
                 let class =
                     &mut self.report.classes[message.class * 2 + usize::from(message.kind == Kind::Get)];
                 class.tally.count(message.length_bytes);
-                class.latency.record(latency);
+                class.latency.record_time(latency);
             }
             Err((fault, difference)) => {
-                let Message { kind, number, portal, match_bits, length_bytes, .. } = message;
+                let LoadMessage { kind, number, portal, match_bits, length_bytes, .. } = message;
                 let faults = &mut self.report.faults;
                 faults.add(Fault { fault, kind, number, peer, portal, match_bits, length_bytes, difference });
             }

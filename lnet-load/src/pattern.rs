@@ -26,13 +26,14 @@ pub(super) const fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// What the bytes follow from, besides their offset.
+/// What the bytes of a payload follow from, besides their offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Pattern(u64);
+pub struct Pattern(u64);
 
 impl Pattern {
     /// The pattern of these numbers.
-    pub(super) const fn of(seed: u64, number: u64, salt: u64) -> Self {
+    #[must_use]
+    pub const fn of(seed: u64, number: u64, salt: u64) -> Self {
         Self(mix(mix(seed ^ salt) ^ number).wrapping_mul(FACTOR))
     }
 
@@ -49,7 +50,7 @@ impl Pattern {
     }
 
     /// Writes what stands at `offset` and behind.
-    pub(super) fn fill(self, offset: u64, bytes: &mut [u8]) {
+    pub fn fill(self, offset: u64, bytes: &mut [u8]) {
         let (head, body) = bytes.split_at_mut(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;
         head.copy_from_slice(&self.word(offset / 8)[tail..][..head.len()]);
@@ -63,7 +64,8 @@ impl Pattern {
 
     /// The first byte that is not as [`Pattern::fill`] writes it; its offset counts from the start of
     /// `bytes`.
-    pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Difference> {
+    #[must_use]
+    pub fn check(self, offset: u64, bytes: &[u8]) -> Option<Difference> {
         let (head, body) = bytes.split_at(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;
         if let Some(difference) = differing(0, &self.word(offset / 8)[tail..][..head.len()], head) {

@@ -121,7 +121,7 @@ impl Default for Scheme {
 /// What an initiator is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct LoadPlan {
     /// What the messages are; the targets go by the same.
     pub scheme: Scheme,
     /// NIDs of targets, on each of which messages go by turns as their number has it.
@@ -139,7 +139,7 @@ pub struct Plan {
     pub timeout_ms: u64,
 }
 
-impl Plan {
+impl LoadPlan {
     /// 100,000 messages, 64 at once, with ACKs, a minute for each at most.
     #[must_use]
     pub fn new(scheme: Scheme, targets: Vec<Nid>) -> Self {
@@ -224,7 +224,7 @@ pub enum PlanError {
 
 /// What follows from a message's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Message {
+pub struct LoadMessage {
     /// The number; travels with a Put as header data.
     pub number: u64,
     /// Put or Get.
@@ -242,7 +242,7 @@ pub struct Message {
     pattern: Pattern,
 }
 
-impl Message {
+impl LoadMessage {
     /// Writes the payload of a Put.
     pub(super) fn fill(&self, payload: &mut [u8]) {
         self.pattern.fill(u64::from(self.offset_bytes), payload);
@@ -351,7 +351,7 @@ impl Scheme {
 
     /// The message of this number.
     #[must_use]
-    pub fn message(&self, number: u64) -> Message {
+    pub fn message(&self, number: u64) -> LoadMessage {
         let shape = mix(mix(self.seed ^ SHAPE_SALT) ^ number);
         let (what, position) = (mix(shape ^ 1), mix(shape ^ 2));
         let kind = if what % 100 < u64::from(self.puts_percent) { Kind::Put } else { Kind::Get };
@@ -370,7 +370,7 @@ impl Scheme {
             Kind::Put => (0, Pattern::of(self.seed, number, PUT_SALT)),
             Kind::Get => ((mix(shape ^ 5) % GET_OFFSET_MAX) as u32, self.source(portal, match_bits)),
         };
-        Message { number, kind, class, length_bytes, portal, match_bits, offset_bytes, pattern }
+        LoadMessage { number, kind, class, length_bytes, portal, match_bits, offset_bytes, pattern }
     }
 
     /// The bytes that Gets of these match bits find.

@@ -54,8 +54,8 @@ fn a_put_is_told_from_others_by_its_bytes() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let refused = |change: &dyn Fn(&mut Plan), expected: PlanError| {
-        let mut plan = Plan::new(Scheme::default(), vec![Nid::LO]);
+    let refused = |change: &dyn Fn(&mut LoadPlan), expected: PlanError| {
+        let mut plan = LoadPlan::new(Scheme::default(), vec![Nid::LO]);
         change(&mut plan);
         assert_eq!(plan.validate(), Err(expected));
     };
@@ -74,7 +74,7 @@ fn what_makes_no_sense_is_refused() {
     for window in [0, 1025, 4097] {
         refused(&|plan| plan.window = window, PlanError::Window { window, max_bytes: 1 << 20 });
     }
-    let mut plan = Plan::new(Scheme::default(), vec![Nid::LO]);
+    let mut plan = LoadPlan::new(Scheme::default(), vec![Nid::LO]);
     plan.scheme.layout.large_match_bits = 256;
     assert!(matches!(plan.validate(), Err(PlanError::Memory(_))));
 }

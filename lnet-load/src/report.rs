@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use lnet_wire::Nid;
 
 use super::Kind;
-use super::distribution::Latency;
+use super::distribution::Distribution;
 use super::pattern::Difference;
 use super::plan::SizeClass;
 
-/// Faults that a report tells in detail.
+/// FaultTally that a report tells in detail.
 pub const FAULTS_MAX: usize = 16;
 
 /// Messages and their payload.
@@ -97,7 +97,7 @@ pub struct Fault {
 
 /// Messages that went wrong.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Faults {
+pub struct FaultTally {
     /// All of them.
     pub count: u64,
     /// How many went wrong in which way.
@@ -106,7 +106,7 @@ pub struct Faults {
     pub first: Vec<Fault>,
 }
 
-impl Faults {
+impl FaultTally {
     pub(super) fn add(&mut self, fault: Fault) {
         self.count += 1;
         *self.by_kind.entry(fault.fault).or_default() += 1;
@@ -140,7 +140,7 @@ pub struct TargetReport {
     /// Gets that were served.
     pub gets: Tally,
     /// What was wrong with others.
-    pub faults: Faults,
+    pub faults: FaultTally,
     /// Messages that the target's stop cut off.
     pub interrupted: u64,
     /// Messages by the shard that had their entry.
@@ -175,7 +175,7 @@ pub struct ClassReport {
     pub tally: Tally,
     /// How long they took: from the request to the ACK (if one was wanted; else SEND) or REPLY, as the
     /// application sees them.
-    pub latency: Latency,
+    pub latency: Distribution,
 }
 
 /// What an initiator has done.
@@ -184,7 +184,7 @@ pub struct InitiatorReport {
     /// By size and kind; those of which there were none are missing.
     pub classes: Vec<ClassReport>,
     /// Messages that went wrong.
-    pub faults: Faults,
+    pub faults: FaultTally,
     /// Messages that were started, by shard of the initiator.
     pub by_shard: Vec<u64>,
     /// From the first request to the last event.
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn faults_are_all_counted_and_the_first_told() {
-        let mut faults = Faults::default();
+        let mut faults = FaultTally::default();
         (0..100).for_each(|_| faults.add(fault(FaultKind::Byte)));
-        let mut more = Faults::default();
+        let mut more = FaultTally::default();
         more.add(fault(FaultKind::Length));
         more.merge(&faults);
         assert_eq!((more.count, more.of(FaultKind::Byte), more.of(FaultKind::Length)), (101, 100, 1));
@@ -283,7 +283,7 @@ mod tests {
     fn reports_merge_by_class() {
         let class = SizeClass { min_bytes: 1, max_bytes: 64, weight: 1 };
         let tally = Tally { messages: 2, bytes: 20 };
-        let of = |kind| ClassReport { class, kind, tally, latency: Latency::default() };
+        let of = |kind| ClassReport { class, kind, tally, latency: Distribution::default() };
         let one = InitiatorReport {
             classes: vec![of(Kind::Put)],
             by_shard: vec![1],

@@ -17,7 +17,7 @@ use lnet_wire::Nid;
 
 use super::Kind;
 use super::pattern::Difference;
-use super::plan::Message;
+use super::plan::LoadMessage;
 use super::report::FaultKind;
 
 /// Byte that GETs are to replace. A GET asks for what an earlier one may have left in the same buffer.
@@ -25,8 +25,8 @@ const BLANK: u8 = 0xA5;
 
 /// What came of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    pub(super) message: Message,
+pub(super) struct MessageEnd {
+    pub(super) message: LoadMessage,
     pub(super) peer: Nid,
     /// How long it took, or what went wrong.
     pub(super) outcome: Result<Duration, (FaultKind, Option<Difference>)>,
@@ -36,14 +36,14 @@ pub(super) struct Ended {
 #[derive(Default)]
 pub(super) struct Outcomes {
     /// Messages that have ended.
-    pub(super) ended: Vec<Ended>,
+    pub(super) ended: Vec<MessageEnd>,
     /// Numbers of those that have not started.
     pub(super) unstarted: Vec<u64>,
 }
 
 /// A message of a run.
 struct Planned {
-    message: Message,
+    message: LoadMessage,
     peer: Nid,
     /// Where its part of the buffer begins.
     offset_bytes: u32,
@@ -70,7 +70,7 @@ pub(super) enum Next {
 }
 
 /// A place for runs of messages.
-pub(super) struct Slot {
+pub(super) struct RunSlot {
     /// Names it in events.
     index: usize,
     ack: Ack,
@@ -88,7 +88,7 @@ pub(super) struct Slot {
     is_lent: bool,
 }
 
-impl Slot {
+impl RunSlot {
     /// A free place with a buffer of so many bytes.
     pub(super) fn new(index: usize, ack: bool, buffer_bytes: u32) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Slot {
     /// or the place is not free.
     pub(super) fn prepare(
         &mut self,
-        messages: impl Iterator<Item = (Message, Nid)>,
+        messages: impl Iterator<Item = (LoadMessage, Nid)>,
         queue: &EventQueue,
     ) -> Option<OwnedRequest> {
         let mut buffer = self.buffer.take()?;
@@ -278,7 +278,7 @@ impl Slot {
         }
         for Planned { message, peer, got, .. } in self.run.drain(..) {
             if got.is_some() {
-                outcomes.ended.push(Ended { message, peer, outcome: Err((FaultKind::Other, None)) });
+                outcomes.ended.push(MessageEnd { message, peer, outcome: Err((FaultKind::Other, None)) });
             }
         }
     }
@@ -297,7 +297,7 @@ impl Slot {
         outcomes: &mut Outcomes,
     ) {
         let Planned { message, peer, .. } = self.run[self.at];
-        outcomes.ended.push(Ended { message, peer, outcome });
+        outcomes.ended.push(MessageEnd { message, peer, outcome });
         self.at += 1;
     }
 
@@ -319,7 +319,7 @@ impl Slot {
                 Some(difference) => Err((FaultKind::Byte, difference)),
                 None => Err((FaultKind::Other, None)),
             };
-            outcomes.ended.push(Ended { message: *message, peer: *peer, outcome });
+            outcomes.ended.push(MessageEnd { message: *message, peer: *peer, outcome });
         }
         self.give_back_rest(outcomes);
     }
@@ -332,7 +332,7 @@ impl Slot {
     }
 }
 
-fn target(message: &Message, peer: Nid) -> Target {
+fn target(message: &LoadMessage, peer: Nid) -> Target {
     let mut to = Target::new(peer, message.portal, message.match_bits);
     to.offset = message.offset_bytes;
     to

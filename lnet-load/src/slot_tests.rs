@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs the messages of this kind among the first ones in a place; the descriptors that events named, and
 /// what came of the messages.
-fn run(kind: Kind, target_seed: u64) -> (Vec<MdHandle>, Vec<Ended>) {
+fn run(kind: Kind, target_seed: u64) -> (Vec<MdHandle>, Vec<MessageEnd>) {
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
     let sizes = vec![SizeClass { min_bytes: 0, max_bytes: 3000, weight: 1 }];
     let scheme = Scheme { seed: 5, sizes, ..Scheme::default() };
@@ -19,7 +19,7 @@ fn run(kind: Kind, target_seed: u64) -> (Vec<MdHandle>, Vec<Ended>) {
     let messages: Vec<_> =
         (0..20).map(|number| scheme.message(number)).filter(|it| it.kind == kind).collect();
     assert!(messages.len() > 4, "{} messages", messages.len());
-    let mut slot = Slot::new(7, true, 60_000);
+    let mut slot = RunSlot::new(7, true, 60_000);
     let (mut outcomes, mut named) = (Outcomes::default(), Vec::new());
     let first = slot.prepare(messages.iter().map(|message| (*message, Nid::LO)), &queue).unwrap();
     let begun = Instant::now();

@@ -42,17 +42,17 @@ pub struct Target {
 
 #[derive(Debug)]
 struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<TargetState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TargetState {
     stop: AtomicBool,
     report: Mutex<TargetReport>,
 }
 
-impl Shared {
+impl TargetState {
     fn report(&self) -> MutexGuard<'_, TargetReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl Target {
         let postings = postings_of(&self.lnet, &self.scheme, shard)?;
         let by_shard = vec![0; self.lnet.shard_count()];
         let report = Mutex::new(TargetReport { by_shard, ..TargetReport::default() });
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), report });
+        let shared = Arc::new(TargetState { stop: AtomicBool::new(false), report });
         let server = Server::post(&self.lnet, &self.scheme, shard, &postings, Arc::clone(&shared))?;
         let thread = std::thread::Builder::new().name(format!("load-target-{shard}"));
         let thread = Some(thread.spawn(move || server.run())?);
@@ -153,7 +153,7 @@ struct Server {
     queue: EventQueue,
     /// By user pointer; `None` for what could not be posted again.
     posted: Vec<(Posting, Option<Entry>)>,
-    shared: Arc<Shared>,
+    shared: Arc<TargetState>,
 }
 
 impl Server {
@@ -162,7 +162,7 @@ impl Server {
         scheme: &Arc<Scheme>,
         shard: usize,
         postings: &[Posting],
-        shared: Arc<Shared>,
+        shared: Arc<TargetState>,
     ) -> Result<Self, LoadError> {
         let unlimited = lnet.limits().unlimited_events;
         let slots = postings.iter().map(|posting| posting.count.map_or(unlimited, |count| count + 1)).sum();

@@ -1,7 +1,7 @@
 //! A load takes its memory at the start. In a program of its own, since all of its memory is counted.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
-use lnet_load::{Initiator, Plan, Scheme, SizeClass, Target};
+use lnet_load::{Initiator, LoadPlan, Scheme, SizeClass, Target};
 use lnet_user::{Lnet, Nid, NodeConfig};
 
 fn resident_bytes() -> u64 {
@@ -16,7 +16,8 @@ fn memory_does_not_grow_with_messages() {
     let scheme = Scheme { sizes, ..Scheme::default() };
     let target = Target::start(&lnet, &scheme).unwrap();
     let initiator =
-        Initiator::start(&lnet, &Plan { messages: 15_000, ..Plan::new(scheme, vec![Nid::LO]) }).unwrap();
+        Initiator::start(&lnet, &LoadPlan { messages: 15_000, ..LoadPlan::new(scheme, vec![Nid::LO]) })
+            .unwrap();
     let mut at_first = None;
     loop {
         let progress = initiator.progress();

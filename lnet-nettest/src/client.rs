@@ -38,7 +38,7 @@ impl Watch {
 
 /// Tests these servers, one behind the other, and returns what came of it.
 pub(crate) fn run(place: &Place, servers: &[String], test: &Test, watch: &Watch) -> Result<Counts> {
-    let mut counts = Counts::new()?;
+    let mut counts = Counts::new();
     for server in servers {
         if test.kind == Kind::Stub || watch.stops.load(Ordering::Relaxed) {
             break;
@@ -47,7 +47,7 @@ pub(crate) fn run(place: &Place, servers: &[String], test: &Test, watch: &Watch)
         let of_this = exchange(&mut station, server, test, watch);
         // Whatever came of it, the address is free for the next test.
         let stopped = station.stop();
-        counts.merge(&of_this?)?;
+        counts.merge(&of_this?);
         stopped?;
     }
     Ok(counts)
@@ -59,16 +59,19 @@ fn exchange(station: &mut Station, server: &str, test: &Test, watch: &Watch) -> 
     let mut client = Client::new(station, to, test, watch)?;
     client.prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    client.begin_more()?;
-    while !client.is_over() {
+    let mut had_ended = 0;
+    let await_ends = |client: &mut Client<'_>| {
         let next = client.station.next();
         if let Ok(event) = runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
             client.handle(event?)?;
         }
         client.look();
-        watch.ended.store(before + client.counts.tally.ended(), Ordering::Relaxed);
-        client.begin_more()?;
-    }
+        let ended = client.counts.tally.ended();
+        watch.ended.store(before + ended, Ordering::Relaxed);
+        Ok(ended - std::mem::replace(&mut had_ended, ended))
+    };
+    let goes_on = |client: &Client<'_>| anyhow::Ok(client.wants_more());
+    lnet_load::keep_full(&mut client, goes_on, |client, _| client.begin(), await_ends)?;
     Ok(client.counts)
 }
 
@@ -110,7 +113,7 @@ impl<'a> Client<'a> {
     fn new(station: &'a mut Station, to: EndPoint, test: &'a Test, watch: &'a Watch) -> Result<Self> {
         let end = test.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let (messages, bulk, halves) = Default::default();
-        let (underway, counts) = (HashMap::new(), Counts::new()?);
+        let (underway, counts) = (HashMap::new(), Counts::new());
         Ok(Self { station, to, test, watch, counts, end, begun: 0, underway, messages, bulk, halves })
     }
 
@@ -147,24 +150,23 @@ impl<'a> Client<'a> {
             && !self.watch.stops.load(Ordering::Relaxed)
     }
 
-    fn is_over(&self) -> bool {
-        self.underway.is_empty() && !self.wants_more()
-    }
-
-    fn begin_more(&mut self) -> Result<()> {
-        while self.wants_more() && self.underway.len() < self.test.concurrency as usize {
-            let Some(message) = self.messages.pop() else { break };
-            if self.test.kind == Kind::Bulk && self.bulk.is_empty() {
-                self.messages.push(message);
-                break;
-            }
-            self.begun += 1;
-            match self.test.kind {
-                Kind::Ping | Kind::Stub => self.begin_ping(message),
-                Kind::Bulk => self.begin_bulk(message)?,
-            }
+    /// Begins an exchange, if there is to be one more, and its buffers are free.
+    fn begin(&mut self) -> Result<bool> {
+        let is_bulk = self.test.kind == Kind::Bulk;
+        if !self.wants_more()
+            || self.underway.len() >= self.test.concurrency as usize
+            || (is_bulk && self.bulk.is_empty())
+        {
+            return Ok(false);
         }
-        Ok(())
+        let Some(message) = self.messages.pop() else { return Ok(false) };
+        self.begun += 1;
+        if is_bulk {
+            self.begin_bulk(message)?;
+        } else {
+            self.begin_ping(message);
+        }
+        Ok(true)
     }
 
     fn add(&self, buffer: Buffer, operation: Operation) -> Result<Added, (Buffer, Errno)> {

@@ -251,7 +251,7 @@ fn total(
     servers: Vec<(Member, Outcome)>,
     elapsed: Duration,
 ) -> Result<Report> {
-    let (mut counts, mut parts) = (Counts::new()?, Vec::new());
+    let (mut counts, mut parts) = (Counts::new(), Vec::new());
     for (member, outcome) in clients {
         let Outcome::Client { report, round_trips } = outcome else { bail!("{member:?} was no client") };
         counts.add(&report, &round_trips)?;

@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::console::tests::{place, test};
-    use crate::report::Distribution;
+    use crate::report::Summary;
 
     impl Desk {
         /// Waits until so many messages have come altogether, whether or not they have been looked at.
@@ -211,7 +211,7 @@ mod tests {
 
         let round_trips = RoundTrips::all_different();
         let report = Report {
-            round_trip_ns: Distribution::of(&round_trips.histogram().unwrap()),
+            round_trip_ns: Summary::of(&round_trips.distribution()),
             ..Report::empty(&test(1), &"client".repeat(20), &"server".repeat(20))
         };
         let said = Ok(Said::Stopped(Outcome::Client { report: Box::new(report), round_trips }));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
+use lnet_load::Distribution;
 use lnet_messaging::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Round trips in ns, or rates in exchanges a second.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
-pub(crate) struct Distribution {
+pub(crate) struct Summary {
     pub(crate) count: u64,
     pub(crate) min: u64,
     pub(crate) mean: f64,
@@ -26,8 +26,9 @@ pub(crate) struct Distribution {
     pub(crate) max: u64,
 }
 
-impl Distribution {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+impl Summary {
+    pub(crate) fn of(distribution: &Distribution) -> Self {
+        let histogram = distribution.histogram();
         if histogram.is_empty() {
             return Self::default();
         }
@@ -92,9 +93,9 @@ pub(crate) struct Report {
     /// Bytes a second, in each direction.
     pub(crate) bytes_per_s: f64,
     pub(crate) exchanges_per_s: f64,
-    pub(crate) round_trip_ns: Distribution,
+    pub(crate) round_trip_ns: Summary,
     /// Of each whole second.
-    pub(crate) exchanges_in_a_second: Distribution,
+    pub(crate) exchanges_in_a_second: Summary,
     /// Of a console: what its clients and servers say.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) parts: Vec<Part>,
@@ -148,8 +149,7 @@ impl Report {
     /// Of a test of which nothing was done.
     #[cfg(test)]
     pub(crate) fn empty(test: &Test, client: &str, server: &str) -> Self {
-        let counts = Counts::new().expect("bounds that a histogram takes");
-        counts.report(test, client, server)
+        Counts::new().report(test, client, server)
     }
 }
 
@@ -162,48 +162,41 @@ impl RoundTrips {
     const COUNT_MAX: usize = 512;
 
     /// With as many digits as there is room for.
-    fn of(histogram: &Histogram<u64>) -> anyhow::Result<Self> {
-        for digits in [3, 2, 1] {
-            let mut coarse = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, digits)?;
-            for step in histogram.iter_recorded() {
-                coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
-            }
-            let values = coarse.iter_recorded();
-            let values: Vec<_> = values
-                .map(|step| (step.value_iterated_to().min(histogram.max()), step.count_at_value()))
-                .collect();
-            if values.len() <= Self::COUNT_MAX || digits == 1 {
-                return Ok(Self(values));
-            }
-        }
-        Ok(Self::default())
+    fn of(round_trips: &Distribution) -> Self {
+        let values = |digits| {
+            let mut coarse = Distribution::new(LONGEST_NS, digits);
+            coarse.merge(round_trips);
+            coarse.values().map(|(value, count)| (value.min(round_trips.max()), count)).collect::<Vec<_>>()
+        };
+        let fitting = [3, 2].map(values).into_iter().find(|values| values.len() <= Self::COUNT_MAX);
+        Self(fitting.unwrap_or_else(|| values(1)))
     }
 
     #[cfg(test)]
-    pub(crate) fn histogram(&self) -> anyhow::Result<Histogram<u64>> {
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
-        self.add_to(&mut histogram);
-        Ok(histogram)
+    pub(crate) fn distribution(&self) -> Distribution {
+        let mut distribution = Distribution::measured();
+        self.add_to(&mut distribution);
+        distribution
     }
 
-    fn add_to(&self, histogram: &mut Histogram<u64>) {
-        self.0.iter().for_each(|(value, count)| histogram.saturating_record_n(*value, *count));
+    fn add_to(&self, distribution: &mut Distribution) {
+        self.0.iter().for_each(|(value, count)| distribution.record(*value, *count));
     }
 
     #[cfg(test)]
     pub(crate) fn of_values(values: &[u64]) -> Self {
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
-        values.iter().for_each(|value| histogram.record(*value).unwrap());
-        Self::of(&histogram).unwrap()
+        let mut distribution = Distribution::measured();
+        values.iter().for_each(|value| distribution.record(*value, 1));
+        Self::of(&distribution)
     }
 
     /// Round trips that take the most room.
     #[cfg(test)]
     pub(crate) fn all_different() -> Self {
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
+        let mut distribution = Distribution::measured();
         let values = std::iter::successors(Some(1_u64), |value| Some(value + value / 1500 + 1));
-        values.take_while(|value| *value < LONGEST_NS).for_each(|value| histogram.record(value).unwrap());
-        Self::of(&histogram).unwrap()
+        values.take_while(|value| *value < LONGEST_NS).for_each(|value| distribution.record(value, 1));
+        Self::of(&distribution)
     }
 }
 
@@ -213,26 +206,20 @@ pub(crate) struct Counts {
     second: Instant,
     done_before: u64,
     pub(crate) tally: Tally,
-    round_trips: Histogram<u64>,
-    rates: Histogram<u64>,
+    round_trips: Distribution,
+    rates: Distribution,
 }
 
 impl Counts {
-    pub(crate) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> Self {
         let now = Instant::now();
-        Ok(Self {
-            begun: now,
-            second: now,
-            done_before: 0,
-            tally: Tally::default(),
-            round_trips: Histogram::new_with_bounds(1, LONGEST_NS, 3)?,
-            rates: Histogram::new(3)?,
-        })
+        let [round_trips, rates] = [(); 2].map(|()| Distribution::measured());
+        Self { begun: now, second: now, done_before: 0, tally: Tally::default(), round_trips, rates }
     }
 
     pub(crate) fn succeed(&mut self, round_trip: Duration) {
         self.tally.done += 1;
-        self.round_trips.saturating_record(round_trip.as_nanos() as u64);
+        self.round_trips.record_time(round_trip);
     }
 
     /// Shows progress once a second.
@@ -243,12 +230,12 @@ impl Counts {
         }
         let Tally { done, failed, bad, lost, .. } = self.tally;
         let rate = (done - self.done_before) as f64 / passed.as_secs_f64();
-        self.rates.saturating_record(rate as u64);
+        self.rates.record(rate as u64, 1);
         (self.second, self.done_before) = (Instant::now(), done);
         eprintln!(
             "{:3.0} s: {done} exchanges, {rate:.0} a second, median {} us; {failed} failed, {bad} bad, {lost} lost",
             self.begun.elapsed().as_secs_f64(),
-            self.round_trips.value_at_quantile(0.5) / 1000,
+            self.round_trips.quantile(0.5) / 1000,
         );
     }
 
@@ -269,27 +256,23 @@ impl Counts {
             tally: self.tally.clone(),
             bytes_per_s: exchanges_per_s * test.size as f64,
             exchanges_per_s,
-            round_trip_ns: Distribution::of(&self.round_trips),
-            exchanges_in_a_second: Distribution::of(&self.rates),
+            round_trip_ns: Summary::of(&self.round_trips),
+            exchanges_in_a_second: Summary::of(&self.rates),
             parts: Vec::new(),
             silent: Vec::new(),
         }
     }
 
     /// Round trips for a console.
-    ///
-    /// # Errors
-    /// Never for the bounds that stand here.
-    pub(crate) fn round_trips(&self) -> anyhow::Result<RoundTrips> {
+    pub(crate) fn round_trips(&self) -> RoundTrips {
         RoundTrips::of(&self.round_trips)
     }
 
     /// Adds what a client has counted of another server.
-    pub(crate) fn merge(&mut self, other: &Self) -> anyhow::Result<()> {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.tally.add(&other.tally);
-        self.round_trips.add(&other.round_trips)?;
-        self.rates.add(&other.rates)?;
-        Ok(())
+        self.round_trips.merge(&other.round_trips);
+        self.rates.merge(&other.rates);
     }
 
     /// Adds what a client has reported.
@@ -310,16 +293,16 @@ impl Counts {
 mod tests {
     use super::*;
 
-    fn histogram(values: impl Iterator<Item = u64>) -> Histogram<u64> {
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
-        values.for_each(|value| histogram.saturating_record(value));
-        histogram
+    fn distribution(values: impl Iterator<Item = u64>) -> Distribution {
+        let mut distribution = Distribution::measured();
+        values.for_each(|value| distribution.record(value, 1));
+        distribution
     }
 
     /// Against the formulas, but for the three digits of a histogram.
     #[track_caller]
     fn check(values: &[u64]) {
-        let found = Distribution::of(&histogram(values.iter().copied()));
+        let found = Summary::of(&distribution(values.iter().copied()));
         let count = values.len() as f64;
         let mean = values.iter().map(|value| *value as f64).sum::<f64>() / count;
         let variance = values.iter().map(|value| (*value as f64 - mean).powi(2)).sum::<f64>() / count;
@@ -337,14 +320,14 @@ mod tests {
 
     #[test]
     fn nt_04_statistics() {
-        assert_eq!(Distribution::of(&histogram(std::iter::empty())).count, 0);
-        assert_eq!(Distribution::of(&histogram(std::iter::empty())).mean, 0.0);
-        let one = Distribution::of(&histogram(std::iter::once(100)));
+        assert_eq!(Summary::of(&distribution(std::iter::empty())).count, 0);
+        assert_eq!(Summary::of(&distribution(std::iter::empty())).mean, 0.0);
+        let one = Summary::of(&distribution(std::iter::once(100)));
         assert_eq!((one.count, one.min, one.max, one.stddev), (1, 100, 100, Some(0.0)));
         check(&[100, 300]);
         check(&[1, LONGEST_NS]);
         check(&(0..1_000_000).map(|index| 1000 + index * 7919 % 50_000).collect::<Vec<_>>());
-        let mut counts = Counts::new().unwrap();
+        let mut counts = Counts::new();
         counts.succeed(Duration::from_secs(3600));
         (counts.tally.lost, counts.tally.bad) = (2, 1);
         assert_eq!((counts.tally.done, counts.tally.ended()), (1, 4));
@@ -353,17 +336,17 @@ mod tests {
     #[test]
     fn nt_04_a_merge_is_the_union() {
         let (few, many) = ([5, 70_000, 900], (1..200_000).map(|index| index * 31 % 10_000_000 + 1));
-        let whole = histogram(few.iter().copied().chain(many.clone()));
-        let mut sum = histogram(std::iter::empty());
-        for part in [histogram(few.iter().copied()), histogram(many)] {
-            let sent = serde_json::to_string(&RoundTrips::of(&part).unwrap()).unwrap();
+        let whole = distribution(few.iter().copied().chain(many.clone()));
+        let mut sum = distribution(std::iter::empty());
+        for part in [distribution(few.iter().copied()), distribution(many)] {
+            let sent = serde_json::to_string(&RoundTrips::of(&part)).unwrap();
             let came: RoundTrips = serde_json::from_str(&sent).unwrap();
             assert!(came.0.len() <= RoundTrips::COUNT_MAX);
             came.add_to(&mut sum);
         }
-        assert_eq!(sum.len(), whole.len());
+        assert_eq!(sum.count(), whole.count());
         for quantile in [0.0, 0.5, 0.99, 1.0] {
-            let [found, expected] = [&sum, &whole].map(|of| of.value_at_quantile(quantile) as f64);
+            let [found, expected] = [&sum, &whole].map(|of| of.quantile(quantile) as f64);
             assert!((found - expected).abs() <= expected * 0.1, "{quantile}: {found}, {expected}");
         }
     }

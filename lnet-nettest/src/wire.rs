@@ -1,7 +1,6 @@
 //! Test messages, and the bytes that are sent to and fro.
 
-use std::sync::LazyLock;
-
+use lnet_load::Pattern;
 use lnet_messaging::{BulkDescriptor, Memory};
 
 /// Bytes before those of the pattern: magic, sequence number.
@@ -29,36 +28,26 @@ pub(crate) struct Exchange {
     pub(crate) to: BulkDescriptor,
 }
 
-/// Bytes after which the pattern comes again: a prime, so that pages and segments differ.
-const PERIOD: usize = 65_521;
-
-/// The bytes of the pattern of a sequence number from `index` on, `most` at most.
-fn pattern(sequence: u64, index: u64, most: usize) -> &'static [u8] {
-    static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let mixed = |index: usize| ((index % PERIOD) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
-        (0..2 * PERIOD).map(|index| mixed(index) as u8).collect()
-    });
-    let begin = (sequence % PERIOD as u64 * 257 + index % PERIOD as u64) as usize % PERIOD;
-    &TABLE[begin..begin + most.min(PERIOD)]
-}
+/// Tells the bytes of tests from those of other loads.
+const SALT: u64 = PING;
 
 /// Fills memory with the pattern of a sequence number.
 pub(crate) fn fill(memory: &mut Memory, sequence: u64) {
-    let mut index = 0;
-    for piece in memory.segments_mut().flat_map(|segment| segment.chunks_mut(PERIOD)) {
-        piece.copy_from_slice(pattern(sequence, index, piece.len()));
-        index += piece.len() as u64;
+    let (pattern, mut offset) = (Pattern::of(0, sequence, SALT), 0);
+    for segment in memory.segments_mut() {
+        pattern.fill(offset, segment);
+        offset += segment.len() as u64;
     }
 }
 
 /// Whether bytes are those of the pattern, but for the first `skip`.
-pub(crate) fn is_pattern<'a>(pieces: impl Iterator<Item = &'a [u8]>, skip: usize, sequence: u64) -> bool {
-    let (mut index, mut skip) = (0, skip);
-    pieces.flat_map(|piece| piece.chunks(PERIOD)).all(|piece| {
+pub(crate) fn is_pattern<'a>(mut pieces: impl Iterator<Item = &'a [u8]>, skip: usize, sequence: u64) -> bool {
+    let (pattern, mut offset, mut skip) = (Pattern::of(0, sequence, SALT), 0, skip);
+    pieces.all(|piece| {
         let skipped = skip.min(piece.len());
-        let expected = pattern(sequence, index, piece.len());
-        (index, skip) = (index + piece.len() as u64, skip - skipped);
-        piece[skipped..] == expected[skipped..]
+        let begin = offset + skipped as u64;
+        (offset, skip) = (offset + piece.len() as u64, skip - skipped);
+        pattern.check(begin, &piece[skipped..]).is_none()
     })
 }
 

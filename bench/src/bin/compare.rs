@@ -9,13 +9,13 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Parser;
-use hdrhistogram::Histogram;
 use lnet_bench::link::{Link, Side};
 use lnet_bench::measure::{self, Endpoint, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Found, Other};
 use lnet_bench::{raw, selftest, threaded};
+use lnet_load::Distribution;
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
 use serde::Serialize;
@@ -126,7 +126,8 @@ fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Resu
     let is_whole = frame_bytes < full_bytes;
     let flood: Flood = measure::flood(link, open, time)?;
     let share = if is_whole { 1.0 } else { full_bytes as f64 / bytes as f64 };
-    let half_ns = if is_whole { Some(measure::ping(link, open, pings, |_| {})?.mean()) } else { None };
+    let half_ns =
+        if is_whole { Some(measure::ping(link, open, pings, |_| {})?.histogram().mean()) } else { None };
     Ok(Found {
         round_trip_us: half_ns.map(|half| 2.0 * half / 1000.0),
         per_second: Some(flood.received_per_second() * share),
@@ -141,8 +142,8 @@ fn pauses(link: &Link, quick: bool) -> anyhow::Result<Vec<PauseRow>> {
     let mut rows = Vec::new();
     for (pause, count) in PAUSES {
         let pings = (if quick { count / 10 } else { count }, pause);
-        let mut add = |name, half_ns: &Histogram<u64>| {
-            let us = |quantile| half_ns.value_at_quantile(quantile) as f64 / 1000.0;
+        let mut add = |name, half_ns: &Distribution| {
+            let us = |quantile| half_ns.quantile(quantile) as f64 / 1000.0;
             rows.push(PauseRow {
                 name,
                 pause_us: pause.as_micros() as u64,

@@ -21,9 +21,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Parser;
-use hdrhistogram::Histogram;
 use lnet_bench::machine::Machine;
 use lnet_bench::random::Random;
 use lnet_core::handle::{EqHandle, ShardId};
@@ -34,6 +33,7 @@ use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_io::xsk::prefetch;
+use lnet_load::Distribution;
 use lnet_wire::nid::Net;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use serde::Serialize;
@@ -262,24 +262,24 @@ impl Chase {
 
 /// Batches that were timed, in nanoseconds a batch.
 #[derive(Clone)]
-struct Batches(Histogram<u64>);
+struct Batches(Distribution);
 
 impl Batches {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self(Histogram::new_with_bounds(1, 10_000_000_000, 3).context("cannot make a histogram")?))
+    fn new() -> Self {
+        Self(Distribution::measured())
     }
 
     fn time(&mut self, bits: &[u64], mut batch: impl FnMut(&[u64])) {
         for bits in bits.as_chunks::<BATCH>().0 {
             let begun = Clock::now();
             batch(bits);
-            self.0.saturating_record(begun.elapsed().as_nanos() as u64);
+            self.0.record_time(begun.elapsed());
         }
     }
 
     /// Nanoseconds a message at this quantile of the batches.
     fn ns(&self, quantile: f64) -> f64 {
-        self.0.value_at_quantile(quantile) as f64 / BATCH as f64
+        self.0.quantile(quantile) as f64 / BATCH as f64
     }
 }
 
@@ -310,7 +310,7 @@ impl Subjects {
     fn measure(&mut self, entries: u32, order: Order, messages: usize) -> anyhow::Result<Row> {
         let Self { matched, used_up, map, chase } = self;
         let bits = order.bits(entries, messages);
-        let timer = Batches::new()?;
+        let timer = Batches::new();
         let mut timed: [Batches; 6] = std::array::from_fn(|_| timer.clone());
         let [matches, announced, lives, announced_lives, lookups, loads] = &mut timed;
         let mut line = 0;

@@ -116,7 +116,7 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     let bare = measure::ping(link, open, part(50_000).into(), |_| {})?;
     let through = messaging::ping(link, options.size, part(50_000).into())?;
     for (of, half_ns) in figures.round_trip_us.iter_mut().zip([through, bare]) {
-        of.push(2.0 * half_ns.value_at_quantile(0.5) as f64 / 1000.0);
+        of.push(2.0 * half_ns.quantile(0.5) as f64 / 1000.0);
     }
     let open = |side: Side<'_>| threaded::End::open(side, Operation::Get, bulk, WINDOW);
     let bare = measure::flood(link, open, time)?.sent_per_second();

@@ -8,16 +8,16 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{anyhow, ensure};
 use clap::Parser;
-use hdrhistogram::Histogram;
 use lnet_admin::{Control, ControlOptions};
 use lnet_bench::link::{Side, enter};
-use lnet_bench::measure::{Endpoint, PATIENCE, histogram};
+use lnet_bench::measure::{Endpoint, PATIENCE};
 use lnet_bench::messages::Operation;
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::threaded::End;
 use lnet_control::server::Handler;
+use lnet_load::Distribution;
 use lnet_user::api::{Lnet, Threads};
 use lnet_user::node::NiConfig;
 use lnet_wire::{Global, Nid};
@@ -174,7 +174,7 @@ impl Cli {
     }
 
     /// Half round trips of small Puts between nodes of one NI that discover each other, or do not.
-    fn small(&self, discovers: bool, count: u64) -> anyhow::Result<Histogram<u64>> {
+    fn small(&self, discovers: bool, count: u64) -> anyhow::Result<Distribution> {
         let open = |side: Side<'_>| {
             let end = End::open(side, Operation::Put { ack: false }, SMALL_BYTES, WINDOW)?;
             end.lnet().set(Global::Discovery, discovers.into())?;
@@ -234,7 +234,7 @@ fn main() -> anyhow::Result<()> {
     let pings = if options.quick { 2_000 } else { 20_000 };
     let mut rates = SUBJECTS.map(|_| Vec::new());
     let mut counts = SUBJECTS.map(|_| [0, 0]);
-    let mut small = [histogram(), histogram()];
+    let mut small = [(); 2].map(|()| Distribution::measured());
     options.turns(|| {
         for (number, rails) in RAILS.into_iter().enumerate() {
             let carried = cli.carry(rails, time, &AtomicU64::new(0))?;
@@ -243,7 +243,7 @@ fn main() -> anyhow::Result<()> {
             used.zip(carried.by_ni).for_each(|(rail, count)| counts[number][rail] += count);
         }
         for (half_ns, discovers) in small.iter_mut().zip([false, true]) {
-            half_ns.add(cli.small(discovers, pings)?).context("cannot add histograms")?;
+            half_ns.merge(&cli.small(discovers, pings)?);
         }
         Ok(())
     })?;
@@ -260,7 +260,7 @@ fn main() -> anyhow::Result<()> {
         rows,
         rate_ratio,
         failover_ms: failover.as_secs_f64() * 1000.0,
-        half_round_trip_ns: small.map(|half_ns| half_ns.value_at_quantile(0.5)),
+        half_round_trip_ns: small.map(|half_ns| half_ns.quantile(0.5)),
     };
     options.tell("rails.json", &document, &table(&document))?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lnet_load::{FaultKind, Initiator, Plan, Scheme, SizeClass, Target};
+use lnet_load::{FaultKind, Initiator, LoadPlan, Scheme, SizeClass, Target};
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
 use lnet_user::{Lnet, Net, NetType, NiConfig, Nid, NodeConfig};
@@ -23,7 +23,8 @@ fn a_load_gets_nothing_from_a_tcp_node_without_its_target() {
     let (near, far) = (node(1), node(2));
     let (sizes, puts_percent) = (vec![SizeClass::of(64)], 0);
     let scheme = Scheme { sizes, puts_percent, ..Scheme::default() };
-    let plan = Plan { messages: 40, window: 4, timeout_ms: 2000, ..Plan::new(scheme.clone(), vec![nid(2)]) };
+    let plan =
+        LoadPlan { messages: 40, window: 4, timeout_ms: 2000, ..LoadPlan::new(scheme.clone(), vec![nid(2)]) };
     let done = Initiator::start(&near, &plan).unwrap().wait();
     assert!(done.has_given_up);
     assert_eq!((done.faults.count, done.faults.of(FaultKind::NoTarget)), (1, 1), "{:?}", done.faults);
@@ -33,7 +34,7 @@ fn a_load_gets_nothing_from_a_tcp_node_without_its_target() {
     assert_eq!(dropped.messages, 1, "{dropped:?}");
 
     let target = Target::start(&far, &scheme).unwrap();
-    let done = Initiator::start(&near, &Plan { timeout_ms: 20_000, ..plan }).unwrap().wait();
+    let done = Initiator::start(&near, &LoadPlan { timeout_ms: 20_000, ..plan }).unwrap().wait();
     assert_eq!((done.faults.count, done.gets().messages), (0, 40), "{:?}", done.faults);
     let seen = target.stop();
     assert_eq!((seen.gets.messages, seen.puts.messages, seen.faults.count), (40, 0, 0), "{seen:?}");

@@ -6,7 +6,7 @@ mod kernel;
 
 use std::time::{Duration, Instant};
 
-use lnet_load::{FAULTS_MAX, FaultKind, Initiator, Kind, LoadError, Plan, Scheme, SizeClass, Target};
+use lnet_load::{FAULTS_MAX, FaultKind, Initiator, Kind, LoadError, LoadPlan, Scheme, SizeClass, Target};
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
 use lnet_user::{Ack, Buffer, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Policy, Spread, Threshold};
@@ -59,8 +59,8 @@ fn puts_of(length_bytes: u32) -> Scheme {
     Scheme { sizes: vec![SizeClass::of(length_bytes)], puts_percent: 100, ..scheme(3) }
 }
 
-fn plan(scheme: &Scheme, messages: u64) -> Plan {
-    Plan { messages, window: 32, ..Plan::new(scheme.clone(), vec![Nid::LO]) }
+fn plan(scheme: &Scheme, messages: u64) -> LoadPlan {
+    LoadPlan { messages, window: 32, ..LoadPlan::new(scheme.clone(), vec![Nid::LO]) }
 }
 
 #[track_caller]
@@ -87,8 +87,8 @@ fn every_size_goes_both_ways_over_all_shards() {
     assert_eq!(done.classes.len(), 12);
     for class in &done.classes {
         assert_eq!(class.latency.count(), class.tally.messages);
-        assert!(class.tally.messages > 60 && class.latency.quantile_ns(0.5) > 0, "{class:?}");
-        assert!(class.latency.max_ns() <= done.elapsed_ns);
+        assert!(class.tally.messages > 60 && class.latency.quantile(0.5) > 0, "{class:?}");
+        assert!(class.latency.max() <= done.elapsed_ns);
     }
     assert!(done.by_shard.iter().all(|count| *count > 100), "{:?}", done.by_shard);
     assert_eq!(done.by_shard.iter().sum::<u64>(), 1200);
@@ -107,7 +107,7 @@ fn puts_without_acks_arrive() {
     let lnet = start();
     let scheme = puts_of(5000);
     let target = Target::start(&lnet, &scheme).unwrap();
-    let done = Initiator::start(&lnet, &Plan { ack: false, ..plan(&scheme, 300) }).unwrap().wait();
+    let done = Initiator::start(&lnet, &LoadPlan { ack: false, ..plan(&scheme, 300) }).unwrap().wait();
     assert_eq!((done.puts().messages, done.faults.count), (300, 0));
     let begun = Instant::now();
     while target.report().puts.messages < 300 {
@@ -195,7 +195,8 @@ fn an_initiator_gives_up_when_its_target_stops() {
     let lnet = start();
     let scheme = Scheme { sizes: vec![SizeClass::of(512)], ..scheme(1) };
     let target = Target::start(&lnet, &scheme).unwrap();
-    let initiator = Initiator::start(&lnet, &Plan { timeout_ms: 200, ..plan(&scheme, u64::MAX) }).unwrap();
+    let initiator =
+        Initiator::start(&lnet, &LoadPlan { timeout_ms: 200, ..plan(&scheme, u64::MAX) }).unwrap();
     await_ended(&initiator, 300);
     let seen = target.stop();
     let done = initiator.wait();

@@ -220,7 +220,7 @@ fn nt_10_bulk_two_by_two() {
 #[test]
 fn totals_are_those_of_all_parts() {
     let round_trips = RoundTrips::of_values(&[100, 300]);
-    let mut counts = Counts::new().unwrap();
+    let mut counts = Counts::new();
     let report =
         Report { tally: Tally { done: 2, lost: 1, ..Tally::default() }, ..Report::empty(&test(3), "a", "b") };
     for _ in 0..2 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
-use lnet_load::{Initiator, Kind, Plan, Scheme, Target};
+use lnet_load::{Initiator, Kind, LoadPlan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::api::Lnet;
@@ -43,7 +43,8 @@ fn both_ways(mode: XdpMode) {
     });
     let scheme = Scheme { seed: 4, ..Scheme::default() };
     let targets = nodes.each_ref().map(|node| Target::start(node, &scheme).unwrap());
-    let plan = |targets: &[Nid]| Plan { messages: MESSAGES, ..Plan::new(scheme.clone(), targets.to_vec()) };
+    let plan =
+        |targets: &[Nid]| LoadPlan { messages: MESSAGES, ..LoadPlan::new(scheme.clone(), targets.to_vec()) };
     let initiators = [(&nodes[0], &nids[1]), (&nodes[1], &nids[0])]
         .map(|(node, to)| Initiator::start(node, &plan(to)).unwrap());
     let done = initiators.map(Initiator::wait);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_core::limits::Limits;
-use lnet_load::{FaultKind, Initiator, InitiatorReport, Plan, Scheme, Target};
+use lnet_load::{FaultKind, Initiator, InitiatorReport, LoadPlan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::config;
 use lnet_user::api::Lnet;
@@ -108,7 +108,7 @@ impl Pair {
 
     /// Messages to the far node's first NID.
     fn initiate(&self, messages: u64) -> Initiator {
-        let plan = Plan { messages, ..Plan::new(self.scheme.clone(), vec![self.nids[1][0]]) };
+        let plan = LoadPlan { messages, ..LoadPlan::new(self.scheme.clone(), vec![self.nids[1][0]]) };
         Initiator::start(&self.near, &plan).unwrap()
     }
 
@@ -263,7 +263,7 @@ fn a_rail_that_loses_a_tenth_carries_the_smaller_part() {
 
 /// The rail is cut under load, and mended. What became of the load, and the longest time in which no message
 /// ended while the rail was cut.
-fn cut_under_load(pair: &Pair, plan: &Plan, cut: Cut) -> (InitiatorReport, Duration) {
+fn cut_under_load(pair: &Pair, plan: &LoadPlan, cut: Cut) -> (InitiatorReport, Duration) {
     let load = Initiator::start(&pair.near, plan).unwrap();
     let ended = || load.progress().ended;
     wait_until("two tenths", 4 * PATIENCE, || ended() >= plan.messages / 5);
@@ -300,7 +300,7 @@ fn xdp_rail_is_cut(cut: Cut) {
     }
     let pair = Pair::start(NetType::XDP);
     pair.meet();
-    let plan = Plan { messages: 12_000, ..Plan::new(pair.scheme.clone(), vec![pair.nids[1][0]]) };
+    let plan = LoadPlan { messages: 12_000, ..LoadPlan::new(pair.scheme.clone(), vec![pair.nids[1][0]]) };
     let (done, standstill) = cut_under_load(&pair, &plan, cut);
     pair.use_first_rail();
     assert_eq!(done.faults.count, 0, "{:?}", done.faults);
@@ -345,9 +345,9 @@ fn tcp_rail_is_cut(cut: Cut) {
     pair.meet();
     // What the rail had taken is in the load's window until its answer is not waited for any longer.
     pair.set_timeout(ANSWER_TIMEOUT_S, 1);
-    let plan = Plan::new(pair.scheme.clone(), vec![pair.nids[1][0]]);
+    let plan = LoadPlan::new(pair.scheme.clone(), vec![pair.nids[1][0]]);
     let timeout_ms = 4 * SOCK_TIMEOUT.as_millis() as u64;
-    let plan = Plan { messages: 12_000, timeout_ms, ..plan };
+    let plan = LoadPlan { messages: 12_000, timeout_ms, ..plan };
     let (done, standstill) = cut_under_load(&pair, &plan, cut);
     // Nothing is cut from here on, so a message that a busy machine holds up is no fault.
     pair.set_timeout(60, 2);

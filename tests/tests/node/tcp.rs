@@ -6,7 +6,7 @@ use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lnet_core::limits::Limits;
-use lnet_load::{Initiator, Plan, Scheme, Target};
+use lnet_load::{Initiator, LoadPlan, Scheme, Target};
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::config;
 use lnet_user::api::Lnet;
@@ -52,7 +52,7 @@ fn start(namespace: &Namespace, nids: &[Nid]) -> Lnet {
 pub(crate) fn both_ways(nodes: &[Lnet; 2], nids: [&[Nid]; 2], messages: u64) {
     let scheme = Scheme { seed: 4, ..Scheme::default() };
     let targets = nodes.each_ref().map(|node| Target::start(node, &scheme).unwrap());
-    let plan = |targets: &[Nid]| Plan { messages, ..Plan::new(scheme.clone(), targets.to_vec()) };
+    let plan = |targets: &[Nid]| LoadPlan { messages, ..LoadPlan::new(scheme.clone(), targets.to_vec()) };
     let initiators = [(&nodes[0], nids[1]), (&nodes[1], nids[0])]
         .map(|(node, to)| Initiator::start(node, &plan(to)).unwrap());
     let done = initiators.map(Initiator::wait);

@@ -240,6 +240,7 @@ const CRATES: &[Crate] = &[
             ("probe", &["plan"]),
             ("target", &["error", "pattern", "plan", "report"]),
             ("initiator", &["error", "distribution", "plan", "probe", "report", "slot"]),
+            ("window", &[]),
         ]),
     },
     Crate {
@@ -326,7 +327,7 @@ const CRATES: &[Crate] = &[
     Crate {
         name: "lnet-nettest",
         directory: "lnet-nettest",
-        crates: &["lnet-user", "lnet-messaging"],
+        crates: &["lnet-user", "lnet-load", "lnet-messaging"],
         others: Others::Any,
         tests: Tests::Any,
         modules: Modules::Every(&[
