@@ -124,8 +124,7 @@ impl<O: Clone> Node<O> {
     /// Ends a request whose peer is gone.
     fn lose_discovery(&mut self, request: RequestId) {
         if let Some(nid) = self.discoveries.requests.remove(&request) {
-            let result = Err(RequestError::PeerGone(nid));
-            self.actions.push_back(Action::Done { request, result });
+            self.end_request(request, Err(RequestError::PeerGone(nid)));
         }
     }
 
@@ -309,8 +308,7 @@ impl<O: Clone> Node<O> {
         let Some((waiting, told)) = ended else { return };
         for request in waiting {
             self.discoveries.requests.remove(&request);
-            let result = result.clone().map(|()| Outcome::Pinged(told.clone()));
-            self.actions.push_back(Action::Done { request, result });
+            self.end_request(request, result.clone().map(|()| Outcome::Pinged(told.clone())));
         }
     }
 

@@ -145,33 +145,21 @@ impl<O: Clone> Node<O> {
         }
         self.requests += 1;
         let id = RequestId(self.requests);
-        match request {
+        let answer = match request {
             Request::Batch { changes, drain_timeout } => {
                 self.batches.waiting.push_back(WaitingBatch { request: id, changes, drain_timeout });
                 if self.batches.current.is_none() {
                     self.start_next(now);
                 }
+                Ok(None)
             }
-            Request::Ping { nid, source, timeout } => {
-                if let Err(error) = self.ping(now, id, nid, source, timeout) {
-                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
-                }
-            }
-            Request::Discover { nid, is_forced } => {
-                if let Err(error) = self.discover_on_request(now, id, nid, is_forced) {
-                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
-                }
-            }
-            Request::Announce { nids } => {
-                if let Err(error) = self.announce(now, id, &nids) {
-                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
-                }
-            }
-            Request::PrimaryNid { nid } => {
-                if let Err(error) = self.primary_nid(now, id, nid) {
-                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
-                }
-            }
+            Request::Ping { nid, source, timeout } => self.ping(now, id, nid, source, timeout).map(|()| None),
+            Request::Discover { nid, is_forced } => self.discover_on_request(now, id, nid, is_forced),
+            Request::Announce { nids } => self.announce(now, &nids).map(Some),
+            Request::PrimaryNid { nid } => self.primary_nid(now, id, nid),
+        };
+        if let Some(result) = answer.transpose() {
+            self.end_request(id, result.map(Outcome::Pinged));
         }
         self.go_on(now);
         Ok(id)
@@ -194,8 +182,12 @@ impl<O: Clone> Node<O> {
         } else {
             return Err(RequestError::UnknownRequest(request.0));
         }
-        self.actions.push_back(Action::Done { request, result: Err(RequestError::Cancelled) });
+        self.end_request(request, Err(RequestError::Cancelled));
         Ok(())
+    }
+
+    fn end_request(&mut self, request: RequestId, result: Result<Outcome, RequestError>) {
+        self.actions.push_back(Action::Done { request, result });
     }
 
     /// The runner has something to tell.
@@ -324,13 +316,13 @@ impl<O: Clone> Node<O> {
     /// The local NI with a NID; not `lo`.
     #[must_use]
     pub fn ni(&self, nid: &Nid) -> Option<&NiConfig<O>> {
-        self.nis.0.iter().find(|config| config.spec.nid == *nid)
+        self.nis.of(nid)
     }
 
     /// What the driver of a local NI understands, to be changed: the NI has it when it is
     /// opened again.
     pub fn lnd_mut(&mut self, nid: &Nid) -> Option<&mut O> {
-        self.nis.0.iter_mut().find(|config| config.spec.nid == *nid).map(|config| &mut config.spec.lnd)
+        self.nis.of_mut(nid).map(|config| &mut config.spec.lnd)
     }
 
     /// The peers, in the order of their primary NIDs.
@@ -392,7 +384,7 @@ impl<O: Clone> Node<O> {
         while let Some(WaitingBatch { request, changes, drain_timeout }) = self.batches.waiting.pop_front() {
             match self.plan(&changes) {
                 Ok(plan) => return self.begin(now, request, plan, drain_timeout),
-                Err(error) => self.actions.push_back(Action::Done { request, result: Err(error) }),
+                Err(error) => self.end_request(request, Err(error)),
             }
         }
     }

@@ -203,6 +203,15 @@ impl<O> Nis<O> {
         self.0.iter_mut().find(|config| config.ni == ni)
     }
 
+    /// The NI with a NID.
+    pub(super) fn of(&self, nid: &Nid) -> Option<&NiConfig<O>> {
+        self.0.iter().find(|config| config.spec.nid == *nid)
+    }
+
+    pub(super) fn of_mut(&mut self, nid: &Nid) -> Option<&mut NiConfig<O>> {
+        self.0.iter_mut().find(|config| config.spec.nid == *nid)
+    }
+
     /// The tunables of a net that exists.
     pub(super) fn tunables(&self, net: Net) -> Option<NetTunables> {
         self.0.iter().find(|config| config.spec.nid.net() == net).map(|config| config.tunables)

@@ -110,8 +110,7 @@ impl<O: Clone> Node<O> {
             return;
         }
         let (nis, peers) = (&self.nis, &self.peers);
-        let is_local = |nid: &Nid| nis.0.iter().any(|config| config.spec.nid == *nid);
-        self.paths.clear(|local, peer| is_local(local) && peers.get(peer).is_some());
+        self.paths.clear(|local, peer| nis.of(local).is_some() && peers.get(peer).is_some());
         let is_poor = note.state == PathState::Poor;
         let blames_local = self.is_cut_off(now, note);
         if blames_local && is_poor && !self.paths.charge_local(now, (note.local, note.peer)) {

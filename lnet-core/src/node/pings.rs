@@ -175,9 +175,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn end_ping(&mut self, now: Instant, ping: &Ping, result: Result<Outcome, RequestError>) {
         let error = result.as_ref().err().cloned();
         match (ping.purpose, error) {
-            (PingPurpose::Request, _) => {
-                self.actions.push_back(Action::Done { request: ping.id.request, result });
-            }
+            (PingPurpose::Request, _) => self.end_request(ping.id.request, result),
             (PingPurpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
             (PingPurpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
             _ => {}

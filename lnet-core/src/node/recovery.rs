@@ -105,7 +105,7 @@ impl<O: Clone> Node<O> {
             let worse = health.saturating_sub(note.failures.saturating_mul(step));
             worse.saturating_add(note.successes.saturating_mul(step)).min(HEALTH_MAX)
         };
-        if let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == note.nid) {
+        if let Some(config) = self.nis.of(&note.nid) {
             let health = after(config.health);
             self.set_local_health(now, &note.nid, health);
             return;
@@ -124,7 +124,7 @@ impl<O: Clone> Node<O> {
     }
 
     fn set_local_health(&mut self, now: Instant, nid: &Nid, health: u32) {
-        let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) else { return };
+        let Some(config) = self.nis.of_mut(nid) else { return };
         if config.health == health {
             return;
         }
@@ -151,7 +151,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn look_after(&mut self, now: Instant, nid: &Nid) {
         let limit_s = self.settings.get(Global::RecoveryLimit);
         let limit = (limit_s > 0).then_some(Duration::from_secs(limit_s.into()));
-        if let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) {
+        if let Some(config) = self.nis.of_mut(nid) {
             config.recovery.look(now, config.health < HEALTH_MAX);
         } else if let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) {
             let may_answer = ni.received_at.is_some_and(|at| limit.is_none_or(|limit| now <= at + limit));
@@ -229,7 +229,7 @@ impl<O: Clone> Node<O> {
     }
 
     fn recovery_mut(&mut self, nid: &Nid) -> Option<&mut Recovery> {
-        match self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) {
+        match self.nis.of_mut(nid) {
             Some(config) => Some(&mut config.recovery),
             None => self.peers.get_mut(nid)?.ni_mut(nid).map(|ni| &mut ni.recovery),
         }
@@ -243,7 +243,7 @@ impl<O: Clone> Node<O> {
             recovery.answered(now);
         }
         self.received_from(now, &ping.nid);
-        if let Some(config) = self.nis.0.iter().find(|config| config.spec.nid == ping.nid) {
+        if let Some(config) = self.nis.of(&ping.nid) {
             let health = (config.health + step).min(HEALTH_MAX);
             self.set_local_health(now, &ping.nid, health);
         }

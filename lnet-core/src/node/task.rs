@@ -194,7 +194,7 @@ impl<O: Clone> Node<O> {
             Step::Settling => {
                 self.look_after_set(now, &task.plan);
                 let result = task.failure.map_or(Ok(Outcome::Changed), Err);
-                self.actions.push_back(Action::Done { request: task.request, result });
+                self.end_request(task.request, result);
                 self.start_next(now);
                 return (self.batches.current.take(), false);
             }
@@ -379,8 +379,7 @@ impl<O: Clone> Node<O> {
             // All of them were tried when the batch began; what peers have done since may have made one
             // superfluous. A peer may have come before an NI with a NID of its own.
             let sets_health = matches!(change, PeerEdit::SetHealth { .. });
-            let is_own = |nid: &Nid| self.nis.0.iter().any(|config| config.spec.nid == *nid);
-            let _ = self.peers.apply(change, |nid| sets_health && is_own(nid));
+            let _ = self.peers.apply(change, |nid| sets_health && self.nis.of(nid).is_some());
         }
         self.settle(task);
     }

@@ -8,19 +8,14 @@ use lnet_wire::Nid;
 use super::error::RequestError;
 use super::peers::{Peer, peer_state};
 use super::pings::Pinged;
-use super::{Action, Node, Outcome, RequestId};
+use super::{Node, RequestId};
 use crate::time::Instant;
 
 impl<O: Clone> Node<O> {
     /// A program announces a peer by its NIDs. The first that is usable is its primary NID, and stays that;
     /// the peers that have the others are discovered, and become parts of it. Without discovery each usable
     /// NID is a peer of its own.
-    pub(super) fn announce(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        nids: &[Nid],
-    ) -> Result<(), RequestError> {
+    pub(super) fn announce(&mut self, now: Instant, nids: &[Nid]) -> Result<Pinged, RequestError> {
         let mut usable: Vec<Nid> = Vec::new();
         for nid in nids.iter().filter(|nid| self.may_be_peer(nid)) {
             let is_near = self.nis.0.iter().any(|config| config.spec.nid.net() == nid.net());
@@ -39,8 +34,7 @@ impl<O: Clone> Node<O> {
                 self.discover(now, nid, None);
             }
         }
-        self.actions.push_back(Action::Done { request, result: Ok(Outcome::Pinged(announced)) });
-        Ok(())
+        Ok(announced)
     }
 
     /// A program asks by which NID the peer with this one goes. One that is not up to date is discovered
@@ -50,7 +44,7 @@ impl<O: Clone> Node<O> {
         now: Instant,
         request: RequestId,
         nid: Nid,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<Pinged>, RequestError> {
         if nid.is_any() {
             return Err(RequestError::PingWildcard(nid));
         }
@@ -58,7 +52,7 @@ impl<O: Clone> Node<O> {
         let stored = peer.map(|peer| pinged(&nid, peer));
         let is_locked = peer.is_some_and(|peer| peer.is(peer_state::LOCK_PRIMARY));
         let is_on = self.is_discovery_on();
-        let answer = if nid.is_loopback() {
+        Ok(if nid.is_loopback() {
             Some(Pinged { primary: nid, ..self.pinged_self(nid) })
         } else if self.is_local(&nid) {
             Some(self.pinged_self(nid))
@@ -76,11 +70,7 @@ impl<O: Clone> Node<O> {
                 self.discover(now, &nid, (!is_locked).then_some(request));
             }
             stored.filter(|_| is_locked)
-        };
-        if let Some(pinged) = answer {
-            self.actions.push_back(Action::Done { request, result: Ok(Outcome::Pinged(pinged)) });
-        }
-        Ok(())
+        })
     }
 
     /// Discovers a peer anew, whatever is known of it (LNet `peer.c: lnet_discover`).
@@ -90,14 +80,12 @@ impl<O: Clone> Node<O> {
         request: RequestId,
         nid: Nid,
         is_forced: bool,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<Pinged>, RequestError> {
         if nid.is_any() {
             return Err(RequestError::PingWildcard(nid));
         }
         if self.is_local(&nid) {
-            let result = Ok(Outcome::Pinged(self.discover_self(nid)));
-            self.actions.push_back(Action::Done { request, result });
-            return Ok(());
+            return Ok(Some(self.discover_self(nid)));
         }
         let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::nids);
         if !known.iter().any(|nid| self.leads_to(nid, None)) {
@@ -111,7 +99,7 @@ impl<O: Clone> Node<O> {
             peer.state |= if is_forced { peer_state::FORCE_PING | peer_state::FORCE_PUSH } else { 0 };
         });
         self.discover(now, &nid, Some(request));
-        Ok(())
+        Ok(None)
     }
 
     /// This node is discovered by one of its NIDs: it is a peer of itself from then on.
