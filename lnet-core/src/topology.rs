@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_model::udsp::UdspInfo;
-use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
+use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
 pub(crate) use peers::source_rank;
@@ -302,11 +302,9 @@ impl Topology {
     /// takes what its LNDs bring for its own.
     #[must_use]
     pub fn with_steering(self, steering: Steering) -> Self {
-        let portals = |policy: Policy| {
-            let policies = steering.policies.iter().enumerate();
-            policies.fold(0, |bits, (portal, word)| bits | u64::from(word.unpack() == Some(policy)) << portal)
-        };
-        let open = portals(Policy::Rotor) | portals(Policy::Initiator);
+        let is_open = |word: &PolicyWord| word.unpack().is_some_and(|policy| policy.is_open());
+        let policies = steering.policies.iter().enumerate();
+        let open = policies.fold(0, |bits, (portal, word)| bits | u64::from(is_open(word)) << portal);
         Self { steering: Some(steering), open, ..self }
     }
 
@@ -316,8 +314,7 @@ impl Topology {
         self.steering.as_ref()
     }
 
-    /// Whether the messages of a portal below [`PORTALS`] may go to any shard, as far as their headers
-    /// tell: `Rotor` goes by the message's id, `Initiator` by the primary NID of a node that may have others.
+    /// Whether the policy of a portal below [`PORTALS`] is an open one ([`lnet_wire::Policy::is_open`]).
     pub(crate) const fn is_open(&self, portal: u32) -> bool {
         self.open >> portal & 1 != 0
     }

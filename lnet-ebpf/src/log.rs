@@ -3,8 +3,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::warn;
-use lnet_wire::packet::{ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_VLAN, Packet, VLAN_BYTES};
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::{ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_VLAN, Packet, Reason, VLAN_BYTES};
 
 use crate::linear::Linear;
 use crate::maps;

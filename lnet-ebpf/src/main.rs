@@ -16,8 +16,9 @@ use aya_ebpf::bindings::{xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
-use lnet_wire::packet;
-use lnet_wire::steer::{self, Reason, Verdict};
+use lnet_wire::packet::{self, Reason};
+use lnet_wire::steer;
+use lnet_wire::verdict::{self, Verdict};
 
 mod linear;
 #[cfg(feature = "log")]
@@ -32,7 +33,7 @@ use maps::MapTables;
 pub(crate) fn lnet_xdp(context: XdpContext) -> u32 {
     let queue = context.rx_queue_index();
     let packet = Linear::new(&context);
-    match steer::steer(&packet, queue, &MapTables) {
+    match verdict::steer(&packet, queue, &MapTables) {
         Verdict::Pass(reason) => {
             let fault = maps::fault_of_others();
             if fault != 0 && chosen(fault as u32) {

@@ -4,8 +4,9 @@
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::btf_maps::{Array, HashMap, PerCpuArray, XskMap};
 use aya_ebpf::macros::btf_map;
-use lnet_wire::packet::{self, Endpoint};
-use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, Reason, SLOTS, Tables};
+use lnet_wire::packet::{self, Endpoint, Reason};
+use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SLOTS};
+use lnet_wire::verdict::Tables;
 
 /// Addresses that the node's NIs may have on one interface.
 const ENDPOINTS_MAX: usize = 1024;

@@ -2,8 +2,8 @@
 //!
 //! Invariants: no allocation, no dependencies, no unsafe code; no function panics on any input bytes;
 //! what one function encodes its counterpart decodes to the same value. The XDP program compiles the
-//! same [`packet`] and [`steer`] modules as the host, so both sides of an `AF_XDP` socket agree on what a
-//! frame is and which shard it belongs to.
+//! same [`packet`], [`steer`] and [`verdict`] modules as the host. So both sides of an `AF_XDP` socket agree
+//! on what a frame is, and which shard it belongs to.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -23,10 +23,12 @@ pub mod ping;
 pub mod selftest;
 pub mod socklnd;
 pub mod steer;
+pub mod verdict;
 
 pub use frame::{FrameError, FrameHeader};
 pub use global::{Discovery, Global};
 pub use header::{Body, Header, HeaderError, MessageType, WireHandle};
 pub use nid::{Net, NetType, Nid, NidError, ProcessId};
 pub use ping::PingInfo;
-pub use steer::{Policy, SteerKey, Verdict};
+pub use steer::{Policy, SteerKey};
+pub use verdict::Verdict;

@@ -8,7 +8,8 @@ mod tests;
 
 use crate::bytes::get;
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
-use crate::steer::{Reason, SteerKey};
+use crate::named;
+use crate::steer::SteerKey;
 
 /// Bytes that can be read at an offset.
 pub trait Packet {
@@ -34,6 +35,50 @@ impl Packet for [u8] {
 /// An address and a UDP port, in words as they lie in memory: 16 bytes of address (IPv4 in its mapped form
 /// `::ffff:a.b.c.d`), 2 of port (big endian), and 1 and 0, so that it is never all zeros.
 pub type Endpoint = [u32; 5];
+
+named! {
+    /// Why a frame was passed up, or lost. The values index the counters of the XDP program.
+    #[non_exhaustive]
+    Reason {
+        /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
+        NotIp = 0 => "not_ip",
+        /// An IP protocol other than UDP.
+        NotUdp = 1 => "not_udp",
+        /// An IP fragment, or an IP header with options or extensions: never ours.
+        IpOptions = 2 => "ip_options",
+        /// UDP to an address or port that no NI has.
+        NotOurs = 3 => "not_ours",
+        /// Ends before its headers do, or lengths that contradict each other below our frame header.
+        Truncated = 4 => "truncated",
+        /// To an NI, with another magic.
+        BadMagic = 5 => "bad_magic",
+        /// To an NI, with a version or kind that is not known here.
+        BadVersion = 6 => "bad_version",
+        /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
+        BadType = 7 => "bad_type",
+        /// To an NI, with a portal that does not exist.
+        BadPortal = 8 => "bad_portal",
+        /// To an NI, with lengths in its frame header that contradict each other.
+        BadLength = 9 => "bad_length",
+        /// Arrived on a queue beyond [`crate::steer::QUEUES_MAX`], or the node has no shards yet.
+        NoShard = 10 => "no_shard",
+        /// The slot held no socket: passed up.
+        NoSocket = 11 => "no_socket",
+        /// Dropped by a fault rule.
+        FaultDropped = 12 => "fault_dropped",
+        /// A byte was changed by a fault rule; steered all the same.
+        FaultCorrupted = 13 => "fault_corrupted",
+    }
+}
+
+impl Reason {
+    /// Whether the frame was addressed to an NI and is not what it should be.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(self, Self::BadMagic | Self::BadVersion | Self::BadType | Self::BadPortal | Self::BadLength)
+    }
+}
 
 /// Bytes of the Ethernet header.
 pub const ETHERNET_BYTES: usize = 14;

@@ -9,7 +9,6 @@ use core::fmt;
 use crate::header::{Body, Header, MessageType};
 use crate::named;
 use crate::nid::Nid;
-use crate::packet::{self, Endpoint, Packet};
 
 /// Portals of a node (`LNET_MAX_PORTALS`).
 pub const PORTALS: usize = 64;
@@ -131,11 +130,43 @@ impl fmt::Display for PolicyError {
 
 impl core::error::Error for PolicyError {}
 
-const KIND_PIN: u64 = 0;
-const KIND_HASH: u64 = 1;
-const KIND_TABLE: u64 = 2;
-const KIND_INITIATOR: u64 = 3;
-const KIND_ROTOR: u64 = 4;
+named! {
+    /// The kind of a [`PolicyWord`]: its lowest bits.
+    PolicyKind {
+        /// [`Policy::Pin`], and what no policy packs.
+        Pin = 0 => "pin",
+        /// [`Spread::Hash`].
+        Hash = 1 => "hash",
+        /// [`Spread::Table`].
+        Table = 2 => "table",
+        /// [`Policy::Initiator`].
+        Initiator = 3 => "initiator",
+        /// [`Policy::Rotor`].
+        Rotor = 4 => "rotor",
+    }
+}
+
+impl PolicyKind {
+    #[inline(always)]
+    const fn of(word: PolicyWord) -> Self {
+        match word.0 & 7 {
+            1 => Self::Hash,
+            2 => Self::Table,
+            3 => Self::Initiator,
+            4 => Self::Rotor,
+            _ => Self::Pin,
+        }
+    }
+}
+
+// A kind that `PolicyKind::of` forgets does not compile.
+const _: () = {
+    let mut index = 0;
+    while index < PolicyKind::ALL.len() {
+        assert!(PolicyKind::of(PolicyWord(index as u64)) as usize == index);
+        index += 1;
+    }
+};
 
 /// A [`Policy`] as it stands in the BPF map, in one word. Zero, what an untouched map holds, is
 /// `Pin(0)`.
@@ -151,29 +182,39 @@ impl Policy {
     /// # Errors
     /// [`PolicyError`] with the value that is out of range.
     pub fn pack(&self) -> Result<PolicyWord, PolicyError> {
-        let word = match *self {
-            Self::Pin(shard) => KIND_PIN | entry(shard)? << 16,
+        let (kind, fields) = match *self {
+            Self::Pin(shard) => (PolicyKind::Pin, entry(shard)? << 16),
             Self::MatchBits { shift, bits, spread } => {
                 if bits == 0 || u32::from(shift) + u32::from(bits) > 64 {
                     return Err(PolicyError::Bits { shift, bits });
                 }
                 let common = u64::from(shift) << 3 | u64::from(bits) << 9;
                 match spread {
-                    Spread::Hash => KIND_HASH | common,
+                    Spread::Hash => (PolicyKind::Hash, common),
                     Spread::Table(_) if bits > TABLE_BITS_MAX => return Err(PolicyError::TableBits(bits)),
                     Spread::Table(table) => {
-                        let mut word = KIND_TABLE | common;
+                        let mut fields = common;
                         for (index, shard) in table.iter().enumerate() {
-                            word |= entry(*shard)? << (16 + 6 * index);
+                            fields |= entry(*shard)? << (16 + 6 * index);
                         }
-                        word
+                        (PolicyKind::Table, fields)
                     }
                 }
             }
-            Self::Initiator => KIND_INITIATOR,
-            Self::Rotor => KIND_ROTOR,
+            Self::Initiator => (PolicyKind::Initiator, 0),
+            Self::Rotor => (PolicyKind::Rotor, 0),
         };
-        Ok(PolicyWord(word))
+        Ok(PolicyWord(kind as u64 | fields))
+    }
+
+    /// Whether any shard may serve the messages of such a portal, as far as their headers tell: they do not
+    /// have the id that `Rotor` goes by, nor the primary NID that `Initiator` goes by.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        match self {
+            Self::Pin(_) | Self::MatchBits { .. } => false,
+            Self::Initiator | Self::Rotor => true,
+        }
     }
 }
 
@@ -190,13 +231,12 @@ impl PolicyWord {
         for (index, shard) in table.iter_mut().enumerate() {
             *shard = (self.0 >> (16 + 6 * index) & 0x3F) as u8;
         }
-        let policy = match self.0 & 7 {
-            KIND_PIN => Policy::Pin(table[0]),
-            KIND_HASH => Policy::MatchBits { shift, bits, spread: Spread::Hash },
-            KIND_TABLE => Policy::MatchBits { shift, bits, spread: Spread::Table(table) },
-            KIND_INITIATOR => Policy::Initiator,
-            KIND_ROTOR => Policy::Rotor,
-            _ => return None,
+        let policy = match PolicyKind::of(self) {
+            PolicyKind::Pin => Policy::Pin(table[0]),
+            PolicyKind::Hash => Policy::MatchBits { shift, bits, spread: Spread::Hash },
+            PolicyKind::Table => Policy::MatchBits { shift, bits, spread: Spread::Table(table) },
+            PolicyKind::Initiator => Policy::Initiator,
+            PolicyKind::Rotor => Policy::Rotor,
         };
         (policy.pack() == Ok(self)).then_some(policy)
     }
@@ -217,12 +257,12 @@ pub fn shard_of(key: &SteerKey, policy: PolicyWord, shards: u32) -> u32 {
     }
     let word = policy.0;
     let selected = (key.key >> (word >> 3 & 0x3F)) & low_bits((word >> 9 & 0x7F) as u32);
-    match word & 7 {
-        KIND_HASH => spread(mix(selected), shards),
-        KIND_TABLE => wrap((word >> (16 + 6 * (selected & 7)) & 0x3F) as u32, shards),
-        KIND_INITIATOR => spread(mix(u64::from(key.initiator_hash)), shards),
-        KIND_ROTOR => spread(mix(key.message_id ^ u64::from(key.initiator_hash) << 24), shards),
-        _ => wrap((word >> 16 & 0x3F) as u32, shards),
+    match PolicyKind::of(policy) {
+        PolicyKind::Pin => wrap((word >> 16 & 0x3F) as u32, shards),
+        PolicyKind::Hash => spread(mix(selected), shards),
+        PolicyKind::Table => wrap((word >> (16 + 6 * (selected & 7)) & 0x3F) as u32, shards),
+        PolicyKind::Initiator => spread(mix(u64::from(key.initiator_hash)), shards),
+        PolicyKind::Rotor => spread(mix(key.message_id ^ u64::from(key.initiator_hash) << 24), shards),
     }
 }
 
@@ -235,107 +275,6 @@ pub fn initiator_hash(primary: &Nid) -> u32 {
         hash = mix(hash ^ u64::from(u32::from_le_bytes(*word)));
     }
     (hash >> 32) as u32
-}
-
-/// Where the XDP program and the host look up what is configured.
-pub trait Tables {
-    /// Whether an NI of this node has this address and port.
-    fn is_ours(&self, endpoint: &Endpoint) -> bool;
-    /// The policy of a portal below [`PORTALS`].
-    fn policy(&self, portal: u8) -> PolicyWord;
-    /// Shards of this node; 0 before it has any.
-    fn shards(&self) -> u32;
-}
-
-/// The verdict on a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// To the socket of this shard on the arriving queue.
-    Redirect {
-        /// Below the number of shards.
-        shard: u32,
-        /// The key that it was steered by.
-        key: SteerKey,
-    },
-    /// Up to the kernel's network stack.
-    Pass(Reason),
-}
-
-named! {
-    /// Why a frame was passed up, or lost. The values index the counters of the XDP program.
-    #[non_exhaustive]
-    Reason {
-        /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
-        NotIp = 0 => "not_ip",
-        /// An IP protocol other than UDP.
-        NotUdp = 1 => "not_udp",
-        /// An IP fragment, or an IP header with options or extensions: never ours.
-        IpOptions = 2 => "ip_options",
-        /// UDP to an address or port that no NI has.
-        NotOurs = 3 => "not_ours",
-        /// Ends before its headers do, or lengths that contradict each other below our frame header.
-        Truncated = 4 => "truncated",
-        /// To an NI, with another magic.
-        BadMagic = 5 => "bad_magic",
-        /// To an NI, with a version or kind that is not known here.
-        BadVersion = 6 => "bad_version",
-        /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
-        BadType = 7 => "bad_type",
-        /// To an NI, with a portal that does not exist.
-        BadPortal = 8 => "bad_portal",
-        /// To an NI, with lengths in its frame header that contradict each other.
-        BadLength = 9 => "bad_length",
-        /// Arrived on a queue beyond [`QUEUES_MAX`], or the node has no shards yet.
-        NoShard = 10 => "no_shard",
-        /// The slot held no socket: passed up.
-        NoSocket = 11 => "no_socket",
-        /// Dropped by a fault rule.
-        FaultDropped = 12 => "fault_dropped",
-        /// A byte was changed by a fault rule; steered all the same.
-        FaultCorrupted = 13 => "fault_corrupted",
-    }
-}
-
-impl Reason {
-    /// Whether the frame was addressed to an NI and is not what it should be.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_refusal(self) -> bool {
-        matches!(self, Self::BadMagic | Self::BadVersion | Self::BadType | Self::BadPortal | Self::BadLength)
-    }
-}
-
-/// Decides about one packet that arrived on `queue`.
-#[inline(always)]
-pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) -> Verdict {
-    let located = match packet::locate(packet) {
-        Ok(located) => located,
-        Err(reason) => return Verdict::Pass(reason),
-    };
-    if !tables.is_ours(&located.destination) {
-        return Verdict::Pass(Reason::NotOurs);
-    }
-    let shards = tables.shards();
-    let frame = match packet::frame_header(packet, &located) {
-        Ok(frame) => frame,
-        Err(reason) => return Verdict::Pass(reason),
-    };
-    if queue >= QUEUES_MAX || shards == 0 || shards > SHARDS_MAX {
-        return Verdict::Pass(Reason::NoShard);
-    }
-    // Looking a policy up costs more than all else that is decided here.
-    let shard = if shards == 1 {
-        0
-    } else {
-        let policy = tables.policy(frame.key.portal);
-        // Read once more: a program that keeps it across that call keeps it for frames that do not make the
-        // call, too.
-        let Some(key) = packet::key(packet, &located, &frame) else {
-            return Verdict::Pass(Reason::Truncated);
-        };
-        shard_of(&key, policy, shards)
-    };
-    Verdict::Redirect { shard, key: frame.key }
 }
 
 /// The lowest `bits` bits, 0 to 64.

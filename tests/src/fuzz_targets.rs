@@ -21,10 +21,11 @@ use std::str::FromStr;
 
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::packet::{self, Endpoint, Packet};
+use lnet_wire::packet::{self, Endpoint, Packet, Reason};
 use lnet_wire::ping::{self, PingError};
 use lnet_wire::selftest::{Body, Message, MessageError};
-use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
+use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX, shard_of};
+use lnet_wire::verdict::{self, Tables};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
 pub use fuzz_control::control;
@@ -111,16 +112,16 @@ pub fn frame(input: &[u8]) {
     let [low, high, word @ ..] = readable;
     let queue = u32::from(queue);
     let tables = InputTables { shards, flags, word: u64::from_le_bytes(word) };
-    let verdict = steer::steer(packet, queue, &tables);
+    let verdict = verdict::steer(packet, queue, &tables);
     assert_eq!(verdict, by_steps(packet, queue, &tables));
 
     let readable_bytes = usize::from(u16::from_le_bytes([low, high])).min(packet.len());
     let linear = Linear { packet, readable_bytes };
-    let of_linear = steer::steer(&linear, queue, &tables);
+    let of_linear = verdict::steer(&linear, queue, &tables);
     assert!(of_linear == verdict || of_linear == Verdict::Pass(Reason::Truncated));
     if let Verdict::Redirect { shard, key } = verdict {
         assert!(queue < QUEUES_MAX && shard < u32::from(shards) && u32::from(shards) <= SHARDS_MAX);
-        assert!(key.message_type != MessageType::Hello && usize::from(key.portal) < steer::PORTALS);
+        assert!(key.message_type != MessageType::Hello && usize::from(key.portal) < PORTALS);
     }
 }
 

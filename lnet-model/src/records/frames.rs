@@ -34,7 +34,7 @@ pub struct FramesRecord {
     pub connections: BTreeMap<String, u64>,
 }
 
-/// The name of frames that a fault rule dropped (`lnet_wire::steer::Reason`).
+/// The name of frames that a fault rule dropped (`lnet_wire::packet::Reason`).
 const FAULT_DROPPED: &str = "fault_dropped";
 
 impl FramesRecord {

@@ -291,3 +291,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn reasons_index_counters() {
+    for (index, reason) in Reason::ALL.iter().enumerate() {
+        assert_eq!(*reason as usize, index);
+    }
+    let refusals: Vec<_> = Reason::ALL.iter().filter(|reason| reason.is_refusal()).collect();
+    assert_eq!(refusals.len(), 5);
+    assert!(!Reason::NotOurs.is_refusal() && Reason::BadPortal.is_refusal());
+}

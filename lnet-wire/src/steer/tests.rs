@@ -1,4 +1,4 @@
-use core::net::IpAddr;
+use std::net::IpAddr;
 use std::string::ToString;
 use std::vec;
 use std::vec::Vec;
@@ -6,11 +6,9 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{FIRST_HEADERS_BYTES, FrameHeader};
 use crate::header::WireHandle;
 use crate::nid::ProcessId;
-use crate::packet::endpoint;
-use crate::testing::{headers, nid, nids, steer_keys};
+use crate::testing::{nid, steer_keys};
 
 fn put_key(match_bits: u64) -> SteerKey {
     SteerKey {
@@ -270,16 +268,6 @@ fn slots_are_distinct() {
 }
 
 #[test]
-fn reasons_index_counters() {
-    for (index, reason) in Reason::ALL.iter().enumerate() {
-        assert_eq!(*reason as usize, index);
-    }
-    let refusals: Vec<_> = Reason::ALL.iter().filter(|reason| reason.is_refusal()).collect();
-    assert_eq!(refusals.len(), 5);
-    assert!(!Reason::NotOurs.is_refusal() && Reason::BadPortal.is_refusal());
-}
-
-#[test]
 fn keys_of_headers() {
     let md = WireHandle { interface_cookie: 1, object_cookie: 0x0D };
     let header = |body| Header {
@@ -303,89 +291,6 @@ fn keys_of_headers() {
     }
     let hello = header(Body::Hello { incarnation: 1, connection_type: 1 });
     assert_eq!(SteerKey::of(&hello, 9, 10), None);
-}
-
-/// Tables that know one endpoint.
-struct OneNi {
-    endpoint: Endpoint,
-    policies: [PolicyWord; PORTALS],
-    shards: u32,
-}
-
-impl Tables for OneNi {
-    fn is_ours(&self, endpoint: &Endpoint) -> bool {
-        *endpoint == self.endpoint
-    }
-
-    fn policy(&self, portal: u8) -> PolicyWord {
-        self.policies[usize::from(portal)]
-    }
-
-    fn shards(&self) -> u32 {
-        self.shards
-    }
-}
-
-fn tables(shards: u32) -> OneNi {
-    let mut policies = [PolicyWord::default(); PORTALS];
-    policies[50] = Policy::Pin(3).pack().unwrap();
-    OneNi { endpoint: endpoint(IpAddr::from([10, 0, 0, 2]), 988), policies, shards }
-}
-
-/// An IPv4 packet with a whole empty message in it.
-fn packet_of(key: SteerKey) -> Vec<u8> {
-    const UDP_LENGTH: usize = 8 + FIRST_HEADERS_BYTES;
-    let mut packet = vec![0; 42 + FIRST_HEADERS_BYTES];
-    packet[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
-    packet[16..18].copy_from_slice(&(UDP_LENGTH as u16 + 20).to_be_bytes());
-    packet[23] = 17;
-    packet[30..34].copy_from_slice(&[10, 0, 0, 2]);
-    packet[36..38].copy_from_slice(&988_u16.to_be_bytes());
-    packet[38..40].copy_from_slice(&(UDP_LENGTH as u16).to_be_bytes());
-    let frame = FrameHeader::data(key, 0, 0);
-    frame.encode(packet[42..].first_chunk_mut().unwrap());
-    packet
-}
-
-#[test]
-fn frames_to_an_ni_are_redirected() {
-    let key = put_key(99);
-    let packet = &packet_of(key)[..];
-    assert_eq!(steer(packet, 0, &tables(4)), Verdict::Redirect { shard: 3, key });
-    assert_eq!(steer(packet, QUEUES_MAX - 1, &tables(2)), Verdict::Redirect { shard: 1, key });
-    assert_eq!(steer(packet, QUEUES_MAX, &tables(4)), Verdict::Pass(Reason::NoShard));
-    assert_eq!(steer(packet, 0, &tables(0)), Verdict::Pass(Reason::NoShard));
-    assert_eq!(steer(packet, 0, &tables(65)), Verdict::Pass(Reason::NoShard));
-    let other_portal = SteerKey { portal: 51, ..key };
-    let verdict = Verdict::Redirect { shard: 0, key: other_portal };
-    assert_eq!(steer(&packet_of(other_portal)[..], 0, &tables(4)), verdict);
-}
-
-#[test]
-fn everything_else_passes_up() {
-    let good = packet_of(put_key(99));
-    for (offset, byte, reason) in [
-        (13, 6, Reason::NotIp),
-        (23, 6, Reason::NotUdp),
-        (14, 0x46, Reason::IpOptions),
-        (33, 3, Reason::NotOurs),
-        (37, 0, Reason::NotOurs),
-        (39, 0, Reason::Truncated),
-        (42, 0, Reason::BadMagic),
-        (46, 0, Reason::BadVersion),
-        (48, 9, Reason::BadType),
-        (49, 64, Reason::BadPortal),
-        (74, 1, Reason::BadLength),
-    ] {
-        let mut packet = good.clone();
-        packet[offset] = byte;
-        assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(reason), "byte {offset}");
-    }
-    // The content of a packet to another address is not judged.
-    let mut packet = good;
-    packet[33] = 3;
-    packet[42] = 0;
-    assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(Reason::NotOurs));
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
@@ -420,38 +325,6 @@ proptest! {
     fn a_shard_is_always_chosen(key in steer_keys(), word in any::<u64>(), shards in any::<u32>()) {
         for shards in [shards, shards % SHARDS_MAX + 1] {
             prop_assert!(shard_of(&key, PolicyWord(word), shards) < shards.max(1));
-        }
-    }
-
-    #[test]
-    fn any_packet_and_tables(
-        key in steer_keys(),
-        flips in proptest::collection::vec((0..202_usize, any::<u8>()), 0..3),
-        queue in 0..70_u32,
-        shards in 0..70_u32,
-        word in any::<u64>(),
-    ) {
-        let mut packet = packet_of(key);
-        for (offset, byte) in flips {
-            packet[offset] = byte;
-        }
-        let tables = OneNi { policies: [PolicyWord(word); PORTALS], ..tables(shards) };
-        match steer(&packet[..], queue, &tables) {
-            Verdict::Redirect { shard, .. } => {
-                prop_assert!(shard < shards && shards <= SHARDS_MAX && queue < QUEUES_MAX);
-            }
-            Verdict::Pass(reason) => prop_assert!(Reason::ALL.contains(&reason)),
-        }
-    }
-
-    /// The receiver steers a frame where the sender expects it.
-    #[test]
-    fn frames_carry_the_key_of_their_header(header in headers(nids), message_id in any::<u64>()) {
-        if let Some(key) = SteerKey::of(&header, message_id, 5) {
-            match steer(&packet_of(key)[..], 0, &tables(4)) {
-                Verdict::Redirect { key: received, .. } => prop_assert_eq!(received, key),
-                Verdict::Pass(reason) => prop_assert!(false, "passed up: {:?}", reason),
-            }
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::net::IpAddr;
 
+use lnet_wire::packet::Reason;
 use lnet_wire::packet::{Endpoint, Packet, endpoint};
-use lnet_wire::steer::{
-    PORTALS, Policy, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Spread, Tables, Verdict, slot_of, steer,
-};
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread, slot_of};
+use lnet_wire::verdict::{Tables, Verdict, steer};
 use lnet_xdp::bpf::{Action, Counters, XdpProgram};
 use rustix::fd::OwnedFd;
 

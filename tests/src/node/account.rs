@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_core::stats::DropReason;
 use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::Reason;
 use lnet_xdp::XdpDrop;
 use lnet_xdp_proto::XferDrop;
 

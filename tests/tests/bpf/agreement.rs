@@ -8,7 +8,8 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, require_privilege};
-use lnet_wire::steer::{PORTALS, QUEUES_MAX, Reason, SHARDS_MAX};
+use lnet_wire::packet::Reason;
+use lnet_wire::steer::{PORTALS, QUEUES_MAX, SHARDS_MAX};
 use lnet_xdp::bpf::{Action, ActiveMode, ObjectKind, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 

@@ -6,7 +6,8 @@ use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_wire::header::MessageType;
-use lnet_wire::steer::{Policy, Reason, SHARDS_MAX, Spread};
+use lnet_wire::packet::Reason;
+use lnet_wire::steer::{Policy, SHARDS_MAX, Spread};
 use lnet_xdp::bpf::{Action, ObjectKind, ReasonCount, SlotCount, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 

@@ -7,7 +7,8 @@ use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_wire::header::MessageType;
-use lnet_wire::steer::{Policy, Reason};
+use lnet_wire::packet::Reason;
+use lnet_wire::steer::Policy;
 use lnet_xdp::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 

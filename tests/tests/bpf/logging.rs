@@ -9,7 +9,7 @@ use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_wire::header::MessageType;
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::Reason;
 use lnet_xdp::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use tracing_subscriber::fmt::MakeWriter;
 

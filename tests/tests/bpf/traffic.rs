@@ -10,7 +10,7 @@ use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
 use lnet_wire::header::MessageType;
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::Reason;
 use lnet_xdp::bpf::{ActiveMode, ObjectKind, XdpProgram};
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use lnet_user::node::{NiConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::Reason;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
 use lnet_xdp::XdpDrop;
 use lnet_xdp_proto::XferDrop;

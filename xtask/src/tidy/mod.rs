@@ -56,16 +56,13 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
         findings
             .push(format!("shared name: {} names of three types and more, {names_max} at most", names.len()));
     }
-    let layers = layers::check(&layers::TABLE, &sources, &product);
-    findings.extend(layers.findings.into_iter().map(|finding| format!("{finding} ({})", layers::WHY)));
+    let layers = layers::check(layers::TABLE, &sources, &product);
+    findings.extend(layers.into_iter().map(|finding| format!("{finding} ({})", layers::WHY)));
     for (path, line, name) in words::shared_names(&sources) {
         findings.push(format!("{path}:{line}: shared name: `{name}` is several types (docs/glossary.md)"));
     }
     for finding in &findings {
         say(finding);
-    }
-    if !layers.incomplete.is_empty() {
-        say(format_args!("without rows in the table of layers: {}", layers.incomplete.join(", ")));
     }
     if !openers.lower.is_empty() {
         say(format_args!(

@@ -1,7 +1,8 @@
 //! Counters of the XDP program, read back.
 
 use aya::maps::{MapData, PerCpuArray};
-use lnet_wire::steer::{QUEUES_MAX, Reason, SHARDS_MAX, SLOTS};
+use lnet_wire::packet::Reason;
+use lnet_wire::steer::{QUEUES_MAX, SHARDS_MAX, SLOTS};
 
 use super::error::BpfError;
 

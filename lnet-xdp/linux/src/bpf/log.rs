@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
-use lnet_wire::steer::Reason;
+use lnet_wire::packet::Reason;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 

@@ -28,14 +28,6 @@ const TABLE_FILE: &str = "xtask/src/tidy/layers/table.rs";
 /// The name in rows of what a crate's root defines itself.
 const ROOT: &str = "crate";
 
-/// All rows.
-pub(super) struct Table {
-    /// A row for each crate.
-    crates: &'static [Crate],
-    /// Whether a crate without a row, or with rows for some of its modules, is a finding.
-    is_complete: bool,
-}
-
 /// A crate, and what it may use.
 pub(super) struct Crate {
     /// The package.
@@ -48,7 +40,8 @@ pub(super) struct Crate {
     others: Others,
     /// Crates that its tests may depend on besides.
     tests: Tests,
-    modules: Modules,
+    /// A row for each of its modules.
+    modules: &'static [Module],
 }
 
 /// The crates of others that a crate may depend on.
@@ -68,50 +61,21 @@ enum Tests {
 /// A module at the top of a crate, with the others that it may name.
 type Module = (&'static str, &'static [&'static str]);
 
-/// The rows of a crate's modules.
-enum Modules {
-    Every(&'static [Module]),
-    /// Modules without a row may name any.
-    Some(&'static [Module]),
-}
-
-impl Modules {
-    fn rows(&self) -> &'static [Module] {
-        match self {
-            Self::Every(rows) | Self::Some(rows) => rows,
-        }
-    }
-}
-
-/// Findings of [`check`].
-#[derive(Default)]
-pub(super) struct Found {
-    /// Findings, as `path:line: layer: what`.
-    pub(super) findings: Vec<String>,
-    /// Crates that lack rows, where that is no finding.
-    pub(super) incomplete: Vec<String>,
-}
-
 /// Compares the manifests and the product's sources with the table.
-pub(super) fn check(table: &Table, sources: &[Source], product: &[Product<'_>]) -> Found {
-    let mut found = Found::default();
+/// Findings are `path:line: layer: what`.
+pub(super) fn check(table: &[Crate], sources: &[Source], product: &[Product<'_>]) -> Vec<String> {
+    let mut found = Vec::new();
     let manifests: BTreeMap<_, _> = sources
         .iter()
         .filter(|source| source.path.ends_with("/Cargo.toml"))
         .filter_map(|source| Some((package(&source.text)?, source)))
         .collect();
     for (name, manifest) in &manifests {
-        let row = table.crates.iter().find(|row| row.name == name);
-        if row.is_some_and(|row| matches!(row.modules, Modules::Every(_))) {
-            continue;
-        }
-        if table.is_complete {
-            found.findings.push(format!("{}:1: layer: {name} lacks rows", manifest.path));
-        } else {
-            found.incomplete.push(name.clone());
+        if !table.iter().any(|row| row.name == name) {
+            found.push(format!("{}:1: layer: {name} lacks rows", manifest.path));
         }
     }
-    for row in table.crates {
+    for row in table {
         match manifests
             .get(row.name)
             .filter(|manifest| manifest.path == format!("{}/Cargo.toml", row.directory))
@@ -120,17 +84,15 @@ pub(super) fn check(table: &Table, sources: &[Source], product: &[Product<'_>]) 
                 check_manifest(row, manifest, &manifests.keys().map(String::as_str).collect(), &mut found);
                 check_modules(row, product, &mut found);
             }
-            None => found
-                .findings
-                .push(format!("{}:1: layer: a row for a crate that is not there", row.directory)),
+            None => found.push(format!("{}:1: layer: a row for a crate that is not there", row.directory)),
         }
     }
-    let crates = table.crates.iter().map(|row| (row.name, row.crates));
-    found.findings.extend(upward(crates).map(|what| format!("{TABLE_FILE}:1: layer: {what}")));
+    let crates = table.iter().map(|row| (row.name, row.crates));
+    found.extend(upward(crates).map(|what| format!("{TABLE_FILE}:1: layer: {what}")));
     found
 }
 
-fn check_manifest(row: &Crate, manifest: &Source, ours: &BTreeSet<&str>, found: &mut Found) {
+fn check_manifest(row: &Crate, manifest: &Source, ours: &BTreeSet<&str>, found: &mut Vec<String>) {
     for dependency in dependencies(&manifest.text) {
         let package = dependency.package.as_str();
         let is_free = dependency.dev && row.tests == Tests::Any;
@@ -142,15 +104,13 @@ fn check_manifest(row: &Crate, manifest: &Source, ours: &BTreeSet<&str>, found: 
         };
         if !is_allowed {
             let line = dependency.line;
-            found
-                .findings
-                .push(format!("{}:{line}: layer: {} depends on {package}", manifest.path, row.name));
+            found.push(format!("{}:{line}: layer: {} depends on {package}", manifest.path, row.name));
         }
     }
 }
 
-fn check_modules(row: &Crate, product: &[Product<'_>], found: &mut Found) {
-    let rows = row.modules.rows();
+fn check_modules(row: &Crate, product: &[Product<'_>], found: &mut Vec<String>) {
+    let rows = row.modules;
     let sources = format!("{}/src/", row.directory);
     let files: Vec<_> = product
         .iter()
@@ -159,10 +119,10 @@ fn check_modules(row: &Crate, product: &[Product<'_>], found: &mut Found) {
     let modules: BTreeSet<_> = files.iter().filter_map(|(path, _)| path.first().copied()).collect();
     for (module, below) in rows {
         for name in below.iter().chain([module]).filter(|name| **name != ROOT && !modules.contains(*name)) {
-            found.findings.push(format!("{sources}:1: layer: a row for {name}, which is not there"));
+            found.push(format!("{sources}:1: layer: a row for {name}, which is not there"));
         }
     }
-    found.findings.extend(upward(rows.iter().copied()).map(|what| format!("{TABLE_FILE}:1: layer: {what}")));
+    found.extend(upward(rows.iter().copied()).map(|what| format!("{TABLE_FILE}:1: layer: {what}")));
     let library = row.name.replace('-', "_");
     let roots = files.iter().filter(|(path, _)| path.is_empty());
     let root = roots.flat_map(|(_, root)| root_names(root, &modules, &library));
@@ -172,9 +132,7 @@ fn check_modules(row: &Crate, product: &[Product<'_>], found: &mut Found) {
     for (path, one) in &files {
         let Some(module) = path.first() else { continue };
         let Some((_, below)) = rows.iter().find(|(name, _)| name == module) else {
-            if matches!(row.modules, Modules::Every(_)) {
-                found.findings.push(format!("{}:1: layer: `{module}` has no row", one.source.path));
-            }
+            found.push(format!("{}:1: layer: `{module}` has no row", one.source.path));
             continue;
         };
         for (line, name) in foreign(one, path, &library) {
@@ -190,7 +148,7 @@ fn check_modules(row: &Crate, product: &[Product<'_>], found: &mut Found) {
             if target != *module && !below.contains(&target) {
                 let via = if target == name { String::new() } else { format!(" (by `{name}`)") };
                 let path = &one.source.path;
-                found.findings.push(format!("{path}:{line}: layer: `{module}` names `{target}`{via}"));
+                found.push(format!("{path}:{line}: layer: `{module}` names `{target}`{via}"));
             }
         }
     }
@@ -273,7 +231,7 @@ mod tests {
         crates: &[],
         others: Others::Only(&["serde"]),
         tests: Tests::Any,
-        modules: Modules::Every(&[]),
+        modules: &[],
     };
     const HIGH: Crate = Crate {
         name: "high-up",
@@ -281,21 +239,21 @@ mod tests {
         crates: &["low"],
         others: Others::Any,
         tests: Tests::AsCode,
-        modules: Modules::Every(MODULES),
+        modules: MODULES,
     };
     const LOW_MANIFEST: (&str, &str) = ("low/Cargo.toml", "[package]\nname = \"low\"");
     const HIGH_MANIFEST: (&str, &str) = ("up/high/Cargo.toml", "[package]\nname = \"high-up\"");
 
-    fn check_files(table: &Table, files: &[(&str, &str)], expected: &[&str]) {
+    fn check_files(table: &[Crate], files: &[(&str, &str)], expected: &[&str]) {
         let source = |(path, text): &(&str, &str)| Source::new((*path).to_owned(), (*text).to_owned());
         let sources: Vec<_> = files.iter().map(source).collect();
         let found = check(table, &sources, &product(&sources));
-        assert_eq!(found.findings, expected, "{files:?}");
+        assert_eq!(found, expected, "{files:?}");
     }
 
     /// Checks files of the crate `high-up` whose modules there are.
     fn check_high(files: &[(&str, &str)], expected: &[&str]) {
-        let table = Table { crates: &[LOW, HIGH], is_complete: true };
+        let table = &[LOW, HIGH];
         let mut all = vec![LOW_MANIFEST, HIGH_MANIFEST];
         for file in ["a", "b", "c", "lib"] {
             let path = format!("up/high/src/{file}.rs");
@@ -304,17 +262,16 @@ mod tests {
             }
         }
         all.extend(files);
-        check_files(&table, &all, expected);
+        check_files(table, &all, expected);
     }
 
     #[test]
     fn crates_depend_on_what_the_table_says() {
-        let table =
-            Table { crates: &[LOW, Crate { modules: Modules::Every(&[]), ..HIGH }], is_complete: true };
+        let table = &[LOW, Crate { modules: &[], ..HIGH }];
         let check = |low: &str, high: &str, expected: &[&str]| {
             let low = format!("{}\n{low}", LOW_MANIFEST.1);
             let high = format!("{}\n{high}", HIGH_MANIFEST.1);
-            check_files(&table, &[(LOW_MANIFEST.0, &low), (HIGH_MANIFEST.0, &high)], expected);
+            check_files(table, &[(LOW_MANIFEST.0, &low), (HIGH_MANIFEST.0, &high)], expected);
         };
         check("", "", &[]);
         check("[dependencies]\nserde = \"1\"", "[dependencies]\nlow = \"1\"\nclap = \"1\"", &[]);
@@ -325,13 +282,10 @@ mod tests {
             "",
             &["low/Cargo.toml:4: layer: low depends on high-up"],
         );
-        let table = Table {
-            crates: &[LOW, Crate { crates: &[], modules: Modules::Every(&[]), ..HIGH }],
-            is_complete: true,
-        };
+        let table = &[LOW, Crate { crates: &[], modules: &[], ..HIGH }];
         let high = format!("{}\n[dev-dependencies]\nlow = \"1\"\nclap = \"1\"", HIGH_MANIFEST.1);
         let expected = ["up/high/Cargo.toml:4: layer: high-up depends on low"];
-        check_files(&table, &[LOW_MANIFEST, (HIGH_MANIFEST.0, &high)], &expected);
+        check_files(table, &[LOW_MANIFEST, (HIGH_MANIFEST.0, &high)], &expected);
     }
 
     #[test]
@@ -385,37 +339,18 @@ mod tests {
     #[test]
     fn rows_and_modules_are_the_same_ones() {
         check_high(&[("up/high/src/d.rs", "")], &["up/high/src/d.rs:1: layer: `d` has no row"]);
-        let table = Table { crates: &[Crate { crates: &[], ..HIGH }], is_complete: true };
+        let table = &[Crate { crates: &[], ..HIGH }];
         let files = [HIGH_MANIFEST, ("up/high/src/b.rs", ""), ("up/high/src/c.rs", "")];
         let expected = ["up/high/src/:1: layer: a row for a, which is not there"; 2];
-        check_files(&table, &files, &expected);
+        check_files(table, &files, &expected);
         check_files(
-            &table,
+            table,
             &[LOW_MANIFEST],
             &[
                 "low/Cargo.toml:1: layer: low lacks rows",
                 "up/high:1: layer: a row for a crate that is not there",
             ],
         );
-    }
-
-    #[test]
-    fn crates_without_rows_are_told_until_the_table_is_complete() {
-        const SOME: Crate = Crate { crates: &[], modules: Modules::Some(&[("a", &[])]), ..HIGH };
-        let files = [
-            LOW_MANIFEST,
-            HIGH_MANIFEST,
-            ("up/high/src/a.rs", "use crate::b;"),
-            ("up/high/src/b.rs", "use crate::a;"),
-        ];
-        let source = |(path, text): &(&str, &str)| Source::new((*path).to_owned(), (*text).to_owned());
-        let sources: Vec<_> = files.iter().map(source).collect();
-        let found = |is_complete| {
-            let found = check(&Table { crates: &[SOME], is_complete }, &sources, &product(&sources));
-            (found.findings.len(), found.incomplete)
-        };
-        assert_eq!(found(false), (1, vec!["high-up".to_owned(), "low".to_owned()]));
-        assert_eq!(found(true), (3, vec![]));
     }
 
     #[test]
@@ -431,7 +366,7 @@ mod tests {
         check(&[("a", &["a"])], Some("a names a"));
         check(&[("a", &["x"]), ("b", &["a", "c"]), ("c", &[])], Some("b names c"));
         check_files(
-            &Table { crates: &[Crate { crates: &["low"], ..LOW }], is_complete: true },
+            &[Crate { crates: &["low"], ..LOW }],
             &[LOW_MANIFEST],
             &[
                 "xtask/src/tidy/layers/table.rs:1: layer: the row of low names low, whose row does not stand before it",
@@ -442,13 +377,13 @@ mod tests {
     /// The rules are for the sources as they are: a table that no longer says anything of them has no use.
     #[test]
     fn the_table_says_something_of_every_crate_that_it_names() {
-        for row in TABLE.crates {
+        for row in TABLE {
             assert!(!row.name.is_empty() && !row.directory.ends_with('/'), "{}", row.name);
-            let rows = row.modules.rows();
+            let rows = row.modules;
             let names: BTreeSet<_> = rows.iter().map(|(name, _)| name).collect();
             assert_eq!(names.len(), rows.len(), "{}: a module has two rows", row.name);
         }
-        let names: BTreeSet<_> = TABLE.crates.iter().map(|row| row.name).collect();
-        assert_eq!(names.len(), TABLE.crates.len(), "a crate has two rows");
+        let names: BTreeSet<_> = TABLE.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), TABLE.len(), "a crate has two rows");
     }
 }

@@ -2,18 +2,16 @@
 //!
 //! A new arrow is a change of the design: ARCHITECTURE.md tells why the arrows are these.
 
-use super::{Crate, Modules, Others, Table, Tests};
+use super::{Crate, Others, Tests};
 
-pub(in crate::tidy) const TABLE: Table = Table { crates: CRATES, is_complete: false };
-
-const CRATES: &[Crate] = &[
+pub(in crate::tidy) const TABLE: &[Crate] = &[
     Crate {
         name: "lnet-wire",
         directory: "lnet-wire",
         crates: &[],
         others: Others::Only(&[]),
         tests: Tests::Any,
-        modules: Modules::Some(&[
+        modules: &[
             ("bytes", &[]),
             ("nid", &["bytes"]),
             ("header", &["bytes", "nid"]),
@@ -22,7 +20,11 @@ const CRATES: &[Crate] = &[
             ("ping", &["bytes", "nid"]),
             ("selftest", &["bytes"]),
             ("socklnd", &["bytes", "header", "nid"]),
-        ]),
+            ("steer", &["header", "names", "nid"]),
+            ("frame", &["bytes", "header", "steer"]),
+            ("packet", &["bytes", "frame", "names", "steer"]),
+            ("verdict", &["packet", "steer"]),
+        ],
     },
     Crate {
         name: "lnet-model",
@@ -30,7 +32,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire"],
         others: Others::Only(&["serde", "thiserror"]),
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("errno", &[]),
             ("text", &[]),
             ("words", &[]),
@@ -44,7 +46,7 @@ const CRATES: &[Crate] = &[
             ("capture", &[]),
             ("request", &["errno", "fault", "lnd", "ni", "peer", "steering", "udsp"]),
             ("records", &["errno", "ni", "text", "udsp"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-core",
@@ -52,7 +54,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model"],
         others: Others::Only(&["thiserror"]),
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("handle", &[]),
             ("time", &[]),
             ("tunables", &[]),
@@ -99,7 +101,7 @@ const CRATES: &[Crate] = &[
                 ],
             ),
             ("node", &["lnd", "shard", "time", "topology", "tunables", "udsp"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-xdp-proto",
@@ -107,7 +109,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core"],
         others: Others::Only(&["siphasher", "ed25519-dalek"]),
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("stats", &[]),
             ("identity", &["stats"]),
             ("config", &["identity"]),
@@ -118,7 +120,7 @@ const CRATES: &[Crate] = &[
             ("receiving", &["config", "contract", "local", "sending", "sessions", "stats"]),
             ("machine", &["config", "contract", "local", "receiving", "sending", "sessions", "stats"]),
             ("preview", &["contract", "machine", "sending"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-tcp-proto",
@@ -126,7 +128,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-core"],
         others: Others::Only(&[]),
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("stats", &[]),
             ("tunables", &[]),
             ("connection", &[]),
@@ -138,7 +140,7 @@ const CRATES: &[Crate] = &[
             ("receive", &["connection", "crate", "stats"]),
             ("send", &["connection", "crate", "peer", "stats"]),
             ("timers", &["connection", "crate", "stats"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-control",
@@ -146,7 +148,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("table", &[]),
             ("request", &[]),
             ("path", &[]),
@@ -155,7 +157,7 @@ const CRATES: &[Crate] = &[
             ("client", &["protocol", "request"]),
             ("document", &["resolve"]),
             ("server", &["client", "protocol", "request"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-io",
@@ -163,7 +165,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("locks", &[]),
             ("xsk", &["locks"]),
             ("region", &["xsk"]),
@@ -176,7 +178,7 @@ const CRATES: &[Crate] = &[
             ("kind", &["driver", "netlink", "uring"]),
             ("random", &[]),
             ("blocking", &[]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-xdp",
@@ -184,7 +186,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-xdp-proto", "lnet-io"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[("bpf", &[]), ("lnd", &[]), ("kind", &["bpf", "lnd"])]),
+        modules: &[("bpf", &[]), ("lnd", &[]), ("kind", &["bpf", "lnd"])],
     },
     Crate {
         name: "lnet-tcp",
@@ -192,7 +194,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-tcp-proto", "lnet-io"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[("lnd", &[]), ("kind", &["lnd"])]),
+        modules: &[("lnd", &[]), ("kind", &["lnd"])],
     },
     Crate {
         name: "lnet-user",
@@ -209,12 +211,12 @@ const CRATES: &[Crate] = &[
         ],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("lnd", &[]),
             ("runtime", &["lnd"]),
             ("node", &["lnd", "runtime"]),
             ("api", &["lnd", "node", "runtime"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-ebpf",
@@ -222,7 +224,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire"],
         others: Others::Only(&["aya-ebpf", "aya-log-ebpf"]),
         tests: Tests::Any,
-        modules: Modules::Every(&[("linear", &[]), ("maps", &[]), ("log", &["linear", "maps"])]),
+        modules: &[("linear", &[]), ("maps", &[]), ("log", &["linear", "maps"])],
     },
     Crate {
         name: "lnet-load",
@@ -230,7 +232,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-user"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("pattern", &[]),
             ("plan", &["pattern"]),
             ("error", &["plan"]),
@@ -241,7 +243,7 @@ const CRATES: &[Crate] = &[
             ("target", &["error", "pattern", "plan", "report"]),
             ("initiator", &["error", "distribution", "plan", "probe", "report", "slot"]),
             ("window", &[]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-admin",
@@ -249,7 +251,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-control", "lnet-user", "lnet-load"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("error", &[]),
             ("loads", &[]),
             ("control", &["error", "loads"]),
@@ -263,7 +265,7 @@ const CRATES: &[Crate] = &[
             ("apply", &["control", "error", "faults", "plan"]),
             ("handler", &["control", "error", "faults", "plan", "records", "services"]),
             ("serve", &["control", "error"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-messaging",
@@ -271,7 +273,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-user"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("errno", &[]),
             ("stats", &[]),
             ("end_point", &[]),
@@ -304,7 +306,7 @@ const CRATES: &[Crate] = &[
             ("ring", &[]),
             ("lnet", &["errno", "memory", "operation", "queue", "ring", "transport"]),
             ("registry", &["errno", "mem", "rpc", "transport"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-selftest",
@@ -312,7 +314,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-control", "lnet-user"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("bulk", &[]),
             ("failure", &[]),
             ("source", &["bulk", "failure"]),
@@ -322,7 +324,7 @@ const CRATES: &[Crate] = &[
             ("console", &["exchange", "failure"]),
             ("turns", &[]),
             ("server", &["bulk", "client", "exchange", "failure", "session", "turns"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-nettest",
@@ -330,7 +332,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-user", "lnet-load", "lnet-messaging"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("wire", &[]),
             ("options", &["wire"]),
             ("place", &["options"]),
@@ -340,7 +342,7 @@ const CRATES: &[Crate] = &[
             ("console", &["options", "orders", "place", "report"]),
             ("server", &["options", "place", "report", "wire"]),
             ("node", &["client", "console", "options", "orders", "place", "report", "server"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnetctl",
@@ -348,7 +350,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-wire", "lnet-model", "lnet-control"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("arguments", &[]),
             ("failure", &[]),
             ("options", &["arguments", "failure"]),
@@ -357,7 +359,7 @@ const CRATES: &[Crate] = &[
             ("table", &[]),
             ("commands", &["arguments", "daemon", "failure", "options", "output", "table"]),
             ("session", &["arguments", "commands", "daemon", "failure", "output"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnetd",
@@ -365,7 +367,7 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-model", "lnet-control", "lnet-user", "lnet-admin", "lnet-selftest"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("allocator", &[]),
             ("group", &[]),
             ("sock", &[]),
@@ -374,7 +376,7 @@ const CRATES: &[Crate] = &[
             ("log", &[]),
             ("notify", &[]),
             ("signals", &[]),
-        ]),
+        ],
     },
     Crate {
         name: "lst",
@@ -382,13 +384,13 @@ const CRATES: &[Crate] = &[
         crates: &["lnet-model", "lnet-control"],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("cli", &[]),
             ("console", &[]),
             ("failure", &[]),
             ("show", &["cli", "failure"]),
             ("stat", &["cli", "console", "failure", "show"]),
-        ]),
+        ],
     },
     Crate {
         name: "xtask",
@@ -396,7 +398,7 @@ const CRATES: &[Crate] = &[
         crates: &[],
         others: Others::Any,
         tests: Tests::AsCode,
-        modules: Modules::Every(&[
+        modules: &[
             ("command", &[]),
             ("netns", &["command"]),
             ("privilege", &[]),
@@ -417,7 +419,7 @@ const CRATES: &[Crate] = &[
                 &["bare", "build_ebpf", "cargo", "command", "fuzz", "privilege", "run", "setup", "tidy"],
             ),
             ("sim", &["cargo", "command"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-bench",
@@ -439,7 +441,7 @@ const CRATES: &[Crate] = &[
         ],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("link", &[]),
             ("machine", &[]),
             ("measure", &["link"]),
@@ -455,7 +457,7 @@ const CRATES: &[Crate] = &[
             ("raw", &["link", "measure"]),
             ("selftest", &["link"]),
             ("threaded", &["link", "measure", "messages", "node"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-tests",
@@ -476,7 +478,7 @@ const CRATES: &[Crate] = &[
         ],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[
+        modules: &[
             ("netns", &[]),
             ("bpf", &["netns"]),
             ("fleet", &["bpf"]),
@@ -489,7 +491,7 @@ const CRATES: &[Crate] = &[
             ("fuzz_transfer", &[]),
             ("node", &["bpf", "netns"]),
             ("sim", &["bpf"]),
-        ]),
+        ],
     },
     Crate {
         name: "lnet-loom",
@@ -497,6 +499,6 @@ const CRATES: &[Crate] = &[
         crates: &[],
         others: Others::Any,
         tests: Tests::Any,
-        modules: Modules::Every(&[]),
+        modules: &[],
     },
 ];

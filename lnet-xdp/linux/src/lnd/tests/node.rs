@@ -24,7 +24,8 @@ use lnet_io::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem, U
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{Endpoint, endpoint};
-use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
+use lnet_wire::verdict::{self, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
 use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 
@@ -520,9 +521,9 @@ impl Node {
 
     /// The shard that XDP gives a packet to.
     pub fn owner_of(&self, packet: &[u8]) -> usize {
-        match steer::steer(packet, 0, self) {
-            steer::Verdict::Redirect { shard, .. } => shard as usize,
-            steer::Verdict::Pass(reason) => panic!("{} passes up", reason.name()),
+        match verdict::steer(packet, 0, self) {
+            verdict::Verdict::Redirect { shard, .. } => shard as usize,
+            verdict::Verdict::Pass(reason) => panic!("{} passes up", reason.name()),
         }
     }
 

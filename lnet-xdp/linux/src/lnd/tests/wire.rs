@@ -2,7 +2,7 @@
 
 use lnet_core::lnd::Transmit;
 use lnet_core::time::Instant;
-use lnet_wire::steer;
+use lnet_wire::verdict;
 
 use super::node::{NOW, Node, Plan};
 
@@ -53,7 +53,7 @@ impl Wire {
     fn deliver(&mut self, node: usize, queue: usize, packet: &[u8]) {
         let node = &mut self.nodes[node];
         // A frame that is none any more passes up.
-        let steer::Verdict::Redirect { shard, .. } = steer::steer(packet, 0, node) else { return };
+        let verdict::Verdict::Redirect { shard, .. } = verdict::steer(packet, 0, node) else { return };
         let shard = shard as usize;
         // What finds no room is lost.
         let queue = queue % node.plan.queues as usize;

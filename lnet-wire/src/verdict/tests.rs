@@ -1,0 +1,139 @@
+use core::net::IpAddr;
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::{FIRST_HEADERS_BYTES, FrameHeader};
+use crate::header::MessageType;
+use crate::packet::endpoint;
+use crate::steer::{PORTALS, Policy};
+use crate::testing::{headers, nids, steer_keys};
+
+fn put_key(match_bits: u64) -> SteerKey {
+    SteerKey {
+        message_type: MessageType::Put,
+        portal: 50,
+        key: match_bits,
+        message_id: 7,
+        initiator_hash: 0x1234_5678,
+    }
+}
+
+/// Tables that know one endpoint.
+struct OneNi {
+    endpoint: Endpoint,
+    policies: [PolicyWord; PORTALS],
+    shards: u32,
+}
+
+impl Tables for OneNi {
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
+        *endpoint == self.endpoint
+    }
+
+    fn policy(&self, portal: u8) -> PolicyWord {
+        self.policies[usize::from(portal)]
+    }
+
+    fn shards(&self) -> u32 {
+        self.shards
+    }
+}
+
+fn tables(shards: u32) -> OneNi {
+    let mut policies = [PolicyWord::default(); PORTALS];
+    policies[50] = Policy::Pin(3).pack().unwrap();
+    OneNi { endpoint: endpoint(IpAddr::from([10, 0, 0, 2]), 988), policies, shards }
+}
+
+/// An IPv4 packet with a whole empty message in it.
+fn packet_of(key: SteerKey) -> Vec<u8> {
+    const UDP_LENGTH: usize = 8 + FIRST_HEADERS_BYTES;
+    let mut packet = vec![0; 42 + FIRST_HEADERS_BYTES];
+    packet[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+    packet[16..18].copy_from_slice(&(UDP_LENGTH as u16 + 20).to_be_bytes());
+    packet[23] = 17;
+    packet[30..34].copy_from_slice(&[10, 0, 0, 2]);
+    packet[36..38].copy_from_slice(&988_u16.to_be_bytes());
+    packet[38..40].copy_from_slice(&(UDP_LENGTH as u16).to_be_bytes());
+    let frame = FrameHeader::data(key, 0, 0);
+    frame.encode(packet[42..].first_chunk_mut().unwrap());
+    packet
+}
+
+#[test]
+fn frames_to_an_ni_are_redirected() {
+    let key = put_key(99);
+    let packet = &packet_of(key)[..];
+    assert_eq!(steer(packet, 0, &tables(4)), Verdict::Redirect { shard: 3, key });
+    assert_eq!(steer(packet, QUEUES_MAX - 1, &tables(2)), Verdict::Redirect { shard: 1, key });
+    assert_eq!(steer(packet, QUEUES_MAX, &tables(4)), Verdict::Pass(Reason::NoShard));
+    assert_eq!(steer(packet, 0, &tables(0)), Verdict::Pass(Reason::NoShard));
+    assert_eq!(steer(packet, 0, &tables(65)), Verdict::Pass(Reason::NoShard));
+    let other_portal = SteerKey { portal: 51, ..key };
+    let verdict = Verdict::Redirect { shard: 0, key: other_portal };
+    assert_eq!(steer(&packet_of(other_portal)[..], 0, &tables(4)), verdict);
+}
+
+#[test]
+fn everything_else_passes_up() {
+    let good = packet_of(put_key(99));
+    for (offset, byte, reason) in [
+        (13, 6, Reason::NotIp),
+        (23, 6, Reason::NotUdp),
+        (14, 0x46, Reason::IpOptions),
+        (33, 3, Reason::NotOurs),
+        (37, 0, Reason::NotOurs),
+        (39, 0, Reason::Truncated),
+        (42, 0, Reason::BadMagic),
+        (46, 0, Reason::BadVersion),
+        (48, 9, Reason::BadType),
+        (49, 64, Reason::BadPortal),
+        (74, 1, Reason::BadLength),
+    ] {
+        let mut packet = good.clone();
+        packet[offset] = byte;
+        assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(reason), "byte {offset}");
+    }
+    // The content of a packet to another address is not judged.
+    let mut packet = good;
+    packet[33] = 3;
+    packet[42] = 0;
+    assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(Reason::NotOurs));
+}
+
+proptest! {
+    #[test]
+    fn any_packet_and_tables(
+        key in steer_keys(),
+        flips in proptest::collection::vec((0..202_usize, any::<u8>()), 0..3),
+        queue in 0..70_u32,
+        shards in 0..70_u32,
+        word in any::<u64>(),
+    ) {
+        let mut packet = packet_of(key);
+        for (offset, byte) in flips {
+            packet[offset] = byte;
+        }
+        let tables = OneNi { policies: [PolicyWord(word); PORTALS], ..tables(shards) };
+        match steer(&packet[..], queue, &tables) {
+            Verdict::Redirect { shard, .. } => {
+                prop_assert!(shard < shards && shards <= SHARDS_MAX && queue < QUEUES_MAX);
+            }
+            Verdict::Pass(reason) => prop_assert!(Reason::ALL.contains(&reason)),
+        }
+    }
+
+    /// The receiver steers a frame where the sender expects it.
+    #[test]
+    fn frames_carry_the_key_of_their_header(header in headers(nids), message_id in any::<u64>()) {
+        if let Some(key) = SteerKey::of(&header, message_id, 5) {
+            match steer(&packet_of(key)[..], 0, &tables(4)) {
+                Verdict::Redirect { key: received, .. } => prop_assert_eq!(received, key),
+                Verdict::Pass(reason) => prop_assert!(false, "passed up: {:?}", reason),
+            }
+        }
+    }
+}
