@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::options::{ConsoleOptions, PlaceOptions, Test};
 use crate::orders::{Answer, Command, Desk, Heard, Order, Outcome, Plan, Role, Said};
+use crate::output::note;
 use crate::place::Place;
 use crate::report::{Counts, Part, Report};
 
@@ -165,7 +166,7 @@ impl Console {
                     working.push(member);
                 }
             }
-            eprintln!("{ended} exchanges; {} clients at work, {over} have ended", working.len());
+            note(format_args!("{ended} exchanges; {} clients at work, {over} have ended", working.len()));
             let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(begun.elapsed()));
             // The first rounds come soon, so that a short test is over soon.
             let pause = next.saturating_duration_since(Instant::now()).min(begun.elapsed() / 4).min(left);
@@ -238,7 +239,7 @@ impl Console {
     }
 
     fn leave_out(&mut self, member: &Member, why: &str) {
-        eprintln!("lnet-nettest: {} is left out: {why}", member.address);
+        note(format_args!("lnet-nettest: {} is left out: {why}", member.address));
         self.busy.remove(member);
         self.silent.insert(member.address.clone());
     }

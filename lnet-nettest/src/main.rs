@@ -16,6 +16,7 @@ mod console;
 mod node;
 mod options;
 mod orders;
+mod output;
 mod place;
 mod report;
 mod server;
@@ -28,6 +29,7 @@ use clap::Parser;
 
 use client::Watch;
 use options::{Command, Kind, Options, Test};
+use output::{note, tell};
 use place::Place;
 use report::{Report, Tally};
 
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
     match run(Options::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lnet-nettest: {error:#}");
+            note(format_args!("lnet-nettest: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -46,7 +48,7 @@ fn run(command: Command) -> Result<()> {
         Command::Server { place, service } => {
             let place = Place::new(&place, service.depth)?;
             let server = server::start(&place, &service)?;
-            eprintln!("serving at {}", server.address());
+            note(format_args!("serving at {}", server.address()));
             server.join()
         }
         Command::Client { place, server, test } => {
@@ -79,7 +81,7 @@ fn measure(place: &Place, server: &str, test: &Test) -> Result<Report> {
 
 /// Prints a report. What was not right is a failure.
 fn conclude(report: &Report) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(report)?);
+    tell(serde_json::to_string_pretty(report)?)?;
     let Report { test, tally, silent, .. } = report;
     let Tally { done, failed, first_error, bad, lost } = tally;
     if failed + bad + lost > 0 || *done == 0 && test.kind != Kind::Stub {

@@ -13,6 +13,7 @@ use crate::client::{self, Watch};
 use crate::console;
 use crate::options::PlaceOptions;
 use crate::orders::{Answer, Command, Desk, Heard, Order, Outcome, Plan, Role, Said, Status};
+use crate::output::note;
 use crate::place::Place;
 use crate::report::Counts;
 use crate::server::{self, Server};
@@ -54,10 +55,12 @@ impl Node {
                     let said = self.obey(&sender, command).map_err(|error| format!("{error:#}"));
                     // A console that has gone meanwhile is no reason to end.
                     if let Err(error) = self.desk.send(&sender, &Answer { number, said }) {
-                        eprintln!("lnet-nettest: {sender} gets no answer: {error:#}");
+                        note(format_args!("lnet-nettest: {sender} gets no answer: {error:#}"));
                     }
                 }
-                Some(Heard::NotSent(_, errno)) => eprintln!("lnet-nettest: an answer was not sent: {errno}"),
+                Some(Heard::NotSent(_, errno)) => {
+                    note(format_args!("lnet-nettest: an answer was not sent: {errno}"))
+                }
                 None => self.look(ABANDONED)?,
             }
         }
@@ -67,7 +70,7 @@ impl Node {
     /// Is free again where the console has said nothing for so long.
     fn look(&mut self, silence: Duration) -> Result<()> {
         if self.console.as_ref().is_some_and(|(_, at)| at.elapsed() > silence) {
-            eprintln!("lnet-nettest: the console has gone");
+            note("lnet-nettest: the console has gone");
             self.end()?;
         }
         Ok(())
@@ -168,7 +171,7 @@ fn outcome(counts: &Counts, plan: &Plan) -> Result<Outcome> {
 /// Does what consoles say until it is killed.
 pub(crate) fn node(place: &PlaceOptions, depth: u32) -> Result<()> {
     let mut node = Node::start(Place::new(place, depth)?)?;
-    eprintln!("waiting for consoles at {}", node.desk.0.address);
+    note(format_args!("waiting for consoles at {}", node.desk.0.address));
     node.serve(|| true)
 }
 

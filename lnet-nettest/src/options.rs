@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +8,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 use lnet_user::XdpMode;
 use serde::{Deserialize, Serialize};
+
+use crate::output::tell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,7 +100,7 @@ pub(crate) fn write_man_page(directory: &Path) -> Result<()> {
 pub(crate) fn print_completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Options::command(), "lnet-nettest", &mut script);
-    std::io::stdout().write_all(&script).context("writing the completions")
+    tell(String::from_utf8_lossy(&script).trim_end())
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,6 +7,7 @@ use lnet_messaging::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Test;
+use crate::output::note;
 
 /// Longest round trip that is told apart, in ns: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -232,11 +233,11 @@ impl Counts {
         let rate = (done - self.done_before) as f64 / passed.as_secs_f64();
         self.rates.record(rate as u64, 1);
         (self.second, self.done_before) = (Instant::now(), done);
-        eprintln!(
+        note(format_args!(
             "{:3.0} s: {done} exchanges, {rate:.0} a second, median {} us; {failed} failed, {bad} bad, {lost} lost",
             self.begun.elapsed().as_secs_f64(),
             self.round_trips.quantile(0.5) / 1000,
-        );
+        ));
     }
 
     /// The outcome until now.

@@ -74,6 +74,23 @@ fn a_duration_ends_a_test() {
     assert!(said.contains("exchanges, ") && said.contains("median"), "{said}");
 }
 
+/// A pipe without a reader.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_test_goes_on_when_the_readers_of_its_words_have_gone() {
+    // It shows progress once a second.
+    let output = tool("local --duration 2 --size 64 --timeout 60").stderr(unread()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && report["done"].as_u64() > Some(0), "{report}");
+    let output = tool("local --count 1 --size 64 --timeout 60").stdout(unread()).output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), String::new()));
+}
+
 /// A loopback address that other processes leave alone.
 fn host() -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();

@@ -1,12 +1,13 @@
 //! The command line: the words and options of the reference's `lst`.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 use lnet_model::records::{SelftestCommand, SelftestState, SelftestTest};
+
+use crate::output::tell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -436,7 +437,8 @@ pub(crate) fn generate(command: &Command) -> Option<Result<()>> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Options::command(), "lst", &mut script);
-            Some(std::io::stdout().write_all(&script).context("writing the completions"))
+            tell(String::from_utf8_lossy(&script).trim_end());
+            Some(Ok(()))
         }
         _ => None,
     }

@@ -14,7 +14,7 @@ const SILENT: u8 = 254;
 /// There is nothing that groups could be listed of.
 const NO_LIST: u8 = 234;
 /// All else.
-const OTHER: u8 = 255;
+pub(crate) const OTHER: u8 = 255;
 
 /// A failure that has a status of its own.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 mod cli;
 mod console;
 mod failure;
+mod output;
 mod show;
 mod stat;
 
@@ -26,6 +27,7 @@ use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestNode, Selftes
 use cli::{Command, Options, Ping, Query};
 use console::Console;
 use failure::Failure;
+use output::{complain, tell};
 
 /// The key that users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lst: {error:#}");
+            complain(format_args!("lst: {error:#}"));
             ExitCode::from(failure::status(&error))
         }
     }
@@ -74,10 +76,10 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             let asked = SelftestCommand::NewSession { name, timeout_s: *timeout, force, features };
             if let SelftestAnswer::Session(session) = console.ask(asked)? {
                 let force = if force { "Yes" } else { "No" };
-                println!(
+                tell(format_args!(
                     "SESSION: {} FEATURES: {:x} TIMEOUT: {} FORCE: {force}",
                     session.name, session.features, session.timeout_s
-                );
+                ));
             }
             Ok(())
         }
@@ -101,7 +103,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         }
         Command::DelGroup { name } => {
             console.ask(SelftestCommand::DeleteGroup { name: name.clone() })?;
-            println!("Group is deleted");
+            tell("Group is deleted");
             Ok(())
         }
         Command::ListGroup { active, busy, down, unknown, all, names } => {
@@ -118,13 +120,13 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         Command::AddTest(test) => {
             let nodes = console.nodes(test.command()?)?;
             show::failures(&nodes, "add test")?;
-            println!("Test was added successfully");
+            tell("Test was added successfully");
             Ok(())
         }
         Command::Run { patience, batch } => {
             console.timeout_s = patience.timeout;
             show::failures(&console.nodes(SelftestCommand::Run { batch: batch.clone() })?, "run batch")?;
-            println!("{batch} is running now");
+            tell(format_args!("{batch} is running now"));
             Ok(())
         }
         Command::Stop { force, batch } => {
@@ -134,7 +136,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
                 "stop batch",
             )?;
             stat::wait_until_idle(console, &batch)?;
-            println!("Batch is stopped");
+            tell("Batch is stopped");
             Ok(())
         }
         Command::ListBatch(options) => show::batches(&console.batches()?, options),
@@ -185,14 +187,14 @@ fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> 
     let joined: Vec<_> = active.map(|node| node.nid).collect();
     for (text, nids) in &resolved {
         if nids.iter().all(|nid| joined.contains(nid)) {
-            println!("{text} are added to session");
+            tell(format_args!("{text} are added to session"));
         }
     }
     let failed = show::failures(&nodes, "create session");
     if joined.is_empty() {
-        eprintln!("No nodes added successfully, deleting group {name}");
+        complain(format_args!("No nodes added successfully, deleting group {name}"));
         console.ask(SelftestCommand::DeleteGroup { name: name.to_owned() })?;
-        println!("Group is deleted");
+        tell("Group is deleted");
     }
     failed
 }
@@ -221,7 +223,7 @@ fn ping(options: &Ping, console: &mut Console) -> Result<()> {
         let batch = show::batch(&batches, name)?;
         let nodes = if options.server { &batch.servers } else { &batch.clients };
         if nodes.is_empty() {
-            println!("Target batch is empty");
+            tell("Target batch is empty");
             return Ok(());
         }
         targets.extend(nodes.iter().map(|node| node.nid.to_string()));

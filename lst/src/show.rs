@@ -7,6 +7,7 @@ use lnet_model::records::{
 
 use crate::cli::{ListBatch, Query};
 use crate::failure::{Failure, is_silence};
+use crate::output::{complain, tell};
 
 /// In the order of the columns.
 const STATES: [SelftestState; 4] =
@@ -31,9 +32,9 @@ pub(crate) fn failures(nodes: &[SelftestNode], what: &str) -> Result<()> {
     let failed = nodes.iter().filter_map(|node| Some((node, node.failed?)));
     for (node, errno) in failed.clone() {
         if is_silence(errno) {
-            eprintln!("{what} RPC failed on {}: {errno}", id(node.nid));
+            complain(format_args!("{what} RPC failed on {}: {errno}", id(node.nid)));
         } else {
-            eprintln!("operation {what} failed on {}: {errno}", id(node.nid));
+            complain(format_args!("operation {what} failed on {}: {errno}", id(node.nid)));
         }
     }
     match failed.clone().count() {
@@ -47,7 +48,10 @@ pub(crate) fn failures(nodes: &[SelftestNode], what: &str) -> Result<()> {
 
 pub(crate) fn session(session: &SelftestSession) {
     let SelftestSession { name, key, console, stamp, features, nodes, .. } = session;
-    println!("{name} ID: {stamp}@{console}, KEY: {key} FEATURES: {features:x} NODES: {}", nodes.len());
+    tell(format_args!(
+        "{name} ID: {stamp}@{console}, KEY: {key} FEATURES: {features:x} NODES: {}",
+        nodes.len()
+    ));
 }
 
 /// Names of the columns.
@@ -64,33 +68,33 @@ fn counts(nodes: &[SelftestNode]) -> String {
 pub(crate) fn groups(groups: &[SelftestGroup], names: &[String], chosen: [bool; 4]) -> Result<()> {
     if names.is_empty() {
         for (group, number) in groups.iter().zip(1..) {
-            println!("{number}) {}", group.name);
+            tell(format_args!("{number}) {}", group.name));
         }
-        println!("Total {} groups", groups.len());
+        tell(format_args!("Total {} groups", groups.len()));
         return Ok(());
     }
     let tells_nodes = chosen.contains(&true);
     if tells_nodes {
-        println!("{HEAD}");
+        tell(format_args!("{HEAD}"));
     }
     // The reference is silent on names that no group has.
     for group in names.iter().filter_map(|name| groups.iter().find(|group| group.name == *name)) {
         let name = &group.name;
         if !tells_nodes {
-            println!("\t{}\t{name}", counts(&group.nodes));
+            tell(format_args!("\t{}\t{name}", counts(&group.nodes)));
             continue;
         }
         let is_chosen = |node: &&SelftestNode| {
             STATES.iter().zip(chosen).any(|(state, chosen)| chosen && *state == node.state)
         };
         let nodes: Vec<_> = group.nodes.iter().filter(is_chosen).collect();
-        println!("Group [ {name} ]");
+        tell(format_args!("Group [ {name} ]"));
         if nodes.is_empty() {
-            println!("No nodes found [ {name} ]");
+            tell(format_args!("No nodes found [ {name} ]"));
             continue;
         }
-        nodes.iter().for_each(|node| println!("\t{}: {}", id(node.nid), state(node.state)));
-        println!("Total {} nodes [ {name} ]", nodes.len());
+        nodes.iter().for_each(|node| tell(format_args!("\t{}: {}", id(node.nid), state(node.state))));
+        tell(format_args!("Total {} nodes [ {name} ]", nodes.len()));
     }
     Ok(())
 }
@@ -106,9 +110,9 @@ pub(crate) fn batches(batches: &[SelftestBatch], options: &ListBatch) -> Result<
     let &ListBatch { test, active, invalid, all, server, ref name } = options;
     let Some(name) = name else {
         for (batch, number) in batches.iter().zip(1..) {
-            println!("{number}) {}", batch.name);
+            tell(format_args!("{number}) {}", batch.name));
         }
-        println!("Total {} batches", batches.len());
+        tell(format_args!("Total {} batches", batches.len()));
         return Ok(());
     };
     let batch = batch(batches, name)?;
@@ -125,13 +129,13 @@ pub(crate) fn batches(batches: &[SelftestBatch], options: &ListBatch) -> Result<
             all || (active && is_active) || (invalid && !is_active)
         };
         let nodes: Vec<_> = if server { servers } else { clients }.iter().filter(is_chosen).collect();
-        nodes.iter().for_each(|node| println!("\t{}: {}", id(node.nid), state(node.state)));
-        println!("Total {} nodes", nodes.len());
+        nodes.iter().for_each(|node| tell(format_args!("\t{}: {}", id(node.nid), state(node.state))));
+        tell(format_args!("Total {} nodes", nodes.len()));
     } else if let (Some(test), Some(number)) = (chosen, test) {
         numbered_test(number, test);
     } else {
         let state = if batch.is_running { RUNNING } else { IDLE };
-        println!("Batch: {name} Tests: {} State: {state}", batch.tests.len());
+        tell(format_args!("Batch: {name} Tests: {} State: {state}", batch.tests.len()));
         both(&batch.clients, &batch.servers);
         batch.tests.iter().zip(1..).for_each(|(test, number)| numbered_test(number, test));
     }
@@ -147,13 +151,13 @@ fn numbered_test(number: u32, test: &SelftestBatchTest) {
     let kind = words.split_whitespace().next().unwrap_or_default();
     // Without end is -1.
     let loop_count = loop_count.cast_signed();
-    println!("\tTest {number}({kind}) (loop: {loop_count}, concurrency: {concurrency})");
+    tell(format_args!("\tTest {number}({kind}) (loop: {loop_count}, concurrency: {concurrency})"));
     both(clients, servers);
 }
 
 /// How many clients and servers are in each state.
 fn both(clients: &[SelftestNode], servers: &[SelftestNode]) {
-    println!("{HEAD}\nclient\t{}\nserver\t{}", counts(clients), counts(servers));
+    tell(format_args!("{HEAD}\nclient\t{}\nserver\t{}", counts(clients), counts(servers)));
 }
 
 /// Shows what of a batch is active.
@@ -163,7 +167,7 @@ pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
     let running = nodes.iter().filter(|node| node.failed.is_none() && node.active != 0).count();
     if all || active || idle || error {
         if nodes.is_empty() {
-            println!("Batch or test is empty");
+            tell("Batch or test is empty");
         }
         for node in nodes {
             let (is_chosen, activity) = match (node.failed, node.active) {
@@ -172,18 +176,18 @@ pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
                 (None, _) => (active, "Running".to_owned()),
             };
             if all || is_chosen {
-                println!("{} [{}]: {activity}", id(node.nid), state(node.state));
+                tell(format_args!("{} [{}]: {activity}", id(node.nid), state(node.state)));
             }
         }
     } else if unknown != 0 {
         let total = nodes.len();
         let stopped = total - unknown - running;
         // Nodes that have answered have not failed.
-        println!(
+        tell(format_args!(
             "{batch} [{test}] {unknown} of {total} nodes are unknown, stopped: {stopped} , running: {running}, failed: 0"
-        );
+        ));
     } else {
-        println!("{batch} [{test}] is {}", if running == 0 { "stopped" } else { "running" });
+        tell(format_args!("{batch} [{test}] is {}", if running == 0 { "stopped" } else { "running" }));
     }
     match unknown {
         0 => Ok(()),
@@ -201,6 +205,6 @@ pub(crate) fn pinged(nodes: &[SelftestNode]) {
             Some(session) => format!("[session: {} id: {}]", session.name, session.console),
             None => "[session: <NULL> id: <?>]".to_owned(),
         };
-        println!("\t{}: {} {of}", id(node.nid), state(node.state));
+        tell(format_args!("\t{}: {} {of}", id(node.nid), state(node.state)));
     }
 }

@@ -8,6 +8,7 @@ use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestCounters, Sel
 use crate::cli::Stat;
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::output::{complain, tell};
 use crate::show::id;
 
 const STOP_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,7 +54,7 @@ pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
             let count = silent.len();
             failed.extend(silent);
             if both.is_empty() && count != 0 {
-                println!("Failed to stat on {count} nodes");
+                tell(format_args!("Failed to stat on {count} nodes"));
             } else if !options.rpc {
                 // There are no other counters than those of LNet.
                 print(target, &both, options);
@@ -75,23 +76,23 @@ fn print(target: &str, rates: &[Rates], options: &Stat) {
     let directions = [("R", 0, both || options.write), ("W", 1, both || options.read)];
     let directions = directions.into_iter().filter(|(_, _, is_shown)| *is_shown);
     if !options.bw || options.rate {
-        println!("[LNet Rates of {target}]");
+        tell(format_args!("[LNet Rates of {target}]"));
         for (mark, index, _) in directions.clone() {
             let line = line(rates.iter().map(|rates| rates[index]), options, |name, value| {
                 // Nothing follows the last.
                 format!("{name}: {value:<8.0} RPC/s{}", if name == "Max" { "" } else { " " })
             });
-            println!("[{mark}] {line}");
+            tell(format_args!("[{mark}] {line}"));
         }
     }
     if !options.rate || options.bw {
-        println!("[LNet Bandwidth of {target}]");
+        tell(format_args!("[LNet Bandwidth of {target}]"));
         for (mark, index, _) in directions {
             let values = rates.iter().map(|rates| rates[index + 2] / bytes);
-            println!(
+            tell(format_args!(
                 "[{mark}] {}",
                 line(values, options, |name, value| format!("{name}: {value:<8.2} {unit} "))
-            );
+            ));
         }
     }
 }
@@ -120,12 +121,12 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
     let stats = sample(console, targets)?;
     let mut silent = Vec::new();
     for (target, nodes) in targets.iter().zip(stats) {
-        println!("{target}:");
+        tell(format_args!("{target}:"));
         let mut count = 0;
         for SelftestStats { nid, counters, failed } in nodes {
             let Some(counters) = counters else {
                 silent.extend(failed);
-                eprintln!("RPC failure, can't show error on {}", id(nid));
+                complain(format_args!("RPC failure, can't show error on {}", id(nid)));
                 continue;
             };
             let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired, .. } =
@@ -136,16 +137,19 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
             }
             count += 1;
             if of_session {
-                eprintln!("{}: [Session {brw_errors} brw errors, {ping_errors} ping errors]", id(nid));
+                complain(format_args!(
+                    "{}: [Session {brw_errors} brw errors, {ping_errors} ping errors]",
+                    id(nid)
+                ));
             } else {
-                eprintln!(
+                complain(format_args!(
                     "{}: [Session {brw_errors} brw errors, {ping_errors} ping errors] [RPC: {rpc_errors} errors, \
                      {rpc_dropped} dropped, {rpc_expired} expired]",
                     id(nid)
-                );
+                ));
             }
         }
-        println!("Total {count} error nodes in {target}");
+        tell(format_args!("Total {count} error nodes in {target}"));
     }
     match silent.len() {
         0 => Ok(()),
@@ -160,7 +164,7 @@ pub(crate) fn wait_until_idle(console: &mut Console, batch: &str) -> Result<()> 
             console.nodes(SelftestCommand::Query { batch: batch.to_owned(), test: 0, of_servers: false })?;
         match nodes.iter().filter(|node| node.active != 0).count() {
             0 => return Ok(()),
-            count => println!("{count} batch in stopping"),
+            count => tell(format_args!("{count} batch in stopping")),
         }
         std::thread::sleep(STOP_INTERVAL);
     }
