@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use lnet_load::Pattern;
 use lnet_wire::ProcessId;
 
 use crate::bpf::random::Random;
@@ -113,14 +114,13 @@ impl Plan {
 
     /// Fills `bytes` with what operation `number` carries.
     pub fn fill(number: usize, bytes: &mut [u8]) {
-        Random::new(number as u64).fill(bytes);
+        Pattern::of(0, number as u64, 0).fill(0, bytes);
     }
 
     /// Whether `bytes` are the first ones that operation `number` carries.
     #[must_use]
     pub fn holds(number: usize, bytes: &[u8]) -> bool {
-        let mut random = Random::new(number as u64);
-        bytes.chunks(8).all(|chunk| *chunk == random.bits().to_le_bytes()[..chunk.len()])
+        Pattern::of(0, number as u64, 0).check(0, bytes).is_none()
     }
 
     /// Whether every operation has arrived and ended.

@@ -9,6 +9,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_load::Pattern;
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::Buffer;
@@ -41,13 +42,13 @@ impl End {
     /// A buffer of bytes that tell the round and the place.
     fn filled(&self, mark: u64) -> Buffer {
         let mut buffer = self.node.register(LENGTH).expect("all buffers of the last round came home");
-        buffer.iter_mut().enumerate().for_each(|(place, byte)| *byte = expected(mark, place));
+        pattern(mark).fill(0, &mut buffer);
         buffer
     }
 }
 
-fn expected(mark: u64, place: usize) -> u8 {
-    (mark as u8).wrapping_mul(31) ^ place as u8 ^ (place >> 8) as u8 ^ (place >> 16) as u8
+fn pattern(mark: u64) -> Pattern {
+    Pattern::of(0, mark, 0)
 }
 
 fn ends(netns: &Netns) -> [End; 2] {
@@ -126,8 +127,7 @@ fn registered_buffers_arrive_and_come_home() {
             }
             let mark = if gets { 2 * round + 1 } else { 2 * round };
             for buffer in until_home(&mut ends) {
-                let wrong = (0..LENGTH).find(|place| buffer[*place] != expected(mark, *place));
-                assert_eq!(wrong, None, "round {round}, MTU {mtu_bytes}");
+                assert_eq!(pattern(mark).check(0, &buffer), None, "round {round}, MTU {mtu_bytes}");
             }
             round += 1;
         }
