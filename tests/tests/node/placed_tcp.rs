@@ -5,6 +5,7 @@ use std::time::Duration;
 use lnet_core::event::EventKind;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_load::Pattern;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::config;
 use lnet_user::api::{Ack, EventQueue, Lnet, QueuedEvent, Target};
@@ -53,7 +54,9 @@ fn spec(queue: &EventQueue, count: u32, options: MdOptions) -> MdSpec {
 }
 
 fn pattern(seed: u32) -> Vec<u8> {
-    (0..LONG_BYTES as u32).map(|index| (index.wrapping_mul(seed + 3) >> 7) as u8).collect()
+    let mut bytes = vec![0; LONG_BYTES];
+    Pattern::of(0, seed.into(), 0).fill(0, &mut bytes);
+    bytes
 }
 
 /// Puts to a portal of the far node and Gets from there, several at once.
