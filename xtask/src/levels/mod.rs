@@ -37,7 +37,7 @@ const RUN_COUNT: u64 = 20_000;
 /// Inputs of each fuzz target.
 const FUZZ_COUNT: u32 = 20_000;
 
-/// A profile with release's optimisation, and without its link-time optimisation, which takes minutes.
+/// A profile with some optimisation: all of release's takes minutes longer to build.
 const QUICK: &str = "quick";
 
 /// A test level.
