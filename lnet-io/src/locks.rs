@@ -15,17 +15,17 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, WaitTimeoutResult};
 use std::time::Duration;
 
-/// As [`std::sync::Mutex`].
+/// Mutex like [`std::sync::Mutex`], whose order is checked.
 pub struct Mutex<T> {
     class: order::Class,
     inner: std::sync::Mutex<T>,
 }
 
-/// As [`std::sync::MutexGuard`].
+/// Guard like [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T> {
     // First: the lock goes before the note of it.
     inner: std::sync::MutexGuard<'a, T>,
-    taken: order::Taken,
+    taken: order::HeldClass,
 }
 
 impl<T> Mutex<T> {
@@ -110,15 +110,15 @@ impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
-/// As [`std::sync::Condvar`]. A mutex that is waited with comes back behind all that the thread has locked
-/// since, and is checked as such.
+/// Condition variable like [`std::sync::Condvar`]. A mutex that is waited with comes back behind all that the
+/// thread has locked since, and is checked as such.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: std::sync::Condvar,
 }
 
 impl Condvar {
-    /// One that no thread waits for.
+    /// A condition variable that no thread waits for.
     #[must_use]
     pub const fn new() -> Self {
         Self { inner: std::sync::Condvar::new() }
@@ -169,7 +169,7 @@ impl Condvar {
 #[cfg(not(debug_assertions))]
 mod order {
     pub(super) struct Class;
-    pub(super) struct Taken;
+    pub(super) struct HeldClass;
 
     impl Class {
         pub(super) const fn here() -> Self {
@@ -178,12 +178,12 @@ mod order {
 
         pub(super) fn check(&self) {}
 
-        pub(super) fn hold(&self) -> Taken {
-            Taken
+        pub(super) fn hold(&self) -> HeldClass {
+            HeldClass
         }
     }
 
-    impl Taken {
+    impl HeldClass {
         pub(super) fn into_class(self) -> Class {
             Class
         }
@@ -215,7 +215,7 @@ mod order {
     pub(super) struct Class(Line);
 
     /// A note that this thread has locked this class.
-    pub(super) struct Taken(Line);
+    pub(super) struct HeldClass(Line);
 
     impl Class {
         #[track_caller]
@@ -249,24 +249,24 @@ mod order {
             orders.entry(class).or_default().insert(self.0, at);
         }
 
-        pub(super) fn hold(&self) -> Taken {
+        pub(super) fn hold(&self) -> HeldClass {
             let _ = TAKEN.try_with(|taken| {
                 let mut taken = taken.borrow_mut();
                 let free = taken.iter_mut().find(|class| class.is_none());
                 *free.expect("a thread has few locks at once") = Some(self.0);
             });
-            Taken(self.0)
+            HeldClass(self.0)
         }
     }
 
-    impl Taken {
+    impl HeldClass {
         /// The thread has it no more.
         pub(super) fn into_class(self) -> Class {
             Class(self.0)
         }
     }
 
-    impl Drop for Taken {
+    impl Drop for HeldClass {
         fn drop(&mut self) {
             let _ = TAKEN.try_with(|taken| {
                 let mut taken = taken.borrow_mut();

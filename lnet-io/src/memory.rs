@@ -46,7 +46,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Those of a descriptor that is made like this.
+    /// Terms of a descriptor that is made like this.
     pub fn of(md: &MdSpec) -> Self {
         let [puts, gets, chosen] =
             [MdOptions::PUT, MdOptions::GET, MdOptions::MANAGE_REMOTE].map(|bit| md.options.contains(bit));
@@ -112,7 +112,7 @@ impl Adopted {
 pub struct Memory {
     shard: ShardId,
     loans: Vec<Option<Loan>>,
-    /// Those of the loan in the same place.
+    /// Terms of the loan in the same place.
     terms: Vec<Terms>,
     /// No more than there are events and leases.
     ended: Vec<Ended>,
@@ -246,7 +246,7 @@ impl Memory {
         }
     }
 
-    /// As [`Memory::fragments`]; `None` while some of the bytes are lent to be written.
+    /// Fragments like [`Memory::fragments`]; `None` while some of the bytes are lent to be written.
     pub fn try_fragments(&self, span: &Span) -> Option<Fragments<'_>> {
         match self.current(span) {
             Some(buffer) => buffer.0.fragments(range(span)).ok(),
@@ -254,7 +254,7 @@ impl Memory {
         }
     }
 
-    /// As [`Memory::fragments_mut`]; `None` while some of the bytes are lent.
+    /// Fragments like [`Memory::fragments_mut`]; `None` while some of the bytes are lent.
     pub fn try_fragments_mut(&mut self, span: &Span) -> Option<FragmentsMut<'_>> {
         let slot = span.buffer.0.slot() as usize;
         if !matches!(self.loans.get(slot), Some(Some(loan)) if span.buffer == loan.md) {

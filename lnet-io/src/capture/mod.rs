@@ -38,7 +38,7 @@ use thiserror::Error;
 
 use table::Shared;
 use tap::RealTime;
-use writer::{Output, Source, Writer};
+use writer::{Output, TapReader, Writer};
 
 pub use table::{CaptureInterface, Link};
 pub use tap::{Direction, Tap, TapEnd};
@@ -246,7 +246,7 @@ impl Captures {
         let mut make_end = || {
             let (ring, consumer) = RingBuffer::new(spec.buffer_bytes as usize);
             let is_recording = Arc::<AtomicBool>::default();
-            sources.push(Source::new(consumer, Arc::clone(&is_recording)));
+            sources.push(TapReader::new(consumer, Arc::clone(&is_recording)));
             let frame_bytes = spec.frame_bytes.unwrap_or(u32::MAX);
             TapEnd { id, ring, shared: Arc::clone(&shared), is_recording, real_time, frame_bytes }
         };

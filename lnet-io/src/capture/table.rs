@@ -120,7 +120,7 @@ impl Shared {
         self.slots[number].missed.load(Ordering::Relaxed)
     }
 
-    /// Those of all interfaces.
+    /// Frames of all interfaces that found no room in a buffer.
     pub(super) fn missed_count(&self) -> u64 {
         self.slots.iter().map(|slot| slot.missed.load(Ordering::Relaxed)).sum()
     }

@@ -18,9 +18,9 @@ pub(super) const HEAD_BYTES: usize = 24;
 /// Which way a frame went. The numbers are those of pcapng's `epb_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// It arrived.
+    /// Arrived here.
     Received = 1,
-    /// It was handed to the device, or to the kernel.
+    /// Handed to the device, or to the kernel.
     Sent = 2,
 }
 

@@ -383,7 +383,7 @@ proptest! {
         let mut output = Output::begin(make_file(Path::new(&path)).unwrap(), BOUNDLESS, 0, &shared).unwrap();
         let (mut rings, mut sources): (Vec<_>, Vec<_>) = (0..4).map(|_| {
             let (ring, consumer) = RingBuffer::new(1 << 16);
-            (ring, Source::new(consumer, Arc::default()))
+            (ring, TapReader::new(consumer, Arc::default()))
         }).unzip();
         let mut times = [0; 4];
         let mut model: Vec<(u64, usize, Vec<u8>)> = Vec::new();

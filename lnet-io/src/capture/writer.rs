@@ -121,7 +121,7 @@ impl Output {
 }
 
 /// What comes from one tap.
-pub(super) struct Source {
+pub(super) struct TapReader {
     ring: Consumer<u8>,
     /// Whether the shard is copying a frame.
     is_recording: Arc<AtomicBool>,
@@ -129,7 +129,7 @@ pub(super) struct Source {
     head: Option<Head>,
 }
 
-impl Source {
+impl TapReader {
     pub(super) fn new(ring: Consumer<u8>, is_recording: Arc<AtomicBool>) -> Self {
         Self { ring, is_recording, head: None }
     }
@@ -164,8 +164,8 @@ impl Source {
 }
 
 /// Why a capture ends.
-enum End {
-    /// It was told to.
+enum StopCause {
+    /// Its owner has stopped the capture.
     Stopped,
     Full,
 }
@@ -174,7 +174,7 @@ enum End {
 pub(super) struct Writer {
     pub(super) id: u64,
     pub(super) output: Output,
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<TapReader>,
     pub(super) shared: Arc<Shared>,
     pub(super) real_time: RealTime,
     pub(super) untap: Untap,
@@ -188,7 +188,7 @@ impl Writer {
         (self.untap)(self.id);
         let Self { mut output, mut sources, shared, real_time, .. } = self;
         let outcome = ended.and_then(|end| {
-            if matches!(end, End::Stopped) {
+            if matches!(end, StopCause::Stopped) {
                 // Whether there is room for all is the same now.
                 let _ = write_until(&mut sources, &mut output, &shared, u64::MAX)?;
             }
@@ -202,26 +202,26 @@ impl Writer {
         shared.is_running.store(false, Ordering::Release);
     }
 
-    fn write_until_end(&mut self) -> io::Result<End> {
+    fn write_until_end(&mut self) -> io::Result<StopCause> {
         let mut settled_at = Instant::now();
         loop {
             if self.shared.stop.load(Ordering::Acquire) {
-                return Ok(End::Stopped);
+                return Ok(StopCause::Stopped);
             }
             let horizon_ns = self.real_time.now_ns();
             fence(Ordering::SeqCst);
-            if self.sources.iter().all(Source::is_settled) || settled_at.elapsed() >= PATIENCE {
+            if self.sources.iter().all(TapReader::is_settled) || settled_at.elapsed() >= PATIENCE {
                 settled_at = Instant::now();
             } else {
                 std::thread::park_timeout(BUSY_INTERVAL);
                 continue;
             }
             if self.output.follow_interfaces(&self.shared).is_err() {
-                return Ok(End::Full);
+                return Ok(StopCause::Full);
             }
             let written = write_until(&mut self.sources, &mut self.output, &self.shared, horizon_ns)?;
             self.output.flush(&self.shared)?;
-            let Ok(frames) = written else { return Ok(End::Full) };
+            let Ok(frames) = written else { return Ok(StopCause::Full) };
             std::thread::park_timeout(if frames == 0 { IDLE_INTERVAL } else { BUSY_INTERVAL });
         }
     }
@@ -229,7 +229,7 @@ impl Writer {
 
 /// Writes the frames up to a time, in the order of their times; how many, if there was room for all.
 pub(super) fn write_until(
-    sources: &mut [Source],
+    sources: &mut [TapReader],
     output: &mut Output,
     shared: &Shared,
     horizon_ns: u64,

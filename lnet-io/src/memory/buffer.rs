@@ -89,7 +89,7 @@ impl Buffer {
         self.part(0..self.len())
     }
 
-    /// As [`Buffer::fragments`], to write.
+    /// Fragments like [`Buffer::fragments`], to write.
     #[must_use]
     pub fn fragments_mut(&mut self) -> FragmentsMut<'_> {
         granted(self.0.fragments_mut(0..self.0.length_bytes()))
@@ -100,7 +100,7 @@ impl Buffer {
     /// # Panics
     /// If the range leaves the buffer.
     pub fn part(&self, range: Range<usize>) -> Fragments<'_> {
-        // One that is lent to a descriptor cannot be got at, and none comes home before its leases are back.
+        // A buffer lent to a descriptor cannot be got at, and none comes home before its leases are back.
         granted(self.0.fragments(range))
     }
 

@@ -105,7 +105,7 @@ pub enum NetlinkError {
 fn port_hint(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "is in use: stop the program that has it or configure another port".into(),
-        // It is below the first unprivileged one.
+        // The port is below the first unprivileged one.
         io::ErrorKind::PermissionDenied => {
             "is not permitted: use a port from 1024 up, give this program CAP_NET_BIND_SERVICE, or lower the sysctl \
              net.ipv4.ip_unprivileged_port_start"

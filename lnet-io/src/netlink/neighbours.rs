@@ -57,15 +57,15 @@ pub enum Unreachable {
 /// One published answer.
 pub(super) struct Published {
     pub(super) resolution: Resolution,
-    /// The [`Shared::age`] at the last lookup.
+    /// The [`FollowedInterface::age`] at the last lookup.
     pub(super) used: Arc<AtomicU64>,
 }
 
 /// All published answers.
 pub(super) type Table = HashMap<IpAddr, Published>;
 
-/// What the thread and the callers share.
-pub(super) struct Shared {
+/// An interface and its answers, which the thread publishes to the callers.
+pub(super) struct FollowedInterface {
     pub(super) interface_index: u32,
     /// The interface's MTU, 0 while it is not known.
     mtu_bytes: AtomicU32,
@@ -82,7 +82,7 @@ pub(super) struct Shared {
     hooks: Mutex<Vec<WakeHook>>,
 }
 
-impl Shared {
+impl FollowedInterface {
     fn new(interface_index: u32) -> Self {
         Self {
             interface_index,
@@ -153,7 +153,7 @@ impl Shared {
 /// garbage collection spares (`NTF_EXT_LEARNED`). Those are deleted when they are no longer followed.
 /// Needs Linux 5.16 and `CAP_NET_ADMIN`.
 pub struct Neighbours {
-    shared: Arc<Shared>,
+    shared: Arc<FollowedInterface>,
     /// `None` once dropping, which is what ends the thread.
     questions: Option<mpsc::Sender<IpAddr>>,
     thread: Option<JoinHandle<()>>,
@@ -168,7 +168,7 @@ impl Neighbours {
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
     pub fn start(interface_index: u32, resolves: bool) -> Result<Arc<Self>, NetlinkError> {
-        let shared = Arc::new(Shared::new(interface_index));
+        let shared = Arc::new(FollowedInterface::new(interface_index));
         let (questions, queue) = mpsc::channel(QUEUE_MAX);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let theirs = Arc::clone(&shared);
@@ -267,7 +267,7 @@ impl Neighbours {
     /// Makes neighbours of which nothing is known before [`Self::answer`] says it.
     #[must_use]
     pub fn silent() -> Arc<Self> {
-        Arc::new(Self { shared: Arc::new(Shared::new(1)), questions: None, thread: None })
+        Arc::new(Self { shared: Arc::new(FollowedInterface::new(1)), questions: None, thread: None })
     }
 
     /// Publishes the interface's MTU.

@@ -30,7 +30,7 @@ use super::messages::{
     is_managed, is_permanent, managed_neighbour, neighbour, neighbour_address, next_hop, route_question,
     valid_mac,
 };
-use super::neighbours::{ENTRIES_MAX, Published, Resolution, Shared, Table, Unreachable};
+use super::neighbours::{ENTRIES_MAX, FollowedInterface, Published, Resolution, Table, Unreachable};
 use super::{NetlinkError, SameHost, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
@@ -83,13 +83,13 @@ enum Trust {
     Current,
     /// Events may have been lost: to be read from the kernel again.
     Doubtful,
-    /// The same, and if it is not resolved, it is to be probed at once.
+    /// Doubtful, and to be probed at once if it is not resolved.
     Probe,
 }
 
 struct Resolver {
     handle: Handle,
-    shared: Arc<Shared>,
+    shared: Arc<FollowedInterface>,
     destinations: HashMap<IpAddr, Destination>,
     hops: HashMap<IpAddr, Hop>,
     refresh_at: Option<Instant>,
@@ -104,7 +104,7 @@ struct Resolver {
 /// Answers questions until their senders are gone, unless it only follows the interface. `ready` is told once
 /// whether it could start.
 pub(super) async fn run(
-    (shared, resolves): (Arc<Shared>, bool),
+    (shared, resolves): (Arc<FollowedInterface>, bool),
     mut questions: mpsc::Receiver<IpAddr>,
     ready: SyncSender<Result<(), NetlinkError>>,
 ) {
@@ -154,7 +154,7 @@ fn subscribe() -> Result<Events, NetlinkError> {
     let failed = |source| NetlinkError::from_io("subscribe to netlink events", source);
     let (mut connection, _, events) = rtnetlink::new_multicast_connection(&GROUPS).map_err(failed)?;
     let socket = connection.socket_mut().socket_ref();
-    // Those who may not do so have what everybody has: who loses events asks again.
+    // Programs without the privilege have the usual buffer: a program that loses events asks again.
     match set_socket_recv_buffer_size_force(socket, EVENT_BUFFER_BYTES) {
         Ok(()) | Err(Errno::PERM) => {}
         Err(errno) => return Err(failed(errno.into())),
@@ -164,7 +164,7 @@ fn subscribe() -> Result<Events, NetlinkError> {
 }
 
 impl Resolver {
-    async fn new(shared: Arc<Shared>, resolves: bool) -> Result<(Self, Events), NetlinkError> {
+    async fn new(shared: Arc<FollowedInterface>, resolves: bool) -> Result<(Self, Events), NetlinkError> {
         // Before anything is asked, so that no change falls in between.
         let events = subscribe()?;
         let mut handle = connect()?;
@@ -467,7 +467,7 @@ fn known(table: &Table, address: &IpAddr) -> Resolution {
 }
 
 /// Asks the kernel for the interface: its link and its addresses; whether something of that is new.
-async fn look(handle: &mut Handle, shared: &Shared) -> Result<bool, NetlinkError> {
+async fn look(handle: &mut Handle, shared: &FollowedInterface) -> Result<bool, NetlinkError> {
     let index = shared.interface_index;
     let mut link = LinkMessage::default();
     link.header.index = index;
@@ -484,7 +484,7 @@ async fn look(handle: &mut Handle, shared: &Shared) -> Result<bool, NetlinkError
 }
 
 /// Takes in the MTU of the link, its name, and whether it carries frames; whether something of that is new.
-fn follow_link(shared: &Shared, link: &LinkMessage, up: bool) -> bool {
+fn follow_link(shared: &FollowedInterface, link: &LinkMessage, up: bool) -> bool {
     let mtu = link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Mtu(bytes) => Some(*bytes),
         _ => None,

@@ -135,7 +135,7 @@ pub fn checksum<'a>(mut slices: impl Iterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-/// As [`Fragments`], to write.
+/// Fragments like [`Fragments`], to write.
 #[derive(Default, Debug)]
 pub struct FragmentsMut<'a>(Fragments<'a>);
 
@@ -148,7 +148,7 @@ impl<'a> FragmentsMut<'a> {
         self.0.one_view().map(|view| unsafe { view.bytes_mut() })
     }
 
-    /// As [`Fragments::into_addresses`].
+    /// Addresses like [`Fragments::into_addresses`].
     pub(crate) fn into_addresses(self) -> impl Iterator<Item = NonNull<[u8]>> + use<'a> {
         self.0.into_addresses()
     }
@@ -286,7 +286,7 @@ impl WriteLease {
         self.0.pieces(range)
     }
 
-    /// As [`WriteLease::fragments`], to write.
+    /// Fragments like [`WriteLease::fragments`], to write.
     pub fn fragments_mut(&mut self, range: Range<usize>) -> FragmentsMut<'_> {
         FragmentsMut(self.0.pieces(range))
     }

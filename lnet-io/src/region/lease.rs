@@ -73,14 +73,14 @@ impl Seat {
 
 /// A lease that was given out, in the books of its region.
 #[derive(Debug)]
-struct Entry {
+struct LentRange {
     start: usize,
     end: usize,
     access: Access,
     seat: Arc<Seat>,
 }
 
-impl Entry {
+impl LentRange {
     /// Whether the lease is out and keeps others from `wanted` to the bytes of `range`.
     fn bars(&self, start: usize, end: usize, wanted: Access) -> bool {
         let overlaps = self.start.max(start) < self.end.min(end);
@@ -95,7 +95,7 @@ impl Entry {
 struct Books {
     storage: Arc<Storage>,
     /// Leases that may be out.
-    lent: Vec<Entry>,
+    lent: Vec<LentRange>,
     /// Seats of leases that are back.
     free: Vec<Arc<Seat>>,
 }
@@ -110,10 +110,10 @@ impl Books {
     fn check(&self, start: usize, end: usize, wanted: Access) -> Result<(), LeaseError> {
         match self.lent.iter().find(|entry| entry.bars(start, end, wanted)) {
             None => Ok(()),
-            Some(&Entry { start, end, access: Access::Write, .. }) => {
+            Some(&LentRange { start, end, access: Access::Write, .. }) => {
                 Err(LeaseError::BeingWritten { start, end })
             }
-            Some(&Entry { start, end, .. }) => Err(LeaseError::BeingRead { start, end }),
+            Some(&LentRange { start, end, .. }) => Err(LeaseError::BeingRead { start, end }),
         }
     }
 
@@ -246,7 +246,7 @@ impl Region {
             }
             None => Arc::new(Seat { out: AtomicBool::new(true), storage: Arc::clone(&books.storage) }),
         };
-        books.lent.push(Entry { start: range.start, end: range.end, access, seat: Arc::clone(&seat) });
+        books.lent.push(LentRange { start: range.start, end: range.end, access, seat: Arc::clone(&seat) });
         Ok(Lease { view, range, seat })
     }
 

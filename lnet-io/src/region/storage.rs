@@ -45,7 +45,7 @@ impl View {
         self.length_bytes
     }
 
-    /// The same bytes from `range.start` to `range.end`.
+    /// Bytes of the view from `range.start` to `range.end`.
     ///
     /// # Panics
     /// If the range leaves the view.
@@ -55,7 +55,7 @@ impl View {
         self.try_part(start, end).unwrap_or_else(|| outside(start, end, self.length_bytes))
     }
 
-    /// As [`View::part`]; `None` if the range leaves the view.
+    /// Bytes like [`View::part`]; `None` if the range leaves the view.
     #[inline]
     pub(super) fn try_part(&self, start: usize, end: usize) -> Option<Self> {
         if start > end || end > self.length_bytes {
@@ -103,10 +103,10 @@ pub(super) fn outside(start: usize, end: usize, length_bytes: usize) -> ! {
 
 /// An allocation, freed when this value goes.
 #[derive(Debug)]
-pub(super) struct Storage(Origin);
+pub(super) struct Storage(Backing);
 
 #[derive(Debug)]
-enum Origin {
+enum Backing {
     /// A box, taken apart so that moving this value does not claim its bytes.
     Boxed(View),
     /// A run of chunks of a UMEM.
@@ -131,51 +131,51 @@ impl Storage {
     /// # Safety
     /// The view is that of [`View::leak`], whole, and no other value is made of it.
     pub(super) unsafe fn boxed(view: View) -> Self {
-        Self(Origin::Boxed(view))
+        Self(Backing::Boxed(view))
     }
 
     /// The bytes, all of them; of a list the beginning, and none.
     pub(super) fn view(&self) -> View {
         match &self.0 {
-            Origin::Boxed(view) => view.clone(),
-            Origin::Registered(run) => View { base: run.base(), length_bytes: run.length_bytes() },
-            Origin::List(list) => list[0].view.part(0..0),
+            Backing::Boxed(view) => view.clone(),
+            Backing::Registered(run) => View { base: run.base(), length_bytes: run.length_bytes() },
+            Backing::List(list) => list[0].view.part(0..0),
         }
     }
 
     /// The list that it is, if it is one.
     pub(super) fn list(&self) -> Option<&[Fragment]> {
         match &self.0 {
-            Origin::List(list) => Some(list),
-            Origin::Boxed(_) | Origin::Registered(_) => None,
+            Backing::List(list) => Some(list),
+            Backing::Boxed(_) | Backing::Registered(_) => None,
         }
     }
 
     /// The run of the UMEM that the bytes lie in, if they do.
     pub(super) fn registered(&self) -> Option<&Registered> {
         match &self.0 {
-            Origin::Boxed(_) | Origin::List(_) => None,
-            Origin::Registered(run) => Some(run),
+            Backing::Boxed(_) | Backing::List(_) => None,
+            Backing::Registered(run) => Some(run),
         }
     }
 }
 
 impl From<Registered> for Storage {
     fn from(run: Registered) -> Self {
-        Self(Origin::Registered(run))
+        Self(Backing::Registered(run))
     }
 }
 
 impl From<Box<[Fragment]>> for Storage {
     /// Of one storage at least.
     fn from(list: Box<[Fragment]>) -> Self {
-        Self(Origin::List(list))
+        Self(Backing::List(list))
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Origin::Boxed(View { base, length_bytes }) = self.0 {
+        if let Backing::Boxed(View { base, length_bytes }) = self.0 {
             let bytes = NonNull::slice_from_raw_parts(base, length_bytes);
             // SAFETY: the pointer and length are those of a box that was leaked for this value alone.
             drop(unsafe { Box::from_raw(bytes.as_ptr()) });

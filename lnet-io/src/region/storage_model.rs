@@ -25,7 +25,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// As in `storage`.
+    /// Takes the box apart, like `storage`.
     pub(super) fn leak(bytes: Box<[u8]>) -> Self {
         let range = 0..bytes.len();
         let touched = bytes.iter().map(|_| UnsafeCell::new(())).collect();
@@ -38,7 +38,7 @@ impl View {
         self.range.len()
     }
 
-    /// The same bytes from `range.start` to `range.end`.
+    /// Bytes of the view from `range.start` to `range.end`.
     pub(super) fn part(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.range.len());
         let start = self.range.start;
@@ -79,7 +79,7 @@ impl View {
 pub(super) struct Storage(Rc<Tracked>);
 
 impl Storage {
-    /// As in `storage`.
+    /// Owns the bytes of a view, like `storage`.
     ///
     /// # Safety
     /// As in `storage`; loom checks it.

@@ -70,7 +70,7 @@ impl Buffers {
         unsafe { self.slots.bytes(usize::from(buffer.0)) }
     }
 
-    /// As [`Buffers::bytes`], to write.
+    /// Bytes like [`Buffers::bytes`], to write.
     #[inline]
     pub(super) fn bytes_mut(&mut self, buffer: &mut Buffer) -> &mut [u8] {
         // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.

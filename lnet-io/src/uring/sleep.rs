@@ -46,7 +46,7 @@ impl SleepFlag {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Sleeper {
     flag: SleepFlag,
     eventfd: OwnedFd,
 }
@@ -54,14 +54,14 @@ struct Shared {
 /// Wakes the thread that waits in a worker. Cheap to clone, and may be used on any thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<Sleeper>,
 }
 
 impl Waker {
     /// A waker without a thread.
     pub(super) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { shared: Arc::new(Shared { flag: SleepFlag::new(), eventfd }) })
+        Ok(Self { shared: Arc::new(Sleeper { flag: SleepFlag::new(), eventfd }) })
     }
 
     /// Makes sure that the waiter looks for work that was left before this call: a system call if it is

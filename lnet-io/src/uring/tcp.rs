@@ -54,7 +54,7 @@ use super::buffers::Buffers;
 use super::waiter::{WaitError, system};
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
-use outgoing::Chunks;
+use outgoing::SpareMemory;
 use socket::{set_tos, set_unacknowledged_max, unacknowledged_bytes};
 use stream::{Phase, Stream};
 use submission::Submission;
@@ -72,7 +72,7 @@ pub struct Streams {
     /// The kernel uses these while something is under way.
     buffers: ManuallyDrop<Buffers>,
     slots: ManuallyDrop<Vec<Stream>>,
-    chunks: Chunks,
+    chunks: SpareMemory,
     free: Vec<u32>,
     streams_max: u32,
     /// Leases from so many bytes on are sent without copying.
@@ -122,7 +122,7 @@ impl Streams {
             submission,
             buffers: ManuallyDrop::new(buffers),
             slots: ManuallyDrop::default(),
-            chunks: Chunks::default(),
+            chunks: SpareMemory::default(),
             free: Vec::new(),
             streams_max,
             zero_copy_min_bytes: config.zero_copy_min_bytes as usize,
@@ -316,7 +316,7 @@ impl Streams {
                 }
                 return Some(event);
             }
-            // It was closed meanwhile.
+            // The stream was closed meanwhile.
             if let StreamEvent::Received { bytes, .. } = event {
                 self.give_back(bytes);
             }
@@ -351,7 +351,7 @@ impl Streams {
         if self.listeners.are_due() {
             self.advance_listeners()?;
         }
-        // Those that become due meanwhile have their turn later.
+        // Streams that become due meanwhile have their turn later.
         for _ in 0..self.due.len() {
             if !self.submission.make_room()? {
                 break;

@@ -68,10 +68,10 @@ pub struct Received {
 /// Where the receive stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Receiving {
-    /// It is to be started.
+    /// Not started yet.
     Idle,
     UnderWay,
-    /// It has ended with an error, and is started again by [`Endpoint::retry_failed`].
+    /// Ended with an error; started again by [`Endpoint::retry_failed`].
     Failed,
 }
 
@@ -87,7 +87,7 @@ pub struct Endpoint {
     socket: UdpSocket,
     receiving: Receiving,
     /// What the kernel uses; `None` only while it is dropped.
-    shared: Option<Shared>,
+    shared: Option<KernelMemory>,
     filled: VecDeque<Filled>,
     refusals: VecDeque<Refusal>,
     unsubmitted: u32,
@@ -96,7 +96,7 @@ pub struct Endpoint {
     receives: bool,
 }
 
-struct Shared {
+struct KernelMemory {
     buffers: Buffers,
     sends: Sends,
     /// What every receive is told; never moves.
@@ -144,7 +144,7 @@ impl Endpoint {
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
             ring,
             socket,
-            shared: Some(Shared { buffers, sends, request }),
+            shared: Some(KernelMemory { buffers, sends, request }),
             unsubmitted: 0,
             driver: None,
             receives: true,
@@ -236,7 +236,7 @@ impl Endpoint {
     #[inline]
     pub fn poll_received(&mut self) -> Option<Received> {
         while let Some(Filled { mut buffer, length }) = self.filled.pop_front() {
-            let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+            let KernelMemory { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
             let bytes = buffers.bytes_mut(&mut buffer);
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
@@ -256,7 +256,7 @@ impl Endpoint {
 
     /// Shows the first `count` of the datagrams that wait, and where they came from.
     pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
-        let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+        let KernelMemory { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
         for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
             let written = &buffers.bytes_mut(buffer)[..*length as usize];
             if let Some((from, _, length)) = read_datagram(written, request) {
@@ -369,7 +369,7 @@ impl Endpoint {
     #[inline]
     fn reap(&mut self) {
         let Self { ring, receiving, shared, filled, refusals, .. } = self;
-        let Shared { buffers, sends, .. } = shared.as_mut().expect(LIVES);
+        let KernelMemory { buffers, sends, .. } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {
@@ -433,7 +433,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn shared(&mut self) -> &mut Shared {
+    fn shared(&mut self) -> &mut KernelMemory {
         self.shared.as_mut().expect(LIVES)
     }
 }

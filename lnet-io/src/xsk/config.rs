@@ -52,7 +52,7 @@ pub struct QueueConfig {
     pub queue_index: u32,
     /// Sockets to open, 1 or more: one per shard.
     pub socket_count: u32,
-    /// Those of the sockets that only send, a bit each: they have no receive ring.
+    /// Sockets that only send, a bit each: they have no receive ring.
     pub transmit_only: u64,
     /// Sizes of the rings.
     pub rings: RingSizes,

@@ -14,7 +14,7 @@ pub enum UmemError {
     /// No chunks, or too many.
     #[error("a UMEM of {chunk_count} chunks; expected 1 to {CHUNK_COUNT_MAX}")]
     ChunkCount {
-        /// As configured.
+        /// Configured count.
         chunk_count: u32,
     },
     /// More registered memory than there may be chunks for.
@@ -23,9 +23,9 @@ pub enum UmemError {
          {CHUNK_COUNT_MAX} chunks of 4096 bytes together"
     )]
     Registered {
-        /// As configured.
+        /// Configured bytes.
         registered_bytes: u64,
-        /// As configured.
+        /// Configured count.
         chunk_count: u32,
     },
     /// There is no such memory.
@@ -46,7 +46,7 @@ pub enum UmemError {
 pub struct QueueLabel {
     /// The interface's name, where it has one, and its index.
     pub interface: String,
-    /// As configured, from 0.
+    /// Configured index, from 0.
     pub queue_index: u32,
 }
 
@@ -65,7 +65,7 @@ pub enum SocketError {
     RingSize {
         /// Which ring.
         ring: &'static str,
-        /// As configured.
+        /// Configured count.
         entries: u32,
     },
     /// A queue without sockets.
@@ -103,7 +103,7 @@ pub enum SocketError {
     /// There is no interface with that index in this network namespace.
     #[error("no interface with index {interface_index} in this network namespace")]
     NoInterface {
-        /// As configured.
+        /// Configured index.
         interface_index: u32,
     },
     /// The interface has fewer queues.

@@ -41,7 +41,7 @@ impl RingsId {
         (self.0 - KERNEL) as usize
     }
 
-    /// Those of the queue with this number, below [`RingsId::QUEUES_MAX`].
+    /// Rings of the queue with this number, below [`RingsId::QUEUES_MAX`].
     pub(super) const fn of_queue(number: usize) -> Self {
         Self(KERNEL + number as u8)
     }

@@ -43,7 +43,7 @@ const QUEUE_MAX: usize = 256;
 const SPARE_MAX: usize = 64;
 
 /// A message on its way.
-struct Message {
+struct InTransit {
     from: Nid,
     to: Nid,
     header: Header,
@@ -53,7 +53,7 @@ struct Message {
 /// The sending end of a shard's queue.
 #[derive(Clone, Debug)]
 struct Inbox {
-    messages: SyncSender<Message>,
+    messages: SyncSender<InTransit>,
     count: Arc<AtomicUsize>,
     waker: Waker,
 }
@@ -113,14 +113,14 @@ pub(crate) struct InProcessPort {
 pub(crate) struct InProcessLnd {
     shard: usize,
     opened: Arc<AtomicBool>,
-    queue: Receiver<Message>,
+    queue: Receiver<InTransit>,
     inbox: Inbox,
     ports: Vec<InProcessPort>,
     closed: Vec<InProcessPort>,
     first_name: u32,
     idle: Vec<u32>,
     /// Messages that the shard has delayed, by name.
-    delayed: Box<[Option<(NiId, Message)>]>,
+    delayed: Box<[Option<(NiId, InTransit)>]>,
     /// Those of them that have been given a place.
     resumed: VecDeque<(RxId, Span)>,
     /// Messages for queues that were full, and when that is given up: in the order of submission.
@@ -170,7 +170,7 @@ impl InProcessLnd {
         &mut self,
         now: Instant,
         rx: RxId,
-        message: Message,
+        message: InTransit,
         span: &Span,
         up: &mut impl Uplink,
         memory: &mut Memory,
@@ -183,7 +183,7 @@ impl InProcessLnd {
     }
 
     /// A message is dealt with: its name and its buffer are free.
-    fn finish(&mut self, rx: RxId, message: Message) {
+    fn finish(&mut self, rx: RxId, message: InTransit) {
         self.idle.push(rx.0 - self.first_name);
         if self.spare.len() < SPARE_MAX {
             self.spare.push(message.payload);
@@ -191,12 +191,12 @@ impl InProcessLnd {
     }
 
     /// A message that was delayed.
-    fn take_delayed(&mut self, rx: RxId) -> Message {
+    fn take_delayed(&mut self, rx: RxId) -> InTransit {
         let delayed = self.delayed[(rx.0 - self.first_name) as usize].take();
         delayed.unwrap_or_else(|| unreachable!("{rx:?} was not delayed")).1
     }
 
-    fn arrive(&mut self, now: Instant, message: Message, up: &mut impl Uplink, memory: &mut Memory) {
+    fn arrive(&mut self, now: Instant, message: InTransit, up: &mut impl Uplink, memory: &mut Memory) {
         let Some(ni) = self.ports.iter().find(|port| port.membership.nid == message.to).map(|port| port.ni)
         else {
             self.dropped_count += 1;
@@ -232,7 +232,7 @@ impl InProcessLnd {
         if let Some(span) = &transmit.payload {
             memory.fragments(span).for_each(|piece| payload.extend_from_slice(piece));
         }
-        let message = Message { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
+        let message = InTransit { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
         inbox.count.fetch_add(1, Ordering::AcqRel);
         let status = match inbox.messages.try_send(message) {
             Ok(()) => {

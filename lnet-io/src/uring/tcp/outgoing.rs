@@ -20,9 +20,9 @@ const SEND_BYTES_MAX: usize = 2 << 20;
 
 /// Memory that queued bytes are copied to. It never moves while it is in use.
 #[derive(Default)]
-pub(super) struct Chunks(Vec<Vec<u8>>);
+pub(super) struct SpareMemory(Vec<Vec<u8>>);
 
-impl Chunks {
+impl SpareMemory {
     fn take(&mut self) -> Vec<u8> {
         self.0.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES))
     }
@@ -50,7 +50,7 @@ impl Piece {
         }
     }
 
-    fn free(self, chunks: &mut Chunks) {
+    fn free(self, chunks: &mut SpareMemory) {
         if let Self::Chunk(chunk) = self {
             chunks.put(chunk);
         }
@@ -100,7 +100,7 @@ impl Outgoing {
     }
 
     /// Queues a copy of these bytes.
-    pub(super) fn queue_bytes(&mut self, mut bytes: &[u8], chunks: &mut Chunks) {
+    pub(super) fn queue_bytes(&mut self, mut bytes: &[u8], chunks: &mut SpareMemory) {
         self.queued_bytes += bytes.len() as u64;
         while !bytes.is_empty() {
             let room = match self.pieces.back() {
@@ -162,7 +162,7 @@ impl Outgoing {
     ///
     /// # Panics
     /// If there are not so many.
-    pub(super) fn sent(&mut self, bytes: usize, awaited: Option<u32>, chunks: &mut Chunks) -> u64 {
+    pub(super) fn sent(&mut self, bytes: usize, awaited: Option<u32>, chunks: &mut SpareMemory) -> u64 {
         self.queued_bytes -= bytes as u64;
         self.taken_bytes += bytes;
         let waits = awaited.is_some() || self.awaits_release();
@@ -184,7 +184,7 @@ impl Outgoing {
     }
 
     /// The kernel has let go of what an operation has sent. Returns its bytes, and how many are done with.
-    pub(super) fn released(&mut self, sequence: u32, chunks: &mut Chunks) -> (u64, u64) {
+    pub(super) fn released(&mut self, sequence: u32, chunks: &mut SpareMemory) -> (u64, u64) {
         let mut bytes = 0;
         if let Some(sent) = self.sent.iter_mut().find(|sent| sent.awaited == Some(sequence)) {
             (sent.awaited, bytes) = (None, sent.bytes);
@@ -198,7 +198,7 @@ impl Outgoing {
     }
 
     /// Drops what is queued, no operation being under way.
-    pub(super) fn clear(&mut self, chunks: &mut Chunks) {
+    pub(super) fn clear(&mut self, chunks: &mut SpareMemory) {
         let pieces = core::mem::take(&mut self.pieces);
         (self.taken_bytes, self.queued_bytes) = (0, 0);
         match self.sent.back_mut() {

@@ -12,7 +12,7 @@ use crate::region::ReadLease;
 // Of include/uapi/linux/io_uring.h.
 /// Has the kernel report whether it has copied.
 const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
-/// It has.
+/// Flag of a notification: the kernel has copied the bytes.
 const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
 /// Errors of a send without copying that one with copying may not have: memory cannot be locked, or the
@@ -123,7 +123,7 @@ impl Streams {
         stream.outgoing.clear(&mut self.chunks);
         stream.error = Some(errno);
         if let Some(socket) = &stream.socket {
-            // So the receive ends, whatever the reason was; it fails where the connection has gone.
+            // A shutdown ends the receive, whatever the reason was; it fails where the connection has gone.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
     }

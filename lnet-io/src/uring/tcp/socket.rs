@@ -69,8 +69,8 @@ impl Default for SocketOptions {
 const LOOPBACK_INDEX: u32 = 1;
 
 impl SocketOptions {
-    /// The same by `lo`, where Linux has all that a host sends to addresses of its own, whichever interfaces
-    /// have them.
+    /// These options by `lo`, where Linux has all that a host sends to addresses of its own, whichever
+    /// interfaces have them.
     pub const fn loopback(&self) -> Self {
         Self { interface_index: Some(LOOPBACK_INDEX), ..*self }
     }

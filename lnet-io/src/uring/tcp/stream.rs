@@ -18,7 +18,7 @@ pub(super) enum Phase {
     /// There is none.
     #[default]
     Free,
-    /// It is being connected to this address.
+    /// Stream that is being connected to this address.
     Dialling(SocketAddr),
     Open,
     /// Its socket is in an event that was not taken.

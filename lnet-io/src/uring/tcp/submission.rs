@@ -65,7 +65,7 @@ impl Submission {
         let mut probe = Probe::new();
         let probed = ring.submitter().register_probe(&mut probe);
         probed.map_err(|error| system("IORING_REGISTER_PROBE", &error))?;
-        // It came with multishot receives, of which nothing else tells.
+        // SendZc came with multishot receives, of which nothing else tells.
         if !probe.is_supported(opcode::SendZc::CODE) {
             return Err(unsupported("multishot recv"));
         }
@@ -195,7 +195,7 @@ impl Submission {
         self.entered(self.ring.submitter().submit())
     }
 
-    /// As [`Submission::enter`], and waits for a completion, but not for long.
+    /// Enters like [`Submission::enter`], and waits for a completion, but not for long.
     pub(super) fn enter_and_wait(&mut self, interval: Timespec) -> Result<(), TcpError> {
         let args = SubmitArgs::new().timespec(&interval);
         self.entered(self.ring.submitter().submit_with_args(1, &args))

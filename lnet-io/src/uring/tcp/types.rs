@@ -83,7 +83,7 @@ pub enum StreamEvent {
     Received {
         /// On this stream.
         id: StreamId,
-        /// They are never none.
+        /// Bytes that arrived, never none.
         bytes: ReceivedBytes,
     },
     /// A placement has ended.
@@ -155,7 +155,7 @@ pub struct StreamCounters {
     pub copied_bytes: u64,
     /// Bytes that the kernel has taken to send.
     pub sent_bytes: u64,
-    /// Those of them that it has not copied.
+    /// Bytes among them that it has not copied.
     pub zero_copy_bytes: u64,
     /// Streams that were accepted.
     pub accepted: u64,

@@ -95,7 +95,7 @@ impl UdpSocket {
         Ok(Self { fd, address })
     }
 
-    /// The same socket once more.
+    /// Duplicate of the socket.
     ///
     /// # Errors
     /// [`UdpError::Socket`] if there are too many descriptors.

@@ -285,8 +285,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// As [`Self::push`], for bytes of registered memory: no frame goes, and none comes back. The bytes must
-    /// not be written before the kernel has finished with them.
+    /// Pushes like [`Self::push`], for bytes of registered memory: no frame goes, and none comes back.
+    /// The bytes must not be written before the kernel has finished with them.
     ///
     /// # Errors
     /// [`PushError`]; the run can be pushed again.

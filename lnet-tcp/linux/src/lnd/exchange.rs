@@ -18,7 +18,7 @@ use lnet_io::uring::tcp::StreamId;
 use lnet_tcp_proto::{ConnId, HandedOver};
 
 use super::transmit::{LEND_MIN_BYTES, Payload};
-use super::{Link, TcpLnd};
+use super::{ConnectionStream, TcpLnd};
 
 /// Letters that wait for one shard at most.
 const QUEUE_MAX: usize = 256;
@@ -259,7 +259,7 @@ impl TcpLnd {
         let Some(conn) = self.sock.adopt(now, handed, up) else { return self.streams.close(stream) };
         // The connections that it has replaced end.
         self.act(now, up);
-        let mut link = Link::new(Some(stream), None);
+        let mut link = ConnectionStream::new(Some(stream), None);
         link.early.extend(arrived);
         self.early_bytes += arrived.len();
         self.link(conn, link);

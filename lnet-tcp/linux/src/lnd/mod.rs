@@ -83,7 +83,7 @@ enum Receiving {
 }
 
 /// What the driver has of a connection.
-struct Link {
+struct ConnectionStream {
     stream: Option<StreamId>,
     receiving: Receiving,
     /// Bytes that come before `pending`: another shard has received them, or they had to wait for long.
@@ -109,7 +109,7 @@ struct Dial {
     below: u16,
 }
 
-impl Link {
+impl ConnectionStream {
     const fn new(stream: Option<StreamId>, dial: Option<Dial>) -> Self {
         Self {
             stream,
@@ -136,7 +136,7 @@ pub struct TcpLnd {
     opened: Arc<AtomicBool>,
     sock: Socklnd,
     streams: Streams,
-    links: Vec<Option<Link>>,
+    links: Vec<Option<ConnectionStream>>,
     by_stream: HashMap<StreamId, ConnId>,
     /// Connections that have ended, by streams that are being closed.
     closing: HashMap<StreamId, ConnId>,
@@ -238,7 +238,7 @@ impl TcpLnd {
                     let is_bulk = kind != ConnectionType::Control;
                     let port = if is_bulk { tunables.accept_port_bulk } else { tunables.accept_port };
                     let dial = Dial { ni, to: (to, port).into(), below: port::RESERVED_END };
-                    self.link(conn, Link::new(None, Some(dial)));
+                    self.link(conn, ConnectionStream::new(None, Some(dial)));
                     self.dial(now, conn, up);
                 }
                 StreamOrder::Close { conn } => {
@@ -279,7 +279,7 @@ impl TcpLnd {
         }
     }
 
-    fn link(&mut self, conn: ConnId, link: Link) {
+    fn link(&mut self, conn: ConnId, link: ConnectionStream) {
         let slot = conn.0 as usize;
         if slot >= self.links.len() {
             self.links.resize_with(slot + 1, || None);
@@ -290,7 +290,7 @@ impl TcpLnd {
         assert!(self.links[slot].replace(link).is_none(), "{conn:?} was closed before it is used again");
     }
 
-    fn unlink(&mut self, conn: ConnId) -> Link {
+    fn unlink(&mut self, conn: ConnId) -> ConnectionStream {
         let link = self.links.get_mut(conn.0 as usize).and_then(Option::take);
         let link = link.unwrap_or_else(|| unreachable!("{conn:?} has a link"));
         if let Some(stream) = link.stream {
@@ -299,14 +299,14 @@ impl TcpLnd {
         link
     }
 
-    fn drop_pending(&mut self, link: Link) {
+    fn drop_pending(&mut self, link: ConnectionStream) {
         self.early_bytes -= link.early.len();
         for (bytes, _) in link.pending {
             self.streams.give_back(bytes);
         }
     }
 
-    fn link_mut(&mut self, conn: ConnId) -> &mut Link {
+    fn link_mut(&mut self, conn: ConnId) -> &mut ConnectionStream {
         let link = self.links.get_mut(conn.0 as usize).and_then(Option::as_mut);
         link.unwrap_or_else(|| unreachable!("{conn:?} has a link"))
     }
@@ -341,7 +341,7 @@ impl TcpLnd {
                 match self.sock.accept(now, ends, up) {
                     Some(conn) => {
                         self.act(now, up);
-                        self.link(conn, Link::new(Some(id), None));
+                        self.link(conn, ConnectionStream::new(Some(id), None));
                         self.feed(now, id, up, memory);
                     }
                     None => self.streams.close(id),

@@ -33,7 +33,7 @@ impl Payload {
 }
 
 /// How payload is got at.
-pub(super) trait Source {
+pub(super) trait PayloadSource {
     fn memory(&self) -> &Memory;
 
     /// A lease on a span, if one can be had.
@@ -46,7 +46,7 @@ pub(super) trait Source {
 /// Where nothing can be lent.
 pub(super) struct Copies<'a>(pub(super) &'a Memory);
 
-impl Source for Copies<'_> {
+impl PayloadSource for Copies<'_> {
     fn memory(&self) -> &Memory {
         self.0
     }
@@ -63,7 +63,7 @@ impl Source for Copies<'_> {
 /// Where long payload is lent.
 pub(super) struct Leases<'a>(pub(super) &'a mut Memory);
 
-impl Source for Leases<'_> {
+impl PayloadSource for Leases<'_> {
     fn memory(&self) -> &Memory {
         self.0
     }
@@ -79,7 +79,7 @@ impl Source for Leases<'_> {
 
 impl TcpLnd {
     /// Queues what connections have to send, and starts to send it.
-    pub(super) fn pump(&mut self, now: Instant, source: &mut impl Source) {
+    pub(super) fn pump(&mut self, now: Instant, source: &mut impl PayloadSource) {
         while let Some(conn) = self.sock.poll_ready() {
             self.push_pieces(now, conn, source);
         }
@@ -95,7 +95,7 @@ impl TcpLnd {
         }
     }
 
-    fn push_pieces(&mut self, now: Instant, conn: ConnId, source: &mut impl Source) {
+    fn push_pieces(&mut self, now: Instant, conn: ConnId, source: &mut impl PayloadSource) {
         let Some(stream) = self.link_mut(conn).stream else { return };
         loop {
             let stopped = self.link_mut(conn).stopped.take();
@@ -124,7 +124,7 @@ impl TcpLnd {
         piece: &mut Piece,
         tx: TxId,
         span: &Span,
-        source: &mut impl Source,
+        source: &mut impl PayloadSource,
     ) -> bool {
         if let Some(payload) = self.exchange.payload(tx) {
             match &payload {

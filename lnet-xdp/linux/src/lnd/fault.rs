@@ -16,7 +16,7 @@ pub struct SendFault {
 }
 
 /// Counts frames, and keeps the one that is late.
-pub(super) struct Faults {
+pub(super) struct FaultInjector {
     fault: SendFault,
     frames_count: u32,
     /// The frame that is late, and the lane that it leaves by.
@@ -34,7 +34,7 @@ pub(super) enum Fate {
     Delayed,
 }
 
-impl Faults {
+impl FaultInjector {
     pub(super) fn new(fault: SendFault) -> Self {
         let late = Vec::with_capacity(FRAGMENTS_MAX as usize);
         Self { fault, frames_count: 0, late, lane_index: 0, overtaking: 0 }

@@ -46,7 +46,7 @@ pub(crate) struct Lane {
     pub(super) arrived: VecDeque<RingDescriptor>,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
-    refusal: Refusal,
+    refusal: Outage,
     /// Descriptors that a device which was given up has not taken: the owner of the queue does not look for
     /// their completion.
     left_behind: u32,
@@ -65,7 +65,7 @@ pub(super) enum Followed {
 
 /// Whether the device refuses to send: the interface is down, or gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refusal {
+enum Outage {
     None,
     /// The lane has just refused.
     Fresh,
@@ -100,7 +100,7 @@ impl Lane {
             borrowed: Borrowed::default(),
             arrived,
             unflushed: false,
-            refusal: Refusal::None,
+            refusal: Outage::None,
             left_behind: 0,
         }
     }
@@ -167,27 +167,27 @@ impl Lane {
 
     /// Whether the kernel is still to be told of something, and might listen.
     pub(super) fn is_unflushed(&self) -> bool {
-        self.unflushed && self.refusal == Refusal::None
+        self.unflushed && self.refusal == Outage::None
     }
 
     /// Whether the device refuses to send at present: frames for it are let go.
     #[inline]
     pub(super) fn refuses(&self) -> bool {
-        self.refusal != Refusal::None
+        self.refusal != Outage::None
     }
 
     /// Whether the device has refused to send for so long that nothing more is given to it.
     #[inline]
     pub(super) fn is_given_up(&self) -> bool {
-        matches!(self.refusal, Refusal::Lasting { given_up: true, .. })
+        matches!(self.refusal, Outage::Lasting { given_up: true, .. })
     }
 
     /// When a device that refuses is to be tried again.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         match self.refusal {
-            Refusal::None => None,
-            Refusal::Fresh => Some(Instant(0)),
-            Refusal::Lasting { retry_at, .. } => Some(retry_at),
+            Outage::None => None,
+            Outage::Fresh => Some(Instant(0)),
+            Outage::Lasting { retry_at, .. } => Some(retry_at),
         }
     }
 
@@ -211,18 +211,18 @@ impl Lane {
             match self.device.as_ref().map_or(Ok(Kick::Done), Device::kick) {
                 Ok(Kick::Done) => {
                     self.unflushed = false;
-                    self.refusal = Refusal::None;
+                    self.refusal = Outage::None;
                     return;
                 }
                 Ok(Kick::Again | Kick::Busy) if self.tx.free_slots() != before => {}
                 Ok(_) => {
-                    self.refusal = Refusal::None;
+                    self.refusal = Outage::None;
                     return;
                 }
                 Err(error) => {
-                    if self.refusal == Refusal::None {
+                    if self.refusal == Outage::None {
                         tracing::warn!(%error, "the kernel refuses to send; it is tried again");
-                        self.refusal = Refusal::Fresh;
+                        self.refusal = Outage::Fresh;
                     }
                     return;
                 }
@@ -233,14 +233,14 @@ impl Lane {
     /// Tries a device again that refuses.
     pub(super) fn follow_refusal(&mut self, now: Instant) -> Followed {
         let (since, given_up) = match self.refusal {
-            Refusal::None => return Followed::Same,
-            Refusal::Fresh => (now, false),
-            Refusal::Lasting { retry_at, .. } if now < retry_at => return Followed::Same,
-            Refusal::Lasting { since, given_up, .. } => {
+            Outage::None => return Followed::Same,
+            Outage::Fresh => (now, false),
+            Outage::Lasting { retry_at, .. } if now < retry_at => return Followed::Same,
+            Outage::Lasting { since, given_up, .. } => {
                 // Before completions can come.
                 self.abandon(0);
                 self.kick();
-                if self.refusal == Refusal::None {
+                if self.refusal == Outage::None {
                     tracing::info!(queue = self.queue, "the kernel sends again");
                     return Followed::Recovered;
                 }
@@ -249,7 +249,7 @@ impl Lane {
         };
         let gives_up = now - since >= REFUSAL_PATIENCE;
         let retry_at = now + RETRY_INTERVAL;
-        self.refusal = Refusal::Lasting { since, retry_at, given_up: gives_up };
+        self.refusal = Outage::Lasting { since, retry_at, given_up: gives_up };
         if gives_up {
             let waiting = self.tx.size() - self.tx.free_slots();
             self.abandon(waiting);

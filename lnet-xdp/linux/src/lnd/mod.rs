@@ -63,7 +63,7 @@ use lnet_xdp_proto::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use devices::Devices;
 use early::EarlyFrames;
 use exchange::{Arrival, Exchange, Packet, Sizes};
-use fault::Faults;
+use fault::FaultInjector;
 use frames::{Further, Owner};
 use home::Home;
 use in_place::{InPlace, InPlaceUplink};
@@ -199,7 +199,7 @@ pub struct XdpLnd {
     pace: Pace,
     /// Whether the kernel's refusal to go on with sockets was logged.
     told_of_failure: bool,
-    faults: Faults,
+    faults: FaultInjector,
     counters: XdpCounters,
     tap: Tap,
     scratch: Scratch,
@@ -254,7 +254,7 @@ impl XdpLnd {
             ended: VecDeque::with_capacity(limits.messages as usize),
             early: EarlyFrames::new(limits.buffered, common.early_chunks_max),
             in_place: None,
-            faults: Faults::new(common.send_fault),
+            faults: FaultInjector::new(common.send_fault),
             scratch: Scratch {
                 packet: Packet::with_capacity(),
                 further: Vec::with_capacity(BUNDLE_MAX),

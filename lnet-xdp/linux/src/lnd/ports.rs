@@ -131,7 +131,7 @@ pub(super) struct Down {
 }
 
 /// An interface, as a shard follows it.
-pub(super) struct Link {
+pub(super) struct ShardInterface {
     pub(super) interface_index: u32,
     pub(super) neighbours: Arc<Neighbours>,
     /// Of the answers that paths were made of.
@@ -148,7 +148,7 @@ pub(super) struct Nis {
     /// The NIs that were closed and are to be removed.
     closed: Vec<XdpPort>,
     /// The interfaces of those over rings.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<ShardInterface>,
 }
 
 impl Nis {
@@ -176,7 +176,7 @@ impl XdpLnd {
         let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
         self.devices.lanes.append(&mut lanes);
         self.devices.owned.append(&mut owned);
-        self.nis.links.push(Link { interface_index, neighbours, generation: u64::MAX });
+        self.nis.links.push(ShardInterface { interface_index, neighbours, generation: u64::MAX });
         self.follow_rings();
         self.devices.refill(&mut self.home, true);
     }
@@ -209,7 +209,7 @@ impl XdpLnd {
             }
         }
         let link = self.nis.links.iter().position(|link| link.interface_index == interface_index);
-        let Link { neighbours, .. } =
+        let ShardInterface { neighbours, .. } =
             self.nis.links.remove(link.expect("an interface with lanes has a link"));
         self.follow_rings();
         self.follow_ports();
@@ -225,7 +225,7 @@ impl XdpLnd {
     fn follow_ports(&mut self) {
         for index in 0..self.nis.ports.len() {
             let interface_index = self.nis.ports[index].port.interface_index;
-            let is_its = |link: &Link| link.interface_index == interface_index;
+            let is_its = |link: &ShardInterface| link.interface_index == interface_index;
             let link_index = self.nis.links.iter().position(is_its);
             self.nis.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
             self.nis.ports[index].lane_index = self.lane_to(interface_index);

@@ -7,7 +7,7 @@ use rustix::net::sockopt::{
     tcp_keepidle, tcp_keepintvl, tcp_nodelay, tcp_user_timeout,
 };
 
-use super::super::outgoing::{Chunks, Outgoing};
+use super::super::outgoing::{Outgoing, SpareMemory};
 use super::super::socket::{
     Keepalive, SocketOptions, listener, reserved_dialler, set_tos, set_unacknowledged_max,
 };
@@ -69,7 +69,7 @@ fn sockets_that_listen_dial_and_are_accepted_have_all_of_them() {
 
 #[test]
 fn leases_are_sent_without_a_copy_from_a_length_on() {
-    let (mut outgoing, mut chunks) = (Outgoing::default(), Chunks::default());
+    let (mut outgoing, mut chunks) = (Outgoing::default(), SpareMemory::default());
     let mut region = Region::from(vec![0; 40_000].into_boxed_slice());
     outgoing.queue_bytes(&[1; 2000], &mut chunks);
     assert!(!outgoing.is_worth_zero_copy(1000), "what is copied already is not lent");

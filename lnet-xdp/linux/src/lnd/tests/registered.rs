@@ -4,7 +4,7 @@ use lnet_core::lnd::{Cause, Status, TxId};
 use lnet_io::driver::Driver;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
-use super::super::{Faults, InPlaceUplink, SendFault};
+use super::super::{FaultInjector, InPlaceUplink, SendFault};
 use super::node::{Plan, Shard, span};
 use super::wire::Wire;
 use super::{acquainted, carry, pattern};
@@ -105,7 +105,7 @@ fn nothing_waits_for_a_device_that_is_given_up() {
 fn what_is_sent_twice_is_waited_for_twice() {
     let send_fault = SendFault { double_every: 1, ..SendFault::default() };
     let mut wire = acquainted(plan(1), plan(2));
-    wire.nodes[0].shards[0].lnd.faults = Faults::new(send_fault);
+    wire.nodes[0].shards[0].lnd.faults = FaultInjector::new(send_fault);
     let now = wire.now;
     let [a, b] = &mut wire.nodes;
     let put = a.put(1, &b.plan, 9, 20_000);
