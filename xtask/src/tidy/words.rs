@@ -191,7 +191,7 @@ const ABOVE_THE_NODE: [&str; 10] = [
 ];
 
 /// Names of three types and more in the crates of the node, at most.
-const MANY_MAX: usize = 11;
+const MANY_MAX: usize = 0;
 
 /// The names that three types and more have, over all crates of the node, with the places where these are
 /// defined; and how many such names there may be.
