@@ -25,7 +25,7 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     // First: the lock goes before the note of it.
     inner: std::sync::MutexGuard<'a, T>,
-    taken: order::HeldClass,
+    taken: order::LockedClass,
 }
 
 impl<T> Mutex<T> {
@@ -169,7 +169,7 @@ impl Condvar {
 #[cfg(not(debug_assertions))]
 mod order {
     pub(super) struct Class;
-    pub(super) struct HeldClass;
+    pub(super) struct LockedClass;
 
     impl Class {
         pub(super) const fn here() -> Self {
@@ -178,12 +178,12 @@ mod order {
 
         pub(super) fn check(&self) {}
 
-        pub(super) fn hold(&self) -> HeldClass {
-            HeldClass
+        pub(super) fn hold(&self) -> LockedClass {
+            LockedClass
         }
     }
 
-    impl HeldClass {
+    impl LockedClass {
         pub(super) fn into_class(self) -> Class {
             Class
         }
@@ -215,7 +215,7 @@ mod order {
     pub(super) struct Class(Line);
 
     /// A note that this thread has locked this class.
-    pub(super) struct HeldClass(Line);
+    pub(super) struct LockedClass(Line);
 
     impl Class {
         #[track_caller]
@@ -249,24 +249,24 @@ mod order {
             orders.entry(class).or_default().insert(self.0, at);
         }
 
-        pub(super) fn hold(&self) -> HeldClass {
+        pub(super) fn hold(&self) -> LockedClass {
             let _ = TAKEN.try_with(|taken| {
                 let mut taken = taken.borrow_mut();
                 let free = taken.iter_mut().find(|class| class.is_none());
                 *free.expect("a thread has few locks at once") = Some(self.0);
             });
-            HeldClass(self.0)
+            LockedClass(self.0)
         }
     }
 
-    impl HeldClass {
+    impl LockedClass {
         /// The thread has it no more.
         pub(super) fn into_class(self) -> Class {
             Class(self.0)
         }
     }
 
-    impl Drop for HeldClass {
+    impl Drop for LockedClass {
         fn drop(&mut self) {
             let _ = TAKEN.try_with(|taken| {
                 let mut taken = taken.borrow_mut();
