@@ -3,7 +3,6 @@
 use lnet_core::node::{Peer, peer_state};
 use lnet_core::udsp::RuleList;
 use lnet_model::peer::PeerSpec;
-use lnet_model::records::PeerRecord;
 use lnet_model::request::Effect;
 use lnet_model::udsp::{UdspInfo, UdspRule};
 use lnet_wire::Nid;
@@ -48,11 +47,3 @@ pub(super) fn peer_info<'a>(rules: &RuleList, nid: &Nid, local: impl Iterator<It
         preferred_sources: rules.preferred(nid, local).nids().collect(),
     }
 }
-
-// The tools have the same numbers for these.
-const _: () = {
-    assert!(
-        PeerRecord::CONFIGURED == peer_state::CONFIGURED && PeerRecord::MULTI_RAIL == peer_state::MULTI_RAIL
-    );
-    assert!(PeerRecord::LOCK_PRIMARY == peer_state::LOCK_PRIMARY);
-};

@@ -80,8 +80,7 @@ pub struct Steering {
     pub policies: [PolicyWord; PORTALS],
 }
 
-/// Health of what has not failed of late (`LNET_MAX_HEALTH_VALUE`).
-pub const HEALTH_MAX: u32 = 1000;
+pub use lnet_model::ni::HEALTH_MAX;
 
 /// The priority of what no selection policy names (LNet `lib-types.h: LNET_MAX_SELECTION_PRIORITY`).
 pub const PRIORITY_NONE: u32 = UdspInfo::NONE;

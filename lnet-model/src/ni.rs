@@ -12,6 +12,9 @@ use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, Optio
 
 pub use crate::lnd::{Lnd, XdpMode};
 
+/// Health of what has not failed of late (`LNET_MAX_HEALTH_VALUE`).
+pub const HEALTH_MAX: u32 = 1000;
+
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]

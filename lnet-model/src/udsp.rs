@@ -104,6 +104,18 @@ words! {
     }
 }
 
+impl SelectionKind {
+    /// Names of its patterns, which are keys of documents and options of the command line.
+    #[must_use]
+    pub const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Net => &["net"],
+            Self::Nid => &["nid"],
+            Self::Peer => &["local", "remote"],
+        }
+    }
+}
+
 /// A selection policy in the older form, that of the Multi-Rail design: it stands for one or two of today's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
@@ -192,12 +204,7 @@ impl Selection {
 
     /// Its patterns, each with its key.
     pub fn patterns(&self) -> impl Iterator<Item = (&'static str, &UdspPattern)> {
-        let keys: &[&str] = match self.kind {
-            SelectionKind::Net => &["net"],
-            SelectionKind::Nid => &["nid"],
-            SelectionKind::Peer => &["local", "remote"],
-        };
-        keys.iter().copied().zip(&self.patterns)
+        self.kind.keys().iter().copied().zip(&self.patterns)
     }
 
     /// Its priority; of a pair its rank.

@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 use lnet_control::client::ClientError;
 use lnet_control::document::{self, Failure, Yaml};
+use lnet_model::ni::HEALTH_MAX;
+use lnet_model::pattern::UdspPattern;
 use lnet_model::{Errno, Refusal};
 
 /// Status of a request that was refused: the low byte of -EINVAL.
@@ -14,9 +16,6 @@ pub(crate) const FAILED: u8 = 255;
 pub(crate) const UNSOUND: u8 = 1;
 /// Status of a usage error.
 pub(crate) const USAGE: u8 = 2;
-
-/// The health of an NI that nothing is wrong with.
-const HEALTH_MAX: u32 = 1000;
 
 /// Why a command failed, as it is printed.
 #[derive(Debug)]
@@ -106,6 +105,16 @@ impl Task {
         parse: impl FnOnce(&str) -> Result<T, Refusal>,
     ) -> Result<Option<T>, CommandError> {
         text.map(parse).transpose().map_err(self.pattern())
+    }
+
+    /// A pattern of a selection policy, if it is given.
+    pub(crate) fn udsp_pattern(
+        self,
+        name: &str,
+        text: Option<&String>,
+    ) -> Result<Option<UdspPattern>, CommandError> {
+        let parsed = text.map(|text| text.parse::<UdspPattern>()).transpose();
+        parsed.map_err(|error| self.error(error.errno, format!("failed to parse {name} parameter: {error}")))
     }
 
     /// A number within a range, which is one of `T`'s.

@@ -1,8 +1,10 @@
 //! What is left to be done for a document on a node that is in some state.
 
+use std::cmp::Reverse;
+
 use lnet_model::fault::DropRule;
 use lnet_model::ni::NiSpec;
-use lnet_model::peer::PeerSpec;
+use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{Globals, NiRecord, PeerRecord};
 use lnet_model::request::Change;
 use lnet_model::udsp::Selection;
@@ -54,6 +56,11 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
         Global::RetryCount => Some(2),
         _ => None,
     };
+    order(changes, rank);
+}
+
+/// Puts the changes that have a rank in its order, in the positions that they have among the others.
+fn order<R: Ord>(changes: &mut [(&Item, Change)], rank: impl Fn(&Change) -> Option<R>) {
     let indices: Vec<_> = (0..changes.len()).filter(|index| rank(&changes[*index].1).is_some()).collect();
     let mut ranked: Vec<_> = indices.iter().map(|index| changes[*index].clone()).collect();
     ranked.sort_by_key(|(_, change)| rank(change));
@@ -65,17 +72,11 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
 /// Puts deletions of selection policies in an order in which none changes the index of one that is still to
 /// go: a document has the indices that they have before.
 fn order_deletions(changes: &mut [(&Item, Change)]) {
-    let index_of = |change: &Change| match change {
-        Change::DeleteUdsp { index } => Some(*index),
-        _ => None,
-    };
-    let indices: Vec<_> = (0..changes.len()).filter(|at| index_of(&changes[*at].1).is_some()).collect();
-    let mut deletions: Vec<_> = indices.iter().map(|at| changes[*at].clone()).collect();
     // The deletion of all comes last.
-    deletions.sort_by_key(|(_, change)| core::cmp::Reverse(index_of(change)));
-    for (at, deletion) in indices.into_iter().zip(deletions) {
-        changes[at] = deletion;
-    }
+    order(changes, |change| match change {
+        Change::DeleteUdsp { index } => Some(Reverse(*index)),
+        _ => None,
+    });
 }
 
 /// Whether a peer is what is asked for.
@@ -83,9 +84,9 @@ fn is_peer(peer: &PeerRecord, spec: &PeerSpec) -> bool {
     let has = |nid| peer.nis.iter().any(|ni| ni.nid == nid);
     let is = |bit| peer.state & bit != 0;
     peer.primary_nid == spec.primary_nid
-        && is(PeerRecord::CONFIGURED)
+        && is(peer_state::CONFIGURED)
         && peer.multi_rail == spec.multi_rail
-        && (is(PeerRecord::LOCK_PRIMARY) || !spec.lock_primary)
+        && (is(peer_state::LOCK_PRIMARY) || !spec.lock_primary)
         && spec.nids.iter().all(|nid| has(*nid))
 }
 
@@ -99,14 +100,14 @@ fn owner<'a>(nids: &[Nid], state: &'a NodeState) -> Option<(&'a PeerRecord, Vec<
 /// What makes a peer anew.
 fn made(primary_nid: Nid, nids: Vec<Nid>, like: Option<&PeerRecord>) -> Change {
     let has = |bit| like.is_some_and(|peer| peer.state & bit != 0);
-    let multi_rail = like.is_none_or(|peer| peer.multi_rail || !has(PeerRecord::CONFIGURED));
-    Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary: has(PeerRecord::LOCK_PRIMARY) })
+    let multi_rail = like.is_none_or(|peer| peer.multi_rail || !has(peer_state::CONFIGURED));
+    Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary: has(peer_state::LOCK_PRIMARY) })
 }
 
 /// What gives a peer these NIDs and no others.
 fn refreshed(nids: &[Nid], state: &NodeState) -> Vec<Change> {
     let Some((peer, known)) = owner(nids, state) else { return vec![made(nids[0], nids.to_vec(), None)] };
-    let is_configured = peer.state & PeerRecord::CONFIGURED != 0;
+    let is_configured = peer.state & peer_state::CONFIGURED != 0;
     let (gone, has_all): (Vec<Nid>, _) = (
         known.iter().filter(|nid| !nids.contains(nid)).copied().collect(),
         nids.iter().all(|nid| known.contains(nid)),

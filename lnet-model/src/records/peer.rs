@@ -18,21 +18,12 @@ pub struct PeerRecord {
     pub primary_nid: Nid,
     /// Whether it is known to be a Multi-Rail node.
     pub multi_rail: bool,
-    /// State bits: [`PeerRecord::CONFIGURED`] and others of LNet (`lib-types.h`, `LNET_PEER_*`).
+    /// State bits ([`peer_state`](crate::peer::peer_state)).
     pub state: u32,
     /// The name of its state by the Multi-Rail design (`docs/multi-rail.md`).
     pub fsm_state: String,
     /// Its NIs: the primary NID's net first and the primary first in it, others in order of appearance.
     pub nis: Vec<PeerNiRecord>,
-}
-
-impl PeerRecord {
-    /// State bit: it is a Multi-Rail node.
-    pub const MULTI_RAIL: u32 = 1;
-    /// State bit: a user made it; otherwise it was found by traffic.
-    pub const CONFIGURED: u32 = 8;
-    /// State bit: its primary NID is fixed.
-    pub const LOCK_PRIMARY: u32 = 1 << 20;
 }
 
 /// An NI of a peer.

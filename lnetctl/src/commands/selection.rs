@@ -79,47 +79,41 @@ pub(crate) struct OfPeers {
 pub(crate) trait Patterns: Args {
     const KIND: SelectionKind;
 
-    /// Each with its name, in the order of a policy's.
-    fn options(&self) -> Vec<(&'static str, Option<&str>)>;
+    /// What is given, in the order of the kind's keys.
+    fn given(&self) -> Vec<Option<&String>>;
 
     /// What the patterns mean; none where none is given.
     fn parsed(&self, task: Task) -> Result<Vec<UdspPattern>> {
-        let options = self.options();
-        let given: Vec<_> = options.iter().filter_map(|(name, text)| Some((*name, (*text)?))).collect();
-        if !given.is_empty() && given.len() < options.len() {
+        let (keys, given) = (Self::KIND.keys(), self.given());
+        if given.contains(&None) && given.iter().any(Option::is_some) {
             return Err(task.invalid("missing mandatory parameter: --local and --remote go together"));
         }
-        let parse = |(name, text): (&str, &str)| {
-            let parsed = text.parse::<UdspPattern>();
-            parsed.map_err(|error| {
-                task.error(error.errno, format!("failed to parse {name} parameter: {error}"))
-            })
-        };
-        given.into_iter().map(parse).collect()
+        let parsed = keys.iter().zip(given).map(|(key, text)| task.udsp_pattern(key, text).transpose());
+        parsed.flatten().collect()
     }
 }
 
 impl Patterns for OfNets {
     const KIND: SelectionKind = SelectionKind::Net;
 
-    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
-        vec![("net", self.net.as_deref())]
+    fn given(&self) -> Vec<Option<&String>> {
+        vec![self.net.as_ref()]
     }
 }
 
 impl Patterns for OfNids {
     const KIND: SelectionKind = SelectionKind::Nid;
 
-    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
-        vec![("nid", self.nid.as_deref())]
+    fn given(&self) -> Vec<Option<&String>> {
+        vec![self.nid.as_ref()]
     }
 }
 
 impl Patterns for OfPeers {
     const KIND: SelectionKind = SelectionKind::Peer;
 
-    fn options(&self) -> Vec<(&'static str, Option<&str>)> {
-        vec![("local", self.local.as_deref()), ("remote", self.remote.as_deref())]
+    fn given(&self) -> Vec<Option<&String>> {
+        vec![self.local.as_ref(), self.remote.as_ref()]
     }
 }
 

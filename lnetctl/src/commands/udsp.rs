@@ -3,7 +3,6 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
-use lnet_model::pattern::UdspPattern;
 use lnet_model::request::Change;
 use lnet_model::udsp::UdspRule;
 
@@ -75,12 +74,9 @@ fn index(task: Task, text: Option<&String>, least: i64) -> Result<Option<u32>> {
 
 fn add(daemon: &mut Daemon<'_>, args: &AddArgs) -> Result<()> {
     let task = Task::new("add", "udsp");
-    let pattern = |name: &str, text: &Option<String>| {
-        let parsed = text.as_deref().map(str::parse::<UdspPattern>).transpose();
-        parsed.map_err(|error| task.error(error.errno, format!("failed to parse {name} parameter: {error}")))
-    };
-    let (source, destination) = (pattern("src", &args.src)?, pattern("dst", &args.dst)?);
-    let router = pattern("rte", &args.rte)?;
+    let source = task.udsp_pattern("src", args.src.as_ref())?;
+    let destination = task.udsp_pattern("dst", args.dst.as_ref())?;
+    let router = task.udsp_pattern("rte", args.rte.as_ref())?;
     let priority = task.optional("priority", args.priority.as_ref(), 0..=u32::MAX.into())?;
     let index = index(task, args.idx.as_ref(), 0)?;
     let rule = UdspRule::new(source, destination, router, priority).checked().map_err(task.pattern())?;

@@ -9,7 +9,7 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
-use lnet_model::peer::PeerSpec;
+use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
     ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
@@ -233,8 +233,8 @@ impl Model {
         let others = spec.nids.iter().filter(|nid| **nid != spec.primary_nid);
         let nids: Vec<String> =
             std::iter::once(&spec.primary_nid).chain(others).map(ToString::to_string).collect();
-        let lock = if spec.lock_primary { PeerRecord::LOCK_PRIMARY } else { 0 };
-        let state = PeerRecord::CONFIGURED | u32::from(spec.multi_rail) | lock;
+        let lock = if spec.lock_primary { peer_state::LOCK_PRIMARY } else { 0 };
+        let state = peer_state::CONFIGURED | u32::from(spec.multi_rail) | lock;
         let nids: Vec<&str> = nids.iter().map(String::as_str).collect();
         self.peers.retain(|known| known.primary_nid != spec.primary_nid);
         self.peers.push(peer(&nids, state));
@@ -439,7 +439,7 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
     };
     PeerRecord {
         primary_nid: nids[0].parse().unwrap(),
-        multi_rail: state & PeerRecord::MULTI_RAIL != 0,
+        multi_rail: state & peer_state::MULTI_RAIL != 0,
         state,
         fsm_state: "ACTIVE".into(),
         nis: nids.iter().map(ni).collect(),
@@ -537,7 +537,7 @@ impl Handler for Served {
         let mut model = self.0.borrow_mut();
         let peer = model.peer_mut(nid)?;
         peer.multi_rail = true;
-        peer.state |= PeerRecord::MULTI_RAIL | if is_forced { 1 << 13 } else { 0 };
+        peer.state |= peer_state::MULTI_RAIL | if is_forced { 1 << 13 } else { 0 };
         Ok(PingRecord { multi_rail: true, ..record })
     }
 

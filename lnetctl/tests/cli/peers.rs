@@ -1,6 +1,6 @@
 //! Peers, discovery, selection policies, and what is asked about paths.
 
-use lnet_model::records::PeerRecord;
+use lnet_model::peer::peer_state;
 
 use crate::model::{Model, peer};
 use crate::run::Node;
@@ -16,7 +16,7 @@ fn peers_are_made_changed_and_deleted() {
     let node = configured();
     node.good("peer add --prim 10.9.0.1@tcp --ni 10.9.[1-2].[1,3]@tcp1 --lock_prim");
     let shown = node.good("peer show --nid 10.9.2.3@tcp1 -v 3");
-    assert!(shown.contains(&format!("peer state: {}\n", PeerRecord::LOCK_PRIMARY | 9)), "{shown}");
+    assert!(shown.contains(&format!("peer state: {}\n", peer_state::LOCK_PRIMARY | 9)), "{shown}");
     assert_eq!(shown.matches("- ").count() - 1, 5, "{shown}");
     node.good("peer add -k 10.9.0.2@tcp -m");
     assert!(node.good("peer show --nid 10.9.0.2@tcp").contains("Multi-Rail: false"));

@@ -1,6 +1,6 @@
 //! The older forms of `peer` and `udsp`, those of the Multi-Rail design: the blocks `peers` and `selection`.
 
-use lnet_model::pattern::{self, UdspPattern};
+use lnet_model::pattern;
 use lnet_model::request::Change;
 use lnet_model::udsp::{Selection, SelectionKind};
 
@@ -44,17 +44,13 @@ impl Reader {
             return;
         }
         let Some(value) = self.needed(position, entries, "type", "a rule") else { return };
-        let kind = self.word(value, "type", SelectionKind::NAMES).and_then(|word| word.parse().ok());
-        let Some(kind) = kind else { return };
-        let mut pattern = |key: &str| {
+        let kind = self.word(value, "type", SelectionKind::NAMES);
+        let Some(kind) = kind.and_then(|word| word.parse::<SelectionKind>().ok()) else { return };
+        let mut pattern = |key: &&str| {
             let value = self.needed(position, entries, key, "a rule of this type")?;
-            self.pattern(value, key, "a net or nid, with ranges", str::parse::<UdspPattern>)
+            self.udsp_pattern(value, key)
         };
-        let patterns = match kind {
-            SelectionKind::Net => vec![pattern("net")],
-            SelectionKind::Nid => vec![pattern("nid")],
-            SelectionKind::Peer => vec![pattern("local"), pattern("remote")],
-        };
+        let patterns: Vec<_> = kind.keys().iter().map(&mut pattern).collect();
         let priority: Option<u32> = self.integer_of(entries, "priority", 0..=u32::MAX.into());
         let Some(patterns) = patterns.into_iter().collect::<Option<Vec<_>>>() else { return };
         if self.errors.len() > errors {

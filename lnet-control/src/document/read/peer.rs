@@ -1,8 +1,8 @@
 //! The block `peer`.
 
 use lnet_model::pattern;
-use lnet_model::peer::PeerSpec;
-use lnet_model::records::{PeerCredits, PeerRecord};
+use lnet_model::peer::{PeerSpec, peer_state};
+use lnet_model::records::PeerCredits;
 use lnet_model::request::Change;
 
 use super::values::get;
@@ -37,7 +37,7 @@ impl Reader {
         }
         // A peer that no user has made is found again by traffic: the document only tells of it.
         let has = |bit| state.is_some_and(|state| state & bit != 0);
-        let only_tells = state.is_some() && !has(PeerRecord::CONFIGURED);
+        let only_tells = state.is_some() && !has(peer_state::CONFIGURED);
         let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before && !only_tells) else {
             return;
         };
@@ -46,10 +46,10 @@ impl Reader {
             Change::DeletePeer {
                 primary_nid,
                 nids: if is_whole { Vec::new() } else { nids },
-                force: locks || has(PeerRecord::LOCK_PRIMARY),
+                force: locks || has(peer_state::LOCK_PRIMARY),
             }
         } else {
-            let lock_primary = locks || has(PeerRecord::LOCK_PRIMARY);
+            let lock_primary = locks || has(peer_state::LOCK_PRIMARY);
             Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary })
         };
         self.change(position, "peer", change);

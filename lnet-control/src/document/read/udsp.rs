@@ -17,10 +17,8 @@ impl Reader {
         let before = self.errors.len();
         let index: Option<i64> = self.integer_of(entries, "idx", -1..=u32::MAX.into());
         let index = index.and_then(|index| u32::try_from(index).ok());
-        let pattern = |reader: &mut Self, key| {
-            reader.pattern_of(entries, key, "a net or nid, with ranges", str::parse::<UdspPattern>)
-        };
-        let [source, destination, router] = ["src", "dst", "rte"].map(|key| pattern(self, key));
+        let [source, destination, router] =
+            ["src", "dst", "rte"].map(|key| self.udsp_pattern(get(entries, key)?, key));
         let priority = self.udsp_priority(entries);
         let selection: Option<u32> = self.integer_of(entries, "selection", 1..=u32::MAX.into());
         if self.errors.len() > before {
@@ -33,6 +31,11 @@ impl Reader {
             Ok(rule) => self.change(position, "udsp", Change::AddUdsp { index, rule }),
             Err(error) => self.error(position, error.message),
         }
+    }
+
+    /// A pattern of a selection policy, in either form.
+    pub(super) fn udsp_pattern(&mut self, value: &Marked, key: &str) -> Option<UdspPattern> {
+        self.pattern(value, key, "a net or nid, with ranges", str::parse)
     }
 
     /// The priority of an item, or of its action; -1 is the lowest.

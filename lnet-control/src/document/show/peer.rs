@@ -1,5 +1,6 @@
 //! The blocks `peer` and `peer list`.
 
+use lnet_model::peer::peer_state;
 use lnet_model::records::{PeerNiRecord, PeerRecord};
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use super::{Detail, Map, block, fields, put, put_details, statistics_of, text, u
 #[must_use]
 pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     let is_shown = |peer: &&PeerRecord| {
-        let configured = peer.state & PeerRecord::CONFIGURED != 0;
+        let configured = peer.state & peer_state::CONFIGURED != 0;
         !peer.primary_nid.is_loopback() && (!detail.is_backup() || configured)
     };
     let item = |peer: &PeerRecord| {
@@ -20,7 +21,7 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
         if detail.shows(3) {
             put(&mut map, "peer state", peer.state);
         }
-        if detail.is_backup() && peer.state & PeerRecord::LOCK_PRIMARY != 0 {
+        if detail.is_backup() && peer.state & peer_state::LOCK_PRIMARY != 0 {
             put(&mut map, "lock_prim", true);
         }
         let nis = peer.nis.iter().filter(|ni| !ni.nid.is_loopback());
