@@ -40,17 +40,14 @@ impl SteeringPolicy {
     /// The policy of a portal without one of its own.
     pub const DEFAULT: Self = Self::Pin { shard: 0 };
 
-    /// The names of all policies.
-    pub const NAMES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
-
     /// Its name in documents and on the command line.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub const fn name(&self) -> PolicyName {
         match self {
-            Self::Pin { .. } => "pin",
-            Self::MatchBits { .. } => "match_bits",
-            Self::Initiator => "initiator",
-            Self::Rotor => "rotor",
+            Self::Pin { .. } => PolicyName::Pin,
+            Self::MatchBits { .. } => PolicyName::MatchBits,
+            Self::Initiator => PolicyName::Initiator,
+            Self::Rotor => PolicyName::Rotor,
         }
     }
 
@@ -106,6 +103,87 @@ impl SteeringPolicy {
                 Self::MatchBits { shift: *shift, bits: *bits, table }
             }
         }
+    }
+}
+
+words! {
+    /// The name of a [`SteeringPolicy`].
+    PolicyName {
+        /// [`SteeringPolicy::Pin`].
+        Pin = "pin",
+        /// [`SteeringPolicy::MatchBits`].
+        MatchBits = "match_bits",
+        /// [`SteeringPolicy::Initiator`].
+        Initiator = "initiator",
+        /// [`SteeringPolicy::Rotor`].
+        Rotor = "rotor",
+    }
+}
+
+words! {
+    /// A field of a [`SteeringPolicy`].
+    PolicyField {
+        /// The shard of `pin`.
+        Shard = "shard",
+        /// The lowest match bit that counts.
+        Shift = "shift",
+        /// How many match bits count.
+        Bits = "bits",
+        /// The shard of each value of the match bits.
+        Table = "table",
+    }
+}
+
+impl PolicyField {
+    /// The policy that has the field.
+    #[must_use]
+    pub const fn policy(self) -> PolicyName {
+        match self {
+            Self::Shard => PolicyName::Pin,
+            Self::Shift | Self::Bits | Self::Table => PolicyName::MatchBits,
+        }
+    }
+
+    /// The greatest value of the field, or of an entry of the table.
+    #[must_use]
+    pub const fn max(self) -> i64 {
+        match self {
+            Self::Shard | Self::Table => SHARDS_MAX as i64 - 1,
+            Self::Shift => 63,
+            Self::Bits => 64,
+        }
+    }
+}
+
+/// The fields of a policy as a document or a command line gives them.
+#[derive(Clone, Default, Debug)]
+pub struct PolicyFields {
+    /// [`PolicyField::Shard`].
+    pub shard: Option<u8>,
+    /// [`PolicyField::Shift`]; 0 where it is not given.
+    pub shift: Option<u8>,
+    /// [`PolicyField::Bits`].
+    pub bits: Option<u8>,
+    /// [`PolicyField::Table`].
+    pub table: Option<Vec<u8>>,
+}
+
+impl PolicyName {
+    /// The policy of this name with its fields; those of other policies are not looked at.
+    ///
+    /// # Errors
+    /// The field that the policy needs and that is not given.
+    pub fn with(self, fields: PolicyFields) -> Result<SteeringPolicy, PolicyField> {
+        Ok(match self {
+            Self::Pin => SteeringPolicy::Pin { shard: fields.shard.ok_or(PolicyField::Shard)? },
+            Self::MatchBits => SteeringPolicy::MatchBits {
+                shift: fields.shift.unwrap_or_default(),
+                bits: fields.bits.ok_or(PolicyField::Bits)?,
+                table: fields.table,
+            },
+            Self::Initiator => SteeringPolicy::Initiator,
+            Self::Rotor => SteeringPolicy::Rotor,
+        })
     }
 }
 

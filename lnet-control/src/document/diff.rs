@@ -145,6 +145,6 @@ fn policy_text(policy: &SteeringPolicy) -> String {
         SteeringPolicy::MatchBits { shift, bits, table: Some(table) } => {
             format!("match_bits {bits} from {shift} table {table:?}")
         }
-        SteeringPolicy::Initiator | SteeringPolicy::Rotor => policy.name().to_owned(),
+        SteeringPolicy::Initiator | SteeringPolicy::Rotor => policy.name().to_string(),
     }
 }

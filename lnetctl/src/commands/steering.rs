@@ -5,7 +5,7 @@ use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_model::pattern;
 use lnet_model::request::Change;
-use lnet_model::steering::{PortalPolicy, SteeringPolicy};
+use lnet_model::steering::{PolicyField, PolicyFields, PolicyName, PortalPolicy, SteeringPolicy};
 
 use super::Result;
 use crate::arguments::Offered;
@@ -31,8 +31,8 @@ pub(crate) struct Words {
     /// Portals, such as 4 or 8-15
     #[arg(long, short)]
     portal: String,
-    /// pin, match_bits, initiator or rotor
-    #[arg(long, short = 'y', value_parser = Offered::of(&SteeringPolicy::NAMES), hide_possible_values = true)]
+    #[arg(long, short = 'y', help = PolicyName::NAMES.join(", "), hide_possible_values = true,
+          value_parser = Offered::of(PolicyName::NAMES))]
     policy: String,
     /// The shard of pin
     #[arg(long, short)]
@@ -73,38 +73,33 @@ fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
 
 fn policy(task: Task, words: &Words) -> Result<SteeringPolicy> {
     let Words { policy, shard, shift, bits, table, .. } = words;
-    let number = |name, text: &Option<String>, max| task.optional(name, text.as_ref(), 0..=max);
-    let needed = |name: &str, value: Option<u8>| {
-        value.ok_or_else(|| task.invalid(format!("the policy {policy} needs --{name}")))
-    };
-    let name = policy.replace('-', "_");
-    let of_bits = shift.is_some() || bits.is_some() || table.is_some();
-    let extra = match name.as_str() {
-        "pin" => of_bits,
-        "match_bits" => shard.is_some(),
-        _ => of_bits || shard.is_some(),
-    };
-    if extra {
-        let message = "--shard is for pin, --shift, --bits and --table are for match_bits";
-        return Err(task.invalid(message));
+    let name: PolicyName = policy
+        .replace('-', "_")
+        .parse()
+        .map_err(|expected: String| task.invalid(format!("--policy {expected}")))?;
+    let given = [
+        (PolicyField::Shard, shard),
+        (PolicyField::Shift, shift),
+        (PolicyField::Bits, bits),
+        (PolicyField::Table, table),
+    ];
+    let of_other = |(field, text): &&(PolicyField, &Option<String>)| text.is_some() && field.policy() != name;
+    if let Some((field, _)) = given.iter().find(of_other) {
+        let of = field.policy();
+        return Err(task.invalid(format!("--{field} is for the policy {of}, not for {name}")));
     }
-    match name.as_str() {
-        "pin" => Ok(SteeringPolicy::Pin { shard: needed("shard", number("shard", shard, 63)?)? }),
-        "initiator" => Ok(SteeringPolicy::Initiator),
-        "rotor" => Ok(SteeringPolicy::Rotor),
-        "match_bits" => Ok(SteeringPolicy::MatchBits {
-            shift: number("shift", shift, 63)?.unwrap_or_default(),
-            bits: needed("bits", number("bits", bits, 64)?)?,
-            table: match table {
-                Some(text) => Some(pattern::shards(text).ok_or_else(|| {
-                    task.invalid(format!("--table {text:?}: shards such as 0,1,0,1 are expected"))
-                })?),
-                None => None,
-            },
-        }),
-        _ => {
-            let expected = "pin, match_bits, initiator or rotor";
-            Err(task.invalid(format!("--policy {policy:?}: {expected} is expected")))
-        }
-    }
+    let number = |field: PolicyField, text: &Option<String>| {
+        task.optional(field.name(), text.as_ref(), 0..=field.max())
+    };
+    let table = table.as_ref().map(|text| {
+        let invalid = || task.invalid(format!("--table {text:?}: shards such as 0,1,0,1 are expected"));
+        pattern::shards(text).ok_or_else(invalid)
+    });
+    let fields = PolicyFields {
+        shard: number(PolicyField::Shard, shard)?,
+        shift: number(PolicyField::Shift, shift)?,
+        bits: number(PolicyField::Bits, bits)?,
+        table: table.transpose()?,
+    };
+    name.with(fields).map_err(|field| task.invalid(format!("the policy {name} needs --{field}")))
 }

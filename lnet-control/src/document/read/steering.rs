@@ -2,7 +2,7 @@
 
 use lnet_model::pattern;
 use lnet_model::request::Change;
-use lnet_model::steering::{PortalPolicy, SteeringPolicy};
+use lnet_model::steering::{PolicyField, PolicyFields, PolicyName, PortalPolicy, SteeringPolicy};
 
 use super::Reader;
 use super::values::get;
@@ -24,19 +24,22 @@ impl Reader {
         self.needed(position, entries, "portal", "a steering policy")?;
         let policy = self.needed(position, entries, "policy", "a steering policy")?;
         let portal = self.integer_of(entries, "portal", 0..=63);
-        let name = self.word(policy, "policy", &SteeringPolicy::NAMES)?;
-        let policy = match name {
-            "pin" => SteeringPolicy::Pin { shard: self.number(position, entries, "shard", 63)? },
-            "initiator" => SteeringPolicy::Initiator,
-            "rotor" => SteeringPolicy::Rotor,
-            _ => SteeringPolicy::MatchBits {
-                shift: self.integer_of(entries, "shift", 0..=63).unwrap_or_default(),
-                bits: self.number(position, entries, "bits", 64)?,
-                table: match get(entries, "table") {
-                    Some(value) => Some(self.table(value)?),
-                    None => None,
-                },
-            },
+        let name: PolicyName = self.word(policy, "policy", PolicyName::NAMES)?.parse().ok()?;
+        let mut number = |field: PolicyField| {
+            (field.policy() == name).then(|| self.integer_of(entries, field.name(), 0..=field.max()))?
+        };
+        let (shard, shift) = (number(PolicyField::Shard), number(PolicyField::Shift));
+        let bits = number(PolicyField::Bits);
+        let table = get(entries, "table").filter(|_| PolicyField::Table.policy() == name);
+        let table = table.and_then(|value| self.table(value));
+        let policy = match name.with(PolicyFields { shard, shift, bits, table }) {
+            Ok(policy) => policy,
+            Err(field) => {
+                if get(entries, field.name()).is_none() {
+                    self.error(position, format!("this policy needs '{field}'"));
+                }
+                return None;
+            }
         };
         self.check_keys(entries, name);
         let policy = PortalPolicy { portal: portal?, policy };
@@ -50,18 +53,11 @@ impl Reader {
         }
     }
 
-    fn number(&mut self, position: Position, entries: &[Pair], key: &str, max: i64) -> Option<u8> {
-        if get(entries, key).is_none() {
-            self.error(position, format!("this policy needs '{key}'"));
-        }
-        self.integer_of(entries, key, 0..=max)
-    }
-
     /// Shards in the order of their values: unlike CPTs they repeat.
     fn table(&mut self, value: &Marked) -> Option<Vec<u8>> {
         let expected = "shards such as [0,1,0,1]";
         if let Value::Sequence(items) = &value.value {
-            let shards = items.iter().map(|item| self.integer(item, "table", 0..=63));
+            let shards = items.iter().map(|item| self.integer(item, "table", 0..=PolicyField::Table.max()));
             return shards.map(|shard| u8::try_from(shard?).ok()).collect();
         }
         self.pattern(value, "table", expected, |text| {
@@ -70,13 +66,9 @@ impl Reader {
     }
 
     /// Reports keys of other policies.
-    fn check_keys(&mut self, entries: &[Pair], policy: &str) {
+    fn check_keys(&mut self, entries: &[Pair], policy: PolicyName) {
         for Pair { position, key, .. } in entries {
-            let of = match key.as_str() {
-                "shard" => "pin",
-                "shift" | "bits" | "table" => "match_bits",
-                _ => continue,
-            };
+            let of = key.parse().map_or(policy, PolicyField::policy);
             if policy != of {
                 self.error(*position, format!("'{key}' is for the policy '{of}', not for '{policy}'"));
             }
