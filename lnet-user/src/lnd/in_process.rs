@@ -77,7 +77,7 @@ impl Fabric {
     fn named(name: &str) -> Arc<Self> {
         static FABRICS: Mutex<BTreeMap<String, Arc<Fabric>>> = Mutex::new(BTreeMap::new());
         let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those without members are forgotten.
+        // Fabrics without members are forgotten.
         fabrics.retain(|other, fabric| other == name || Arc::strong_count(fabric) > 1);
         Arc::clone(fabrics.entry(name.to_owned()).or_default())
     }
@@ -121,7 +121,7 @@ pub(crate) struct InProcessLnd {
     idle: Vec<u32>,
     /// Messages that the shard has delayed, by name.
     delayed: Box<[Option<(NiId, InTransit)>]>,
-    /// Those of them that have been given a place.
+    /// Delayed messages that have been given a place.
     resumed: VecDeque<(RxId, Span)>,
     /// Messages for queues that were full, and when that is given up: in the order of submission.
     waiting: VecDeque<(Instant, Transmit)>,

@@ -37,7 +37,7 @@ pub(crate) struct LoLnd {
     idle: Vec<RxId>,
     /// Messages that the shard has delayed, by name.
     delayed: Box<[Option<Transmit>]>,
-    /// Those of them that have been given a place.
+    /// Delayed messages that have been given a place.
     resumed: VecDeque<(RxId, Span)>,
 }
 
@@ -85,7 +85,7 @@ impl LoLnd {
 
     fn drop_message(&mut self, now: Instant, rx: RxId, transmit: &Transmit, up: &mut impl Uplink) {
         self.idle.push(rx);
-        // That a message was sent says nothing about its reception.
+        // The end of sending says nothing about the message's reception.
         up.sent(now, transmit.tx, Status::Ok);
     }
 

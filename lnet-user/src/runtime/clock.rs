@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Which clock source the kernel goes by.
 const KERNELS_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-/// Those that are the processor's counter.
+/// Clock sources that are the processor's counter.
 const COUNTERS: [&str; 2] = ["tsc", "arch_sys_counter"];
 
 /// Nanoseconds since the clock was made. By the processor's counter where the kernel goes by that, too, and

@@ -145,9 +145,9 @@ impl<S: Send + 'static> ShardThread<S> {
         Self::spawn_with(worker, cpu, idle, service, |_| false, turn)
     }
 
-    /// As [`ShardThread::spawn`]; the driver does not sleep if `has_work` says so once wake-ups are armed:
-    /// then there is something for another turn, of which the [`Waker`] was told when the shard was still
-    /// awake.
+    /// Does what [`ShardThread::spawn`] does, but its driver does not sleep if `has_work` says so once
+    /// wake-ups are armed: then there is something for another turn, of which the [`Waker`] was told when the
+    /// shard was still awake.
     ///
     /// # Errors
     /// As [`ShardThread::spawn`].
@@ -197,7 +197,8 @@ impl<S: Send + 'static> ShardThread<S> {
         }
     }
 
-    /// As [`ShardThread::call`], if no other thread drives the shard; else gives `argument` back.
+    /// Makes the call like [`ShardThread::call`], if no other thread drives the shard; else gives `argument`
+    /// back.
     pub(crate) fn try_call<A, R>(
         &self,
         argument: A,

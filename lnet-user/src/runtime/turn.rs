@@ -133,7 +133,7 @@ impl Worker {
         let mut submitted = self.submit(now);
         if submitted {
             self.lnd.flush(now, &self.memory);
-            // That may have taken as long as the peer's answer: what arrives does so after it was sent.
+            // Flushing may have taken as long as the peer's answer: what arrives does so after it was sent.
             now = self.clock.now();
         }
         let Progress { received, completed } =

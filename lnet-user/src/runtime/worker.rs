@@ -420,7 +420,8 @@ impl Worker {
         if self.waiting_events() != 0 { Ok(()) } else { self.sleep_unless(|| false, true, timeout) }
     }
 
-    /// As [`Worker::wait`], whether events wait or not, but not if `stop` says so once wake-ups are armed.
+    /// Waits like [`Worker::wait`], whether events wait or not, but not if `stop` says so once wake-ups are
+    /// armed.
     pub(super) fn wait_unless(
         &mut self,
         stop: impl Fn() -> bool,
