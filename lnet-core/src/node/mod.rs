@@ -17,6 +17,7 @@
 //! its peers as the daemon does.
 //!
 //! [`Shard::update`]: crate::shard::Shard::update
+//! [`Confirmation`]: crate::shard::Confirmation
 
 mod api;
 mod change;

@@ -286,7 +286,7 @@ fn refused_nis_change_nothing() {
         refused(&third.clone().mode(Some(mode)), &["988"]);
     }
     drop(held);
-    refused(&third.clone().udp_port(Some(0)), &["UDP port 0"]);
+    refused(&third.clone().udp_port(Some(0)), &["port 0", "1 to 65535 is expected"]);
     refused(&third.clone().queues(Some(4)), &["2 receive", "4 of each"]);
     refused(&third.clone().mode(Some(XdpMode::Generic)), &["native mode", "expected"]);
     // What was refused may come after all: on a port of its own, sharing the program of its interface.
