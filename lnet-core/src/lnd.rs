@@ -261,12 +261,12 @@ pub struct Path {
 /// How long a path that was found silent is avoided, unless it answers before or is found silent again.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// What an LND has learned of a [`Path`]. The LND finds out, for all others: the shard goes by what it was
-/// told last, and tells the node.
+/// News of a [`Path`] from its LND. The LND alone finds out: the shard goes by what it was told last, and
+/// tells the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathReport {
-    /// What was sent by it is not answered, or its device does not send: it is avoided for [`SILENCE`].
+    /// Messages by it are not answered, or its device does not send: the path is avoided for [`SILENCE`].
     Silent,
     /// The peer has answered what was sent by it.
     Answers {

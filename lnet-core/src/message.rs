@@ -164,7 +164,7 @@ impl MessageState {
         matches!(self.purpose.budget(), Budget::Response)
     }
 
-    /// What it held when it ended: a credit of its peer, and one of its NI.
+    /// Credits that the message held when it ended: one of its peer, and one of its NI.
     pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
             Stage::Gated | Stage::Queued => (false, false),

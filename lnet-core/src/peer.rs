@@ -57,7 +57,7 @@ pub const PEER_BYTES: usize = slot_bytes::<PeerNi>();
 /// Peers that are found again without hashing.
 const RECENT: usize = 64;
 
-/// What a shard knows of a peer's NI.
+/// A peer's NI as a shard knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerRecord {
     /// Its NID.

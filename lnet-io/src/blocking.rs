@@ -18,7 +18,7 @@ const NAME: &str = "lnet-blocking";
 /// There is no room for a thread, or the work has panicked.
 pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, outcome) = oneshot::channel();
-    // What waited may be gone.
+    // The caller may be gone.
     Builder::new().name(NAME.to_owned()).spawn(move || drop(done.send(work())))?;
     outcome.await.map_err(|_| io::Error::other("work on another thread has panicked"))
 }

@@ -49,7 +49,7 @@ impl Distribution {
         self.0.len()
     }
 
-    /// What that share of all, 0 to 1, did not exceed; 0 if there are none.
+    /// The value that this share of all, 0 to 1, did not exceed; 0 if there are none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }

@@ -26,7 +26,7 @@ pub(super) const fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// What the bytes of a payload follow from, besides their offset.
+/// A rule for the bytes of a payload: each follows from the pattern and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern(u64);
 

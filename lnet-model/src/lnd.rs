@@ -322,7 +322,7 @@ pub enum OptionError {
     InProcess {
         /// The option.
         option: NiOption,
-        /// What was asked for.
+        /// The value that was asked for.
         value: String,
         /// The NI's interface.
         interface: String,
@@ -340,7 +340,7 @@ pub enum OptionError {
     Value {
         /// The option.
         option: NiOption,
-        /// What was asked for.
+        /// The value that was asked for.
         value: i64,
     },
 }

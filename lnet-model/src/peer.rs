@@ -50,6 +50,6 @@ pub mod peer_state {
     pub const FORCE_PUSH: u32 = 1 << 14;
     /// Its primary NID is fixed.
     pub const LOCK_PRIMARY: u32 = 1 << 20;
-    /// What it or another peer says of its NIs contradicts what is known.
+    /// The peer's word, or another peer's, on its NIs contradicts what is known.
     pub const BAD_CONFIG: u32 = 1 << 21;
 }

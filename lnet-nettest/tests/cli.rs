@@ -83,7 +83,7 @@ fn unread() -> Stdio {
 
 #[test]
 fn a_test_goes_on_when_the_readers_of_its_words_have_gone() {
-    // It shows progress once a second.
+    // The tool shows progress once a second.
     let output = tool("local --duration 2 --size 64 --timeout 60").stderr(unread()).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && report["done"].as_u64() > Some(0), "{report}");

@@ -264,7 +264,7 @@ pub enum Report<'a> {
         /// The NID.
         nid: Nid,
     },
-    /// What a shard has noted of an NI ([`Shard::poll_health`]).
+    /// A shard's note of an NI ([`Shard::poll_health`]).
     ///
     /// [`Shard::poll_health`]: crate::shard::Shard::poll_health
     Health(HealthNote),

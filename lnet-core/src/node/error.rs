@@ -264,7 +264,7 @@ fn lost_text(lost: &[Nid]) -> String {
     lost.iter().map(|nid| format!("; {nid} could not be opened again")).collect()
 }
 
-/// What the driver of an NI says of a failure.
+/// A failure, in the words of an NI's driver.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{message}")]
 pub struct DriverError {

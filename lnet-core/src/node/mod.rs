@@ -320,8 +320,8 @@ impl<O: Clone> Node<O> {
         self.nis.of(nid)
     }
 
-    /// What the driver of a local NI understands, to be changed: the NI has it when it is
-    /// opened again.
+    /// Options that the driver of a local NI understands, to be changed: the NI has them when it is opened
+    /// again.
     pub fn lnd_mut(&mut self, nid: &Nid) -> Option<&mut O> {
         self.nis.of_mut(nid).map(|config| &mut config.spec.lnd)
     }

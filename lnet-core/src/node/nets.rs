@@ -89,7 +89,7 @@ pub struct NiSpec<O> {
 pub struct NiConfig<O> {
     /// Its slot.
     pub ni: NiId,
-    /// What was asked for.
+    /// The NI as the request describes it.
     pub spec: NiSpec<O>,
     /// The tunables of its net.
     pub tunables: NetTunables,
@@ -169,8 +169,8 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// What the shards know of it. Distances within the range that counts as near are all the same. A message
-    /// waits for credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
+    /// The NI as the shards know it. Distances within the range that counts as near are all the same. A
+    /// message waits for credits as long as all its tries may take (LNet `lib-msg.c: lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let lnd_timeout = self.lnd_timeout(settings);

@@ -1,5 +1,5 @@
-//! What paths cost health before a message times out, by what shards were told of them last. Whether a path
-//! is silent at this moment its LND knows, and no copy here says.
+//! Health that paths cost before a message times out, by what shards were told of them last. The LND of a
+//! path knows whether it is silent at this moment; no copy here says so.
 //!
 //! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path
 //! at most once a second whatever it is, and again while it stays so and is used: that of the peer NI, or of

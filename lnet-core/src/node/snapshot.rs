@@ -1,4 +1,4 @@
-//! What the shards of a node know by its snapshots, and what they have confirmed.
+//! Snapshots: how the shards of a node learn of its topology, and what they have confirmed.
 //!
 //! Invariant: generations grow.
 
@@ -17,7 +17,7 @@ use crate::topology::{FailedDiscovery, PRIORITY_NONE, PeerMap, PeerNid, PeerView
 /// The errno of what has none of Linux.
 const EIO: u8 = 5;
 
-/// What shards are told by snapshots, and say of them.
+/// The snapshot that shards are to have, and their confirmations.
 #[derive(Debug)]
 pub(super) struct Snapshots {
     /// The peers as the shards know them.
@@ -31,7 +31,7 @@ pub(super) struct Snapshots {
     pub(super) generation: u64,
     /// The newest one, until it is taken.
     newest: Option<Arc<Topology>>,
-    /// What each shard has said last.
+    /// The last word of each shard.
     confirmations: Box<[Option<Confirmation>]>,
 }
 

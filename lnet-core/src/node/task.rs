@@ -38,7 +38,7 @@ pub(super) enum Step {
     Asking,
     /// Portals get no entries; all shards say again whether they have any.
     Freezing,
-    /// What is under way by the NIs that go may end, until then.
+    /// Messages under way by the NIs that go may end, until then.
     Draining(Instant),
     /// Nothing begins on them any more; all shards have to be quiet.
     Quieting,

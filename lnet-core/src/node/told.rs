@@ -1,4 +1,4 @@
-//! What other nodes are told of this one, by answers to pings and by pushes.
+//! The node's word of itself to other nodes, by answers to pings and by pushes.
 //!
 //! Invariant: what is told has a new number whenever it is new.
 
@@ -10,14 +10,14 @@ use lnet_wire::ping::{self, Features, PingNi};
 
 use super::{Action, Node};
 
-/// What others are told of the node and its NIs.
+/// The node and its NIs, as other nodes are told.
 #[derive(Default, Debug)]
 pub(super) struct Told {
     features: Features,
     nis: Vec<PingNi>,
     /// Counts what was new of the NIs.
     pub(super) sequence: u32,
-    /// What pings are answered, and pushes say.
+    /// The answer to pings, and the payload of pushes.
     pub(super) bytes: Arc<[u8]>,
     /// Whether peers are to be pushed to: those that are behind, or all.
     pub(super) push_due: Option<bool>,
@@ -52,7 +52,7 @@ impl<O: Clone> Node<O> {
         if are_same && features == told.features {
             return;
         }
-        // What is new is pushed; that discovery is off now, to all.
+        // News is pushed: the end of discovery to all peers, the rest to those that are behind.
         let ends_discovery =
             !features.contains(Features::DISCOVERY) && told.features.contains(Features::DISCOVERY);
         told.push_due = Some(told.push_due.unwrap_or(false) || ends_discovery);

@@ -1,4 +1,4 @@
-//! What the ends of messages say of the health of NIs (LNet `lib-msg.c: lnet_health_check`).
+//! Notes of the health of NIs, from the ends of messages (LNet `lib-msg.c: lnet_health_check`).
 //!
 //! A shard notes, and the node's control state machine keeps the values: those of all shards come together
 //! there, and come back with a snapshot. Invariant: while all are in full health, what ends well notes

@@ -1,4 +1,4 @@
-//! What a shard tells of itself: counters, what is in use, NIs, peers.
+//! A shard's account of itself: counters, what is in use, NIs, peers.
 
 use lnet_wire::{Header, MessageType, Nid};
 
@@ -10,7 +10,7 @@ use crate::peer::PeerRecord;
 use crate::stats::{Counters, DropReason, NiCounters, Usage};
 use crate::time::Instant;
 
-/// What a shard knows of a local NI.
+/// A local NI as a shard knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NiUsage {
     /// Messages that this shard may have in flight by it.
@@ -56,7 +56,7 @@ impl Shard {
         }
     }
 
-    /// What it knows of a local NI; `None` if the slot is empty.
+    /// The shard's knowledge of a local NI; `None` if the slot is empty.
     #[must_use]
     pub fn ni_usage(&self, ni: NiId) -> Option<NiUsage> {
         self.topology.ni(ni)?;

@@ -91,7 +91,7 @@ pub struct ShardConfig {
     pub hash_seed: u64,
 }
 
-/// What a shard keeps for a slot of the local NIs.
+/// A shard's books of one slot of the local NIs.
 struct ShardNi {
     credits: Credits<PeerCredited>,
     counters: NiCounters,

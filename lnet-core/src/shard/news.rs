@@ -1,5 +1,5 @@
-//! What a shard has to tell: the node's control state machine, of health, paths and peers that it is to find
-//! out about; a log, of what peers have done.
+//! News that a shard has to tell: the node's control state machine, of health, paths and peers that it is to
+//! find out about; a log, of what peers have done.
 //!
 //! Invariants: what is kept is bounded, and what finds no room is lost: another note follows where something
 //! goes on failing, and a peer that is wanted stays so. Each is told once.
@@ -21,10 +21,10 @@ const NOTES_MAX: usize = 64;
 const POOR_WAITS: Duration = Duration::from_millis(250);
 /// NIDs that wait at most to be told by [`Shard::poll_wanted`].
 const WANTED_MAX: usize = 256;
-/// What peers have done that a log tells: at most so much at a time.
+/// Changes of peers that wait at most to be told by a log.
 const PEER_CHANGES_MAX: usize = 64;
 
-/// What messages have said of an NI since the last note of it.
+/// Failures and successes of messages by an NI since the last note of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HealthNote {
     /// The NID of a local NI, or of a peer NI.
@@ -35,26 +35,26 @@ pub struct HealthNote {
     pub successes: u32,
 }
 
-/// What an LND has learned of a path, long before a message times out.
+/// A path's state as its LND has found it, long before a message times out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathNote {
     /// The NID of the local NI.
     pub local: Nid,
     /// The NID of the peer NI.
     pub peer: Nid,
-    /// What that is.
+    /// How the path is.
     pub state: PathState,
 }
 
 /// How a path is, as an LND finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
-    /// What goes by it is answered.
+    /// Messages by the path are answered.
     Answers,
-    /// What goes by it is not answered; told again each second as long as something goes by it.
+    /// Messages by the path are not answered; told again each second as long as something goes by it.
     Silent,
-    /// What goes by it is answered, and far worse than by another path to the same peer; told again as long
-    /// as that lasts.
+    /// Messages by the path are answered, and far worse than by another path to the same peer; told again as
+    /// long as that lasts.
     Poor,
 }
 
@@ -79,18 +79,18 @@ pub struct ForgedSource {
     pub source: Nid,
 }
 
-/// What a shard has learned of a peer.
+/// A change of a peer that a shard has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PeerChange {
-    /// What goes to it by a path is not answered: any more, or still not.
+    /// Messages to the peer by a path are not answered: any more, or still not.
     Silent,
-    /// What goes to it is answered again.
+    /// Messages to the peer are answered again.
     Answers,
     /// The peer has begun a new life.
     Restarted,
 }
 
-/// What was not told yet.
+/// News that was not told yet.
 pub(super) struct News {
     health: Vec<HealthNote>,
     paths: Vec<PathNote>,

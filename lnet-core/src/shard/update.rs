@@ -1,8 +1,8 @@
 //! Newer snapshots of the topology, between two turns.
 //!
-//! What waits for an NI that serves no more is selected anew, if it may leave by another one, or ends
-//! unsent. What was selected under an older snapshot is found in the queues of its NI, so nothing
-//! looks at generations on the data path. What an LND has is its own to end.
+//! Messages that wait for an NI that serves no more are selected anew, if they may leave by another one, or
+//! end unsent. Those selected under an older snapshot are found in the queues of their NI, so nothing looks
+//! at generations on the data path. An LND itself ends the messages that it has.
 //!
 //! Invariants: no credit is lost or made up, whatever their number becomes; an NI goes only when
 //! nothing of this shard's is about it; a portal's policy changes only when nothing here goes by it.
@@ -36,11 +36,11 @@ pub struct Confirmation {
 impl Shard {
     /// Takes a newer snapshot; one that is not newer changes nothing.
     ///
-    /// What waits for credits, for a delay rule or for its LND at an NI that is not [up](NiStatus::Up)
-    /// any more leaves by another NI, from whose NID it then comes: one of its net or, to a Multi-Rail
-    /// peer, of another net. Without one it ends as [`Cause::Unreachable`]. Responses, and what names its
-    /// NI, leave by no other: responses go on unless the NI is closed, the rest ends. What
-    /// arrived by a closed NI and waits is dropped.
+    /// A message that waits for credits, for a delay rule or for its LND at an NI that is not
+    /// [up](NiStatus::Up) any more leaves by another NI, from whose NID it then comes: one of its net or, to
+    /// a Multi-Rail peer, of another net. Without one it ends as [`Cause::Unreachable`]. Responses, and
+    /// requests that name their NI, leave by no other: responses go on unless the NI is closed, the rest
+    /// ends. A message that arrived by a closed NI and waits is dropped.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an NI has gone, or another one has its slot,

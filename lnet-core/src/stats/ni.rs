@@ -1,4 +1,4 @@
-//! What is counted of an NI, a local one or a peer's.
+//! Counters of an NI, a local one or a peer's.
 
 use core::ops::AddAssign;
 
@@ -104,7 +104,7 @@ impl AddAssign<&Self> for HealthCounts {
     }
 }
 
-/// What a shard has counted of a local NI, or of a peer's. Only what ended well counts as sent or
+/// A shard's counters of a local NI, or of a peer's. Only what ended well counts as sent or
 /// received (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NiCounters {

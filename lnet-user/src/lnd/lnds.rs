@@ -48,7 +48,7 @@ lnds! {
     Tcp tcp: TcpKind, TcpNiError = |config: &KindConfig<'_>| TcpKind::new(config.sock);
 }
 
-/// What a node's configuration has for its LNDs.
+/// The part of a node's configuration that its LNDs need.
 pub(crate) struct KindConfig<'a> {
     pub(crate) xdp: &'a XdpConfig,
     pub(crate) sock: SockTunables,

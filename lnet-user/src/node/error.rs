@@ -20,10 +20,10 @@ pub enum ConfigError {
     /// An unusable number of shards.
     #[error("{0} shards: 1 to 64 are expected")]
     Shards(u32),
-    /// What the control state machine says of an NI or a policy.
+    /// A refusal of an NI or a policy by the control state machine.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// What the control state machine says of the position in the configuration.
+    /// A refusal by the control state machine, with the position in the configuration.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// A NID that names no address.

@@ -110,7 +110,7 @@ pub struct OutgoingFrame {
 pub enum Content {
     /// Nothing.
     Nothing,
-    /// What a HELLO or WELCOME tells: [`Xfer::handshake`] of this NI.
+    /// The content of a HELLO or WELCOME: [`Xfer::handshake`] of this NI.
     ///
     /// [`Xfer::handshake`]: crate::Xfer::handshake
     Handshake,

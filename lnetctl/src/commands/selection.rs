@@ -79,10 +79,10 @@ pub(crate) struct OfPeers {
 pub(crate) trait Patterns: Args {
     const KIND: SelectionKind;
 
-    /// What is given, in the order of the kind's keys.
+    /// The patterns that are given, in the order of the kind's keys.
     fn given(&self) -> Vec<Option<&String>>;
 
-    /// What the patterns mean; none where none is given.
+    /// The meaning of the patterns; none where none is given.
     fn parsed(&self, task: Task) -> Result<Vec<UdspPattern>> {
         let (keys, given) = (Self::KIND.keys(), self.given());
         if given.contains(&None) && given.iter().any(Option::is_some) {

@@ -1,4 +1,4 @@
-//! What LNDs have told of paths: by a report, or by the end of a message that never left.
+//! Words of LNDs on their paths: by a report, or by the end of a message that never left.
 //!
 //! The LND that a path belongs to finds out whether it is silent. What was told last counts here, and makes
 //! room where too many paths are silent: a choice may try a path too often then, and never too seldom.

@@ -12,7 +12,7 @@ use super::{ReceiveContext, ReceivingSide};
 use crate::contract::Disposition;
 use crate::stats::XferDrop;
 
-/// What [`ReceivingSide::written`] concludes.
+/// A copy into a descriptor that [`ReceivingSide::written`] concludes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
     pub(crate) stream: u32,
@@ -122,7 +122,7 @@ impl ReceivingSide {
         }
     }
 
-    /// What [`Disposition::Write`] named has been copied.
+    /// Concludes the copy that [`Disposition::Write`] named.
     pub(crate) fn written(&mut self, call: &mut ReceiveContext<'_, impl Uplink>) {
         let Some(Writing { stream, rx, number, what, .. }) = self.writing else {
             panic!("nothing was to be written")

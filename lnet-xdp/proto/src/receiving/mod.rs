@@ -75,7 +75,7 @@ pub(super) struct ReceivingSide {
     /// Messages that were given up with an NI, as stream and id: their senders go on with them, so
     /// nothing of them is acknowledged. As many as may have been arriving, the last ones.
     given_up: VecDeque<(u32, u64)>,
-    /// What [`ReceivingSide::written`] will conclude.
+    /// The copy that [`ReceivingSide::written`] will conclude.
     pub(super) writing: Option<Writing>,
     /// Whether a message of the frame at hand was not taken.
     bundle_spoiled: bool,

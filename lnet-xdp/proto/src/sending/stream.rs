@@ -17,7 +17,7 @@ const APART_LASTS: Duration = Duration::from_secs(10);
 /// Lost frames that are remembered.
 const GIVEN_UP: usize = 8;
 
-/// What the shard has chosen for the frames of a stream while a path is silent.
+/// The shard's choice for the frames of a stream while a path is silent.
 #[derive(Clone, Copy)]
 pub(crate) struct Failover {
     /// The path that was found silent. The choice holds while that is so.
@@ -74,7 +74,7 @@ pub(crate) struct SendStream {
     /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all
     /// others of its frame sent again.
     pub(crate) apart: (u64, Instant),
-    /// What was chosen when a path fell silent last.
+    /// The choice of the last time that a path fell silent.
     pub(crate) failover: Option<Failover>,
     pub(crate) ready: Link,
 }

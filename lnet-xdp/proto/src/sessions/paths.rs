@@ -124,13 +124,13 @@ impl Paths {
         }
     }
 
-    /// What was sent by a path is not answered: it is avoided for a while where there is another one.
+    /// Notes that a path does not answer: it is avoided for a while where there is another one.
     pub(super) fn note_silence(&mut self, now: Instant, slot: u32) {
         self.silent_until = now + SILENCE;
         (self.table[slot].silent_until, self.table[slot].is_told_silent) = (now + SILENCE, true);
     }
 
-    /// What was sent by a path is answered.
+    /// Notes that a path answers.
     pub(super) fn note_answer(&mut self, slot: u32) {
         (self.table[slot].silent_until, self.table[slot].is_told_silent) = (Instant(0), false);
     }

@@ -201,7 +201,7 @@ fn a_rail_without_a_session_is_taken_when_the_other_one_loses_all_that_comes_bac
             (before..before + 20).for_each(|number| put(&mut network, number));
             network.run(SECOND * 19 / 10);
             network.assert_all_arrived(0, 1, before + 20);
-            // What follows finds the rail that answers.
+            // Later messages find the rail that answers.
             put(&mut network, before + 20);
             network.run(SECOND);
             network.assert_all_arrived(0, 1, before + 21);
