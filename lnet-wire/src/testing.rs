@@ -113,3 +113,14 @@ pub(crate) fn fragments() -> impl Strategy<Value = (u32, u32, u32)> {
         (total, offset, 1 + length % (total - offset))
     })
 }
+
+/// The key of a PUT to portal 50.
+pub(crate) fn put_key(match_bits: u64) -> SteerKey {
+    SteerKey {
+        message_type: MessageType::Put,
+        portal: 50,
+        key: match_bits,
+        message_id: 7,
+        initiator_hash: 0x1234_5678,
+    }
+}

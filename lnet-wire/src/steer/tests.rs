@@ -8,17 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::header::WireHandle;
 use crate::nid::ProcessId;
-use crate::testing::{nid, steer_keys};
-
-fn put_key(match_bits: u64) -> SteerKey {
-    SteerKey {
-        message_type: MessageType::Put,
-        portal: 50,
-        key: match_bits,
-        message_id: 7,
-        initiator_hash: 0x1234_5678,
-    }
-}
+use crate::testing::{nid, put_key, steer_keys};
 
 fn match_bits(shift: u8, bits: u8, spread: Spread) -> Policy {
     Policy::MatchBits { shift, bits, spread }

@@ -6,20 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{FIRST_HEADERS_BYTES, FrameHeader};
-use crate::header::MessageType;
 use crate::packet::endpoint;
 use crate::steer::{PORTALS, Policy};
-use crate::testing::{headers, nids, steer_keys};
-
-fn put_key(match_bits: u64) -> SteerKey {
-    SteerKey {
-        message_type: MessageType::Put,
-        portal: 50,
-        key: match_bits,
-        message_id: 7,
-        initiator_hash: 0x1234_5678,
-    }
-}
+use crate::testing::{headers, nids, put_key, steer_keys};
 
 /// Tables that know one endpoint.
 struct OneNi {
