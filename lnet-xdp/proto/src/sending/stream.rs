@@ -20,8 +20,10 @@ const GIVEN_UP: usize = 8;
 /// The shard's choice for the frames of a stream while a path is silent.
 #[derive(Clone, Copy)]
 pub(crate) struct Failover {
-    /// The path that was found silent. The choice holds while that is so.
-    pub(crate) silent: u32,
+    /// The path that was found silent.
+    silent: u32,
+    /// Since when it was: the choice holds until that silence ends, and for no later one.
+    since: Instant,
     /// The path that frames take instead of their own, or [`NONE`] where there is no better one.
     pub(crate) taken: u32,
 }
@@ -80,10 +82,18 @@ pub(crate) struct SendStream {
 }
 
 impl Failover {
-    /// Until when a stream goes by it, as long as it does. The silent path may have made room for one to
-    /// another peer.
-    fn holds_until(self, stream: &SendStream, now: Instant, paths: &Paths) -> Option<Instant> {
-        paths.get(self.silent).filter(|path| path.peer == stream.peer)?.silent_until(now)
+    /// The choice while this path is silent, which it is now.
+    pub(crate) fn new(now: Instant, silent: u32, taken: u32, paths: &Paths) -> Self {
+        let since = paths.get(silent).and_then(|path| path.silence(now)).map_or(now, |(since, _)| since);
+        Self { silent, since, taken }
+    }
+
+    /// Until when a stream to this peer goes by it, as long as it does. The silent path may have made room
+    /// for one to another peer.
+    fn holds_until(self, peer: u32, now: Instant, paths: &Paths) -> Option<Instant> {
+        let path = paths.get(self.silent).filter(|path| path.peer == peer)?;
+        let (since, until) = path.silence(now)?;
+        (since == self.since).then_some(until)
     }
 }
 
@@ -191,7 +201,7 @@ impl SendStream {
     /// by it takes.
     pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes, paths: &Paths) -> bool {
         let interval = self.congestion.probe_interval(times.probe_min, times.ack_delay);
-        let until = self.failover.and_then(|failover| failover.holds_until(self, now, paths));
+        let until = self.failover.and_then(|failover| failover.holds_until(self.peer, now, paths));
         until.is_none_or(|until| now + (SILENCE - interval.min(SILENCE)) > until)
     }
 
@@ -199,7 +209,13 @@ impl SendStream {
     #[inline]
     pub(crate) fn choice(&self, now: Instant, paths: &Paths) -> Option<u32> {
         let failover = self.failover?;
-        failover.holds_until(self, now, paths).map(|_| failover.taken)
+        failover.holds_until(self.peer, now, paths).map(|_| failover.taken)
+    }
+
+    /// Forgets a choice that holds no more, so that no frame looks at it.
+    pub(crate) fn forget_failover(&mut self, now: Instant, paths: &Paths) {
+        let peer = self.peer;
+        self.failover.take_if(|failover| failover.holds_until(peer, now, paths).is_none());
     }
 
     /// The path that frames take instead of their own.
@@ -224,5 +240,44 @@ impl SendStream {
         let last = self.next_number.checked_sub(1)?;
         let distance = (last as u32).wrapping_sub(wire);
         last.checked_sub(u64::from(distance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_core::collections::Seed;
+    use lnet_core::lnd::NiId;
+
+    use super::*;
+
+    const PEER: u32 = 1;
+    const TAKEN: u32 = 7;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_choice_holds_for_one_silence() {
+        let mut paths = Paths::new(4, 4, Seed::new(1));
+        let silent = paths.acquire(NiId(0), &"10.0.0.1@xdp".parse().unwrap()).unwrap();
+        paths.set_peer(silent, PEER);
+        let begun = Instant(1_000_000_000);
+        let mut stream = SendStream::new(PEER, 0, 0, begun);
+        paths.note_silence(begun, silent);
+        stream.failover = Some(Failover::new(begun, silent, TAKEN, &paths));
+        // Found silent again, the path has been so since then.
+        for tenths in [9, 18, 27] {
+            let now = begun + SECOND * tenths / 10;
+            assert_eq!(stream.choice(now, &paths), Some(TAKEN), "{tenths}");
+            paths.note_silence(now, silent);
+        }
+        assert_eq!(stream.choice(begun + SECOND * 4, &paths), None, "it is over");
+        // Another stream finds the path silent, or it is silent once more after an answer.
+        paths.note_silence(begun + SECOND * 3600, silent);
+        assert_eq!(stream.choice(begun + SECOND * 3600, &paths), None, "that silence is another one");
+        stream.failover = Some(Failover::new(begun + SECOND * 3600, silent, TAKEN, &paths));
+        paths.note_answer(silent);
+        paths.note_silence(begun + SECOND * 36001 / 10, silent);
+        assert_eq!(stream.choice(begun + SECOND * 36001 / 10, &paths), None, "so is that");
+        stream.forget_failover(begun + SECOND * 36001 / 10, &paths);
+        assert!(stream.failover.is_none());
     }
 }

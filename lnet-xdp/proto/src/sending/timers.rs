@@ -79,6 +79,7 @@ impl SendingSide {
     pub(crate) fn follow_streams(&mut self, call: &mut SendContext<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
         while let Some(at) = self.timers.pop_due(now) {
+            self.streams[at].forget_failover(now, &call.sessions.paths);
             if self.loss_time(at, now).is_some_and(|lost| lost <= now) {
                 self.ask_about_overtaken(at, call);
             }

@@ -42,7 +42,8 @@ pub(crate) struct PeerPath {
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
-    /// Until when it is avoided, since it did not answer; zero once it has.
+    /// Since when, and until when, it is avoided, since it did not answer; the end is zero once it has.
+    silent_since: Instant,
     silent_until: Instant,
     /// Whether the shard was told that it is silent, and not that it answers since.
     is_told_silent: bool,
@@ -66,10 +67,10 @@ impl PeerPath {
         now < self.silent_until || self.asking.is_some_and(|asking| asking.is_repeated)
     }
 
-    /// Until when it is avoided since it was found silent, if it still is.
+    /// Since when and until when it is avoided, if it is: found silent again meanwhile, it is so still.
     #[inline]
-    pub(crate) fn silent_until(&self, now: Instant) -> Option<Instant> {
-        Some(self.silent_until).filter(|until| now < *until)
+    pub(crate) fn silence(&self, now: Instant) -> Option<(Instant, Instant)> {
+        (now < self.silent_until).then_some((self.silent_since, self.silent_until))
     }
 
     /// Whether it has answered since it was silent, or has carried a whole window of frames.
@@ -125,13 +126,17 @@ impl Paths {
     }
 
     /// Notes that a path does not answer: it is avoided for a while where there is another one.
-    pub(super) fn note_silence(&mut self, now: Instant, slot: u32) {
+    pub(crate) fn note_silence(&mut self, now: Instant, slot: u32) {
         self.silent_until = now + SILENCE;
-        (self.table[slot].silent_until, self.table[slot].is_told_silent) = (now + SILENCE, true);
+        let path = &mut self.table[slot];
+        if now >= path.silent_until {
+            path.silent_since = now;
+        }
+        (path.silent_until, path.is_told_silent) = (now + SILENCE, true);
     }
 
     /// Notes that a path answers.
-    pub(super) fn note_answer(&mut self, slot: u32) {
+    pub(crate) fn note_answer(&mut self, slot: u32) {
         (self.table[slot].silent_until, self.table[slot].is_told_silent) = (Instant(0), false);
     }
 
@@ -201,6 +206,7 @@ impl Paths {
             peer: NONE,
             asking: None,
             session: None,
+            silent_since: Instant(0),
             silent_until: Instant(0),
             is_told_silent: false,
             quality: Quality::NEW,
