@@ -54,6 +54,19 @@ impl Drop for Log {
     }
 }
 
+/// Writes the last line of a daemon that fails. The end waits a while for it, as for the log.
+pub(crate) fn say_last(line: String) {
+    let (done, written) = sync_channel(1);
+    let write = move || {
+        // Nothing is left to do where this cannot be written either.
+        let _ = writeln!(io::stderr(), "{line}");
+        let _ = done.send(());
+    };
+    if thread::Builder::new().spawn(write).is_ok() {
+        let _ = written.recv_timeout(END_PATIENCE);
+    }
+}
+
 /// Lines on their way to the thread that writes them. Each `write` takes one line.
 #[derive(Debug)]
 struct Lines {
@@ -74,16 +87,22 @@ impl Lines {
     }
 
     fn put_down(&self, lines: &Receiver<Vec<u8>>, mut to: impl Write) {
+        let mut is_broken = false;
         while let Ok(line) = lines.recv() {
             let lost = self.lost.load(Ordering::Relaxed);
-            let note =
-                if lost == 0 { String::new() } else { format!("{lost} lines of this log were lost\n") };
+            // A line that failed may have left its beginning.
+            let end = if is_broken { "\n" } else { "" };
+            let note = match lost {
+                0 => String::new(),
+                lost => format!("{end}lines of this log that were lost: {lost}\n"),
+            };
             let (taken, done) = match to.write_all(note.as_bytes()) {
                 Ok(()) => (lost, to.write_all(&line)),
                 Err(error) => (0, Err(error)),
             };
+            is_broken = done.is_err();
             self.lost.fetch_sub(taken, Ordering::Relaxed);
-            self.lost.fetch_add(u64::from(done.is_err()), Ordering::Relaxed);
+            self.lost.fetch_add(u64::from(is_broken), Ordering::Relaxed);
             self.waiting.fetch_sub(1, Ordering::Release);
         }
     }
@@ -143,7 +162,7 @@ mod tests {
     #[test]
     fn lost_lines_are_told_when_one_can_be_written_again() {
         assert_eq!(written(0, 2), "line 0\nline 1\n");
-        assert_eq!(written(3, 5), "3 lines of this log were lost\nline 3\nline 4\n");
+        assert_eq!(written(3, 5), "\nlines of this log that were lost: 3\nline 3\nline 4\n");
         assert_eq!(written(9, 3), "");
     }
 

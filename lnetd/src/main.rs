@@ -16,7 +16,6 @@ mod options;
 mod signals;
 mod sock;
 
-use std::io::{self, Write};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,9 +39,8 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Messages that were logged before may be filtered out. Nothing is left to do where this cannot
-            // be written either.
-            let _ = writeln!(io::stderr(), "lnetd: {}", told(&error));
+            // Messages that were logged before may be filtered out.
+            log::say_last(format!("lnetd: {}", told(&error)));
             ExitCode::FAILURE
         }
     }

@@ -1,11 +1,11 @@
 //! A daemon without interfaces: nothing here needs privileges.
 
 use std::fs::File;
-use std::io::pipe;
+use std::io::{Write, pipe};
 
 use rustix::process::Signal;
 
-use crate::run::{Daemon, Directory};
+use crate::run::{Daemon, Directory, ended};
 
 #[test]
 fn a_node_begins_unconfigured_and_ends_so() {
@@ -146,5 +146,13 @@ fn a_log_that_cannot_be_written_ends_nothing() {
         assert!(node.good("ping 0@lo").contains("primary nid: 0@lo"), "{what}");
         node.stop();
     }
+    // A daemon that fails ends, too.
+    let directory = Directory::new();
+    let (_full, mut held_up) = pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&held_up, 4096).unwrap();
+    held_up.write_all(&[b'x'; 4096]).unwrap();
+    let mut failing = directory.command(None, "--cpus 8191");
+    let mut child = failing.stderr(held_up).spawn().unwrap();
+    assert_eq!(ended(&mut child).and_then(|status| status.code()), Some(1), "it is held up, or did not fail");
     drop(unread);
 }

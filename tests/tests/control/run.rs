@@ -298,7 +298,8 @@ pub(crate) fn program(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-fn ended(child: &mut Child) -> Option<ExitStatus> {
+/// The status of a program that ends by itself in time.
+pub(crate) fn ended(child: &mut Child) -> Option<ExitStatus> {
     let mut status = None;
     let begun = Instant::now();
     while status.is_none() && begun.elapsed() < PATIENCE {
