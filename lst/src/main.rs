@@ -27,7 +27,7 @@ use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestNode, Selftes
 use cli::{Command, Options, Ping, Query};
 use console::Console;
 use failure::Failure;
-use output::{complain, tell};
+use output::{complain, reader_has_gone, tell};
 
 /// The key that users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -203,6 +203,9 @@ fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> 
 fn query(console: &mut Console, options: &Query) -> Result<()> {
     console.timeout_s = options.patience.timeout;
     for round in 0..options.loop_count {
+        if reader_has_gone() {
+            break;
+        }
         if round != 0 {
             std::thread::sleep(Duration::from_secs(options.delay.into()));
         }

@@ -3,19 +3,28 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::OTHER;
 
-/// Prints a line to stdout. Where its reader has gone, the command is over: no more is wanted of it.
+static READER_HAS_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line to stdout. A command goes on where the reader has gone, but repeats nothing any more
+/// ([`reader_has_gone`]).
 pub(crate) fn tell(line: impl Display) {
     match writeln!(io::stdout(), "{line}") {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => READER_HAS_GONE.store(true, Ordering::Relaxed),
         Err(error) => {
             complain(format_args!("lst: stdout: {error}"));
             exit(OTHER.into());
         }
     }
+}
+
+/// Whether a line found no reader of stdout.
+pub(crate) fn reader_has_gone() -> bool {
+    READER_HAS_GONE.load(Ordering::Relaxed)
 }
 
 /// Prints a line to stderr, if it has a reader.

@@ -8,7 +8,7 @@ use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestCounters, Sel
 use crate::cli::Stat;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::output::{complain, tell};
+use crate::output::{complain, reader_has_gone, tell};
 use crate::show::id;
 
 const STOP_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
 pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
     let mut former = sample(console, &options.targets)?;
     let (mut left, mut failed) = (options.count, Vec::new());
-    while left != Some(0) {
+    while left != Some(0) && !reader_has_gone() {
         std::thread::sleep(Duration::from_secs(options.delay.into()));
         let now = sample(console, &options.targets)?;
         for ((target, former), now) in options.targets.iter().zip(&former).zip(&now) {
