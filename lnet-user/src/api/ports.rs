@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{NiConfig as CoreNi, NodeChange, Outcome, Peer, Pinged, Request};
+use lnet_core::node::{NiConfig as CoreNi, NodeChange, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
 use lnet_io::locks::MutexGuard;
@@ -66,6 +66,15 @@ impl Lnet {
     pub fn set(&self, setting: Global, value: u32) -> Result<(), LnetError> {
         let change = NodeChange::Set { setting, value: value.into() };
         block_on(self.request(Request::batch(vec![change]))).map(drop)
+    }
+
+    /// Changes the peers that the node knows, as an administrator does: all of the changes, or none.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] says what is wrong with the first that cannot be made; [`LnetError::Ended`].
+    pub fn edit_peers(&self, edits: &[PeerEdit]) -> Result<(), LnetError> {
+        let changes = edits.iter().cloned().map(NodeChange::Peer).collect();
+        block_on(self.request(Request::batch(changes))).map(drop)
     }
 
     /// Discovers the node that has a NID, whatever is known of it: its NIDs, the primary one first (LNet
