@@ -8,13 +8,13 @@
 //! | [`region`] | owned bytes of which parts can be lent to other threads | `xsk` |
 //! | [`memory`] | the buffers that descriptors have borrowed; spans lent and adopted; registered buffers | `region`, `xsk` |
 //! | [`uring`] | the only blocking point: polls on an `io_uring`, and wakers; datagrams and streams | `region` |
-//! | [`netlink`] | interfaces, next hops, ports | `locks` |
+//! | [`blocking`] | work that may block, on threads of its own | nothing |
+//! | [`netlink`] | interfaces, next hops, ports | `blocking`, `locks` |
 //! | [`capture`] | copies of frames, from taps in the LNDs to pcapng files | `locks` |
 //! | [`port`] | ports of NIs, which no other node may have | `netlink`, `uring` |
 //! | [`driver`] | what the runtime knows of an LND besides the contract of the core | `memory`, `capture` |
 //! | [`kind`] | what an LND does for a whole node: plans, opens and closes NIs | `driver`, `netlink`, `uring` |
 //! | [`random`] | numbers that no peer can guess | nothing |
-//! | [`blocking`] | work that may block, on threads of its own | nothing |
 //!
 //! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
 //! node is in `xsk`, `uring` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that

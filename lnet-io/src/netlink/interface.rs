@@ -1,7 +1,6 @@
 //! The facts of one network interface.
 
 use std::net::IpAddr;
-use std::thread;
 
 use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolLinkModeAttr};
 use futures_util::{StreamExt, TryStreamExt};
@@ -13,6 +12,7 @@ use rtnetlink::packet_route::route::RouteType;
 
 use super::messages::route_question;
 use super::{Mac, NetlinkError, connect, request, runtime};
+use crate::blocking;
 
 /// An Ethernet interface of the calling thread's network namespace, as it was when asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,13 +95,7 @@ pub(super) async fn is_local_to(handle: &mut Handle, address: IpAddr) -> Result<
 
 /// Runs `ask` on a new thread, which inherits the network namespace of the calling one.
 fn on_a_thread<T: Send>(ask: impl FnOnce() -> Result<T, NetlinkError> + Send) -> Result<T, NetlinkError> {
-    thread::scope(|scope| {
-        let worker = thread::Builder::new()
-            .name("lnet-interface".into())
-            .spawn_scoped(scope, ask)
-            .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    blocking::wait(ask).map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?
 }
 
 async fn links(handle: &Handle) -> Result<Vec<LinkMessage>, NetlinkError> {
