@@ -55,11 +55,11 @@ pub(super) enum Value {
         plain: bool,
     },
     Sequence(Vec<Marked>),
-    Map(Vec<Pair>),
+    Map(Vec<MapEntry>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Pair {
+pub(super) struct MapEntry {
     pub(super) position: Position,
     pub(super) key: String,
     pub(super) value: Marked,
@@ -169,7 +169,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Vec<Pair>, DocumentError> {
+    fn map(&mut self, depth: usize) -> Result<Vec<MapEntry>, DocumentError> {
         let mut entries = Vec::new();
         let mut lines = HashMap::new();
         loop {
@@ -188,7 +188,7 @@ impl<'a> Loader<'a> {
             }
             let (event, span) = self.next()?;
             let value = self.value(event, span, depth + 1)?;
-            entries.push(Pair { position, key, value });
+            entries.push(MapEntry { position, key, value });
         }
     }
 }

@@ -9,7 +9,7 @@ use lnet_wire::Nid;
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Marked, Pair, Position};
+use crate::document::tree::{MapEntry, Marked, Position};
 
 /// Keys of a rule, besides its counters, which only tell.
 const KEYS: [&str; 13] = [
@@ -52,7 +52,7 @@ impl Reader {
         }
     }
 
-    fn drop_rule(&mut self, position: Position, entries: &[Pair]) -> Option<DropRule> {
+    fn drop_rule(&mut self, position: Position, entries: &[MapEntry]) -> Option<DropRule> {
         if let Some(value) = get(entries, "rule_type") {
             match self.word(value, "rule_type", &["drop", "delay"])? {
                 "drop" => {}
@@ -111,7 +111,7 @@ impl Reader {
         })
     }
 
-    fn health_errors(&mut self, entries: &[Pair]) -> Vec<HealthError> {
+    fn health_errors(&mut self, entries: &[MapEntry]) -> Vec<HealthError> {
         let Some(value) = get(entries, "da_health_error") else { return Vec::new() };
         let items = self.sequence(value, "da_health_error");
         items

@@ -18,7 +18,7 @@ use lnet_model::request::{Change, PingPurpose};
 use lnet_wire::Global;
 use values::suggestion;
 
-use super::tree::{self, Marked, Pair, Position, Value};
+use super::tree::{self, MapEntry, Marked, Position, Value};
 use super::{Document, DocumentError, Instruction, Item, Mode};
 
 /// Most mistakes that are reported.
@@ -94,8 +94,8 @@ impl Reader {
         }
     }
 
-    fn block(&mut self, block: &Pair) {
-        let Pair { position, key, value } = block;
+    fn block(&mut self, block: &MapEntry) {
+        let MapEntry { position, key, value } = block;
         let executes = matches!(key.as_str(), "ping" | "discover");
         let is_known = BLOCKS.contains(&key.as_str()) || UNSUPPORTED.iter().any(|(name, _)| name == key);
         if is_known && executes != (self.mode == Mode::Execute) {
@@ -133,7 +133,7 @@ impl Reader {
     fn global_block(&mut self, block: &Marked) {
         // What LNet's tools reset when a document with globals is deleted; others stay.
         let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
-        for Pair { position, key, value } in self.map(block, "global").unwrap_or_default() {
+        for MapEntry { position, key, value } in self.map(block, "global").unwrap_or_default() {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
                 self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));

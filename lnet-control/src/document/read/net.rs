@@ -10,7 +10,7 @@ use lnet_wire::{Net, Nid};
 use super::values::get;
 use super::{Reader, TELLING};
 use crate::document::Mode;
-use crate::document::tree::{Marked, Pair, Position, Value};
+use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Keys that speak of NIs, in a net and in each of its local NIs.
 const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables", "CPT"];
@@ -47,7 +47,7 @@ struct Group {
 }
 
 impl Reader {
-    pub(super) fn net(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn net(&mut self, position: Position, entries: &[MapEntry]) {
         self.known_keys(entries, "net", &[SHARED_KEYS.as_slice(), &NET_KEYS].concat());
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
@@ -94,7 +94,7 @@ impl Reader {
     }
 
     /// The NIs that a net's item speaks of.
-    fn groups(&mut self, entries: &[Pair], net: Net) -> Vec<Group> {
+    fn groups(&mut self, entries: &[MapEntry], net: Net) -> Vec<Group> {
         let shared = self.options(entries, net, NiOptions::default());
         let mut groups = Vec::new();
         if let Some(value) = get(entries, "interfaces").or_else(|| get(entries, "nid")) {
@@ -116,7 +116,7 @@ impl Reader {
         groups
     }
 
-    fn group(&mut self, position: Position, entries: &[Pair], options: NiOptions) -> Group {
+    fn group(&mut self, position: Position, entries: &[MapEntry], options: NiOptions) -> Group {
         let interfaces = get(entries, "interfaces").map(|value| self.interfaces(value)).unwrap_or_default();
         let nid = self.pattern_of(entries, "nid", "a nid", pattern::nid);
         if nid.is_some() && interfaces.len() > 1 {
@@ -157,7 +157,7 @@ impl Reader {
     }
 
     /// A text such as `[0-1]`, or a list of numbers and ranges.
-    fn cpts(&mut self, entries: &[Pair]) -> Option<Vec<u32>> {
+    fn cpts(&mut self, entries: &[MapEntry]) -> Option<Vec<u32>> {
         let (value, expected) = (get(entries, "CPT")?, "CPTs such as [0,1]");
         let Value::Sequence(items) = &value.value else {
             return self.pattern(value, "CPT", expected, pattern::cpts);
@@ -167,7 +167,7 @@ impl Reader {
     }
 
     /// The options that stand among these entries; those that do not come from `inherited`.
-    fn options(&mut self, entries: &[Pair], net: Net, inherited: NiOptions) -> NiOptions {
+    fn options(&mut self, entries: &[MapEntry], net: Net, inherited: NiOptions) -> NiOptions {
         let mut options = inherited;
         if let Some(entries) = get(entries, "tunables").and_then(|value| self.map(value, "tunables")) {
             let of_net: Vec<_> = NiOption::ALL.into_iter().filter(|option| option.is_of_net()).collect();
@@ -188,7 +188,7 @@ impl Reader {
         let names = of_lnd.iter().map(|option| option.name());
         let known: Vec<_> = names.chain(LND_TELLING).chain(FOREIGN_TUNABLES).collect();
         self.known_keys(entries, "lnd tunables", &known);
-        for Pair { position, key, .. } in entries {
+        for MapEntry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {
                 let message = format!("'{key}': it belongs to an LND that is not supported by this version");
                 self.unsupported(*position, message);
@@ -211,7 +211,7 @@ impl Reader {
     }
 
     /// The value of an option, where it is there and asks for more than the default.
-    fn option(&mut self, entries: &[Pair], option: NiOption) -> Option<i64> {
+    fn option(&mut self, entries: &[MapEntry], option: NiOption) -> Option<i64> {
         let (value, row) = (get(entries, option.name())?, option.row());
         match row.values {
             OptionValues::Numbers { low, high, .. } => {

@@ -6,7 +6,7 @@ use lnet_model::udsp::{Selection, SelectionKind};
 
 use super::Reader;
 use super::values::get;
-use crate::document::tree::{Pair, Position};
+use crate::document::tree::{MapEntry, Position};
 use crate::document::{Instruction, Mode};
 
 /// Keys of an item of `selection`.
@@ -14,7 +14,7 @@ const SELECTION_KEYS: [&str; 8] = ["type", "net", "nid", "local", "remote", "pri
 
 impl Reader {
     /// All NIDs of a peer; to be deleted, some of them.
-    pub(super) fn older_peer(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn older_peer(&mut self, position: Position, entries: &[MapEntry]) {
         self.known_keys(entries, "peers", &["nids", "seq_no", "detail"]);
         let errors = self.errors.len();
         let Some(value) = self.needed(position, entries, "nids", "a peer") else { return };
@@ -32,7 +32,7 @@ impl Reader {
     }
 
     /// A rule of one of three types; to be deleted, also by its number.
-    pub(super) fn selection(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn selection(&mut self, position: Position, entries: &[MapEntry]) {
         self.known_keys(entries, "selection", &SELECTION_KEYS);
         let errors = self.errors.len();
         let deletes = self.mode == Mode::Delete;

@@ -8,14 +8,14 @@ use lnet_model::request::Change;
 use super::values::get;
 use super::{Reader, TELLING};
 use crate::document::Mode;
-use crate::document::tree::{Pair, Position};
+use crate::document::tree::{MapEntry, Position};
 
 /// Keys of a peer; the last ones are ours.
 const KEYS: [&str; 8] =
     ["primary nid", "Multi-Rail", "peer state", "peer ni", "seq_no", "detail", "lock_prim", "fsm state"];
 
 impl Reader {
-    pub(super) fn peer(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn peer(&mut self, position: Position, entries: &[MapEntry]) {
         self.known_keys(entries, "peer", &KEYS);
         let before = self.errors.len();
         let primary_nid = self.needed(position, entries, "primary nid", "a peer");

@@ -7,7 +7,7 @@ use lnet_wire::Nid;
 use super::Reader;
 use super::values::get;
 use crate::document::Instruction;
-use crate::document::tree::{Marked, Pair, Position, Value};
+use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Longest timeout, milliseconds.
 const TIMEOUT_MAX_MS: i64 = 86_400_000;
@@ -22,7 +22,7 @@ impl Reader {
         }
     }
 
-    fn ping_map(&mut self, position: Position, entries: &[Pair], purpose: PingPurpose) {
+    fn ping_map(&mut self, position: Position, entries: &[MapEntry], purpose: PingPurpose) {
         let known = ["nids", own_key(purpose, "source"), "timeout", "seq_no"];
         self.known_keys(entries, purpose.name(), &known);
         self.begin_item(entries);
@@ -32,7 +32,7 @@ impl Reader {
     }
 
     /// The older form: an item for each NID.
-    fn ping_item(&mut self, position: Position, entries: &[Pair], purpose: PingPurpose) {
+    fn ping_item(&mut self, position: Position, entries: &[MapEntry], purpose: PingPurpose) {
         // The last two are in what a ping prints.
         let own = own_key(purpose, "source_nid");
         let known = ["primary nid", own, "timeout", "seq_no", "Multi-Rail", "peer_ni"];
@@ -50,7 +50,7 @@ impl Reader {
         &mut self,
         position: Position,
         nids: Vec<Nid>,
-        entries: &[Pair],
+        entries: &[MapEntry],
         (source, purpose): (&str, PingPurpose),
     ) {
         let source = match purpose {
@@ -66,7 +66,7 @@ impl Reader {
     }
 
     /// Whether peers are discovered whatever is known of them: `force` is a number or a boolean.
-    fn force(&mut self, entries: &[Pair]) -> bool {
+    fn force(&mut self, entries: &[MapEntry]) -> bool {
         let Some(value) = get(entries, "force") else { return false };
         match &value.value {
             Value::Scalar { text, .. } if integer(text).is_some() => integer(text) != Some(0),

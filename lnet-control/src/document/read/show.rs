@@ -5,11 +5,11 @@ use lnet_wire::{Global, Net, Nid};
 
 use super::Reader;
 use super::values::{get, suggestion};
-use crate::document::tree::{Marked, Pair, Position};
+use crate::document::tree::{MapEntry, Marked, Position};
 use crate::document::{Instruction, Shown};
 
 impl Reader {
-    pub(super) fn shown(&mut self, Pair { position, key, value }: &Pair) {
+    pub(super) fn shown(&mut self, MapEntry { position, key, value }: &MapEntry) {
         match key.as_str() {
             "net" => self.each_shown(*position, value, "net", |reader, entries| {
                 let net = get(entries, "net type").or_else(|| get(entries, "net"));
@@ -43,7 +43,7 @@ impl Reader {
         position: Position,
         block: &Marked,
         what: &'static str,
-        read: impl Fn(&mut Self, &[Pair]) -> Shown,
+        read: impl Fn(&mut Self, &[MapEntry]) -> Shown,
     ) {
         let items = self.maps(block, what);
         if items.is_empty() {
@@ -57,7 +57,7 @@ impl Reader {
         }
     }
 
-    fn detail(&mut self, entries: &[Pair]) -> u8 {
+    fn detail(&mut self, entries: &[MapEntry]) -> u8 {
         self.integer_of(entries, "detail", 0..=4).unwrap_or_default()
     }
 
@@ -65,7 +65,7 @@ impl Reader {
     fn shown_globals(&mut self, position: Position, block: &Marked) {
         let entries = self.map(block, "global").unwrap_or_default();
         let mut globals = Vec::new();
-        for Pair { position, key, .. } in entries {
+        for MapEntry { position, key, .. } in entries {
             match key.parse::<Global>() {
                 Ok(global) => globals.push(global),
                 Err(_) => {

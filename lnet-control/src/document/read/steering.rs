@@ -7,19 +7,19 @@ use lnet_model::steering::{PolicyField, PolicyFields, PolicyName, PortalPolicy, 
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Marked, Pair, Position, Value};
+use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Keys of every policy, and those of some.
 const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];
 
 impl Reader {
-    pub(super) fn steering(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn steering(&mut self, position: Position, entries: &[MapEntry]) {
         if let Some(policy) = self.portal_policy(position, entries) {
             self.change(position, "steering", Change::SetSteering(policy));
         }
     }
 
-    fn portal_policy(&mut self, position: Position, entries: &[Pair]) -> Option<PortalPolicy> {
+    fn portal_policy(&mut self, position: Position, entries: &[MapEntry]) -> Option<PortalPolicy> {
         self.known_keys(entries, "steering", &KEYS);
         self.needed(position, entries, "portal", "a steering policy")?;
         let policy = self.needed(position, entries, "policy", "a steering policy")?;
@@ -66,8 +66,8 @@ impl Reader {
     }
 
     /// Reports keys of other policies.
-    fn check_keys(&mut self, entries: &[Pair], policy: PolicyName) {
-        for Pair { position, key, .. } in entries {
+    fn check_keys(&mut self, entries: &[MapEntry], policy: PolicyName) {
+        for MapEntry { position, key, .. } in entries {
             let of = key.parse().map_or(policy, PolicyField::policy);
             if policy != of {
                 self.error(*position, format!("'{key}' is for the policy '{of}', not for '{policy}'"));

@@ -7,12 +7,12 @@ use lnet_model::udsp::{UdspInfo, UdspRule};
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Marked, Pair, Position};
+use crate::document::tree::{MapEntry, Marked, Position};
 
 const KEYS: [&str; 8] = ["idx", "src", "dst", "rte", "priority", "action", "selection", "seq_no"];
 
 impl Reader {
-    pub(super) fn udsp(&mut self, position: Position, entries: &[Pair]) {
+    pub(super) fn udsp(&mut self, position: Position, entries: &[MapEntry]) {
         self.known_keys(entries, "udsp", &KEYS);
         let before = self.errors.len();
         let index: Option<i64> = self.integer_of(entries, "idx", -1..=u32::MAX.into());
@@ -39,7 +39,7 @@ impl Reader {
     }
 
     /// The priority of an item, or of its action; -1 is the lowest.
-    fn udsp_priority(&mut self, entries: &[Pair]) -> Option<u32> {
+    fn udsp_priority(&mut self, entries: &[MapEntry]) -> Option<u32> {
         let own = get(entries, "priority");
         let actions = match get(entries, "action") {
             Some(action) => self.map(action, "action").unwrap_or_default(),

@@ -7,13 +7,13 @@ use lnet_model::pattern::{integer, quoted};
 use lnet_model::{Errno, Refusal};
 
 use super::Reader;
-use crate::document::tree::{Marked, Pair, Position, Value};
+use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Longest word that is compared with known ones.
 const WORD_BYTES_MAX: usize = 64;
 
 /// The value of a key.
-pub(super) fn get<'a>(entries: &'a [Pair], key: &str) -> Option<&'a Marked> {
+pub(super) fn get<'a>(entries: &'a [MapEntry], key: &str) -> Option<&'a Marked> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
 }
 
@@ -45,7 +45,7 @@ impl Reader {
     pub(super) fn needed<'a>(
         &mut self,
         position: Position,
-        entries: &'a [Pair],
+        entries: &'a [MapEntry],
         key: &str,
         what: &str,
     ) -> Option<&'a Marked> {
@@ -57,7 +57,7 @@ impl Reader {
     }
 
     /// The entries of a map.
-    pub(super) fn map<'a>(&mut self, value: &'a Marked, what: &str) -> Option<&'a [Pair]> {
+    pub(super) fn map<'a>(&mut self, value: &'a Marked, what: &str) -> Option<&'a [MapEntry]> {
         match &value.value {
             Value::Map(entries) => return Some(entries),
             _ if value.is_null() => return Some(&[]),
@@ -67,7 +67,7 @@ impl Reader {
     }
 
     /// The items of a list, each a map; an item that is none is reported and left out.
-    pub(super) fn maps<'a>(&mut self, value: &'a Marked, what: &str) -> Vec<(&'a Marked, &'a [Pair])> {
+    pub(super) fn maps<'a>(&mut self, value: &'a Marked, what: &str) -> Vec<(&'a Marked, &'a [MapEntry])> {
         let items = self.sequence(value, what);
         items.iter().filter_map(|item| Some((item, self.map(item, what)?))).collect()
     }
@@ -91,8 +91,8 @@ impl Reader {
     }
 
     /// Reports keys that are not among `known`.
-    pub(super) fn known_keys(&mut self, entries: &[Pair], what: &str, known: &[&str]) {
-        for Pair { position, key, .. } in entries {
+    pub(super) fn known_keys(&mut self, entries: &[MapEntry], what: &str, known: &[&str]) {
+        for MapEntry { position, key, .. } in entries {
             if !known.contains(&key.as_str()) {
                 let suggestion = suggestion(key, known.iter().copied());
                 self.error(*position, format!("unknown key '{key}' in '{what}'{suggestion}"));
@@ -124,7 +124,7 @@ impl Reader {
     /// A word that has a meaning, where the key is there.
     pub(super) fn pattern_of<T>(
         &mut self,
-        entries: &[Pair],
+        entries: &[MapEntry],
         key: &str,
         expected: &str,
         parse: impl FnOnce(&str) -> Result<T, Refusal>,
@@ -169,7 +169,7 @@ impl Reader {
     /// A number within a range, where the key is there.
     pub(super) fn integer_of<T: TryFrom<i64>>(
         &mut self,
-        entries: &[Pair],
+        entries: &[MapEntry],
         key: &str,
         range: RangeInclusive<i64>,
     ) -> Option<T> {
@@ -195,7 +195,7 @@ impl Reader {
         &mut self,
         block: &Marked,
         what: &str,
-        mut read: impl FnMut(&mut Self, Position, &[Pair]),
+        mut read: impl FnMut(&mut Self, Position, &[MapEntry]),
     ) {
         for (item, entries) in self.maps(block, what) {
             self.begin_item(entries);
@@ -204,7 +204,7 @@ impl Reader {
     }
 
     /// Remembers the number that an item gives itself.
-    pub(super) fn begin_item(&mut self, entries: &[Pair]) {
+    pub(super) fn begin_item(&mut self, entries: &[MapEntry]) {
         self.seq_no = None;
         self.seq_no = self.integer_of(entries, "seq_no", 0..=i64::MAX);
     }
