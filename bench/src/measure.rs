@@ -185,9 +185,9 @@ pub fn flood_for<E>(
     await_ends: impl Fn(&mut E) -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
     let begun = Instant::now();
-    let goes_on = |_: &E| {
+    let goes_on = |_: &E, under_way| {
         let elapsed = begun.elapsed();
-        ensure!(elapsed < time + PATIENCE, "messages never ended");
+        ensure!(elapsed < time + PATIENCE, "{under_way} messages never ended");
         Ok(elapsed < time)
     };
     keep_full(end, goes_on, start, await_ends)

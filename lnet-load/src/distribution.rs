@@ -27,10 +27,13 @@ impl Distribution {
         Self(Histogram::new_with_bounds(1, largest, digits).expect("bounds that go together"))
     }
 
-    /// An empty distribution of what is measured: nanoseconds up to a minute, with three digits.
+    /// The largest time of [`Distribution::measured`], in nanoseconds: a minute.
+    pub const MEASURED_MAX_NS: u64 = 60_000_000_000;
+
+    /// An empty distribution of times: nanoseconds up to a minute, with three digits.
     #[must_use]
     pub fn measured() -> Self {
-        Self::new(60_000_000_000, 3)
+        Self::new(Self::MEASURED_MAX_NS, 3)
     }
 
     /// Counts some equal values in.

@@ -11,7 +11,7 @@ use super::distribution::Distribution;
 use super::pattern::Difference;
 use super::plan::SizeClass;
 
-/// FaultTally that a report tells in detail.
+/// Faults that a report tells in detail.
 pub const FAULTS_MAX: usize = 16;
 
 /// Messages and their payload.

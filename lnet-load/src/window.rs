@@ -1,20 +1,20 @@
 //! A window of messages that is kept full: the loop of loads that one thread makes.
 
 /// Keeps messages under way as long as `goes_on` says so, and then until all have ended; how many there were.
-/// `start` starts the message of this number, if the window has room; `await_ends` says how many have ended
-/// since.
+/// `goes_on` is told how many are under way, `start` starts the message of this number if the window has
+/// room, and `await_ends` says how many have ended since.
 ///
 /// # Errors
 /// The first error of any of the three.
 pub fn keep_full<S, E>(
     state: &mut S,
-    mut goes_on: impl FnMut(&S) -> Result<bool, E>,
+    mut goes_on: impl FnMut(&S, u64) -> Result<bool, E>,
     mut start: impl FnMut(&mut S, u64) -> Result<bool, E>,
     mut await_ends: impl FnMut(&mut S) -> Result<u64, E>,
 ) -> Result<u64, E> {
     let (mut started, mut ended) = (0, 0);
     loop {
-        if goes_on(state)? {
+        if goes_on(state, started - ended)? {
             while start(state, started)? {
                 started += 1;
             }
@@ -56,7 +56,11 @@ mod tests {
             counted.under_way -= 1;
             Ok(1)
         };
-        let result = keep_full(&mut counted, |counted| Ok(counted.started < messages), start, await_ends);
+        let goes_on = |counted: &Counted, under_way| {
+            assert_eq!(under_way, counted.under_way);
+            Ok(counted.started < messages)
+        };
+        let result = keep_full(&mut counted, goes_on, start, await_ends);
         (result, counted)
     }
 

@@ -70,7 +70,7 @@ fn exchange(station: &mut Station, server: &str, test: &Test, watch: &Watch) -> 
         watch.ended.store(before + ended, Ordering::Relaxed);
         Ok(ended - std::mem::replace(&mut had_ended, ended))
     };
-    let goes_on = |client: &Client<'_>| anyhow::Ok(client.wants_more());
+    let goes_on = |client: &Client<'_>, _| anyhow::Ok(client.wants_more());
     lnet_load::keep_full(&mut client, goes_on, |client, _| client.begin(), await_ends)?;
     Ok(client.counts)
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::options::Test;
 use crate::output::note;
 
-/// Longest round trip that is told apart, in ns: a minute.
-const LONGEST_NS: u64 = 60_000_000_000;
+/// Most exchanges in a second that are told apart.
+const RATE_MAX: u64 = 1_000_000_000;
 
 /// Round trips in ns, or rates in exchanges a second.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -165,7 +165,7 @@ impl RoundTrips {
     /// With as many digits as there is room for.
     fn of(round_trips: &Distribution) -> Self {
         let values = |digits| {
-            let mut coarse = Distribution::new(LONGEST_NS, digits);
+            let mut coarse = Distribution::new(Distribution::MEASURED_MAX_NS, digits);
             coarse.merge(round_trips);
             coarse.values().map(|(value, count)| (value.min(round_trips.max()), count)).collect::<Vec<_>>()
         };
@@ -196,7 +196,9 @@ impl RoundTrips {
     pub(crate) fn all_different() -> Self {
         let mut distribution = Distribution::measured();
         let values = std::iter::successors(Some(1_u64), |value| Some(value + value / 1500 + 1));
-        values.take_while(|value| *value < LONGEST_NS).for_each(|value| distribution.record(value, 1));
+        values
+            .take_while(|value| *value < Distribution::MEASURED_MAX_NS)
+            .for_each(|value| distribution.record(value, 1));
         Self::of(&distribution)
     }
 }
@@ -214,7 +216,7 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn new() -> Self {
         let now = Instant::now();
-        let [round_trips, rates] = [(); 2].map(|()| Distribution::measured());
+        let (round_trips, rates) = (Distribution::measured(), Distribution::new(RATE_MAX, 3));
         Self { begun: now, second: now, done_before: 0, tally: Tally::default(), round_trips, rates }
     }
 
@@ -326,7 +328,7 @@ mod tests {
         let one = Summary::of(&distribution(std::iter::once(100)));
         assert_eq!((one.count, one.min, one.max, one.stddev), (1, 100, 100, Some(0.0)));
         check(&[100, 300]);
-        check(&[1, LONGEST_NS]);
+        check(&[1, Distribution::MEASURED_MAX_NS]);
         check(&(0..1_000_000).map(|index| 1000 + index * 7919 % 50_000).collect::<Vec<_>>());
         let mut counts = Counts::new();
         counts.succeed(Duration::from_secs(3600));
