@@ -11,10 +11,10 @@
 //! A request whose peer is to be discovered first waits as `Message<Gated>`, before it is `Queued` again. Any
 //! of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A token
 //! that waits somewhere is inside a [`MessageQueue`] of its type, one that is with an LND is claimed by its
+//! [`TxId`]: so no message is ever in two lists, or lost between them.
 //!
 //! A message names its next hop apart from its header's destination, and its payload is a span of a
 //! descriptor or of a buffer of the node: a router needs both.
-//! [`TxId`]: so no message is ever in two lists, or lost between them.
 
 use core::marker::PhantomData;
 
@@ -250,12 +250,12 @@ impl<S: Staged> MessageQueue<S> {
     }
 }
 
-/// NiDeadlines of the messages that wait for a credit of one NI, or of a peer behind it, in order.
+/// Deadlines of the messages that wait for a credit of one NI, or of a peer behind it, in order.
 pub(crate) struct Timers {
     list: List<NiDeadlines>,
 }
 
-/// Waits for a credit, of its peer or its NI as its stage says, and is in no list of deadlines any
+/// A stage of a message that waits for a credit, of its peer or its NI, and is in no list of deadlines any
 /// more, mostly because its own has passed.
 pub(crate) struct Expired;
 
@@ -269,7 +269,7 @@ impl Timers {
         core::mem::replace(self, Self::new())
     }
 
-    /// Watches the deadline of a message that has to wait. NiDeadlines stay in order: one before that of the
+    /// Watches the deadline of a message that has to wait. Deadlines stay in order: one before that of the
     /// last message (the timeout was lowered meanwhile) is put off until then.
     pub(crate) fn watch<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
         let records = &mut messages.records;

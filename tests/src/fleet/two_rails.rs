@@ -39,9 +39,9 @@ const FAILURE_NS: u64 = 20 * MS;
 const LOOK_NS: u64 = 500 * MS;
 const DATAGRAM_BYTES: u32 = 1472;
 const PUT_BYTES: u64 = 64;
-/// How long what is under way takes at most: longer than a put waits for its ACK, which does not come if the
-/// put was dropped because too many ACKs were under way by the rail that was cut.
-const PATIENCE_NS: u64 = 12_000 * MS;
+/// How long messages under way take beyond the transaction timeout, for which a put waits for its ACK: none
+/// comes if the put was dropped because too many ACKs were under way by the rail that was cut.
+const PATIENCE_NS: u64 = 2000 * MS;
 
 /// A frame under way; its payload is not.
 #[derive(Clone)]
@@ -253,7 +253,8 @@ impl TwoRails {
     /// # Panics
     /// If that is not so.
     pub fn finish(&mut self) {
-        let end = self.now + PATIENCE_NS;
+        let timeout = self.ends[0].member.shard.topology().tunables().transaction_timeout;
+        let end = self.now + timeout.as_nanos() as u64 + PATIENCE_NS;
         while self.step(end, false) && self.acked + self.failed < self.puts {}
         let arrived = self.arrived.len() as u64;
         assert_eq!(self.acked + self.failed, self.puts, "lost");
