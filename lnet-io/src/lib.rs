@@ -11,6 +11,7 @@
 //! | [`blocking`] | work that may block, on threads of its own | nothing |
 //! | [`netlink`] | interfaces, next hops, ports | `blocking`, `locks` |
 //! | [`capture`] | copies of frames, from taps in the LNDs to pcapng files | `locks` |
+//! | [`mailbox`] | what threads have for a shard, in bounded queues | `uring` |
 //! | [`port`] | ports of NIs, which no other node may have | `netlink`, `uring` |
 //! | [`driver`] | what the runtime knows of an LND besides the contract of the core | `memory`, `capture` |
 //! | [`kind`] | what an LND does for a whole node: plans, opens and closes NIs | `driver`, `netlink`, `uring` |
@@ -26,6 +27,7 @@ pub mod capture;
 pub mod driver;
 pub mod kind;
 pub mod locks;
+pub mod mailbox;
 pub mod memory;
 pub mod netlink;
 pub mod port;

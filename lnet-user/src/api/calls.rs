@@ -10,9 +10,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc;
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
+use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::uring::Waker;
 use tokio::sync::oneshot;
 
@@ -42,8 +43,6 @@ pub(super) struct Signals {
     waker: Waker,
     /// Times that it was woken, asleep or not.
     wakes: AtomicUsize,
-    /// Calls that wait, or are about to.
-    calls: AtomicUsize,
     /// Leases that were returned, ever.
     returned: AtomicUsize,
     /// Queues whose consumers want a look at them.
@@ -56,7 +55,6 @@ impl Signals {
         Arc::new(Self {
             waker,
             wakes: AtomicUsize::new(0),
-            calls: AtomicUsize::new(0),
             returned: AtomicUsize::new(0),
             marks: Marks::new(queues),
         })
@@ -88,10 +86,6 @@ impl Signals {
         self.wake();
     }
 
-    pub(super) fn has_calls(&self) -> bool {
-        self.calls.load(Ordering::Acquire) != 0
-    }
-
     pub(super) fn returned_count(&self) -> usize {
         self.returned.load(Ordering::Acquire)
     }
@@ -101,29 +95,14 @@ impl Signals {
 #[derive(Clone)]
 pub(super) struct Caller {
     shard: ShardId,
-    calls: SyncSender<Command>,
-    signals: Arc<Signals>,
-}
-
-/// The shard's end.
-pub(super) struct Calls {
-    calls: Receiver<Command>,
+    calls: Sender<Command>,
     signals: Arc<Signals>,
 }
 
 /// Both ends of the calls to a shard.
-pub(super) fn channel(shard: ShardId, signals: &Arc<Signals>) -> (Caller, Calls) {
-    let (sender, receiver) = mpsc::sync_channel(CALLS_MAX);
-    let caller = Caller { shard, calls: sender, signals: Arc::clone(signals) };
-    (caller, Calls { calls: receiver, signals: Arc::clone(signals) })
-}
-
-impl Calls {
-    pub(super) fn pop(&self) -> Option<Command> {
-        let call = self.calls.try_recv().ok()?;
-        self.signals.calls.fetch_sub(1, Ordering::Relaxed);
-        Some(call)
-    }
+pub(super) fn channel(shard: ShardId, signals: &Arc<Signals>) -> (Caller, Mailbox<Command>) {
+    let (sender, calls) = Mailbox::new(CALLS_MAX, &signals.waker);
+    (Caller { shard, calls: sender, signals: Arc::clone(signals) }, calls)
 }
 
 impl Caller {
@@ -138,15 +117,14 @@ impl Caller {
     /// Leaves a call. Where there are too many, it waits until some were taken; before it does, `relieve` may
     /// take some.
     pub(super) fn enqueue(&self, call: Command, relieve: impl FnOnce()) -> Result<(), LnetError> {
-        self.signals.calls.fetch_add(1, Ordering::Release);
-        let left = match self.calls.try_send(call) {
+        let left = match self.calls.send(call) {
             Ok(()) => true,
-            Err(TrySendError::Full(call)) => {
+            Err(Unsent::Full(call)) => {
                 self.signals.wake();
                 relieve();
-                self.calls.send(call).is_ok()
+                self.calls.send_waiting(call)
             }
-            Err(TrySendError::Disconnected(_)) => false,
+            Err(Unsent::Gone(_)) => false,
         };
         self.signals.wake();
         if left { Ok(()) } else { Err(LnetError::Stopped(self.shard)) }

@@ -14,9 +14,10 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
+use lnet_io::mailbox::Mailbox;
 use lnet_io::memory::Buffer;
 
-use super::calls::{CALLS_MAX, Calls, Command, Signals};
+use super::calls::{CALLS_MAX, Command, Signals};
 use super::error::{LnetError, NotLent};
 use super::lend::OwnedRequest;
 use super::news::{News, Told};
@@ -30,7 +31,7 @@ const CALL_BUDGET: u32 = 64;
 
 /// What a shard's driver has for the application.
 pub(super) struct Service {
-    calls: Calls,
+    calls: Mailbox<Command>,
     queues: Queues,
     /// Wake-ups before the last turn.
     wake_count: usize,
@@ -41,7 +42,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(calls: Calls, signals: Arc<Signals>, news: Arc<News>) -> Self {
+    pub(super) fn new(calls: Mailbox<Command>, signals: Arc<Signals>, news: Arc<News>) -> Self {
         let queues = Queues::new(signals);
         Self { calls, queues, wake_count: 0, news, told: Told::default() }
     }
@@ -50,8 +51,8 @@ impl Service {
     pub(super) fn turn(&mut self, worker: &mut Worker) {
         // What comes from now on counts as another wake-up.
         let signals = &self.queues.signals;
-        let (wake_count, has_calls) = (signals.wake_count(), signals.has_calls());
-        let is_woken = wake_count != self.wake_count || has_calls;
+        let wake_count = signals.wake_count();
+        let is_woken = wake_count != self.wake_count || !self.calls.is_empty();
         if is_woken || !self.queues.looks.is_empty() || worker.waiting_events() != 0 {
             self.wake_count = wake_count;
             self.answer(worker, CALL_BUDGET);
@@ -74,7 +75,7 @@ impl Service {
 
     fn answer(&mut self, worker: &mut Worker, most: u32) {
         for _ in 0..most {
-            match self.calls.pop() {
+            match self.calls.take() {
                 Some(call) => self.queues.answer(call, worker),
                 None => break,
             }
@@ -88,7 +89,7 @@ impl Service {
 
     /// Whether there is something to do that caused no wake-up.
     pub(super) fn has_work(&self) -> bool {
-        self.queues.signals.has_calls() || self.queues.has_work()
+        !self.calls.is_empty() || self.queues.has_work()
     }
 }
 

@@ -14,8 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use lnet_core::time::Instant;
 use lnet_io::driver::{Counted, Driver, Part, Port};
 use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::locks::Mutex;
+use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::uring::Waker;
@@ -50,19 +50,11 @@ struct InTransit {
     payload: Vec<u8>,
 }
 
-/// The sending end of a shard's queue.
-#[derive(Clone, Debug)]
-struct Inbox {
-    messages: SyncSender<InTransit>,
-    count: Arc<AtomicUsize>,
-    waker: Waker,
-}
-
 /// A node's NI on a fabric.
 #[derive(Clone)]
 struct Member {
     /// By shard: where what is for it arrives.
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<Sender<InTransit>>,
     policies: [PolicyWord; PORTALS],
 }
 
@@ -113,8 +105,8 @@ pub(crate) struct InProcessPort {
 pub(crate) struct InProcessLnd {
     shard: usize,
     opened: Arc<AtomicBool>,
-    queue: Receiver<InTransit>,
-    inbox: Inbox,
+    arrivals: Mailbox<InTransit>,
+    inbox: Sender<InTransit>,
     ports: Vec<InProcessPort>,
     closed: Vec<InProcessPort>,
     first_name: u32,
@@ -142,13 +134,13 @@ impl InProcessLnd {
         wakers: &[Waker],
     ) -> Vec<Self> {
         let lnd = |(shard, waker): (usize, &Waker)| {
-            let (messages, queue) = sync_channel(QUEUE_MAX);
+            let (inbox, arrivals) = Mailbox::new(QUEUE_MAX, waker);
             let names = Self::names_max(limits);
             Self {
                 shard,
                 opened: Arc::clone(opened),
-                queue,
-                inbox: Inbox { messages, count: Arc::default(), waker: waker.clone() },
+                arrivals,
+                inbox,
                 ports: Vec::new(),
                 closed: Vec::new(),
                 first_name: 0,
@@ -224,7 +216,7 @@ impl InProcessLnd {
             return true;
         };
         // Before the payload is copied; the queue itself has the last word.
-        if inbox.count.load(Ordering::Acquire) >= QUEUE_MAX {
+        if inbox.room() == 0 {
             return false;
         }
         let mut payload = self.spare.pop().unwrap_or_default();
@@ -233,18 +225,14 @@ impl InProcessLnd {
             memory.fragments(span).for_each(|piece| payload.extend_from_slice(piece));
         }
         let message = InTransit { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
-        inbox.count.fetch_add(1, Ordering::AcqRel);
-        let status = match inbox.messages.try_send(message) {
+        let status = match inbox.send(message) {
             Ok(()) => {
-                inbox.waker.wake();
+                inbox.wake();
                 self.sent_count += 1;
                 Status::Ok
             }
-            Err(TrySendError::Full(_)) => {
-                inbox.count.fetch_sub(1, Ordering::AcqRel);
-                return false;
-            }
-            Err(TrySendError::Disconnected(_)) => Status::NeverSent(Cause::Unreachable),
+            Err(Unsent::Full(_)) => return false,
+            Err(Unsent::Gone(_)) => Status::NeverSent(Cause::Unreachable),
         };
         self.ended.push_back((transmit.tx, status));
         true
@@ -266,7 +254,13 @@ impl InProcessLnd {
     }
 
     /// Where a message is to go: the queue of a peer's shard.
-    fn inbox_of(&self, members: &[(Nid, Member)], from: &Nid, to: &Nid, header: &Header) -> Option<Inbox> {
+    fn inbox_of(
+        &self,
+        members: &[(Nid, Member)],
+        from: &Nid,
+        to: &Nid,
+        header: &Header,
+    ) -> Option<Sender<InTransit>> {
         let (_, member) = members.iter().find(|(nid, _)| nid == to)?;
         let key = SteerKey::of(header, self.sent_count, steer::initiator_hash(from))?;
         let policy = member.policies[usize::from(key.portal)];
@@ -287,7 +281,7 @@ impl InProcessPort {
         name: &str,
         (ni, nid): (NiId, Nid),
         policies: &[PolicyWord; PORTALS],
-        (inboxes, serving): (&[Inbox], ShardSet),
+        (inboxes, serving): (&[Sender<InTransit>], ShardSet),
     ) -> Option<Vec<Self>> {
         let fabric = Fabric::named(name);
         let stand_ins = (0..inboxes.len() as u8).map(|shard| serving.stand_in(ShardId(shard)));
@@ -315,7 +309,7 @@ pub(crate) struct InProcessKind {
     /// How long a message may wait.
     timeout: Duration,
     /// Where messages for the shards go, while there are NIs.
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<Sender<InTransit>>,
     open_count: usize,
 }
 
@@ -464,7 +458,7 @@ impl Driver for InProcessLnd {
     }
 
     fn has_arrivals(&mut self) -> bool {
-        self.inbox.count.load(Ordering::Acquire) != 0 && self.opened.load(Ordering::Acquire)
+        !self.arrivals.is_empty() && self.opened.load(Ordering::Acquire)
     }
 
     fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
@@ -505,9 +499,8 @@ impl Lnd for InProcessLnd {
                 self.deliver(now, rx, message, &span, up, memory);
             } else if !self.idle.is_empty()
                 && self.opened.load(Ordering::Acquire)
-                && let Ok(message) = self.queue.try_recv()
+                && let Some(message) = self.arrivals.take()
             {
-                self.inbox.count.fetch_sub(1, Ordering::AcqRel);
                 self.arrive(now, message, up, memory);
             } else {
                 break;

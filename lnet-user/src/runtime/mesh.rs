@@ -1,27 +1,27 @@
 //! Hand-offs between the shards of a node, from thread to thread.
 //!
-//! Between each two shards there is a bounded ring for either direction, with one producer and one consumer.
+//! Between each two shards there is a mailbox for either direction, with one sender.
 //! A span that is lent travels as a [`WriteLease`] beside its message; the receiver adopts it before
 //! its shard has the message, and releases it before the message says that it is returned
 //! ([`lnet_core::shard::mesh`]).
 //!
-//! Invariants: the messages of one shard to another arrive once and in their order. A ring that is full only
-//! delays: what does not fit stays with its sender. No thread is kept from sleeping
-//! by a message that was read, and none sleeps while one waits: the sender wakes the addressee, which
-//! looks at its rings once more after it has announced that it is about to sleep ([`lnet_io::uring::Waker`]).
+//! Invariants: the messages of one shard to another arrive once and in their order. A mailbox that is full
+//! only delays: what does not fit stays with its sender. No thread is kept from sleeping by a message that
+//! was read, and none sleeps while one waits: the sender wakes the addressee, which looks at its mailboxes
+//! once more after it has announced that it is about to sleep ([`lnet_io::mailbox`]).
 
+use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
 use lnet_io::region::WriteLease;
 use lnet_io::uring::Waker;
-use rtrb::{Consumer, Producer, RingBuffer};
 
 use lnet_core::handle::ShardId;
 use lnet_core::shard::Shard;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 
-/// Places of a ring.
-const RING_SLOTS: usize = 64;
+/// Places of a mailbox.
+const MAILBOX_SLOTS: usize = 64;
 /// Messages that one turn takes from one sibling.
 const MESSAGE_BUDGET: usize = 64;
 
@@ -33,9 +33,8 @@ struct HandOff {
 
 struct Sibling {
     shard: ShardId,
-    to: Producer<HandOff>,
-    from: Consumer<HandOff>,
-    waker: Waker,
+    to: Sender<HandOff>,
+    from: Mailbox<HandOff>,
 }
 
 /// One shard's end of the mesh.
@@ -48,7 +47,7 @@ pub(crate) struct MeshEnd {
 impl MeshEnd {
     /// The ends of all shards of a node; `wakers` are the shards' own.
     pub(crate) fn mesh(wakers: &[Waker]) -> Vec<Self> {
-        Self::with_slots(wakers, RING_SLOTS)
+        Self::with_slots(wakers, MAILBOX_SLOTS)
     }
 
     fn with_slots(wakers: &[Waker], slots: usize) -> Vec<Self> {
@@ -56,14 +55,9 @@ impl MeshEnd {
             wakers.iter().map(|_| Self { siblings: Vec::new(), blocked: false }).collect();
         for high in 1..wakers.len() {
             for low in 0..high {
-                let (up, from_low) = RingBuffer::new(slots);
-                let (down, from_high) = RingBuffer::new(slots);
-                let sibling = |shard: usize, to, from| Sibling {
-                    shard: ShardId(shard as u8),
-                    to,
-                    from,
-                    waker: wakers[shard].clone(),
-                };
+                let (up, from_low) = Mailbox::new(slots, &wakers[high]);
+                let (down, from_high) = Mailbox::new(slots, &wakers[low]);
+                let sibling = |shard: usize, to, from| Sibling { shard: ShardId(shard as u8), to, from };
                 ends[low].siblings.push(sibling(high, up, from_high));
                 ends[high].siblings.push(sibling(low, down, from_low));
             }
@@ -77,7 +71,7 @@ impl MeshEnd {
         let mut received = false;
         for sibling in &mut self.siblings {
             for _ in 0..MESSAGE_BUDGET {
-                let Ok(HandOff { message, lease }) = sibling.from.pop() else { break };
+                let Some(HandOff { message, lease }) = sibling.from.take() else { break };
                 if let (MeshMessage::Lend { span, .. }, Some(lease)) = (&message, lease) {
                     memory.adopt(lease, span);
                 }
@@ -100,15 +94,15 @@ impl MeshEnd {
         let mut sent_any = false;
         for sibling in &mut self.siblings {
             let mut sent = false;
-            while !sibling.to.is_full() {
+            while sibling.to.room() != 0 {
                 let Some(message) = shard.poll_mesh_to(sibling.shard) else { break };
-                if sibling.to.push(hand_off(message, memory)).is_err() {
-                    unreachable!("a ring that was not full is")
+                if let Err(Unsent::Full(_)) = sibling.to.send(hand_off(message, memory)) {
+                    unreachable!("a mailbox that had room for its only sender is full")
                 }
                 sent = true;
             }
             if sent {
-                sibling.waker.wake();
+                sibling.to.wake();
             }
             sent_any |= sent;
         }

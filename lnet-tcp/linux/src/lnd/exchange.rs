@@ -5,13 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
+use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
 use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::StreamId;
@@ -33,14 +31,6 @@ enum Letter {
     Connection { socket: OwnedFd, handed: HandedOver, arrived: Vec<u8> },
 }
 
-/// The sending end of a shard's queue.
-#[derive(Clone)]
-struct End {
-    letters: SyncSender<Letter>,
-    count: Arc<AtomicUsize>,
-    waker: Waker,
-}
-
 /// A message of another shard.
 struct Foreign {
     from: u8,
@@ -51,9 +41,9 @@ struct Foreign {
 /// One shard's part of the exchange.
 pub(super) struct Exchange {
     shard: u8,
-    letters: Receiver<Letter>,
-    count: Arc<AtomicUsize>,
-    ends: Vec<End>,
+    letters: Mailbox<Letter>,
+    /// By shard.
+    to: Vec<Sender<Letter>>,
     /// Messages whose payload is still to be got at.
     submitted: VecDeque<(ShardId, Transmit)>,
     /// Letters for which there was no room.
@@ -69,18 +59,12 @@ pub(super) struct Exchange {
 impl Exchange {
     /// The ends of all shards, whose own messages are named from 0 to `own_max`.
     pub(super) fn all(wakers: &[Waker], own_max: u32) -> Vec<Self> {
-        let (ends, queues): (Vec<_>, Vec<_>) = wakers
-            .iter()
-            .map(|waker| {
-                let (letters, queue) = sync_channel(QUEUE_MAX);
-                (End { letters, count: Arc::default(), waker: waker.clone() }, queue)
-            })
-            .unzip();
-        let make = |(shard, letters): (usize, Receiver<Letter>)| Self {
+        let (to, mailboxes): (Vec<_>, Vec<_>) =
+            wakers.iter().map(|waker| Mailbox::new(QUEUE_MAX, waker)).unzip();
+        let make = |(shard, letters): (usize, Mailbox<Letter>)| Self {
             shard: shard as u8,
             letters,
-            count: Arc::clone(&ends[shard].count),
-            ends: ends.clone(),
+            to: to.clone(),
             submitted: VecDeque::new(),
             undelivered: VecDeque::new(),
             foreign: Vec::new(),
@@ -88,7 +72,7 @@ impl Exchange {
             first_foreign: own_max,
             leaving: HashMap::new(),
         };
-        queues.into_iter().enumerate().map(make).collect()
+        mailboxes.into_iter().enumerate().map(make).collect()
     }
 
     /// Takes a message for a peer of another shard.
@@ -101,7 +85,7 @@ impl Exchange {
     }
 
     pub(super) fn has_arrivals(&self) -> bool {
-        self.count.load(Ordering::Acquire) != 0
+        !self.letters.is_empty()
     }
 
     /// Whether it waits for room in a sibling's queue, of which nothing tells.
@@ -117,26 +101,16 @@ impl Exchange {
     fn deliver(&mut self) {
         for _ in 0..self.undelivered.len() {
             let Some((to, letter)) = self.undelivered.pop_front() else { return };
-            let end = &self.ends[usize::from(to)];
-            end.count.fetch_add(1, Ordering::AcqRel);
-            match end.letters.try_send(letter) {
+            let sender = &self.to[usize::from(to)];
+            match sender.send(letter) {
                 Ok(()) => {
-                    end.waker.wake();
+                    sender.wake();
                 }
-                Err(TrySendError::Full(letter)) => {
-                    end.count.fetch_sub(1, Ordering::AcqRel);
-                    self.undelivered.push_back((to, letter));
-                }
+                Err(Unsent::Full(letter)) => self.undelivered.push_back((to, letter)),
                 // The shard has ended, and its messages with it.
-                Err(TrySendError::Disconnected(_)) => {}
+                Err(Unsent::Gone(_)) => {}
             }
         }
-    }
-
-    fn receive(&mut self) -> Option<Letter> {
-        let letter = self.letters.try_recv().ok()?;
-        self.count.fetch_sub(1, Ordering::AcqRel);
-        Some(letter)
     }
 
     /// Names a message of another shard.
@@ -214,7 +188,7 @@ impl TcpLnd {
     pub(super) fn take_letters(&mut self, now: Instant, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         let mut count = 0;
         while count < QUEUE_MAX as u32
-            && let Some(letter) = self.exchange.receive()
+            && let Some(letter) = self.exchange.letters.take()
         {
             count += 1;
             match letter {

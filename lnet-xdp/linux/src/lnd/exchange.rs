@@ -11,10 +11,10 @@
 
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;
+use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::uring::Waker;
 use lnet_io::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 use lnet_wire::Nid;
-use rtrb::{Consumer, Producer, RingBuffer};
 
 /// What travels between shards.
 enum HandOff {
@@ -115,15 +115,10 @@ pub(super) struct Sizes {
     pub(super) home_wake_count: usize,
 }
 
-struct Addressee {
-    hand_offs: Producer<HandOff>,
-    waker: Waker,
-}
-
 /// The way home for frames of queues that were closed, which no shard has: from the thread that has taken
 /// them back from the kernel.
 pub(crate) struct ReturnRings {
-    by_shard: Vec<Addressee>,
+    by_shard: Vec<Sender<HandOff>>,
     frames_per_shard: u32,
 }
 
@@ -132,10 +127,10 @@ impl ReturnRings {
     pub(crate) fn send(&mut self, frames: Vec<Frame>) {
         for frame in frames {
             let home = frame.chunk_index() / self.frames_per_shard;
-            push(&mut self.by_shard[home as usize].hand_offs, HandOff::Frame(frame));
+            push(&self.by_shard[home as usize], HandOff::Frame(frame));
         }
         for shard in &self.by_shard {
-            shard.waker.wake();
+            shard.wake();
         }
     }
 }
@@ -146,8 +141,9 @@ impl std::fmt::Debug for ReturnRings {
     }
 }
 
-struct Sender {
-    hand_offs: Consumer<HandOff>,
+/// What another shard, or the thread that closes queues, sends here.
+struct Sent {
+    hand_offs: Mailbox<HandOff>,
     /// The packet that this sender is about to hand over: its other descriptors may still be on the way.
     packet: Vec<RingDescriptor>,
 }
@@ -155,8 +151,8 @@ struct Sender {
 /// One shard's end of the exchange.
 pub(super) struct Exchange {
     /// By shard; `None` at this shard's own place.
-    to: Vec<Option<Addressee>>,
-    from: Vec<Sender>,
+    to: Vec<Option<Sender<HandOff>>>,
+    from: Vec<Sent>,
     sizes: Sizes,
     /// Places of each way that are free for frames and buffers that go home.
     home_slots: usize,
@@ -175,16 +171,16 @@ impl Exchange {
                     ends[sender].to.push(None);
                     continue;
                 }
-                let (producer, consumer) = RingBuffer::new(home_slots + HANDED_OVER_MAX);
-                ends[sender].to.push(Some(Addressee { hand_offs: producer, waker: waker.clone() }));
+                let (to, hand_offs) = Mailbox::new(home_slots + HANDED_OVER_MAX, waker);
+                ends[sender].to.push(Some(to));
                 let packet = Vec::with_capacity(FRAGMENTS_MAX as usize);
-                ends[receiver].from.push(Sender { hand_offs: consumer, packet });
+                ends[receiver].from.push(Sent { hand_offs, packet });
             }
         }
         let return_ring = |(end, waker): (&mut Self, &Waker)| {
-            let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard);
-            end.from.push(Sender { hand_offs: consumer, packet: Vec::new() });
-            Addressee { hand_offs: producer, waker: waker.clone() }
+            let (to, hand_offs) = Mailbox::new(sizes.frames_per_shard, waker);
+            end.from.push(Sent { hand_offs, packet: Vec::new() });
+            to
         };
         let by_shard = ends.iter_mut().zip(wakers).map(return_ring).collect();
         (ends, ReturnRings { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
@@ -195,15 +191,15 @@ impl Exchange {
     pub(super) fn send_home(&mut self, shard: usize, frame: Frame) {
         let wake_count = self.sizes.home_wake_count;
         let addressee = self.addressee(shard);
-        push(&mut addressee.hand_offs, HandOff::Frame(frame));
-        if addressee.waiting() >= wake_count {
-            addressee.waker.wake();
+        push(addressee, HandOff::Frame(frame));
+        if addressee.count() >= wake_count {
+            addressee.wake();
         }
     }
 
     /// Sends a buffer home.
     pub(super) fn return_buffer(&mut self, buffer: Box<DatagramBuffer>) {
-        push(&mut self.addressee(buffer.home.into()).hand_offs, HandOff::Buffer(buffer));
+        push(self.addressee(buffer.home.into()), HandOff::Buffer(buffer));
     }
 
     /// Hands a packet over to `shard`, whose it is, and empties `packet`; leaves it as it is and returns
@@ -213,17 +209,17 @@ impl Exchange {
         let addressee = self.addressee(shard);
         let count = packet.parts.len() + usize::from(packet.datagram.is_some());
         // One sibling that takes nothing must not have all buffers.
-        let has_share = packet.datagram.is_none() || addressee.waiting() < share;
-        if packet.is_empty() || !has_share || addressee.hand_offs.slots() < home_slots + count {
+        let has_share = packet.datagram.is_none() || addressee.count() < share;
+        if packet.is_empty() || !has_share || addressee.room() < home_slots + count {
             return false;
         }
         for descriptor in packet.parts.drain(..) {
-            push(&mut addressee.hand_offs, HandOff::Part(descriptor));
+            push(addressee, HandOff::Part(descriptor));
         }
         if let Some(datagram) = packet.datagram.take() {
-            push(&mut addressee.hand_offs, HandOff::Datagram(datagram));
+            push(addressee, HandOff::Datagram(datagram));
         }
-        addressee.waker.wake();
+        addressee.wake();
         true
     }
 
@@ -237,7 +233,7 @@ impl Exchange {
     /// Wakes `shard`, another one.
     pub(super) fn wake(&self, shard: usize) {
         if let Some(addressee) = &self.to[shard] {
-            addressee.waker.wake();
+            addressee.wake();
         }
     }
 
@@ -247,7 +243,7 @@ impl Exchange {
     pub(super) fn receive(&mut self, packet: &mut Packet) -> Option<Arrival> {
         self.from.iter_mut().find_map(|sender| {
             loop {
-                match sender.hand_offs.pop().ok()? {
+                match sender.hand_offs.take()? {
                     HandOff::Frame(frame) => return Some(Arrival::Frame(frame)),
                     HandOff::Buffer(buffer) => return Some(Arrival::Buffer(buffer)),
                     HandOff::Datagram(datagram) => {
@@ -271,7 +267,7 @@ impl Exchange {
     /// wait.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.to.iter().flatten().map(Addressee::waiting).max().unwrap_or(0)
+        self.to.iter().flatten().map(Sender::count).max().unwrap_or(0)
     }
 
     /// Whether something waits for this shard.
@@ -279,21 +275,14 @@ impl Exchange {
         self.from.iter().any(|sender| !sender.hand_offs.is_empty())
     }
 
-    fn addressee(&mut self, shard: usize) -> &mut Addressee {
-        self.to[shard].as_mut().expect("a shard hands nothing over to itself")
+    fn addressee(&self, shard: usize) -> &Sender<HandOff> {
+        self.to[shard].as_ref().expect("a shard hands nothing over to itself")
     }
 }
 
-impl Addressee {
-    /// What it has not taken yet.
-    #[inline]
-    fn waiting(&self) -> usize {
-        self.hand_offs.buffer().capacity() - self.hand_offs.slots()
-    }
-}
-
-fn push(hand_offs: &mut Producer<HandOff>, hand_off: HandOff) {
-    if hand_offs.push(hand_off).is_err() {
+fn push(to: &Sender<HandOff>, hand_off: HandOff) {
+    // What is for a shard that has ended ends with it.
+    if let Err(Unsent::Full(_)) = to.send(hand_off) {
         unreachable!(
             "a place is free for every frame and buffer of the addressee's, and packets are counted first"
         );

@@ -171,6 +171,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("region", &["xsk"]),
             ("memory", &["xsk", "region"]),
             ("uring", &["region"]),
+            ("mailbox", &["uring"]),
             ("blocking", &[]),
             ("netlink", &["blocking", "locks"]),
             ("capture", &["locks"]),
