@@ -10,7 +10,7 @@ use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_model::Refusal;
 use lnet_model::lnd::NiOption;
-use lnet_model::ni::{NiOptions, XdpMode};
+use lnet_model::ni::NiOptions;
 use lnet_model::records::{
     Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
     PeerHealth, PeerNiRecord, PeerRecord, Statistics,
@@ -64,10 +64,7 @@ impl Control {
             health: NiHealth::default(),
             options: NiOptions::default(),
             timeout_s: 0,
-            active_mode: None,
-            no_rings: None,
-            active_queues: 0,
-            mtu_bytes: 0,
+            facts: Vec::new(),
             cpts: self.cpts(),
             udsp: UdspInfo::default(),
             numa_distance: None,
@@ -83,10 +80,8 @@ impl Control {
     ) -> NiRecord {
         let NiConfig { spec, .. } = config;
         let is_up = config.is_told_up();
-        let facts = self.lnet.known_ni(config.ni);
-        // Until its port is open an NI has neither.
-        let xdp = facts.as_ref().and_then(|facts| facts.xdp.clone());
-        let has_rings = xdp.as_ref().is_some_and(|xdp| xdp.mode != XdpMode::Socket);
+        // Until its port is open an NI has no state.
+        let state = self.lnet.known_ni(config.ni);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -99,18 +94,15 @@ impl Control {
             cpts: Some(&spec.lnd.serving_shards)
                 .filter(|shards| !shards.is_empty())
                 .map_or_else(|| self.cpts(), Clone::clone),
-            options: self.options(config, facts.as_ref()),
+            options: self.options(config, state.as_ref()),
             timeout_s: u32::try_from(lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
-            active_mode: xdp.as_ref().map(|xdp| xdp.mode),
-            no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
-            mtu_bytes: facts.and_then(|facts| facts.mtu_bytes).unwrap_or(0),
-            active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
+            facts: state.map(|state| state.facts).unwrap_or_default(),
             ..self.lo_record(counters)
         }
     }
 
     /// The options that an NI has: those of its net, and of its LND.
-    fn options(&self, config: &NiConfig<LndOptions>, facts: Option<&NiState>) -> NiOptions {
+    fn options(&self, config: &NiConfig<LndOptions>, state: Option<&NiState>) -> NiOptions {
         let NiConfig { spec, tunables, .. } = config;
         let mut options = NiOptions::default()
             .with(NiOption::PeerTimeout, tunables.peer_timeout_s.into())
@@ -119,7 +111,7 @@ impl Control {
             .with(NiOption::Credits, tunables.credits.into());
         let Some(lnd) = spec.lnd.options.lnd_on(spec.nid.net(), &spec.interface) else { return options };
         options.set(NiOption::Lnd, lnd.asked.map(|lnd| lnd as i64));
-        let chosen = facts.map(|facts| facts.options).unwrap_or_default();
+        let chosen = state.map(|state| state.options).unwrap_or_default();
         for option in lnd.options {
             let value = [&chosen, &spec.lnd.options, &self.defaults.options].map(|from| from.get(*option));
             let value = value.into_iter().flatten().next().or(option.row().default_value());
@@ -354,7 +346,7 @@ mod tests {
         let nets = runtime.block_on(control.net_records()).unwrap();
         let ni = nets.iter().flat_map(|net| &net.nis).find(|record| record.nid == nid).unwrap();
         assert!(ni.options.entries().all(|(row, _)| row.option.is_of_net()), "{:?}", ni.options);
-        assert_eq!((ni.active_mode, ni.active_queues, ni.status), (None, 0, NiStatus::Up));
+        assert_eq!((ni.facts.as_slice(), ni.status), ([].as_slice(), NiStatus::Up));
         assert_eq!(ni.interface.as_deref(), Some("in-process:shown"));
     }
 }

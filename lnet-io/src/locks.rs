@@ -1,5 +1,5 @@
-//! Mutexes whose order is checked wherever debug assertions are on, so in all tests. `lnet-messaging` uses
-//! them as well: they are public, and no part of the API.
+//! Mutexes whose order is checked wherever debug assertions are on, so in all tests. They are public for what
+//! stands above a node: its locks and a node's are one order.
 //!
 //! The class of a mutex is the line of the source that makes it. A class that a thread locks while it has
 //! locked another one stands behind that one from then on, for all threads. A lock that would close a circle

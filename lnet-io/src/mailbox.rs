@@ -4,6 +4,9 @@
 //! take. The count is raised before an item is in the queue and lowered after it was taken, so a mailbox with
 //! something in it never says that it is empty. A sender wakes after it has sent, and who takes looks once
 //! more after it has announced that it is about to sleep ([`Waker`]): so none sleeps while something waits.
+//!
+//! Rings for one sender each would cost a look at every ring: shards have several senders, and mostly nothing
+//! for each other. So it is the standard library's queue for many, behind one count.
 
 use std::fmt;
 use std::sync::Arc;

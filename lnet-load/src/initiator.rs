@@ -10,8 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lnet_model::lnd::LndRow;
+use lnet_user::Nid;
 use lnet_user::api::{EventQueue, Lnet, OwnedRequest, QueuedEvent};
-use lnet_wire::{NetType, Nid};
+use lnet_user::node::NiState;
 use tracing::warn;
 
 use super::distribution::Distribution;
@@ -48,6 +50,8 @@ pub struct Initiator {
 #[derive(Debug)]
 struct InitiatorState {
     plan: LoadPlan,
+    /// Targets that may not bear a Get where no target of a load is.
+    fragile: Vec<Nid>,
     begun: Instant,
     /// When the last thread was done, in nanoseconds after the beginning.
     over: OnceLock<u64>,
@@ -76,6 +80,7 @@ impl Initiator {
         let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
         let shared = Arc::new(InitiatorState {
             plan: plan.clone(),
+            fragile: plan.targets.iter().copied().filter(|nid| is_fragile(lnet, *nid)).collect(),
             begun: Instant::now(),
             over: OnceLock::new(),
             running: AtomicU64::new(shards as u64),
@@ -132,6 +137,14 @@ impl Initiator {
         }
         sum
     }
+}
+
+/// Whether a node may die of a Get for a portal where it has posted nothing, by the LND that reaches it.
+fn is_fragile(lnet: &Lnet, nid: Nid) -> bool {
+    let nis = lnet.nis();
+    let own = nis.iter().find(|ni| ni.config.nid.net() == nid.net());
+    let lnd = own.map_or_else(|| LndRow::of_net_type(nid.net().net_type()), NiState::lnd);
+    lnd.is_some_and(|lnd| !lnd.takes_any_get)
 }
 
 impl Drop for Initiator {
@@ -273,15 +286,14 @@ impl ShardInitiator {
         report
     }
 
-    /// Asks each tcp node that Gets are for whether a target is there; whether all are, or the load was
+    /// Asks each node that may not bear Gets whether a target is there; whether all are, or the load was
     /// cancelled. One that is missing is a fault.
     fn probe_all(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        let is_asked = |nid: &&Nid| nid.net().net_type() == NetType::TCP;
         if shared.plan.scheme.puts_percent == 100 || shared.is_at_end() {
             return true;
         }
-        let missing = shared.plan.targets.iter().filter(is_asked).find(|nid| !self.finds_target(**nid));
+        let missing = shared.fragile.iter().find(|nid| !self.finds_target(**nid));
         if let Some(&peer) = missing.filter(|_| !shared.is_stopping()) {
             warn!(
                 "the load sends {peer} nothing: no target of a load answers there, and a kernel node may die of a Get"

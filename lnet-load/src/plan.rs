@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lnet_wire::Nid;
+use lnet_user::Nid;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
 use serde::{Deserialize, Serialize};

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use lnet_core::event::EventKind;
-use lnet_core::lnd::Status;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_user::Buffer;
+use lnet_user::EventKind;
+use lnet_user::Nid;
+use lnet_user::Status;
 use lnet_user::api::{Ack, EventQueue, QueuedEvent, Target};
-use lnet_wire::Nid;
+use lnet_user::{MdOptions, MdSpec, Threshold};
 
 use super::plan::Posting;
 

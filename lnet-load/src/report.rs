@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use lnet_wire::Nid;
+use lnet_user::Nid;
 
 use super::Kind;
 use super::distribution::Distribution;

@@ -8,12 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-use lnet_core::event::{Event, EventKind};
-use lnet_core::handle::MdHandle;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_user::Buffer;
+use lnet_user::MdHandle;
+use lnet_user::Nid;
 use lnet_user::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, OwnedRequest, QueuedEvent, Target};
-use lnet_wire::Nid;
+use lnet_user::{Event, EventKind};
+use lnet_user::{MdOptions, MdSpec, Threshold};
 
 use super::Kind;
 use super::pattern::Difference;

@@ -10,14 +10,14 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lnet_core::event::{Event, EventKind};
-use lnet_core::lnd::Status;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
+use lnet_user::EntrySpec;
+use lnet_user::Status;
 use lnet_user::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
 use lnet_user::locks::{Mutex, MutexGuard};
 use lnet_user::runtime::{Home, entry_home};
+use lnet_user::{Event, EventKind};
+use lnet_user::{MdOptions, MdSpec, Threshold};
 
 use super::Kind;
 use super::error::LoadError;
@@ -338,8 +338,8 @@ fn fault_of(event: &Event, fault: FaultKind, difference: Option<Difference>) -> 
 impl FaultKind {
     /// What the status of an event says, unless that is good.
     pub(super) fn of(status: Status) -> Option<Self> {
-        use lnet_core::lnd::Cause;
         use lnet_model::Errno;
+        use lnet_user::Cause;
         let (Status::NeverSent(cause) | Status::Unknown(cause)) = status else { return None };
         Some(match cause {
             Cause::Unreachable => Self::Unreachable,

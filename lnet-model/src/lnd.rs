@@ -7,6 +7,7 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::str::FromStr;
 
 use lnet_wire::{Net, NetType, named};
@@ -104,6 +105,25 @@ pub struct OptionRow {
     pub is_changeable: bool,
 }
 
+/// Something that an LND tells of an open NI besides its options.
+#[derive(Clone, Copy, Debug)]
+pub struct FactRow {
+    /// Its key in documents.
+    pub key: &'static str,
+    /// Whether it is shown beside the NI, and without `-v` as well; else among the tunables of the LND.
+    pub is_brief: bool,
+}
+
+/// What an LND tells of an open NI: the value of a [`FactRow`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(untagged))]
+pub enum NiFact {
+    /// A number.
+    Number(u64),
+    /// Words.
+    Text(String),
+}
+
 /// Description of an LND.
 #[derive(Debug)]
 pub struct LndRow {
@@ -119,12 +139,18 @@ pub struct LndRow {
     pub net_defaults: [u32; 4],
     /// The options that its NIs have besides those of the net.
     pub options: &'static [NiOption],
+    /// What it tells of an open NI.
+    pub facts: &'static [FactRow],
     /// Whether it has proven from which peer NI a message comes.
     pub proves_sources: bool,
     /// Whether a node reaches its own NIs by it.
     pub reaches_itself: bool,
     /// Whether its peers bear a GET for a portal where they have posted nothing.
     pub takes_any_get: bool,
+    /// Whether a sender names the NID that it means, so that NIs of other nets may have the same address.
+    pub names_nids: bool,
+    /// Whether its NIs have frames that the node captures itself; else the kernel has their packets.
+    pub has_frames: bool,
 }
 
 const NUMBER: OptionRow = OptionRow {
@@ -226,14 +252,28 @@ pub const LO: LndRow = LndRow {
     default_of: Some(NetType::LO),
     net_defaults: [0; 4],
     options: &[],
+    facts: &[],
     proves_sources: true,
     reaches_itself: true,
     takes_any_get: true,
+    names_nids: true,
+    has_frames: false,
 };
 
-/// `in-process`: between nodes of one process, on interfaces such as `in-process:a`.
-pub const IN_PROCESS: LndRow =
-    LndRow { name: "in-process", asked: None, default_of: None, options: &[], ..XDP };
+/// `in-process`: between nodes of one process, on interfaces such as `in-process:a`. It is for tests: what would
+/// harm a kernel node is refused.
+pub const IN_PROCESS: LndRow = LndRow {
+    name: "in-process",
+    asked: None,
+    default_of: None,
+    options: &[],
+    facts: &[],
+    reaches_itself: true,
+    takes_any_get: false,
+    names_nids: true,
+    has_frames: false,
+    ..XDP
+};
 
 /// `tcp`: connections as kernel nodes have them.
 pub const TCP: LndRow = LndRow {
@@ -243,9 +283,12 @@ pub const TCP: LndRow = LndRow {
     default_of: Some(NetType::TCP),
     net_defaults: [180, 8, 0, 256],
     options: &[NiOption::ConnsPerPeer, NiOption::Tos],
+    facts: &[],
     proves_sources: false,
     reaches_itself: true,
     takes_any_get: false,
+    names_nids: true,
+    has_frames: false,
 };
 
 /// `xdp`: frames over rings or UDP sockets. A peer's certificates prove its NIDs; a frame to an own NID does
@@ -257,13 +300,28 @@ pub const XDP: LndRow = LndRow {
     default_of: Some(NetType::XDP),
     net_defaults: [180, 128, 0, 1024],
     options: &[NiOption::Mode, NiOption::Port, NiOption::Queues],
+    facts: &[
+        FactRow { key: "no rings", is_brief: true },
+        FactRow { key: "active mode", is_brief: false },
+        FactRow { key: "active queues", is_brief: false },
+        FactRow { key: "mtu", is_brief: false },
+    ],
     proves_sources: true,
     reaches_itself: false,
     takes_any_get: true,
+    names_nids: false,
+    has_frames: true,
 };
 
 /// The LNDs.
 pub const LNDS: [LndRow; 4] = [LO, IN_PROCESS, TCP, XDP];
+
+/// Names of the types of the nets that NIs on network interfaces can be on.
+#[must_use]
+pub fn nets_of_lnds() -> Vec<&'static str> {
+    let asked = LNDS.iter().filter(|row| row.asked.is_some());
+    asked.filter_map(|row| row.default_of?.name()).collect()
+}
 
 /// The fabric that an NI on this interface is on, if its LND is `in-process`.
 #[must_use]

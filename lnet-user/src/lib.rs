@@ -64,11 +64,13 @@ pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
 pub use lnet_core::lnd::{Cause, Status};
 pub use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
+pub use lnet_core::node::PeerEdit;
 pub use lnet_core::portal::{EntryError, EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::Distance;
 pub use lnet_core::tunables::NetTunables;
+pub use lnet_model::peer::PeerSpec;
 pub use lnet_tcp_proto::{Accept, SockTunables};
 pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
@@ -80,7 +82,6 @@ pub use api::{
 };
 pub use lnet_io::blocking;
 pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
-#[doc(hidden)]
 pub use lnet_io::locks;
 pub use lnet_io::memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use lnet_io::netlink;

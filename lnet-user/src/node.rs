@@ -29,7 +29,7 @@ use lnet_io::kind::Host;
 use lnet_io::locks::Mutex;
 use lnet_io::memory::Buffer;
 use lnet_io::xsk::Census;
-use lnet_model::lnd::LndRow;
+use lnet_model::lnd::{LndRow, NiFact};
 use lnet_model::ni::NiOptions;
 use lnet_wire::Nid;
 use lnet_wire::steer::{Policy, PolicyWord};
@@ -65,8 +65,8 @@ pub struct NiState {
     pub xdp: Option<XdpNiState>,
     /// Options of its LND that it has chosen itself or that were changed.
     pub options: NiOptions,
-    /// Bytes of the largest IP packet that its interface carries, if that is known.
-    pub mtu_bytes: Option<u32>,
+    /// What its LND tells of it, in the order of the facts of the LND's row.
+    pub facts: Vec<Option<NiFact>>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,
 }
@@ -136,7 +136,7 @@ impl NodeDriver {
         if ni == LO || ni.0 > self.config.limits.interfaces || self.view.open_nis().contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
-        plan::check_address(config.nid, self.view.open_nis().values().map(|open| open.config.nid))?;
+        plan::check_address(config, self.view.open_nis().values().map(|open| &open.config))?;
         let plan = plan::plan(&self.kinds, ni, config, self.config.shards)?;
         let former = self.host.nid;
         if self.view.open_nis().is_empty() {

@@ -92,12 +92,14 @@ pub enum CaptureError {
         /// Interfaces of its NIs.
         known: Vec<String>,
     },
-    /// The NIs in question have the LND tcp, whose bytes the kernel handles.
+    /// The NIs in question have an LND whose bytes the kernel handles.
     #[error(
-        "NIs on {} have the LND tcp, whose packets are the kernel's: `tcpdump -i {} -w FILE {}` captures them",
+        "NIs on {} have the LND {lnd}, whose packets are the kernel's: `tcpdump -i {} -w FILE {}` captures them",
         .interfaces.join(", "), .interfaces.first().map_or("any", String::as_str), port_filter(.ports)
     )]
-    Tcp {
+    NoFrames {
+        /// Its name.
+        lnd: &'static str,
         /// Their interfaces.
         interfaces: Vec<String>,
         /// The ports of acceptors, that of control connections first.

@@ -13,7 +13,7 @@ use lnet_core::handle::ShardSet;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::topology::Steering;
-use lnet_model::lnd::LndRow;
+use lnet_model::lnd::{LndRow, NiFact};
 use lnet_model::ni::NiOptions;
 use lnet_wire::Nid;
 use tokio::sync::Notify;
@@ -94,9 +94,9 @@ pub trait OpenNi: std::fmt::Debug + Send {
         NiOptions::default()
     }
 
-    /// Bytes of the largest IP packet that its interface carries, if that is known.
-    fn mtu_bytes(&self) -> Option<u32> {
-        self.followed()?.0.mtu_bytes()
+    /// What its LND tells of it, in the order of the facts of its row.
+    fn facts(&self) -> Vec<Option<NiFact>> {
+        Vec::new()
     }
 }
 

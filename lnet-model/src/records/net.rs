@@ -7,7 +7,8 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
 use super::NiTraffic;
-use crate::ni::{NiOptions, XdpMode};
+use crate::lnd::NiFact;
+use crate::ni::NiOptions;
 use crate::text;
 use crate::udsp::UdspInfo;
 
@@ -45,14 +46,8 @@ pub struct NiRecord {
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.
     pub timeout_s: u32,
-    /// How the frames of an xdp NI reach the shards; never [`XdpMode::Auto`].
-    pub active_mode: Option<XdpMode>,
-    /// What rings would have taken that is not there, where mode `auto` could only have sockets.
-    pub no_rings: Option<String>,
-    /// Receive queues that an xdp NI has: 0 in mode `socket`.
-    pub active_queues: u32,
-    /// Largest IP packet that the interface of an xdp NI carries, 0 where that is not known.
-    pub mtu_bytes: u32,
+    /// What its LND tells of it, in the order of the LND's [`FactRow`](crate::lnd::FactRow)s; nothing until its port is open.
+    pub facts: Vec<Option<NiFact>>,
     /// CPTs (shards) that serve it, each of them where it is not restricted.
     pub cpts: Vec<u32>,
     /// What follows from the selection policies.

@@ -7,7 +7,6 @@ use lnet_core::lnd::NiId;
 use lnet_io::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
 use lnet_io::locks::MutexGuard;
 use lnet_io::netlink::device_of;
-use lnet_model::lnd::TCP;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
@@ -72,21 +71,25 @@ impl Core {
     }
 }
 
-/// Refuses a capture of interfaces where nothing but TCP would be captured.
+/// Refuses a capture of interfaces where the kernel alone has the packets.
 fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<(), CaptureError> {
     let device = |ni: &NiState| device_of(&ni.config.interface).to_owned();
     let is_asked = |ni: &&NiState| spec.interfaces.iter().any(|name| device_of(name) == device(ni));
     let nis: Vec<_> = nis.iter().filter(|ni| spec.interfaces.is_empty() || is_asked(ni)).collect();
     let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && device(ni) == *name);
-    let is_tcp = |ni: &NiState| ni.lnd().is_some_and(|lnd| lnd.name == TCP.name);
-    let mut tcp: Vec<_> = nis.iter().filter(|ni| is_tcp(ni)).map(|ni| device(ni)).collect();
-    tcp.retain(|name| !has_frames(name));
-    tcp.dedup();
+    // NIs between nodes of one process have no device, and so no packets either.
+    let of_kernel = |ni: &NiState| ni.lnd().filter(|lnd| lnd.asked.is_some() && !lnd.has_frames);
+    let lnd = nis.iter().find_map(|ni| of_kernel(ni)).map_or("", |lnd| lnd.name);
+    let mut interfaces: Vec<_> =
+        nis.iter().filter(|ni| of_kernel(ni).is_some()).map(|ni| device(ni)).collect();
+    interfaces.retain(|name| !has_frames(name));
+    interfaces.dedup();
     // Without a list: a net whose frames can be captured does, and others may come later.
-    if tcp.is_empty() || spec.interfaces.is_empty() && !nis.iter().all(|ni| is_tcp(ni)) {
+    let is_bare = nis.iter().all(|ni| of_kernel(ni).is_some());
+    if interfaces.is_empty() || spec.interfaces.is_empty() && !is_bare {
         return Ok(());
     }
-    Err(CaptureError::Tcp { interfaces: tcp, ports })
+    Err(CaptureError::NoFrames { lnd, interfaces, ports })
 }
 
 /// The capture with the devices of the aliases that it names; other names stay, to be refused as they are.

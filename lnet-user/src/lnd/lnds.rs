@@ -20,6 +20,7 @@ use lnet_io::capture::Tap;
 use lnet_io::driver::{Counted, Driver, Part, Port as _};
 use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::memory::Memory;
+use lnet_model::lnd::nets_of_lnds;
 use lnet_model::ni::NiOptions;
 use lnet_tcp::{TcpKind, TcpNiError};
 use lnet_tcp_proto::SockTunables;

@@ -47,7 +47,7 @@ macro_rules! lnds {
                 $Choice($Error),
             )*
             /// No LND serves the NI.
-            #[error("{0}: no LND serves it; nets of the types tcp and xdp have one")]
+            #[error("{nid}: no LND serves it; nets of the types {} have one", nets_of_lnds().join(" and "), nid = .0)]
             None(Nid),
         }
 

@@ -192,10 +192,11 @@ impl LndDefaults {
     /// Completes what is asked of the net of an NI with this LND by the node's own defaults.
     pub fn complete(&self, asked: NetOptions, nid: Nid, row: Option<&LndRow>) -> NetOptions {
         let lnd = row.and_then(|row| row.asked).unwrap_or(Lnd::Xdp);
-        // Nodes of one process, and those of xdp on a tcp net, are as others on a net of that type.
+        // The options of a net are those of its type, also where another LND drives it.
         let of_net = LndRow::of_net_type(nid.net().net_type()).unwrap_or(&TCP);
         let new_net = if lnd == Lnd::Tcp { self.tcp } else { NetTunables::of(of_net.net_defaults) };
-        NetOptions { new_net, lnd_timeout: self.timeout(lnd), facts: LndFacts::of(of_net), ..asked }
+        let facts = LndFacts::of(row.unwrap_or(of_net));
+        NetOptions { new_net, lnd_timeout: self.timeout(lnd), facts, ..asked }
     }
 }
 
@@ -276,5 +277,28 @@ impl NodeConfig {
     #[must_use]
     pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
         self.xdp.frames_for(self.shards, interfaces, queues)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_model::lnd::{IN_PROCESS, XDP};
+
+    use super::*;
+
+    #[test]
+    fn an_ni_has_the_facts_of_the_lnd_that_drives_it_and_the_options_of_its_net() {
+        let defaults = NodeConfig::loopback().lnd_defaults();
+        let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
+        for (interface, options, row) in [
+            ("eth0", NiOptions::default(), &TCP),
+            ("eth0", NiOptions::default().with(NiOption::Lnd, Lnd::Xdp as i64), &XDP),
+            ("in-process:a", NiOptions::default(), &IN_PROCESS),
+        ] {
+            let driving = options.lnd_on(nid.net(), interface);
+            let complete = defaults.complete(NetOptions::default(), nid, driving);
+            assert_eq!(complete.facts, LndFacts::of(row), "{}", row.name);
+            assert_eq!(complete.new_net, NetTunables::of(TCP.net_defaults), "{}", row.name);
+        }
     }
 }

@@ -8,8 +8,8 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_io::kind::NiRequest;
 use lnet_io::uring::WATCHES_MAX;
+use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
-use lnet_wire::{NetType, Nid};
 
 use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError};
 use crate::lnd::{Kinds, NiPlan};
@@ -54,7 +54,7 @@ pub(super) fn check_nis(nis: &[NiConfig], shards: u32) -> Result<(), ConfigError
     nis.iter().enumerate().try_for_each(|(index, ni)| {
         check_ni(ni)?;
         serving(ni, shards)?;
-        check_address(ni.nid, nis[..index].iter().map(|other| other.nid))
+        check_address(ni, nis[..index].iter())
     })
 }
 
@@ -85,14 +85,18 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
     config.xdp.check().map_err(ConfigError::Xdp)
 }
 
-/// Checks the address of a NID that is to stand beside others. Diallers of tcp nets name the NID that they
-/// want, so NIDs of such nets share addresses with others.
-pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
-    let own = address(nid)?;
-    let is_named = |nid: &Nid| nid.net().net_type() == NetType::TCP;
-    let is_told_apart = |other: &Nid| *other != nid && (is_named(&nid) || is_named(other));
-    let first = others.find(|other| other.ip() == Some(own) && !is_told_apart(other));
-    first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first, second: nid }))
+/// Checks the address of an NI that is to stand beside others. NIs share one where senders name the NID that
+/// they mean to either.
+pub(super) fn check_address<'a>(
+    ni: &NiConfig,
+    mut others: impl Iterator<Item = &'a NiConfig>,
+) -> Result<(), ConfigError> {
+    let own = address(ni.nid)?;
+    let is_named =
+        |ni: &NiConfig| ni.options.lnd_on(ni.nid.net(), &ni.interface).is_some_and(|row| row.names_nids);
+    let is_told_apart = |other: &NiConfig| other.nid != ni.nid && (is_named(ni) || is_named(other));
+    let first = others.find(|other| other.nid.ip() == Some(own) && !is_told_apart(other));
+    first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first: first.nid, second: ni.nid }))
 }
 
 fn address(nid: Nid) -> Result<IpAddr, ConfigError> {

@@ -82,7 +82,7 @@ impl NodeView {
             config: NiConfig { interface: named(open), ..open.config.clone() },
             xdp: open.xdp(),
             options: open.lnd.as_ni().options(),
-            mtu_bytes: open.lnd.as_ni().mtu_bytes(),
+            facts: open.lnd.as_ni().facts(),
             down: open.lnd.as_ni().followed().and_then(|(found, address)| DownReason::of(found, address)),
         };
         self.open_nis().iter().map(state).collect()

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lnet_core::node::{Peer, peer_state};
-use lnet_user::{Limits, Lnet, LnetError, Net, NetType, NiConfig, Nid};
+use lnet_user::{Limits, Lnet, LnetError, Net, NetType, NiConfig, Nid, PeerEdit, PeerSpec};
 use lnet_wire::Global;
 
 use crate::common::{PATIENCE, config};
@@ -86,4 +86,21 @@ fn a_primary_nid_is_discovered_or_stands_for_itself() {
     let known = other.announce_peer(&[nid(1, 1), nid(0, 1)]).unwrap();
     assert_eq!((known.primary, known.is_multi_rail), (nid(1, 1), false));
     assert_eq!(other.primary_nid(nid(0, 1)).unwrap(), nid(0, 1));
+}
+
+#[test]
+fn a_program_edits_peers_as_an_administrator_does_all_at_once_or_not_at_all() {
+    let near = node("edited", 1, true);
+    let spec =
+        PeerSpec { primary_nid: nid(0, 2), nids: vec![nid(1, 2)], multi_rail: true, lock_primary: false };
+    let add = PeerEdit::Add(spec.clone());
+    near.edit_peers(std::slice::from_ref(&add)).unwrap();
+    await_peer(&near, |peer| peer.nids() == [nid(0, 2), nid(1, 2)] && peer.is(peer_state::CONFIGURED));
+    // The second cannot be made, so the first is not made either.
+    let delete = |primary| PeerEdit::Delete { primary, nids: Vec::new(), is_forced: false };
+    let refused = near.edit_peers(&[delete(spec.primary_nid), delete(nid(0, 3))]).unwrap_err();
+    assert!(matches!(refused, LnetError::Refused(_)), "{refused:?}");
+    assert_eq!(near.peers().unwrap().len(), 1);
+    near.edit_peers(&[delete(spec.primary_nid)]).unwrap();
+    assert!(near.peers().unwrap().is_empty());
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
 use lnet_model::Errno;
+use lnet_model::lnd::nets_of_lnds;
 use lnet_model::ni::{NiName, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
@@ -61,7 +62,7 @@ pub(crate) enum NetCommand {
 #[derive(Debug, Args)]
 pub(crate) struct NetAddArgs {
     /// The net
-    #[arg(long, short, value_parser = Offered::of(&["tcp", "xdp"]), hide_possible_values = true)]
+    #[arg(long, short, value_parser = Offered::of(&nets_of_lnds()), hide_possible_values = true)]
     pub(crate) net: Option<String>,
     /// Interfaces, with commas between them
     #[arg(long = "if", short = 'i')]

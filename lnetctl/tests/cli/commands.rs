@@ -102,9 +102,9 @@ fn an_xdp_net_has_its_own_tunables() {
                   timeout: 49
                   lnd: xdp
                   mode: socket
-                  active mode: socket
                   port: 1988
                   queues: 2
+                  active mode: socket
                   active queues: 0
                   mtu: 1500
             dev cpt: -1

@@ -7,8 +7,8 @@ use lnet_control::document::NodeState;
 use lnet_control::server::Handler;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
-use lnet_model::lnd::NiOption;
-use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec, XdpMode};
+use lnet_model::lnd::{NiFact, NiOption};
+use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
 use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
@@ -406,10 +406,13 @@ fn ni_record(
         health: NiHealth { health_value, ..NiHealth::default() },
         options,
         timeout_s: if options.lnd() == Some(Lnd::Tcp) { 50 } else { 49 },
-        active_mode: options.mode().map(|_| XdpMode::Socket),
-        no_rings: None,
-        active_queues: 0,
-        mtu_bytes: 1500,
+        facts: match options.mode() {
+            Some(_) => {
+                let [queues, mtu_bytes] = [0, 1500].map(|number| Some(NiFact::Number(number)));
+                vec![None, Some(NiFact::Text("socket".into())), queues, mtu_bytes]
+            }
+            None => Vec::new(),
+        },
         cpts,
         udsp: UdspInfo::default(),
         numa_distance: has_distances.then_some(21),

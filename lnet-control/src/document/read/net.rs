@@ -1,6 +1,6 @@
 //! The block `net`.
 
-use lnet_model::lnd::{NiOption, OptionError, OptionValues};
+use lnet_model::lnd::{LNDS, NiOption, OptionError, OptionValues};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
@@ -18,9 +18,9 @@ const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables",
 const NET_KEYS: [&str; 8] =
     ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern", "fsm state"];
 /// Keys of a local NI that only tell, besides those of every NI.
-const NI_KEYS: [&str; 5] = ["status", "no rings", "dev cpt", "numa distance", "numa distances"];
-/// Tunables of an LND that only tell.
-const LND_TELLING: [&str; 4] = ["timeout", "active mode", "active queues", "mtu"];
+const NI_KEYS: [&str; 4] = ["status", "dev cpt", "numa distance", "numa distances"];
+/// Tunable of every LND that only tells.
+const TIMEOUT_KEY: &str = "timeout";
 /// Tunables of LNDs that are not here.
 const FOREIGN_TUNABLES: [&str; 12] = [
     "peercredits_hiw",
@@ -36,6 +36,12 @@ const FOREIGN_TUNABLES: [&str; 12] = [
     "traffic_class",
     "traffic_class_num",
 ];
+
+/// Keys of what LNDs tell of open NIs: beside the NI, or among the tunables.
+fn facts(is_brief: bool) -> Vec<&'static str> {
+    let rows = LNDS.iter().flat_map(|lnd| lnd.facts);
+    rows.filter(|row| row.is_brief == is_brief).map(|row| row.key).collect()
+}
 
 /// What a net's item says of NIs: one, or several alike.
 struct Group {
@@ -101,7 +107,7 @@ impl Reader {
             groups.push(self.group(value.position, entries, shared));
         }
         if let Some(value) = get(entries, "local NI(s)") {
-            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING].concat();
+            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING, &facts(true)].concat();
             for (item, entries) in self.maps(value, "local NI(s)") {
                 self.known_keys(entries, "local NI(s)", &known);
                 let options = self.options(entries, net, shared);
@@ -186,7 +192,7 @@ impl Reader {
         };
         let of_lnd: Vec<_> = NiOption::ALL.into_iter().filter(|option| !option.is_of_net()).collect();
         let names = of_lnd.iter().map(|option| option.name());
-        let known: Vec<_> = names.chain(LND_TELLING).chain(FOREIGN_TUNABLES).collect();
+        let known: Vec<_> = names.chain([TIMEOUT_KEY]).chain(facts(false)).chain(FOREIGN_TUNABLES).collect();
         self.known_keys(entries, "lnd tunables", &known);
         for MapEntry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {

@@ -38,8 +38,8 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     if let Some(interface) = &ni.interface {
         put(&mut map, "interfaces", one("0", interface.as_str()));
     }
-    if let Some(why) = ni.no_rings.as_ref().filter(|_| !backup) {
-        put(&mut map, "no rings", why.as_str());
+    if !backup {
+        put_facts(&mut map, ni, true);
     }
     if detail.shows(1) {
         put(&mut map, "statistics", statistics_of(&ni.traffic));
@@ -84,25 +84,29 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
     let mut map = Map::new();
     for (row, value) in ni.options.entries().filter(|(row, _)| !row.option.is_of_net()) {
         // What a net of socklnd has, the type of the net says.
-        if row.option == NiOption::Lnd && ni.options.lnd() != Some(Lnd::Xdp) {
+        if row.option == NiOption::Lnd && ni.options.lnd() == Some(Lnd::Tcp) {
             continue;
         }
         if !backup && matches!(row.option, NiOption::Tos | NiOption::Lnd) {
             put(&mut map, "timeout", ni.timeout_s);
         }
         put(&mut map, row.option.name(), shown(row, value));
-        match (row.option, ni.active_mode) {
-            (NiOption::Mode, Some(mode)) if !backup => put(&mut map, "active mode", json!(mode)),
-            (NiOption::Queues, _) if !backup => {
-                put(&mut map, "active queues", ni.active_queues);
-                if ni.mtu_bytes != 0 {
-                    put(&mut map, "mtu", ni.mtu_bytes);
-                }
-            }
-            _ => {}
-        }
+    }
+    if !backup {
+        put_facts(&mut map, ni, false);
     }
     map
+}
+
+/// Adds what the LND tells of an NI: what is shown beside it, or among the tunables of the LND.
+fn put_facts(map: &mut Map, ni: &NiRecord, is_brief: bool) {
+    let lnd = ni.options.lnd_on(ni.nid.net(), ni.interface.as_deref().unwrap_or_default());
+    let rows = lnd.map_or([].as_slice(), |lnd| lnd.facts);
+    for (row, fact) in rows.iter().zip(&ni.facts).filter(|(row, _)| row.is_brief == is_brief) {
+        if let Some(fact) = fact {
+            put(map, row.key, json!(fact));
+        }
+    }
 }
 
 fn shown(row: &OptionRow, value: i64) -> Value {

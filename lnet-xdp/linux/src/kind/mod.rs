@@ -26,7 +26,7 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
 use lnet_io::random;
 use lnet_io::xsk::Census;
-use lnet_model::lnd::{LndRow, XDP};
+use lnet_model::lnd::{LndRow, NiFact, XDP};
 use lnet_model::ni::XdpMode;
 use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
@@ -132,8 +132,15 @@ impl OpenNi for XdpNi {
         Some((&self.neighbours, &self.port.address))
     }
 
-    fn mtu_bytes(&self) -> Option<u32> {
-        Some(self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32))
+    fn facts(&self) -> Vec<Option<NiFact>> {
+        let queues = if self.mode == XdpMode::Socket { 0 } else { self.queues };
+        let mtu_bytes = self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32);
+        vec![
+            self.no_rings.clone().map(NiFact::Text),
+            Some(NiFact::Text(self.mode.to_string())),
+            Some(NiFact::Number(queues.into())),
+            Some(NiFact::Number(mtu_bytes.into())),
+        ]
     }
 }
 

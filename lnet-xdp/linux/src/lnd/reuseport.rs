@@ -71,7 +71,9 @@ fn choice(word: PolicyWord, sockets: &[u32]) -> Vec<Instruction> {
     let (shift, bits, table) = match word.unpack() {
         Some(Policy::Pin(shard)) => return vec![with(RETURN, socket_of(shard))],
         Some(Policy::MatchBits { shift, bits, spread: Spread::Table(table) }) => (shift, bits, table),
-        _ => return vec![with(RETURN, KERNELS_CHOICE)],
+        Some(Policy::MatchBits { spread: Spread::Hash, .. } | Policy::Initiator | Policy::Rotor) | None => {
+            return vec![with(RETURN, KERNELS_CHOICE)];
+        }
     };
     let byte = (KEY_OFFSET + usize::from(shift / 8)) as u32;
     let shift = u32::from(shift % 8);

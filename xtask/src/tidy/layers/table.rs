@@ -230,7 +230,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
     Crate {
         name: "lnet-load",
         directory: "lnet-load",
-        crates: &["lnet-wire", "lnet-model", "lnet-core", "lnet-user"],
+        crates: &["lnet-wire", "lnet-model", "lnet-user"],
         others: Others::Any,
         tests: Tests::Any,
         modules: &[
