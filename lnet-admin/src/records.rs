@@ -27,7 +27,7 @@ use super::udsp::{local_info, peer_info};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
-        let slots = self.lnet.topology().interfaces().len() as u16;
+        let slots = self.lnet.topology().nis().len() as u16;
         let mut sums = HashMap::<u16, NiCounters>::new();
         let told = self.on_shards(move |worker| {
             let record = |ni| Some((ni, worker.shard().ni_usage(NiId(ni))?.counters));

@@ -43,7 +43,7 @@ pub struct Limits {
     /// Memory is touched as they come: [`Limits::peers_in`] says how many a number of bytes holds.
     pub peers: u32,
     /// Local NIs.
-    pub interfaces: u16,
+    pub nis: u16,
 }
 
 impl Limits {
@@ -60,7 +60,7 @@ impl Limits {
         incoming: 1 << 12,
         delayed: 1 << 10,
         peers: 1 << 14,
-        interfaces: 16,
+        nis: 16,
     };
 
     /// Peers that so many bytes of memory hold, for [`Limits::peers`]: `peer_bytes` is what one takes, in the

@@ -43,7 +43,7 @@ named! {
         /// that.
         Malformed => "malformed header",
         /// The header's destination is not the NID of the NI it arrived by.
-        NotLocal => "destination is not the receiving interface",
+        NotLocal => "destination is not the receiving NI",
         /// The header's source NID is a wildcard.
         NoSource => "source nid is a wildcard",
         /// The message wants a response, and its source is not on the net of the NI it arrived by.
@@ -81,7 +81,7 @@ named! {
         /// The NI that it arrived by is closed
         /// ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so new that the shard which it is
         /// for does not know it yet.
-        NiClosed => "receiving interface is closed",
+        NiClosed => "receiving NI is closed",
         /// Its source is on the net of the NI that it came by, and is no NID of the peer that sent it.
         ForgedSource => "source is not the sender's",
     }

@@ -19,7 +19,7 @@ use crate::handle::ShardId;
 use crate::lnd::{LndFacts, NiId};
 use crate::tunables::Tunables;
 
-/// Whether an interface serves.
+/// Whether an NI serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum NiStatus {
     /// Serves.
@@ -39,7 +39,7 @@ pub enum NiStatus {
     Closed,
 }
 
-/// A local network interface.
+/// A local NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalNi {
     /// Its NID.
@@ -48,7 +48,7 @@ pub struct LocalNi {
     pub net: Net,
     /// Messages that it may have in flight, over all shards.
     pub credits: u32,
-    /// Messages that it may have in flight to one peer interface, over all shards; what exceeds `credits`
+    /// Messages that it may have in flight to one NI of a peer, over all shards; what exceeds `credits`
     /// counts as `credits`.
     pub peer_credits: u32,
     /// How long a message may wait for its credits.
@@ -97,17 +97,17 @@ pub struct Distance {
     pub source: Nid,
 }
 
-/// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
+/// The local NIs, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
 ///
-/// A snapshot never changes; a newer one, with a higher generation, follows it ([`Shard::update`]). An
-/// interface keeps its slot as long as it lives; the slots of those that went are empty until others come.
+/// A snapshot never changes; a newer one, with a higher generation, follows it ([`Shard::update`]). An NI
+/// keeps its slot as long as it lives; the slots of those that went are empty until others come.
 ///
 /// [`Shard::update`]: crate::shard::Shard::update
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Topology {
     generation: u64,
-    interfaces: Vec<Option<LocalNi>>,
+    nis: Vec<Option<LocalNi>>,
     loopback: Option<NiId>,
     /// By slot and shard; nothing for a slot where all shards are as far.
     numa_distances: Vec<Box<[u32]>>,
@@ -118,7 +118,7 @@ pub struct Topology {
     peers: Option<PeerMap>,
     /// Whether there is something to choose among the paths to some destination.
     has_choice: bool,
-    /// Whether a local interface or one of a peer's is not in full health.
+    /// Whether an NI of this node or of a peer is not in full health.
     has_ill: bool,
     /// Whether some peer has more than one NID.
     has_aliases: bool,
@@ -131,7 +131,7 @@ pub struct Topology {
 }
 
 impl LocalNi {
-    /// An interface that serves.
+    /// An NI that serves.
     #[must_use]
     pub const fn new(nid: Nid, credits: u32, peer_credits: u32, message_timeout: Duration) -> Self {
         let (status, health) = (NiStatus::Up, HEALTH_MAX);
@@ -153,7 +153,7 @@ impl LocalNi {
         }
     }
 
-    /// The interface by which a node reaches itself (LNet's `lo`, `lo.c`), NID `0@lo`. Its credits never run
+    /// The NI by which a node reaches itself (LNet's `lo`, `lo.c`), NID `0@lo`. Its credits never run
     /// out: a message that leaves nothing waits for none.
     #[must_use]
     pub const fn loopback(message_timeout: Duration) -> Self {
@@ -167,23 +167,23 @@ impl LocalNi {
 }
 
 impl Topology {
-    /// A snapshot of these interfaces in slots 0, 1, 2 ..., with the default tunables and generation 0. If
-    /// one of them is [`LocalNi::loopback`], what is for any of them goes by that one.
+    /// A snapshot of these NIs in slots 0, 1, 2 ..., with the default tunables and generation 0. If one of
+    /// them is [`LocalNi::loopback`], what is for any of them goes by that one.
     #[must_use]
-    pub fn new(interfaces: Vec<LocalNi>) -> Self {
-        Self::with_slots(interfaces.into_iter().map(Some).collect())
+    pub fn new(nis: Vec<LocalNi>) -> Self {
+        Self::with_slots(nis.into_iter().map(Some).collect())
     }
 
     /// A snapshot of these NIs in their slots, with the default tunables and generation 0.
     #[must_use]
-    pub fn with_slots(interfaces: Vec<Option<LocalNi>>) -> Self {
+    pub fn with_slots(nis: Vec<Option<LocalNi>>) -> Self {
         let is_loopback = |slot: &Option<LocalNi>| slot.is_some_and(|ni| ni.nid.is_loopback());
-        let loopback = interfaces.iter().position(is_loopback);
+        let loopback = nis.iter().position(is_loopback);
         let loopback = loopback.map(|position| NiId(position as u16));
-        let others = || interfaces.iter().flatten().filter(|ni| !ni.nid.is_loopback());
+        let others = || nis.iter().flatten().filter(|ni| !ni.nid.is_loopback());
         let has_choice = others().any(|ni| others().filter(|other| other.net == ni.net).count() > 1);
         let has_ill = others().any(|ni| ni.health < HEALTH_MAX);
-        Self { interfaces, loopback, has_choice, has_ill, ..Self::default() }
+        Self { nis, loopback, has_choice, has_ill, ..Self::default() }
     }
 
     /// Sets the generation: the higher one is the newer snapshot.
@@ -198,7 +198,7 @@ impl Topology {
         Self { numa_distances, ..self }
     }
 
-    /// How far the device of an interface, of which the shard knows that it is in use, is from the memory of
+    /// How far the device of an NI, of which the shard knows that it is in use, is from the memory of
     /// a shard.
     #[must_use]
     pub fn numa_distance(&self, ni: NiId, shard: ShardId) -> u32 {
@@ -264,7 +264,7 @@ impl Topology {
         self.has_choice
     }
 
-    /// Whether a local interface or one of a peer's is not in full health.
+    /// Whether an NI of this node or of a peer is not in full health.
     #[inline]
     pub(crate) const fn has_ill(&self) -> bool {
         self.has_ill
@@ -329,15 +329,15 @@ impl Topology {
         &self.tunables
     }
 
-    /// The slots of the local interfaces; [`NiId`] n is slot n.
+    /// The slots of the local NIs; [`NiId`] n is slot n.
     #[must_use]
-    pub fn interfaces(&self) -> &[Option<LocalNi>] {
-        &self.interfaces
+    pub fn nis(&self) -> &[Option<LocalNi>] {
+        &self.nis
     }
 
-    /// The local interfaces with their slots.
+    /// The local NIs with their slots.
     pub fn local_nis(&self) -> impl DoubleEndedIterator<Item = (NiId, &LocalNi)> + Clone {
-        let slots = self.interfaces.iter().enumerate();
+        let slots = self.nis.iter().enumerate();
         slots.filter_map(|(slot, ni)| ni.as_ref().map(|ni| (NiId(slot as u16), ni)))
     }
 
@@ -351,18 +351,18 @@ impl Topology {
         self.local_nis().filter(move |(_, ni)| ni.net == net && ni.serves()).map(|(ni, _)| ni)
     }
 
-    /// The interface in a slot.
+    /// The NI in a slot.
     #[must_use]
     pub fn ni(&self, ni: NiId) -> Option<&LocalNi> {
-        self.interfaces.get(usize::from(ni.0))?.as_ref()
+        self.nis.get(usize::from(ni.0))?.as_ref()
     }
 
-    /// The interface in a slot of which the shard knows that it is in use.
+    /// The NI in a slot of which the shard knows that it is in use.
     #[inline]
     pub(crate) fn known_ni(&self, ni: NiId) -> &LocalNi {
         match self.ni(ni) {
             Some(local) => local,
-            None => panic!("there is no interface {ni:?}"),
+            None => panic!("there is no NI {}", ni.0),
         }
     }
 
@@ -378,20 +378,20 @@ impl Topology {
         self.frozen >> portal & 1 != 0
     }
 
-    /// Whether the interfaces differ from those of another snapshot in what credits and queues go by: not in
+    /// Whether the NIs differ from those of another snapshot in what credits and queues go by: not in
     /// health and priorities, which are looked at with each choice.
-    pub(crate) fn has_other_interfaces(&self, than: &Self) -> bool {
+    pub(crate) fn has_other_nis(&self, than: &Self) -> bool {
         let as_queued = |ni: &Option<LocalNi>| {
             ni.map(|ni| (ni.nid, ni.credits, ni.peer_credits, ni.message_timeout, ni.status))
         };
-        let (own, others) = (self.interfaces.iter().map(as_queued), than.interfaces.iter().map(as_queued));
+        let (own, others) = (self.nis.iter().map(as_queued), than.nis.iter().map(as_queued));
         !own.eq(others)
     }
 
-    /// Whether a NID is that of a local interface.
+    /// Whether a NID is that of a local NI.
     #[must_use]
     pub fn is_local(&self, nid: &Nid) -> bool {
-        self.interfaces.iter().flatten().any(|ni| ni.nid == *nid)
+        self.nis.iter().flatten().any(|ni| ni.nid == *nid)
     }
 
     /// How far a NID is; `None` if no NI is on its net (`-EHOSTUNREACH`). NIs that go do not count.
@@ -406,7 +406,7 @@ impl Topology {
         Some(Distance { hops: 1, order, source: ni.nid })
     }
 
-    /// The loopback interface, if there is one and `destination` is this node.
+    /// The loopback NI, if there is one and `destination` is this node.
     pub(crate) fn loopback_to(&self, destination: &Nid) -> Option<NiId> {
         self.loopback.filter(|_| self.is_local(destination))
     }
@@ -419,26 +419,26 @@ mod tests {
     use super::*;
     use crate::testing::nid;
 
-    fn interface(nid: Nid) -> LocalNi {
+    fn local_ni(nid: Nid) -> LocalNi {
         LocalNi::new(nid, 8, 4, Duration::from_secs(50))
     }
 
     #[test]
-    fn what_is_for_this_node_goes_by_the_loopback_interface() {
+    fn what_is_for_this_node_goes_by_the_loopback_ni() {
         let loopback = LocalNi::loopback(Duration::from_secs(50));
-        let topology = Topology::new(vec![interface(nid(1, 10)), interface(nid(1, 11)), loopback]);
+        let topology = Topology::new(vec![local_ni(nid(1, 10)), local_ni(nid(1, 11)), loopback]);
         let lo = Some(NiId(2));
         assert_eq!([Nid::LO, nid(1, 10), nid(1, 11)].map(|nid| topology.loopback_to(&nid)), [lo; 3]);
         assert_eq!(topology.loopback_to(&nid(1, 12)), None);
-        assert_eq!(Topology::new(vec![interface(nid(1, 10))]).loopback_to(&nid(1, 10)), None);
+        assert_eq!(Topology::new(vec![local_ni(nid(1, 10))]).loopback_to(&nid(1, 10)), None);
     }
 
     #[test]
     fn near_nids_come_before_far_ones() {
         let far = Nid::from_small(2 << 48 | 9 << 32 | 5).unwrap();
-        let leaving = LocalNi { status: NiStatus::Leaving, ..interface(far) };
+        let leaving = LocalNi { status: NiStatus::Leaving, ..local_ni(far) };
         let loopback = LocalNi::loopback(Duration::from_secs(50));
-        let nis = [loopback, interface(nid(1, 10)), interface(nid(2, 10)), interface(nid(2, 11)), leaving];
+        let nis = [loopback, local_ni(nid(1, 10)), local_ni(nid(2, 10)), local_ni(nid(2, 11)), leaving];
         let topology = Topology::new(nis.to_vec());
         let distance = |nid: Nid| topology.distance(&nid).map(|to| (to.hops, to.order, to.source));
         assert_eq!(distance(Nid::LO), Some((0, 0, Nid::LO)));
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn holes_shift_nothing() {
         let topology =
-            Topology::with_slots(vec![Some(interface(nid(1, 10))), None, Some(interface(nid(1, 11)))]);
+            Topology::with_slots(vec![Some(local_ni(nid(1, 10))), None, Some(local_ni(nid(1, 11)))]);
         assert_eq!(topology.local_nis().map(|(ni, _)| ni.0).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(topology.ni(NiId(1)), None);
     }

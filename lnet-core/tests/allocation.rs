@@ -320,7 +320,7 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
                 };
                 shard.get(Instant(0), &get).unwrap();
             }
-            if snapshot.interfaces()[0].is_none() {
+            if snapshot.nis()[0].is_none() {
                 while let Some(transmit) =
                     (0..3).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
                 {
@@ -368,13 +368,13 @@ fn nothing_is_allocated_where_paths_are_chosen() {
 #[track_caller]
 fn check_choice(count: u64, rounds: usize) {
     let far = [FIRST_FAR, FIRST_FAR + count - 1, PLAIN];
-    let interfaces = count as u16;
+    let nis = count as u16;
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
         interface_cookie: 1,
         pid: ProcessId::LUSTRE_PID,
-        limits: Limits { requests: 64, memory_descs: 64, peers: 64, interfaces, ..Limits::DEFAULT },
+        limits: Limits { requests: 64, memory_descs: 64, peers: 64, nis, ..Limits::DEFAULT },
         topology: many_paths(count, 1, true),
         hash_seed: 1,
     });
@@ -405,7 +405,7 @@ fn check_choice(count: u64, rounds: usize) {
         shard.update(Instant(0), Arc::clone(&known));
         for round in 0..rounds {
             while let Some(transmit) =
-                (0..interfaces).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+                (0..nis).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
             {
                 if let Some(far) = (0..count).find(|far| host(FIRST_FAR + far).nid == transmit.next_hop) {
                     paths[usize::from(transmit.ni.0)][far as usize] = true;

@@ -47,7 +47,7 @@ fn node_that_steers(fabric: &str, host: u8, shards: u32, policy: Policy) -> Lnet
             incoming: 1 << 6,
             delayed: 1 << 6,
             peers: 1 << 7,
-            interfaces: 4,
+            nis: 4,
         });
     let lnet = Lnet::start_on(&config, &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap();
     lnet.open().unwrap();

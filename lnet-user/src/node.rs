@@ -1,5 +1,5 @@
-//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo` ([`LO`]), by which
-//! it reaches itself.
+//! A node: its NIs, its drivers, its shards. Each node also has the NI `lo` ([`LO`]), by which it reaches
+//! itself.
 //!
 //! [`NodeDriver::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
 //! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come
@@ -133,7 +133,7 @@ impl NodeDriver {
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is
     /// as before.
     pub(crate) fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
-        if ni == LO || ni.0 > self.config.limits.interfaces || self.view.open_nis().contains_key(&ni.0) {
+        if ni == LO || ni.0 > self.config.limits.nis || self.view.open_nis().contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
         plan::check_address(config, self.view.open_nis().values().map(|open| &open.config))?;

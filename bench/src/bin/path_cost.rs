@@ -68,7 +68,7 @@ impl Source {
             shard_count: 1,
             interface_cookie: 1,
             pid: ProcessId::LUSTRE_PID,
-            limits: Limits { interfaces: 32, ..Limits::DEFAULT },
+            limits: Limits { nis: 32, ..Limits::DEFAULT },
             topology: Arc::new(topology),
             hash_seed: 7,
         });

@@ -177,7 +177,7 @@ impl Faults {
         true
     }
 
-    /// Why a message that arrives by the interface `local` is to be dropped, if it is.
+    /// Why a message that arrives by the NI `local` is to be dropped, if it is.
     #[cold]
     pub(crate) fn judge(&mut self, now: Instant, local: &Nid, header: &Header) -> Option<DropReason> {
         if self.peer_fails(&header.source.nid) {

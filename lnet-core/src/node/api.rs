@@ -25,7 +25,7 @@ pub struct NodeConfig {
     /// Shards that confirm its snapshots, at least 1.
     pub shard_count: u8,
     /// Slots for local NIs, `lo` included: those of the shards' limits.
-    pub interfaces_max: u16,
+    pub nis_max: u16,
     /// Types of nets that it has LNDs for.
     pub net_types: Vec<NetType>,
     /// Peers that it remembers.
@@ -45,10 +45,10 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// For so many shards and slots, with nets of these types.
     #[must_use]
-    pub fn new(shard_count: u8, interfaces_max: u16, net_types: &[NetType]) -> Self {
+    pub fn new(shard_count: u8, nis_max: u16, net_types: &[NetType]) -> Self {
         Self {
             shard_count,
-            interfaces_max,
+            nis_max,
             net_types: net_types.to_vec(),
             peers_max: 1 << 12,
             requests_max: 1 << 10,

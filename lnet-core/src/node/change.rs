@@ -21,39 +21,39 @@ use crate::udsp::{RuleEdit, RuleError, RuleList};
 /// One change of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeChange<O> {
-    /// A local interface comes; its net too if it is the first.
+    /// An NI is added; its net comes with the first.
     AddNi(NiSpec<O>),
-    /// A local interface goes; its net too if it is the last.
+    /// An NI is deleted; its net goes with the last.
     DeleteNi {
         /// Its NID.
         nid: Nid,
     },
-    /// A local interface is closed and opened again, as another of the system's has come in place of its own.
-    /// If that fails it is [absent](NiConfig::is_absent).
+    /// An NI is closed and opened again: another interface has come in the place of its own. If that fails,
+    /// the NI is [absent](NiConfig::is_absent).
     ReopenNi {
         /// Its NID.
         nid: Nid,
     },
-    /// A local interface goes, by the name of the system's; its net too if it is the last.
+    /// The NI of an interface is deleted; its net goes with the last.
     DeleteInterface {
         /// The net.
         net: Net,
-        /// The interface.
+        /// The interface's name.
         interface: String,
     },
-    /// A net goes with all its interfaces.
+    /// A net goes with all its NIs.
     DeleteNet {
         /// The net.
         net: Net,
     },
-    /// The health of a local interface is set, or that of all; 0 takes them down, 1000 up.
+    /// The health of an NI is set, or that of all; 0 takes them down, 1000 up.
     SetHealth {
         /// Its NID; all without one.
         nid: Option<Nid>,
         /// 0 to 1000.
         value: u32,
     },
-    /// How long the LND of a local interface may take for a message.
+    /// How long the LND of an NI may take for a message.
     SetLndTimeout {
         /// Its NID.
         nid: Nid,
@@ -84,11 +84,11 @@ pub enum NodeChange<O> {
 #[derive(Clone, Debug)]
 pub(super) struct Plan<O> {
     pub(super) delete: Vec<NiId>,
-    /// Interfaces that are opened again, each with the index of its change in the batch.
+    /// NIs that are opened again, each with the index of its change in the batch.
     pub(super) reopen: Vec<(usize, NiId)>,
-    /// Interfaces that come, each with the index of its change in the batch. They have no slots yet.
+    /// NIs that come, each with the index of its change in the batch. They have no slots yet.
     pub(super) add: Vec<(usize, NiConfig<O>)>,
-    /// The healths that are set, of interfaces that are there already, in their order.
+    /// The healths that are set, of NIs that are there already, in their order.
     pub(super) healths: Vec<(NiId, u32)>,
     /// The LND timeouts that are set, likewise.
     pub(super) timeouts: Vec<(NiId, Duration)>,
@@ -101,7 +101,7 @@ pub(super) struct Plan<O> {
 }
 
 impl<O> Plan<O> {
-    /// Interfaces that are closed.
+    /// NIs that are closed.
     pub(super) fn going(&self) -> impl Iterator<Item = NiId> {
         self.delete.iter().copied().chain(self.reopen.iter().map(|(_, ni)| *ni))
     }
@@ -110,7 +110,7 @@ impl<O> Plan<O> {
 /// The state after some of the changes of a batch.
 struct Draft<'a, O> {
     node: &'a Node<O>,
-    /// Local interfaces; those that come with the index of their change.
+    /// Local NIs; those that come have the index of their change.
     nis: Vec<(Option<usize>, NiConfig<O>)>,
     /// Peers after the changes so far, if any of them is about peers.
     peers: Option<PeerTable>,
@@ -218,7 +218,7 @@ impl<O: Clone> Draft<'_, O> {
         if net == Net::LO {
             return Err(ChangeError::Loopback);
         }
-        // What cannot be told to those who ping is no interface's.
+        // No NI has a NID that the answer to a ping cannot tell.
         if ping::encoded_bytes([ping::PingNi { nid, status: ping::NiStatus::UP }]).is_err() {
             return Err(ChangeError::Wildcard(nid));
         }
@@ -232,7 +232,7 @@ impl<O: Clone> Draft<'_, O> {
         if on_net().any(|(_, other)| other.spec.interface == *interface) {
             return Err(ChangeError::InterfaceExists { net, interface: interface.clone() });
         }
-        let max = self.plan.settings.get(Global::MaxInterfaces).min(self.node.config.interfaces_max.into());
+        let max = self.plan.settings.get(Global::MaxInterfaces).min(self.node.config.nis_max.into());
         if self.nis.len() + usize::from(LOOPBACK.0) + 1 >= max as usize {
             return Err(ChangeError::TooMany { max });
         }

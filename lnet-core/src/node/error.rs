@@ -31,7 +31,7 @@ pub enum ChangeError {
     #[error("lo: not allowed, it is always there as it is")]
     Loopback,
     /// A wildcard where one NI is meant.
-    #[error("nid {0}: that of one interface is expected")]
+    #[error("nid {0}: that of one NI is expected")]
     Wildcard(Nid),
     /// No LND of this node serves nets of this type.
     #[error("net {0}: LND type not supported")]
@@ -216,7 +216,7 @@ pub enum RequestError {
     #[error("cancelled")]
     Cancelled,
     /// The NID to be pinged is a wildcard.
-    #[error("failed to ping {0}: the nid of one interface is expected")]
+    #[error("failed to ping {0}: the nid of one NI is expected")]
     PingWildcard(Nid),
     /// The NID that a ping is to come from is not a local one that is up.
     #[error("cannot ping from {0}: it is not a local nid that is up")]

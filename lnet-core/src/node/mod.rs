@@ -104,7 +104,7 @@ impl<O: Clone> Node<O> {
     /// If it has no shards, or no slot for `lo`.
     #[must_use]
     pub fn new(config: NodeConfig) -> Self {
-        assert!(config.shard_count > 0 && config.interfaces_max > 0, "a node without shards or slots");
+        assert!(config.shard_count > 0 && config.nis_max > 0, "a node without shards or slots");
         let mut node = Self {
             settings: Settings::default(),
             policies: config.policies,

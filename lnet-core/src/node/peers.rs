@@ -198,7 +198,7 @@ impl Peer {
 #[non_exhaustive]
 pub enum PeerError {
     /// The NID is a wildcard, `lo`, or this node's own (`-EINVAL`).
-    #[error("peer nid {0}: that of an interface of another node is expected")]
+    #[error("peer nid {0}: that of an NI of another node is expected")]
     Nid(Nid),
     /// There is no such peer (`-ENOENT`).
     #[error("no peer has the nid {0}")]

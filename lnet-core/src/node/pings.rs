@@ -21,8 +21,8 @@ use crate::topology::NiStatus;
 const ROOM_MAX_BYTES: usize = 3960;
 
 /// Bytes that a ping on request has room for at first, where nodes have so many NIs at most.
-pub(super) fn room_bytes(interfaces_max: u32) -> usize {
-    let entries_bytes = (interfaces_max as usize).saturating_mul(LARGE_ENTRY_BYTES);
+pub(super) fn room_bytes(nis_max: u32) -> usize {
+    let entries_bytes = (nis_max as usize).saturating_mul(LARGE_ENTRY_BYTES);
     entries_bytes.saturating_add(HEADER_BYTES).min(ROOM_MAX_BYTES)
 }
 
@@ -185,7 +185,7 @@ impl<O: Clone> Node<O> {
 
 /// The NIDs that a node has told of itself, in its order, without `lo`; none twice.
 pub(super) fn nids_of(info: &PingInfo<'_>) -> Vec<Nid> {
-    let nids = info.interfaces().map(|interface| interface.nid);
+    let nids = info.interfaces().map(|ni| ni.nid);
     let mut nids: Vec<_> = nids.filter(|nid| !nid.is_loopback()).collect();
     keep_first(&mut nids);
     nids

@@ -61,9 +61,9 @@ impl<O: Clone> Node<O> {
             told.sequence = told.sequence.wrapping_add(1).max(1);
             self.peers.follow_own(&told.nids(), told.sequence);
         }
-        let interfaces = told.nis.iter().copied();
-        let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
-        let written = ping::write(&mut bytes, features, self.config.pid, told.sequence, interfaces);
+        let nis = told.nis.iter().copied();
+        let mut bytes = alloc::vec![0; ping::encoded_bytes(nis.clone()).unwrap_or(0)];
+        let written = ping::write(&mut bytes, features, self.config.pid, told.sequence, nis);
         assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
         told.bytes = bytes.into();
         self.actions.push_back(Action::Publish(Arc::clone(&told.bytes)));

@@ -215,7 +215,7 @@ impl DelayedMessages {
             resumed: List::new(),
             siblings: (0..shard_count).map(sibling).collect(),
             own: Quota::new(limits.delayed, peers),
-            by_ni: (0..limits.interfaces).map(|_| 0).collect(),
+            by_ni: (0..limits.nis).map(|_| 0).collect(),
             sibling_messages_max,
             arrivals: 0,
         }

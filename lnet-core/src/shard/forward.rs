@@ -41,7 +41,7 @@ pub struct Forwarded {
 #[non_exhaustive]
 pub enum ForwardError {
     /// No NI of this number serves on the net of the next hop (`-EHOSTUNREACH`).
-    #[error("interface {ni} does not serve the net of next hop {1}", ni = .0.0)]
+    #[error("NI {ni} does not serve the net of next hop {1}", ni = .0.0)]
     Unreachable(NiId, Nid),
     /// The next hop is this node (`-EINVAL`). Its `lo` trusts what a header says of its source.
     #[error("next hop {0} is this node: another one is expected")]

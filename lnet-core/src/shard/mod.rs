@@ -169,7 +169,7 @@ impl Shard {
         assert!(u32::from(shard_count) <= SHARDS_MAX, "{shard_count} shards, at most {SHARDS_MAX} expected");
         assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
         let seed = Seed::new(hash_seed);
-        let peers = Peers::new(limits.peers, limits.interfaces, seed);
+        let peers = Peers::new(limits.peers, limits.nis, seed);
         let delayed = DelayedMessages::new(&limits, shard_count, peers.capacity());
         let mut shard = Self {
             id: shard,
@@ -185,7 +185,7 @@ impl Shard {
             messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),
             peers,
-            nis: Vec::with_capacity(usize::from(limits.interfaces)),
+            nis: Vec::with_capacity(usize::from(limits.nis)),
             incoming: Incoming::new(limits.incoming),
             delayed,
             mesh: Mesh::new(),

@@ -84,7 +84,7 @@ impl Shard {
     pub(super) fn install(&mut self, now: Instant, topology: Arc<Topology>) {
         self.accept(&topology);
         let former = core::mem::replace(&mut self.topology, topology);
-        if self.topology.has_other_interfaces(&former) {
+        if self.topology.has_other_nis(&former) {
             self.install_nis(now, &former);
             self.install_peers(now, &former);
         }
@@ -95,8 +95,8 @@ impl Shard {
 
     /// Panics if a snapshot cannot follow the present one.
     fn accept(&self, topology: &Topology) {
-        let (slots, most) = (topology.interfaces().len(), self.delayed.slots());
-        assert!(slots <= most, "{slots} interfaces exceed the limits, {most}");
+        let (slots, most) = (topology.nis().len(), self.delayed.slots());
+        assert!(slots <= most, "{slots} slots of NIs exceed the limit, {most}");
         if let Some(steering) = topology.steering() {
             let (steered, shards) = (steering.shard_count, self.shard_count());
             assert_eq!(steered, shards, "headers are steered to {steered} shards, not {shards}");
@@ -128,8 +128,8 @@ impl Shard {
     fn install_nis(&mut self, now: Instant, former: &Topology) {
         let topology = Arc::clone(&self.topology);
         let shards = self.shard_count();
-        self.nis.resize_with(topology.interfaces().len(), ShardNi::vacant);
-        let slots = self.nis.iter_mut().zip(topology.interfaces());
+        self.nis.resize_with(topology.nis().len(), ShardNi::vacant);
+        let slots = self.nis.iter_mut().zip(topology.nis());
         for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
             if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
                 *slot = ShardNi::vacant();

@@ -25,9 +25,9 @@ fn info(features: Features, nids: &[Nid]) -> Vec<u8> {
 }
 
 fn numbered(features: Features, sequence: u32, nids: &[Nid]) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, features, 12345, sequence, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, features, 12345, sequence, nis).unwrap();
     bytes
 }
 

@@ -62,7 +62,7 @@ fn lnd_timeouts_are_set_while_an_ni_runs() {
 }
 
 #[test]
-fn interfaces_come_and_go() {
+fn nis_come_and_go() {
     let mut runner = Runner::new(2);
     runner.run();
     assert_eq!(told(&runner), (1, vec![]));
@@ -70,8 +70,8 @@ fn interfaces_come_and_go() {
     assert_eq!(runner.nids(), [(1, nid(1, 1)), (2, nid(2, 2)), (3, nid(1, 3))]);
     let nets: Vec<_> = runner.node.nets().iter().map(|net| (net.net, net.nis.len())).collect();
     assert_eq!(nets, [(Net::LO, 0), (nid(1, 0).net(), 2), (nid(2, 0).net(), 1)]);
-    let (sequence, interfaces) = told(&runner);
-    assert_eq!(interfaces.iter().map(|one| one.nid).collect::<Vec<_>>(), [nid(1, 1), nid(1, 3), nid(2, 2)]);
+    let (sequence, nis) = told(&runner);
+    assert_eq!(nis.iter().map(|one| one.nid).collect::<Vec<_>>(), [nid(1, 1), nid(1, 3), nid(2, 2)]);
     assert_eq!(sequence, 2);
 
     assert_eq!(runner.batch(&[NodeChange::DeleteNet { net: nid(1, 0).net() }, add(3, 4)]), CHANGED);
@@ -173,7 +173,7 @@ fn there_are_so_many_slots() {
 }
 
 #[test]
-fn a_net_has_the_tunables_of_its_first_interface() {
+fn a_net_has_the_tunables_of_its_first_ni() {
     let mut runner = Runner::new(1);
     let with = |host, credits, peer_credits| {
         let options = NetOptions { credits, peer_credits, ..NetOptions::default() };
@@ -212,7 +212,7 @@ fn what_does_not_open_undoes_the_batch() {
 }
 
 #[test]
-fn an_interface_drains_before_it_is_closed() {
+fn an_ni_drains_before_it_is_closed() {
     let mut runner = Runner::new(2);
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
     runner.is_quiet = false;
@@ -265,7 +265,7 @@ fn a_policy_changes_only_while_its_portal_is_empty() {
 }
 
 #[test]
-fn links_and_health_take_interfaces_down() {
+fn links_and_health_take_nis_down() {
     let mut runner = Runner::new(1);
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
     let serving = |runner: &Runner| {
@@ -299,7 +299,7 @@ fn links_and_health_take_interfaces_down() {
 }
 
 #[test]
-fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails() {
+fn an_ni_that_is_opened_again_keeps_its_place_and_waits_where_that_fails() {
     let mut runner = Runner::new(2);
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
     let reopen = [NodeChange::ReopenNi { nid: nid(1, 1) }, NodeChange::ReopenNi { nid: nid(1, 1) }];
@@ -327,7 +327,7 @@ fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails(
         assert!(runner.topology.ni(NiId(1)).is_none());
     }
     assert_eq!(runner.opened[2..], [(NiId(1), false)], "what is closed is not closed again");
-    // No other interface gets its slot, and a batch that fails leaves it as it is.
+    // No other NI gets its slot, and a batch that fails leaves it as it is.
     assert_eq!(runner.batch(&[add(1, 3)]), CHANGED);
     assert_eq!(runner.node.ni(&nid(1, 3)).unwrap().ni, NiId(3));
     runner.broken.push(nid(1, 4));
@@ -348,7 +348,7 @@ fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails(
 }
 
 #[test]
-fn an_interface_that_is_renamed_is_found_by_its_new_name() {
+fn an_ni_that_is_renamed_is_found_by_its_new_name() {
     let mut runner = Runner::new(1);
     assert_eq!(runner.batch(&[add(1, 1)]), CHANGED);
     let renamed = Report::Renamed { ni: NiId(1), interface: "lan0".into() };

@@ -26,7 +26,7 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
     NodeConfig::new(shards, 6, &[NetType::TCP, NetType::XDP])
 }
 
-/// An interface `eth<host>`.
+/// An NI on the interface `eth<host>`.
 pub(crate) fn spec(net: u16, host: u8) -> NiSpec<Lnd> {
     let interface = format!("eth{host}");
     NiSpec { nid: nid(net, host), interface, options: NetOptions::default(), lnd: host.into() }

@@ -1,4 +1,4 @@
-//! Health of local interfaces while a batch of changes is carried out.
+//! Health of local NIs while a batch of changes is carried out.
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{Action, NodeChange, Report, Request};
@@ -51,7 +51,7 @@ fn what_messages_say_meanwhile_is_not_undone() {
 
 /// One that is gone has no say in the health of another one in its slot.
 #[test]
-fn a_health_that_is_set_goes_with_its_interface() {
+fn a_health_that_is_set_goes_with_its_ni() {
     let mut runner = Runner::new(1);
     runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let set = NodeChange::SetHealth { nid: None, value: 5 };
@@ -60,7 +60,7 @@ fn a_health_that_is_set_goes_with_its_interface() {
 }
 
 #[test]
-fn an_interface_that_messages_took_down_is_set_up_by_hand() {
+fn an_ni_that_messages_took_down_is_set_up_by_hand() {
     let mut runner = Runner::new(1);
     runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     note(&mut runner, 10);

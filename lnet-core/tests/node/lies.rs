@@ -19,9 +19,9 @@ fn runner() -> Runner {
 }
 
 fn info(sequence: u32, nids: &[Nid]) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
     bytes
 }
 

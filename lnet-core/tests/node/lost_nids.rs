@@ -23,9 +23,9 @@ fn runner() -> Runner {
 }
 
 fn push(runner: &mut Runner, sequence: u32, from: Nid, nids: &[Nid]) {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
     let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
     runner.node.handle_report(runner.now, report);
     runner.run();

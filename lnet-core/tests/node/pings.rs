@@ -44,9 +44,9 @@ fn answer(runner: &mut Runner, ping: PingId, bytes: &[u8]) {
 }
 
 fn info(nids: &[Nid]) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, Features::NI_STATUS, 12345, 1, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, Features::NI_STATUS, 12345, 1, nis).unwrap();
     bytes
 }
 
@@ -195,7 +195,7 @@ proptest! {
 /// has room (LNet `api-ni.c: lnet_interfaces_max`).
 #[test]
 fn max_interfaces_limits_nis_and_the_room_of_pings() {
-    let mut runner = Runner::with(NodeConfig { interfaces_max: 40, ..config(1) });
+    let mut runner = Runner::with(NodeConfig { nis_max: 40, ..config(1) });
     let limit = |value| NodeChange::Set { setting: Global::MaxInterfaces, value };
     runner.batch(&[limit(16)]).unwrap();
     for host in 1..16 {

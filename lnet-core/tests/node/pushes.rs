@@ -22,9 +22,9 @@ fn runner() -> Runner {
 }
 
 fn info(features: Features, nids: &[Nid]) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, features, 12345, 1, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, features, 12345, 1, nis).unwrap();
     bytes
 }
 
@@ -103,7 +103,7 @@ fn features_follow_discovery_and_large_nids() {
     };
     assert_eq!(told(&runner), (0x1E, 2));
     runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 0 }]).unwrap();
-    assert_eq!(told(&runner), (0x0E, 2), "its interfaces are the same");
+    assert_eq!(told(&runner), (0x0E, 2), "its NIs are the same");
     runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 1 }]).unwrap();
     runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
     let large = lnet_core::node::NiSpec { nid: "fe80::1@tcp".parse().unwrap(), ..spec(1, 1) };
@@ -113,7 +113,7 @@ fn features_follow_discovery_and_large_nids() {
 }
 
 #[test]
-fn interfaces_are_told_by_net() {
+fn nis_are_told_by_net() {
     let mut runner = runner();
     for (net, host) in [(2, 2), (1, 3)] {
         runner.batch(&[NodeChange::AddNi(spec(net, host))]).unwrap();
@@ -174,9 +174,9 @@ fn a_peer_that_changes_its_nids_keeps_its_turn() {
     let mut runner = runner();
     let nids = [nid(1, 9), nid(1, 8)];
     let told = |sequence, nids: &[Nid]| {
-        let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-        let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-        ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+        let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+        let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+        ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
         bytes
     };
     push(&mut runner, nids[0], &told(1, &nids));

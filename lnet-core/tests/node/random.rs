@@ -66,7 +66,7 @@ struct Run {
     newest: Arc<Topology>,
     /// What each shard has.
     shards: Vec<Arc<Topology>>,
-    /// Interfaces that drivers have open, by slot.
+    /// NIs that drivers have open, by slot.
     open: BTreeMap<NiId, Nid>,
     /// What drivers are asked for: to open that NID, or to close.
     asked: Vec<(NiId, Option<Nid>)>,
@@ -74,7 +74,7 @@ struct Run {
     answers: BTreeMap<RequestId, (Vec<u8>, bool)>,
     /// Requests that have not ended, and the batches among them.
     pending: BTreeMap<RequestId, Option<Vec<NodeChange<Lnd>>>>,
-    /// The local NIDs, their interfaces, in order.
+    /// The local NIDs and their interfaces, in order.
     model: Vec<(Nid, String)>,
     numa_range: u32,
 }
@@ -121,7 +121,7 @@ impl Run {
             match action {
                 Action::Open { ni, spec, .. } => {
                     assert_ne!(ni, NiId(0));
-                    assert!(!self.open.contains_key(&ni), "two interfaces in {ni:?}");
+                    assert!(!self.open.contains_key(&ni), "two NIs in {ni:?}");
                     assert!(!self.open.values().any(|nid| *nid == spec.nid), "{} is open twice", spec.nid);
                     self.asked.push((ni, Some(spec.nid)));
                 }

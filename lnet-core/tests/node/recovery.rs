@@ -267,9 +267,9 @@ fn an_ni_at_health_0_is_the_last_choice_and_a_choice() {
 }
 
 fn push(runner: &mut Runner, from: Nid, sequence: u32, told: &[(Nid, ping::NiStatus)]) {
-    let interfaces = told.iter().map(|(nid, status)| PingNi { nid: *nid, status: *status });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+    let nis = told.iter().map(|(nid, status)| PingNi { nid: *nid, status: *status });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
     let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
     runner.node.handle_report(runner.now, report);
     runner.run();

@@ -73,9 +73,9 @@ fn a_local_ni_and_its_net_go_through_their_states() {
 }
 
 fn info(nids: &[Nid], status: NiStatus) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status });
-    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, 1, interfaces).unwrap();
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, 1, nis).unwrap();
     bytes
 }
 

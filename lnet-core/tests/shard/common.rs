@@ -16,7 +16,7 @@ use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
-/// The only interface of most shards here.
+/// The only NI of most shards here.
 pub(crate) const NI: NiId = NiId(0);
 /// When it is now, for what does not care.
 pub(crate) const NOW: Instant = Instant(0);
@@ -43,11 +43,11 @@ pub(crate) fn poll_mesh(shard: &mut Shard) -> Option<(ShardId, MeshMessage)> {
     siblings.find_map(|to| Some((to, shard.poll_mesh_to(to)?)))
 }
 
-pub(crate) fn interface(nid: Nid, credits: u32, peer_credits: u32) -> LocalNi {
+pub(crate) fn local_ni(nid: Nid, credits: u32, peer_credits: u32) -> LocalNi {
     LocalNi::new(nid, credits, peer_credits, MESSAGE_TIMEOUT)
 }
 
-/// Host 1, one shard, one interface on `tcp1` with 8 credits and 4 for each peer.
+/// Host 1, one shard, one NI on `tcp1` with 8 credits and 4 for each peer.
 pub(crate) fn config() -> ShardConfig {
     ShardConfig {
         shard: ShardId(0),
@@ -66,9 +66,9 @@ pub(crate) fn config() -> ShardConfig {
             incoming: 16,
             delayed: 8,
             peers: 8,
-            interfaces: 2,
+            nis: 2,
         },
-        topology: Arc::new(Topology::new(vec![interface(nid(1, 1), 8, 4)])),
+        topology: Arc::new(Topology::new(vec![local_ni(nid(1, 1), 8, 4)])),
         hash_seed: 7,
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted of interfaces and peers, as `net show` and `peer show` print it.
+//! What is counted of NIs and peers, as `net show` and `peer show` print it.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use lnet_core::topology::Topology;
 use lnet_wire::{Header, MessageType};
 
 use crate::common::{
-    NI, Node, ack_header, acked_put_header, config, get_header, get_request, host, interface, nid,
-    put_header, put_request, reply_header,
+    NI, Node, ack_header, acked_put_header, config, get_header, get_request, host, local_ni, nid, put_header,
+    put_request, reply_header,
 };
 
 const MICROSECOND: u64 = 1000;
@@ -24,7 +24,7 @@ fn at(microseconds: u64) -> Instant {
 }
 
 fn node() -> Node {
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]);
+    let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)]);
     Node::new(ShardConfig { topology: Arc::new(topology), ..config() })
 }
 
@@ -52,7 +52,7 @@ fn arrive(node: &mut Node, microseconds: u64, header: &Header) {
 }
 
 #[test]
-fn requests_count_for_their_interface_and_their_peer() {
+fn requests_count_for_their_ni_and_their_peer() {
     let mut node = node();
     let spec = MdSpec { threshold: Threshold::Count(2), ..node.md(10) };
     let md = node.shard.bind(&spec).unwrap();

@@ -13,7 +13,7 @@ use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
 use proptest::prelude::*;
 
-use crate::common::{MESSAGE_TIMEOUT, NI, Node, config, interface, nid, put_request};
+use crate::common::{MESSAGE_TIMEOUT, NI, Node, config, local_ni, nid, put_request};
 
 const NI_CREDITS: u32 = 4;
 const PEER_CREDITS: u32 = 2;
@@ -45,7 +45,7 @@ struct Model {
     peers: BTreeMap<u8, (u32, VecDeque<usize>)>,
     ready: VecDeque<usize>,
     /// Ends that are to be dealt with: the message, its status, whether it holds a credit of its peer and
-    /// one of the interface.
+    /// one of the NI.
     ending: VecDeque<(usize, Status, bool, bool)>,
     ended: Vec<(u64, Status)>,
 }
@@ -141,7 +141,7 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let topology = Arc::new(Topology::new(vec![interface(nid(1, 1), NI_CREDITS, PEER_CREDITS)]));
+        let topology = Arc::new(Topology::new(vec![local_ni(nid(1, 1), NI_CREDITS, PEER_CREDITS)]));
         let limits = Limits { requests: REQUESTS as u32, ..config().limits };
         Self {
             node: Node::new(ShardConfig { topology, limits, ..config() }),

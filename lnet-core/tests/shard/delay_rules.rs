@@ -161,7 +161,7 @@ fn delay_rules_must_make_sense() {
 }
 
 #[test]
-fn a_rule_that_names_an_interface_delays_and_fails_nothing() {
+fn a_rule_that_names_an_ni_delays_and_fails_nothing() {
     let mut node = node();
     let filter = Filter { local_nid: nid(1, 1), ..Filter::EVERYTHING };
     add(&mut node, DelayRule { filter, ..EVERY });
@@ -190,8 +190,8 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
         assert!(matches!(event, Event::Send { message_type: MessageType::Put, .. }));
         assert_eq!((node.shard.ni_credits(NI), node.shard.peer_credits(&nid(1, 2))), (Some(8), Some(4)));
         let peer = node.shard.peers().find(|peer| peer.nid == nid(1, 2)).unwrap();
-        let interface = node.shard.ni_usage(NI).unwrap().counters;
-        for counted in [node.shard.counters().failed, interface.failed, peer.counters.failed] {
+        let ni = node.shard.ni_usage(NI).unwrap().counters;
+        for counted in [node.shard.counters().failed, ni.failed, peer.counters.failed] {
             let expected = HealthStatus::ALL.map(|other| u64::from(other <= status));
             assert_eq!(HealthStatus::ALL.map(|other| counted.of(other)), expected, "{status}");
         }

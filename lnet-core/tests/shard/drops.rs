@@ -10,7 +10,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, acked_put_header, config, from, get_header, host, interface, nid, put_header,
+    FOREIGN, NI, NOW, Node, acked_put_header, config, from, get_header, host, local_ni, nid, put_header,
 };
 
 /// A node that would take any PUT and GET with match bits 1.
@@ -48,9 +48,9 @@ fn malformed_headers() {
 }
 
 #[test]
-fn a_destination_that_is_not_the_receiving_interface() {
-    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
-    let mut node = willing(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+fn a_destination_that_is_not_the_receiving_ni() {
+    let nis = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];
+    let mut node = willing(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     for destination in [nid(1, 3), nid(2, 1), nid(9, 9), Nid::ANY] {
         let destination = ProcessId::lustre(destination);
         node.assert_drop(&Header { destination, ..put_header(1, 4) }, DropReason::NotLocal);

@@ -58,7 +58,7 @@ fn an_acknowledged_put_that_fails() {
 }
 
 #[test]
-fn a_put_that_no_interface_leads_away() {
+fn a_put_that_no_ni_leads_away() {
     let mut node = Node::new(config());
     let spec = MdSpec { user_ptr: 42, ..node.md(100) };
     let md = node.shard.bind(&spec).unwrap();

@@ -16,7 +16,7 @@ use lnet_model::fault::{DropRule, Filter, MessageTypes, RuleCounters};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, ack_header, config, get_header, get_request, host, interface, nid, put_header,
+    FOREIGN, NI, NOW, Node, ack_header, config, get_header, get_request, host, local_ni, nid, put_header,
     put_request, reply_header,
 };
 
@@ -32,7 +32,7 @@ pub(crate) const ALL: DropRule = DropRule {
 
 /// A node that takes any number of PUTs and GETs with match bits 1, responses for `md` too.
 fn node() -> (Node, MdHandle) {
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4), interface(nid(1, 9), 8, 4)]);
+    let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(1, 9), 8, 4)]);
     let mut node = Node::new(ShardConfig { topology: Arc::new(topology), ..config() });
     let spec = MdSpec { threshold: Threshold::Infinite, event_queue: None, ..node.md(1000) };
     let options = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
@@ -111,7 +111,7 @@ fn nids_match_exactly_or_as_a_net_or_any() {
 }
 
 #[test]
-fn the_receiving_interface_is_looked_at() {
+fn the_receiving_ni_is_looked_at() {
     let (mut node, _) = node();
     let rule = filtered(Filter { local_nid: nid(1, 9), ..Filter::EVERYTHING });
     node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();

@@ -9,7 +9,7 @@ use lnet_core::shard::{ForwardError, ForwardRequest, Forwarded};
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_wire::{Header, Nid};
 
-use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, interface, nid, put_header};
+use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, local_ni, nid, put_header};
 
 fn buffer(slot: u32) -> BufferHandle {
     BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), slot, 1))
@@ -58,12 +58,12 @@ fn as_many_are_sent_on_as_the_limits_say_and_the_nodes_own_have_their_room() {
 }
 
 #[test]
-fn an_interface_of_another_net_or_none_is_refused() {
+fn an_ni_of_another_net_or_none_is_refused() {
     let mut node = Node::new(config());
     let elsewhere = ForwardRequest { next_hop: nid(2, 9), ..request(0) };
     let refused = ForwardError::Unreachable(NI, nid(2, 9));
     assert_eq!(node.shard.forward(NOW, &elsewhere), Err(refused));
-    assert_eq!(refused.to_string(), format!("interface 0 does not serve the net of next hop {}", nid(2, 9)));
+    assert_eq!(refused.to_string(), format!("NI 0 does not serve the net of next hop {}", nid(2, 9)));
     let absent = ForwardRequest { ni: NiId(1), ..request(0) };
     assert_eq!(node.shard.forward(NOW, &absent), Err(ForwardError::Unreachable(NiId(1), nid(1, 3))));
     assert_eq!(node.shard.usage().messages, 0);
@@ -71,7 +71,7 @@ fn an_interface_of_another_net_or_none_is_refused() {
 
 #[test]
 fn a_next_hop_that_is_this_node_is_refused() {
-    let nis = vec![LocalNi::loopback(MESSAGE_TIMEOUT), interface(nid(1, 1), 8, 4)];
+    let nis = vec![LocalNi::loopback(MESSAGE_TIMEOUT), local_ni(nid(1, 1), 8, 4)];
     let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     for (ni, next_hop) in [(NiId(0), Nid::LO), (NiId(0), nid(1, 1)), (NiId(1), nid(1, 1))] {
         let refused = ForwardError::Local(next_hop);

@@ -16,7 +16,7 @@ use lnet_core::topology::{
 use lnet_core::tunables::Tunables;
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, interface, nid, put_request};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, local_ni, nid, put_request};
 
 /// How long a request waits at most with the default tunables.
 const GATED_MAX: Duration = Tunables::DEFAULT.transaction_timeout;
@@ -24,7 +24,7 @@ const HOST_UNREACHABLE: u8 = 113;
 const TIMED_OUT: u8 = 110;
 
 fn locals() -> Vec<LocalNi> {
-    vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]
+    vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)]
 }
 
 /// A peer with NIs on both nets, whose primary NID is the one on the second.
@@ -42,7 +42,7 @@ fn topology(generation: u64, locals: Vec<LocalNi>, peers: impl IntoIterator<Item
 }
 
 fn node_of(topology: Topology) -> Node {
-    let limits = Limits { interfaces: 4, ..config().limits };
+    let limits = Limits { nis: 4, ..config().limits };
     Node::new(ShardConfig { limits, topology: Arc::new(topology), ..config() })
 }
 
@@ -260,7 +260,7 @@ fn a_request_that_has_waited_has_all_of_its_time() {
     // The last moment at which it waits, before that is noticed, counts as the others.
     for waited in [Duration::from_secs(3), GATED_MAX] {
         let message_timeout = Duration::from_secs(1);
-        let one_credit = || vec![LocalNi { message_timeout, ..interface(nid(1, 1), 1, 1) }];
+        let one_credit = || vec![LocalNi { message_timeout, ..local_ni(nid(1, 1), 1, 1) }];
         let known = PeerView::new(false, vec![PeerNid::new(nid(1, 11), HEALTH_MAX)]).unwrap();
         let mut node = node_of(topology(1, one_credit(), []));
         for match_bits in 1..3 {
@@ -325,7 +325,7 @@ fn what_nothing_finds_out_about_waits_for_nothing() {
     put(&mut node, nid(1, 11), 1);
     assert_eq!((sent(&mut node).len(), wanted(&mut node)), (1, vec![nid(1, 11)]));
     // More NIDs than are told at once: those beyond are not held, since nothing would find out about them.
-    let limits = Limits { interfaces: 4, peers: 512, requests: 512, memory_descs: 512, ..config().limits };
+    let limits = Limits { nis: 4, peers: 512, requests: 512, memory_descs: 512, ..config().limits };
     let limits = Limits { events: 2048, ..limits };
     let topology = Arc::new(topology(1, locals(), []));
     let mut node = Node::new(ShardConfig { limits, topology, ..config() });

@@ -9,7 +9,7 @@ use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use crate::common::{NI, NOW, Node, config, get_header, host, interface, nid, put_header};
+use crate::common::{NI, NOW, Node, config, get_header, host, local_ni, nid, put_header};
 
 /// One of many NIDs of a net.
 fn name(net: u16, number: u32) -> Nid {
@@ -28,7 +28,7 @@ fn node_of(facts: LndFacts) -> Node {
     let mut peers = PeerMap::default();
     let nis = [2, 3].map(|host| PeerNid::new(nid(1, host), 1000)).to_vec();
     peers.insert(PeerView::new(false, nis).unwrap());
-    let local = LocalNi { facts, ..interface(nid(1, 1), 8, 4) };
+    let local = LocalNi { facts, ..local_ni(nid(1, 1), 8, 4) };
     let topology = Topology::new(vec![local]).with_peers(peers);
     let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
     let spec = MdSpec { threshold: Threshold::Infinite, event_queue: None, ..node.md(8) };
@@ -69,7 +69,7 @@ fn a_source_that_is_not_the_senders_is_dropped_and_told() {
 /// The node is on two nets: a peer of the one speaks for no neighbour on the other, nor for the node itself.
 #[test]
 fn a_source_on_another_net_of_the_node_is_forged_as_well() {
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]);
+    let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)]);
     let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
     for source in [nid(2, 7), nid(2, 1), nid(1, 1)] {
         assert_eq!(claim(&mut node, nid(1, 9), 0, source, put_header(2, 4)), Verdict::Drop);

@@ -16,7 +16,7 @@ use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
     ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request, handle_of,
-    host, interface, nid, origin, put_request, put_sent, reply_of,
+    host, local_ni, nid, origin, put_request, put_sent, reply_of,
 };
 
 #[test]
@@ -212,22 +212,22 @@ fn a_put_that_finds_no_path_is_reported_as_sent_badly() {
 }
 
 #[test]
-fn the_interface_follows_the_destination_or_the_self_nid() {
-    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
-    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+fn the_ni_follows_the_destination_or_the_self_nid() {
+    let nis = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     let md = node.shard.bind(&node.md(1)).unwrap();
     let target = ProcessId::lustre(nid(2, 2));
     node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     assert!(node.shard.poll_transmit(NiId(0)).is_none());
     let transmit = node.shard.poll_transmit(NiId(1)).map(|lent| *lent.transmit).unwrap();
     assert_eq!((transmit.ni, transmit.header.source.nid), (NiId(1), nid(2, 1)));
-    assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such interface");
+    assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such NI");
 }
 
 #[test]
 fn whether_another_message_follows_is_told() {
-    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
-    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let nis = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     for to in [nid(1, 2), nid(1, 3), nid(2, 2)] {
         let md = node.shard.bind(&node.md(1)).unwrap();
         let target = ProcessId::lustre(to);
@@ -235,7 +235,7 @@ fn whether_another_message_follows_is_told() {
     }
     let mut polled = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| lent.more);
     assert_eq!([0, 0, 0].map(&mut polled), [Some(true), Some(false), None], "whoever it goes to");
-    assert_eq!([1, 1].map(polled), [Some(false), None], "by the same interface");
+    assert_eq!([1, 1].map(polled), [Some(false), None], "by the same NI");
 }
 
 #[test]
@@ -329,8 +329,8 @@ fn a_message_that_was_given_back_is_not_with_the_lnd() {
 
 #[test]
 fn a_message_waits_for_a_credit_until_its_deadline() {
-    let interfaces = vec![interface(nid(1, 1), 2, 1)];
-    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let nis = vec![local_ni(nid(1, 1), 2, 1)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     let put = |node: &mut Node, user_ptr, after: Duration, to| {
         let md = node.shard.bind(&MdSpec { user_ptr, ..node.md(1) }).unwrap();
         node.shard.put(NOW + after, &put_request(md, to)).unwrap();
@@ -372,8 +372,8 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
 
 #[test]
 fn messages_of_an_unlinked_descriptor_are_cancelled_when_their_turn_comes() {
-    let interfaces = vec![interface(nid(1, 1), 1, 1)];
-    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let nis = vec![local_ni(nid(1, 1), 1, 1)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(4), ..node.md(1) }).unwrap();
     for to in [2, 2, 3] {
         node.shard.put(NOW, &put_request(md, to)).unwrap();
@@ -397,13 +397,13 @@ fn messages_of_an_unlinked_descriptor_are_cancelled_when_their_turn_comes() {
 #[test]
 fn shares_of_credits_are_rounded_up() {
     for (credits, shards, share) in [(8, 1, 8), (8, 3, 3), (1, 4, 1)] {
-        let interfaces = vec![interface(nid(1, 1), credits, 100)];
-        let topology = Arc::new(Topology::new(interfaces));
+        let nis = vec![local_ni(nid(1, 1), credits, 100)];
+        let topology = Arc::new(Topology::new(nis));
         let mut node = Node::new(ShardConfig { topology, shard_count: shards, ..config() });
         assert_eq!(node.shard.ni_credits(NI), Some(share));
         let md = node.shard.bind(&node.md(1)).unwrap();
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
-        assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(share - 1), "capped to the interface's");
+        assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(share - 1), "capped to the NI's");
     }
     assert_eq!(Node::new(config()).shard.ni_credits(NiId(1)), None);
 }

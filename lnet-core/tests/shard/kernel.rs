@@ -7,7 +7,7 @@ use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_wire::{Net, Nid, ProcessId};
 
-use crate::common::{NOW, Node, config, get_request, host, interface, nid, put_request};
+use crate::common::{NOW, Node, config, get_request, host, local_ni, nid, put_request};
 
 #[test]
 fn nothing_is_sent_that_kernel_nodes_die_of() {
@@ -32,7 +32,7 @@ fn nothing_is_sent_that_kernel_nodes_die_of() {
 #[test]
 fn peers_of_another_lnd_are_asked_for_anything() {
     let facts = LndFacts { takes_any_get: true, ..LndFacts::KERNEL };
-    let topology = Topology::new(vec![LocalNi { facts, ..interface(nid(1, 1), 8, 4) }]);
+    let topology = Topology::new(vec![LocalNi { facts, ..local_ni(nid(1, 1), 8, 4) }]);
     let mut node = Node::new(ShardConfig { topology: topology.into(), ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(4), ..node.md(8) }).unwrap();
     node.shard.get(NOW, &GetRequest { portal: 50, ..get_request(md) }).unwrap();

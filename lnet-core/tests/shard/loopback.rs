@@ -14,16 +14,15 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, host, interface, nid, put_header};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, host, local_ni, nid, put_header};
 use crate::faults::ALL;
 
 const LO: NiId = NiId(2);
 
-/// Host 1 with NIDs on two nets of which one has a single credit, and the loopback interface.
+/// Host 1 with NIDs on two nets, of which one has a single credit, and the loopback NI.
 fn node() -> Node {
-    let nis =
-        vec![interface(nid(1, 1), 1, 1), interface(nid(2, 1), 8, 4), LocalNi::loopback(MESSAGE_TIMEOUT)];
-    let limits = Limits { interfaces: 3, peers: 4, ..config().limits };
+    let nis = vec![local_ni(nid(1, 1), 1, 1), local_ni(nid(2, 1), 8, 4), LocalNi::loopback(MESSAGE_TIMEOUT)];
+    let limits = Limits { nis: 3, peers: 4, ..config().limits };
     Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), limits, ..config() })
 }
 
@@ -233,7 +232,7 @@ fn a_nid_that_is_no_longer_own_has_had_no_traffic() {
         peers.map(|peer| (peer.is_own, peer.counters.sent.total())).collect::<Vec<_>>()
     };
     assert!(matches!(counted(&node)[..], [(true, 1..)]), "{:?}", counted(&node));
-    let slots = vec![None, Some(interface(nid(2, 1), 8, 4)), Some(LocalNi::loopback(MESSAGE_TIMEOUT))];
+    let slots = vec![None, Some(local_ni(nid(2, 1), 8, 4)), Some(LocalNi::loopback(MESSAGE_TIMEOUT))];
     node.shard.update(NOW, Arc::new(Topology::with_slots(slots).with_generation(1)));
     assert_eq!(counted(&node), [(false, 0)]);
 }

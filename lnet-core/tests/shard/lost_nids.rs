@@ -10,13 +10,13 @@ use lnet_core::shard::PutRequest;
 use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{NOW, Node, config, entry, get_header, interface, nid, put_request};
+use crate::common::{NOW, Node, config, entry, get_header, local_ni, nid, put_request};
 use crate::multi_rail::{put, sent};
 
 const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
 
 fn locals() -> Vec<LocalNi> {
-    vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]
+    vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)]
 }
 
 /// A Multi-Rail peer with these NIDs, the primary one first, that had others until of late.
@@ -29,7 +29,7 @@ fn topology(generation: u64, locals: Vec<LocalNi>, nids: &[Nid], former: &[Nid])
 }
 
 fn node(nids: &[Nid]) -> Node {
-    let limits = Limits { interfaces: 4, ..config().limits };
+    let limits = Limits { nis: 4, ..config().limits };
     let topology = Arc::new(topology(1, locals(), nids, &[]));
     Node::new(ShardConfig { limits, topology, ..config() })
 }

@@ -15,7 +15,7 @@ use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
 use crate::common::{
-    NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, host, interface, nid,
+    NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, host, local_ni, nid,
     poll_mesh, put_header, put_request, reply_header,
 };
 use crate::pair::Pair;
@@ -31,7 +31,7 @@ impl Shards {
     pub(crate) fn with_limits(count: u8, policy: Policy, limits: Limits) -> Self {
         let mut policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
         policies[4] = policy.pack().unwrap();
-        let topology = Topology::new(vec![interface(nid(1, 1), 64, 64)]);
+        let topology = Topology::new(vec![local_ni(nid(1, 1), 64, 64)]);
         let topology = Arc::new(topology.with_steering(Steering { shard_count: count, policies }));
         let node = |shard| {
             let (topology, shard) = (Arc::clone(&topology), ShardId(shard));

@@ -10,11 +10,11 @@ use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerV
 use lnet_core::{ShardConfig, health::HealthStatus};
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{NOW, Node, config, get_header, interface, nid, put_header, put_request};
+use crate::common::{NOW, Node, config, get_header, local_ni, nid, put_header, put_request};
 
 /// Two nets of two local NIs each, in slots 0 to 3.
 fn locals() -> Vec<LocalNi> {
-    [(1, 1), (1, 2), (2, 1), (2, 2)].map(|(net, host)| interface(nid(net, host), 8, 4)).to_vec()
+    [(1, 1), (1, 2), (2, 1), (2, 2)].map(|(net, host)| local_ni(nid(net, host), 8, 4)).to_vec()
 }
 
 /// A peer with two NIs on each net; its primary NID is host 11 on net 1.
@@ -31,7 +31,7 @@ fn topology(locals: Vec<LocalNi>, peer: PeerView) -> Topology {
 }
 
 fn node(topology: Topology) -> Node {
-    let limits = Limits { interfaces: 4, ..config().limits };
+    let limits = Limits { nis: 4, ..config().limits };
     Node::new(ShardConfig { limits, topology: Arc::new(topology), ..config() })
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
     node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
 }
 
-/// What leaves, by all interfaces.
+/// What leaves, by all NIs.
 pub(crate) fn sent(node: &mut Node) -> Vec<Transmit> {
     let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
     (0..4).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
@@ -217,7 +217,7 @@ fn a_source_on_another_net_than_the_nid_that_was_named_leads_to_the_peer_there()
 #[test]
 fn what_never_left_goes_by_another_path_and_costs_health_once_a_try() {
     let peers = PeerView::new(true, [11, 12].map(|host| PeerNid::new(nid(1, host), HEALTH_MAX)).to_vec());
-    let mut node = node(topology(vec![interface(nid(1, 1), 8, 4)], peers.unwrap()));
+    let mut node = node(topology(vec![local_ni(nid(1, 1), 8, 4)], peers.unwrap()));
     put(&mut node, nid(1, 11), None);
     let [first] = sent(&mut node)[..] else { panic!("one message") };
     let dropped = Status::NeverSent(Cause::Simulated(HealthStatus::RemoteDropped));
@@ -249,7 +249,7 @@ fn what_never_left_goes_by_another_path_and_costs_health_once_a_try() {
 fn a_missing_answer_costs_the_peer_ni_that_the_request_was_sent_to_again() {
     let nids = [11, 12].map(|host| PeerNid::new(nid(1, host), HEALTH_MAX)).to_vec();
     let peers = PeerView::new(true, nids).unwrap();
-    let mut node = node(topology(vec![interface(nid(1, 1), 8, 4)], peers));
+    let mut node = node(topology(vec![local_ni(nid(1, 1), 8, 4)], peers));
     let spec = MdSpec { threshold: Threshold::Count(2), ..node.md(10) };
     let md = node.shard.bind(&spec).unwrap();
     let target = ProcessId::lustre(nid(1, 11));
@@ -373,7 +373,7 @@ fn the_source_to_a_peer_that_is_not_multi_rail_is_explained() {
 #[test]
 fn peers_that_are_not_multi_rail_are_spread_over_the_nis() {
     let mut nodes = [7, 8].map(|hash_seed| {
-        let limits = Limits { interfaces: 4, peers: 64, ..config().limits };
+        let limits = Limits { nis: 4, peers: 64, ..config().limits };
         let topology = Arc::new(topology(locals(), peer()));
         Node::new(ShardConfig { limits, topology, hash_seed, ..config() })
     });
@@ -505,7 +505,7 @@ fn health_that_is_not_full_is_told_to_rise() {
 /// well.
 #[test]
 fn what_waits_for_a_net_that_goes_leaves_by_another_net_of_the_peer() {
-    let locals = || vec![interface(nid(1, 1), 3, 2), interface(nid(2, 1), 3, 2)];
+    let locals = || vec![local_ni(nid(1, 1), 3, 2), local_ni(nid(2, 1), 3, 2)];
     let peer = || PeerView::new(true, [1, 2].map(|net| PeerNid::new(nid(net, 11), HEALTH_MAX)).to_vec());
     for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
         let mut node = node(topology(locals(), peer().unwrap()));
@@ -548,7 +548,7 @@ fn what_waits_for_a_net_that_goes_leaves_by_another_net_of_the_peer() {
 /// On a busy machine a path is silent for a moment that is well: it is another one all the same.
 #[test]
 fn what_never_left_goes_by_a_path_that_is_silent_too() {
-    let locals = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
+    let locals = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];
     let health = |net: u16| HEALTH_MAX / u32::from(net);
     let peer = PeerView::new(true, [1, 2].map(|net| PeerNid::new(nid(net, 11), health(net))).to_vec());
     let mut node = node(topology(locals, peer.unwrap()));

@@ -19,7 +19,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
-use crate::common::{NI, Node, config, entry, host, interface, nid, poll_mesh};
+use crate::common::{NI, Node, config, entry, host, local_ni, nid, poll_mesh};
 
 /// One of the two: a node of one shard or more. What arrives may reach any of them.
 pub(crate) struct Side {
@@ -65,7 +65,7 @@ impl Pair {
             Steering { shard_count: count, policies: policies.map(|policy| policy.pack().unwrap()) };
         let side = |last| {
             let topology =
-                Topology::new(vec![interface(nid(1, last), 4 * u32::from(count), 3 * u32::from(count))]);
+                Topology::new(vec![local_ni(nid(1, last), 4 * u32::from(count), 3 * u32::from(count))]);
             let topology = Arc::new(topology.with_steering(steering));
             let interface_cookie = u64::from(last) * 0x1111;
             let node = |shard| {

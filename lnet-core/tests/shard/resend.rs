@@ -12,7 +12,7 @@ use lnet_core::{Limits, ShardConfig, health::HealthStatus};
 use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, interface, nid, put_request};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, local_ni, nid, put_request};
 
 const LOCAL: [HealthStatus; 5] = [
     HealthStatus::LocalInterrupt,
@@ -24,12 +24,12 @@ const LOCAL: [HealthStatus; 5] = [
 
 /// A node with so many NIs beside `lo`, and a Multi-Rail peer with so many, all on one net.
 fn node(locals: u8, peers: u8) -> Node {
-    let own = (1..=locals).map(|host| interface(nid(1, host), 8, 4));
+    let own = (1..=locals).map(|host| local_ni(nid(1, host), 8, 4));
     let own = std::iter::once(LocalNi::loopback(MESSAGE_TIMEOUT)).chain(own).collect();
     let nis = (1..=peers).map(|host| PeerNid::new(nid(1, 10 + host), HEALTH_MAX)).collect();
     let mut map = PeerMap::default();
     map.insert(PeerView::new(true, nis).unwrap());
-    let limits = Limits { interfaces: 4, ..config().limits };
+    let limits = Limits { nis: 4, ..config().limits };
     let topology = Arc::new(Topology::new(own).with_peers(map).with_generation(1));
     Node::new(ShardConfig { limits, topology, ..config() })
 }
@@ -158,7 +158,7 @@ fn case_216_a_ping_of_an_own_nid_costs_the_local_ni_alone() {
 fn a_ping_of_an_own_nid_that_its_lnd_does_not_reach_stays_here_and_can_fail() {
     let own: Nid = "10.0.0.1@xdp".parse().unwrap();
     let facts = LndFacts { reaches_itself: false, ..LndFacts::KERNEL };
-    let locals = vec![LocalNi::loopback(MESSAGE_TIMEOUT), LocalNi { facts, ..interface(own, 8, 4) }];
+    let locals = vec![LocalNi::loopback(MESSAGE_TIMEOUT), LocalNi { facts, ..local_ni(own, 8, 4) }];
     let topology = Arc::new(Topology::new(locals).with_generation(1));
     let mut node = Node::new(ShardConfig { topology, ..config() });
     let (sent, _) = ping(&mut node, own, Some(own));

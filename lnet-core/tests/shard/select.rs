@@ -1,4 +1,4 @@
-//! By which interface a message goes, and by which it goes when that fails.
+//! The NI that a message goes by, and the one that it goes by when that fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
-use crate::common::{NOW, Node, config, interface, nid, put_header, put_request};
+use crate::common::{NOW, Node, config, local_ni, nid, put_header, put_request};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NIS: [NiId; 2] = [NiId(0), NiId(1)];
 
-/// Two interfaces of 8 credits on one net.
+/// Two NIs of 8 credits on one net.
 fn node() -> Node {
-    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
-    Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() })
+    let nis = vec![local_ni(nid(1, 1), 8, 8), local_ni(nid(1, 9), 8, 8)];
+    Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() })
 }
 
 /// One peer.
@@ -36,7 +36,7 @@ fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
     node.shard.put(NOW, &PutRequest { self_nid, ..put_request(md, to) }).unwrap();
 }
 
-/// What leaves by either interface.
+/// What leaves by either NI.
 fn sent(node: &mut Node) -> [Vec<Transmit>; 2] {
     NIS.map(|ni| std::iter::from_fn(|| node.shard.poll_transmit(ni).map(|lent| *lent.transmit)).collect())
 }
@@ -46,7 +46,7 @@ fn counts(node: &mut Node) -> [usize; 2] {
 }
 
 #[test]
-fn two_interfaces_on_a_net_share_the_load() {
+fn two_nis_on_a_net_share_the_load() {
     let mut node = node();
     (0..8).for_each(|_| put(&mut node, 2, None));
     let messages = sent(&mut node);
@@ -77,8 +77,8 @@ fn equal_ones_take_turns_and_a_named_one_is_obeyed() {
 fn each_shard_takes_the_device_that_is_near_to_itself() {
     let near_to = [[10, 21], [21, 10]].map(Box::from);
     for (shard, expected) in [(0, [3, 0]), (1, [0, 3])] {
-        let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
-        let topology = Arc::new(Topology::new(interfaces).with_numa_distances(near_to.to_vec()));
+        let nis = vec![local_ni(nid(1, 1), 8, 8), local_ni(nid(1, 9), 8, 8)];
+        let topology = Arc::new(Topology::new(nis).with_numa_distances(near_to.to_vec()));
         let shard = ShardId(shard);
         let mut node = Node::new(ShardConfig { shard, shard_count: 2, topology, ..config() });
         (0..3).for_each(|_| put(&mut node, 2, None));
@@ -164,9 +164,9 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
     assert_eq!(node.shard.reroute(NOW, &paths[3], &paths[3..]), None, "there is no other");
     // The health that the snapshot tells of a NID comes before what is measured.
     let mut ill = self::node();
-    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+    let nis = vec![local_ni(nid(1, 1), 8, 8), local_ni(nid(1, 9), 8, 8)];
     let peer = [(2, 1000), (3, 10)].map(|(host, health)| PeerNid::new(nid(1, host), health));
-    let topology = Topology::new(interfaces).with_peers(peers(true, &peer)).with_generation(1);
+    let topology = Topology::new(nis).with_peers(peers(true, &peer)).with_generation(1);
     ill.shard.update(NOW, Arc::new(topology));
     ill.shard.path_health(NOW, &paths[3], answers(20));
     assert_eq!(ill.shard.reroute(NOW, &paths[0], &paths), Some(1));
@@ -189,7 +189,7 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
 }
 
 #[test]
-fn what_a_device_refuses_leaves_by_the_other_interface_and_ends_once() {
+fn what_a_device_refuses_leaves_by_the_other_ni_and_ends_once() {
     for cause in [Cause::Device, Cause::Unreachable] {
         let mut node = node();
         put(&mut node, 2, None);
@@ -243,9 +243,9 @@ fn it_is_sent_anew_so_often_and_not_where_that_is_no_use() {
 
 #[test]
 fn it_is_not_sent_anew_where_the_retry_count_is_0() {
-    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+    let nis = vec![local_ni(nid(1, 1), 8, 8), local_ni(nid(1, 9), 8, 8)];
     let tunables = Tunables { retry_count: 0, ..Tunables::DEFAULT };
-    let topology = Topology::new(interfaces).with_tunables(tunables);
+    let topology = Topology::new(nis).with_tunables(tunables);
     let mut node = Node::new(ShardConfig { topology: Arc::new(topology), ..config() });
     put(&mut node, 2, None);
     let message = sent(&mut node).concat()[0];
@@ -256,9 +256,9 @@ fn it_is_not_sent_anew_where_the_retry_count_is_0() {
 
 #[test]
 fn what_two_devices_refuse_leaves_by_the_third() {
-    let interfaces = [1, 8, 9].map(|host| interface(nid(1, host), 8, 8));
-    let topology = Arc::new(Topology::new(interfaces.to_vec()));
-    let limits = Limits { interfaces: 3, ..config().limits };
+    let nis = [1, 8, 9].map(|host| local_ni(nid(1, host), 8, 8));
+    let topology = Arc::new(Topology::new(nis.to_vec()));
+    let limits = Limits { nis: 3, ..config().limits };
     let mut node = Node::new(ShardConfig { topology, limits, ..config() });
     put(&mut node, 2, None);
     let mut used = Vec::new();
@@ -295,7 +295,7 @@ fn answers_of_more_paths_than_are_remembered_are_told_rarely() {
 #[test]
 fn the_ni_by_which_a_peer_was_first_heard_is_no_other_one_in_its_slot() {
     let topology = |nids: [Option<Nid>; 2], generation| {
-        let slots = nids.map(|nid| nid.map(|nid| interface(nid, 8, 8)));
+        let slots = nids.map(|nid| nid.map(|nid| local_ni(nid, 8, 8)));
         let peers = PeerMap::default();
         Arc::new(Topology::with_slots(slots.to_vec()).with_peers(peers).with_generation(generation))
     };

@@ -16,8 +16,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::ProcessId;
 
 use crate::common::{
-    MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, config, get_request, interface, nid, put_request,
-    reply_header,
+    MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, config, get_request, local_ni, nid, put_request, reply_header,
 };
 
 const TIMEOUT: Duration = Tunables::DEFAULT.transaction_timeout;
@@ -29,7 +28,7 @@ fn after(seconds: u64) -> Instant {
 
 /// A node with these tunables.
 fn tuned(tunables: Tunables) -> Node {
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4)]).with_tunables(tunables);
+    let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 4)]).with_tunables(tunables);
     Node::new(ShardConfig { topology: Arc::new(topology), ..config() })
 }
 
@@ -328,8 +327,8 @@ fn a_request_that_does_not_start_awaits_nothing() {
 
 #[test]
 fn the_earlier_of_credit_and_response_is_the_next_timeout() {
-    let interfaces = vec![interface(nid(1, 1), 1, 1)];
-    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let nis = vec![local_ni(nid(1, 1), 1, 1)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
     let (md, waiting) = (bind(&mut node, 2), bind(&mut node, 2));
     node.shard.get(NOW, &get_request(md)).unwrap();
     assert_eq!(node.shard.poll_timeout(), Some(NOW + TIMEOUT));

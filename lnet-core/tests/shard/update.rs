@@ -19,7 +19,7 @@ use lnet_wire::steer::{PORTALS, Policy};
 use lnet_wire::{Body, Header, Nid};
 
 use crate::common::{
-    MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, entry, get_header, host, interface, nid, poll_mesh,
+    MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, entry, get_header, host, local_ni, nid, poll_mesh,
     put_header, put_request,
 };
 
@@ -27,13 +27,13 @@ const FIRST: NiId = NiId(0);
 const SECOND: NiId = NiId(1);
 const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
 
-/// Host 1 with two interfaces on one net, of these credits.
+/// Host 1 with two NIs on one net, of these credits.
 fn rails(credits: u32, peer_credits: u32) -> Vec<Option<LocalNi>> {
-    vec![Some(interface(nid(1, 1), credits, peer_credits)), Some(interface(nid(1, 9), credits, peer_credits))]
+    vec![Some(local_ni(nid(1, 1), credits, peer_credits)), Some(local_ni(nid(1, 9), credits, peer_credits))]
 }
 
 fn node(slots: &[Option<LocalNi>]) -> Node {
-    let limits = Limits { interfaces: 4, ..config().limits };
+    let limits = Limits { nis: 4, ..config().limits };
     let topology = Arc::new(Topology::with_slots(slots.to_vec()).with_generation(1));
     Node::new(ShardConfig { topology, limits, ..config() })
 }
@@ -65,12 +65,11 @@ fn statuses(node: &mut Node) -> Vec<Status> {
 }
 
 #[test]
-fn what_waits_leaves_by_another_interface_of_its_net() {
+fn what_waits_leaves_by_another_ni_of_its_net() {
     for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
         let slots = rails(2, 2);
         let mut node = node(&slots);
-        // Of those to host 2 two are ready and one waits for the peer, of those to host 3 two wait for the
-        // interface.
+        // Two to host 2 are ready and one waits for the peer; both to host 3 wait for the NI.
         [2, 2, 2, 3, 3].iter().for_each(|&peer| put(&mut node, peer, None));
         update(&mut node, &with_status(&slots, 0, status));
         assert_eq!(node.shard.ni_credits(FIRST), Some(2), "{status:?}");
@@ -96,7 +95,7 @@ fn what_has_no_other_path_ends_unsent() {
     put(&mut node, 2, None);
     put(&mut node, 2, Some(nid(1, 1)));
     update(&mut node, &with_status(&slots, 0, NiStatus::Down));
-    assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "they name the interface");
+    assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "they name the NI");
     let gone = with_status(&with_status(&slots, 0, NiStatus::Down), 1, NiStatus::Down);
     update(&mut node, &gone);
     assert_eq!(statuses(&mut node), [UNREACHABLE]);
@@ -126,7 +125,7 @@ fn what_the_lnd_has_is_its_own_to_end() {
 }
 
 #[test]
-fn responses_go_on_until_their_interface_is_closed() {
+fn responses_go_on_until_their_ni_is_closed() {
     let slots = rails(1, 1);
     let mut node = node(&slots);
     let md = node.md(10);
@@ -137,7 +136,7 @@ fn responses_go_on_until_their_interface_is_closed() {
     let source = host(3);
     let get = |source| Header { source, ..get_header(1, 10) };
     for from in [host(2), host(2), source] {
-        assert_ne!(node.arrive(&get(from)), Verdict::Drop, "a leaving interface still takes what arrives");
+        assert_ne!(node.arrive(&get(from)), Verdict::Drop, "a leaving NI still takes what arrives");
     }
     let reply = node.shard.poll_transmit(FIRST).map(|lent| *lent.transmit).unwrap();
     assert!(matches!(reply.header.body, Body::Reply { .. }));
@@ -145,7 +144,7 @@ fn responses_go_on_until_their_interface_is_closed() {
     // A fourth has arrived, but is not in place.
     assert_ne!(node.shard.header(NOW, FIRST, &get(source).source.nid, RxId(1), &get(source)), Verdict::Drop);
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
-    assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "one that waited for its peer, one for the interface");
+    assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "one that waited for its peer, one for the NI");
     assert_eq!(
         node.shard.header(NOW, FIRST, &get(host(2)).source.nid, RxId(0), &get(host(2))),
         Verdict::Drop
@@ -162,7 +161,7 @@ fn responses_go_on_until_their_interface_is_closed() {
 }
 
 #[test]
-fn an_ack_of_a_closed_interface_is_not_sent() {
+fn an_ack_of_a_closed_ni_is_not_sent() {
     let slots = rails(1, 1);
     let mut node = node(&slots);
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(10) };
@@ -180,7 +179,7 @@ fn an_ack_of_a_closed_interface_is_not_sent() {
 }
 
 #[test]
-fn what_a_closed_interface_brought_waits_no_more() {
+fn what_a_closed_ni_brought_waits_no_more() {
     let slots = rails(1, 1);
     let mut node = node(&slots);
     node.shard.set_lazy(4).unwrap();
@@ -248,7 +247,7 @@ fn a_slot_is_used_again() {
     assert_eq!(node.shard.ni_credits(FIRST), Some(0));
     put(&mut node, 2, None);
     assert_eq!(all(&mut node, SECOND).len(), 1);
-    update(&mut node, &[Some(interface(nid(2, 1), 7, 3)), slots[1], Some(interface(nid(1, 5), 1, 1))]);
+    update(&mut node, &[Some(local_ni(nid(2, 1), 7, 3)), slots[1], Some(local_ni(nid(1, 5), 1, 1))]);
     assert_eq!(node.shard.ni_credits(FIRST), Some(7));
     assert_eq!(node.shard.ni_credits(NiId(2)), Some(1));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(1), "the one under way is still counted");
@@ -260,7 +259,7 @@ fn older_snapshots_change_nothing() {
     let mut node = node(&slots);
     let other = Topology::with_slots(vec![]).with_generation(1);
     node.shard.update(NOW, Arc::new(other));
-    assert_eq!(node.shard.topology().interfaces(), slots);
+    assert_eq!(node.shard.topology().nis(), slots);
     let tunables = Tunables { transaction_timeout: Duration::from_secs(1), ..Tunables::DEFAULT };
     let other = Topology::with_slots(slots).with_generation(2).with_tunables(tunables);
     node.shard.update(NOW, Arc::new(other));
@@ -270,7 +269,7 @@ fn older_snapshots_change_nothing() {
 
 #[test]
 #[should_panic(expected = "NiId(0) goes before it is quiet")]
-fn an_interface_in_use_does_not_go() {
+fn an_ni_in_use_does_not_go() {
     let slots = rails(2, 2);
     let mut node = node(&slots);
     put(&mut node, 2, None);
@@ -278,15 +277,15 @@ fn an_interface_in_use_does_not_go() {
 }
 
 #[test]
-#[should_panic(expected = "5 interfaces exceed the limits, 4")]
+#[should_panic(expected = "5 slots of NIs exceed the limit, 4")]
 fn slots_are_limited() {
     update(&mut node(&[]), &[None; 5]);
 }
 
 #[test]
-fn the_node_knows_itself_as_long_as_an_interface_lives() {
+fn the_node_knows_itself_as_long_as_an_ni_lives() {
     let lo = Some(LocalNi::loopback(MESSAGE_TIMEOUT));
-    let (own, other) = (Some(interface(nid(1, 1), 1, 1)), Some(interface(nid(1, 9), 1, 1)));
+    let (own, other) = (Some(local_ni(nid(1, 1), 1, 1)), Some(local_ni(nid(1, 9), 1, 1)));
     let mut node = node(&[lo, other]);
     put(&mut node, 1, None);
     put(&mut node, 1, None);
@@ -303,14 +302,14 @@ fn the_node_knows_itself_as_long_as_an_interface_lives() {
 }
 
 #[test]
-fn own_interfaces_find_room_among_busy_peers() {
+fn own_nis_find_room_among_busy_peers() {
     let lo = Some(LocalNi::loopback(MESSAGE_TIMEOUT));
-    let limits = Limits { interfaces: 4, peers: 3, ..config().limits };
-    let slots = [lo, Some(interface(nid(1, 1), 8, 4))];
+    let limits = Limits { nis: 4, peers: 3, ..config().limits };
+    let slots = [lo, Some(local_ni(nid(1, 1), 8, 4))];
     let topology = Arc::new(Topology::with_slots(slots.to_vec()));
     let mut node = Node::new(ShardConfig { topology, limits, ..config() });
     put(&mut node, 2, None);
-    update(&mut node, &[lo, slots[1], Some(interface(nid(1, 9), 8, 4))]);
+    update(&mut node, &[lo, slots[1], Some(local_ni(nid(1, 9), 8, 4))]);
     put(&mut node, 9, None);
     assert_eq!(all(&mut node, FIRST).len(), 1);
 }
@@ -319,7 +318,7 @@ fn own_interfaces_find_room_among_busy_peers() {
 fn steered(policy: Policy, generation: u64, frozen: u64) -> Arc<Topology> {
     let mut policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
     policies[4] = policy.pack().unwrap();
-    let topology = Topology::with_slots(vec![Some(interface(nid(1, 1), 8, 8))]);
+    let topology = Topology::with_slots(vec![Some(local_ni(nid(1, 1), 8, 8))]);
     let topology = topology.with_steering(Steering { shard_count: 2, policies });
     Arc::new(topology.with_generation(generation).with_frozen(frozen))
 }
@@ -389,13 +388,13 @@ fn a_policy_does_not_change_under_a_message_that_waits() {
 fn closed(generation: u64) -> Arc<Topology> {
     let mut policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
     policies[4] = Policy::Pin(0).pack().unwrap();
-    let ni = LocalNi { status: NiStatus::Closed, ..interface(nid(1, 1), 8, 8) };
+    let ni = LocalNi { status: NiStatus::Closed, ..local_ni(nid(1, 1), 8, 8) };
     let topology = Topology::with_slots(vec![Some(ni)]);
     Arc::new(topology.with_steering(Steering { shard_count: 2, policies }).with_generation(generation))
 }
 
 #[test]
-fn a_sibling_takes_nothing_of_a_closed_interface() {
+fn a_sibling_takes_nothing_of_a_closed_ni() {
     let mut shards = pair_of_shards(Policy::Pin(0));
     shards[0].shard.set_lazy(4).unwrap();
     for rx in [0, 1] {
@@ -447,12 +446,12 @@ fn a_lent_span_is_filled_but_not_answered() {
 }
 
 #[test]
-fn a_sibling_may_hear_of_an_interface_later() {
+fn a_sibling_may_hear_of_an_ni_later() {
     let mut shards = pair_of_shards(Policy::Pin(0));
     let spec = MdSpec { options: MdOptions::PUT, ..shards[0].md(10) };
     shards[0].post(1, &spec);
     let with_another = |generation| {
-        let slots = vec![Some(interface(nid(1, 1), 8, 8)), Some(interface(nid(1, 3), 8, 8))];
+        let slots = vec![Some(local_ni(nid(1, 1), 8, 8)), Some(local_ni(nid(1, 3), 8, 8))];
         let policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
         let topology = Topology::with_slots(slots).with_steering(Steering { shard_count: 2, policies });
         Arc::new(topology.with_generation(generation))

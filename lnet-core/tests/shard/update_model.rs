@@ -1,4 +1,4 @@
-//! Interfaces that come, go and change under load, against a naive model.
+//! NIs that come, go and change under load, against a naive model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, Nid, ProcessId};
 use proptest::prelude::*;
 
-use crate::common::{FOREIGN, NOW, Node, config, interface, nid};
+use crate::common::{FOREIGN, NOW, Node, config, local_ni, nid};
 
 const SLOTS: usize = 4;
 const REQUESTS: u32 = 24;
@@ -22,7 +22,7 @@ const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// An interface comes, if the slot is empty.
+    /// An NI comes, if the slot is empty.
     Add {
         slot: usize,
         net: u16,
@@ -39,7 +39,7 @@ enum Operation {
     Remove {
         slot: usize,
     },
-    /// A PUT, which may name an interface.
+    /// A PUT, which may name an NI.
     Put {
         net: u16,
         peer: u8,
@@ -90,7 +90,7 @@ impl Run {
             requests: REQUESTS,
             responses: RESPONSES,
             peers: 64,
-            interfaces: SLOTS as u16,
+            nis: SLOTS as u16,
             unlimited_events: 200,
             ..config().limits
         };
@@ -145,8 +145,8 @@ impl Run {
             .map(|(number, _)| *number)
             .collect();
         lost.into_iter().for_each(|number| self.end(number, UNREACHABLE));
-        // Peers get what is due on their net now, which may be more than what the interface gave that met
-        // them first.
+        // Peers get what is due on their net now, which may be more than what the NI gave that met them
+        // first.
         for (peer, credits) in self.peer_credits.iter_mut().filter(|_| is_changed) {
             if let Some(ni) = self.slots.iter().flatten().find(|ni| ni.net == peer.net()) {
                 *credits = peer_share(ni);
@@ -197,11 +197,11 @@ impl Run {
         self.messages.insert(number, Message { peer: target.nid, bound, is_response: false, flying: None });
         match serves {
             Some(_) if !self.peer_credits.contains_key(&target.nid) => {
-                // Which of the interfaces that serve on its net a peer is met by is the shard's affair.
+                // Which of the NIs that serve on its net a peer is met by is the shard's affair.
                 let credits = self.node.shard.peer_credits(&target.nid).unwrap() + 1;
                 let shares: Vec<_> = self.slots.iter().flatten().map(peer_share).collect();
                 let share = shares.into_iter().find(|share| i64::from(*share) == credits);
-                self.peer_credits.insert(target.nid, share.expect("the share of an interface"));
+                self.peer_credits.insert(target.nid, share.expect("the share of an NI"));
             }
             Some(_) => {}
             None => self.end(number, UNREACHABLE),
@@ -243,7 +243,7 @@ impl Run {
         let header = transmit.header;
         let number = self.messages.iter().find(|(number, message)| match header.body {
             Body::Put { match_bits, .. } => match_bits == **number,
-            // REPLYs to a peer by one interface are all alike.
+            // REPLYs to a peer by one NI are all alike.
             _ => {
                 message.is_response
                     && message.flying.is_none()
@@ -257,7 +257,7 @@ impl Run {
         assert_eq!((header.source.nid, header.destination.nid), (ni.nid, message.peer));
         let serves =
             if message.is_response { ni.status != NiStatus::Closed } else { ni.status == NiStatus::Up };
-        assert!(serves, "a message leaves by an interface that is {:?}", ni.status);
+        assert!(serves, "a message leaves by an NI that is {:?}", ni.status);
         self.messages.get_mut(&number).unwrap().flying = Some((transmit.tx, slot));
     }
 
@@ -279,7 +279,7 @@ impl Run {
     fn run(&mut self, operation: &Operation) {
         match *operation {
             Operation::Add { slot, net, credits, peer_credits } if self.slots[slot].is_none() => {
-                let ni = interface(nid(net, 100 + slot as u8), credits, peer_credits);
+                let ni = local_ni(nid(net, 100 + slot as u8), credits, peer_credits);
                 self.update(slot, Some(ni));
             }
             Operation::NodeChange { slot, status, credits, peer_credits } => {
@@ -386,7 +386,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn interfaces_come_and_go_as_in_the_model(operations in proptest::collection::vec(operations(), 1..200)) {
+    fn nis_come_and_go_as_in_the_model(operations in proptest::collection::vec(operations(), 1..200)) {
         let mut run = Run::new();
         for operation in &operations {
             run.run(operation);

@@ -20,7 +20,7 @@ use lnet_xdp_proto::XferTimes;
 
 use super::{ConfigError, SendFault, XdpConfig, XdpMode, plan, setters, start};
 
-/// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
+/// The number of the NI `lo`, on every node. Other NIs have numbers from 1 to [`Limits::nis`].
 pub const LO: NiId = NiId(0);
 
 /// Bytes of memory that a peer of one shard takes, which messages go to and come from.
@@ -40,7 +40,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     incoming: 1 << 10,
     delayed: 1 << 8,
     peers: Limits::peers_in(16 << 20, PEER_BYTES),
-    interfaces: 16,
+    nis: 16,
 };
 
 const _: () = assert!(DAEMON_LIMITS.is_valid());

@@ -74,7 +74,7 @@ pub enum NodeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An NI of a number that is taken, or is none.
-    #[error("there is an NI {0} already, or it is no number of an NI: 1 to Limits::interfaces are expected")]
+    #[error("there is an NI {0} already, or it is no number of an NI: 1 to Limits::nis are expected")]
     NiTaken(u16),
     /// An NI that is not there.
     #[error("there is no NI {0}")]

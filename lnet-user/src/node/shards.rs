@@ -51,15 +51,15 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
 
 /// What a shard holds: what was asked for, by each LND that there may be, and what `lo` takes.
 pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
-    let Limits { peers, interfaces, .. } = config.limits;
+    let Limits { peers, nis, .. } = config.limits;
     Limits {
         match_entries: config.limits.match_entries.saturating_add(OWN_ENTRIES),
         memory_descs: config.limits.memory_descs.saturating_add(OWN_ENTRIES),
         event_queues: config.limits.event_queues.saturating_add(1),
         events: config.limits.events.saturating_add(OWN_EVENTS),
         incoming: Lnds::names_max(&config.limits),
-        peers: peers.saturating_add(u32::from(interfaces) + 1),
-        interfaces: interfaces.saturating_add(1),
+        peers: peers.saturating_add(u32::from(nis) + 1),
+        nis: nis.saturating_add(1),
         ..config.limits
     }
 }

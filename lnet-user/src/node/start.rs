@@ -81,7 +81,7 @@ pub(super) fn new_machine(
     config: &NodeConfig,
 ) -> Result<(Machine, Vec<NodeChange<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
-    let slots = config.limits.interfaces.saturating_add(1);
+    let slots = config.limits.nis.saturating_add(1);
     let nets: Vec<_> =
         LNDS.iter().filter_map(|row| row.default_of).filter(|net| *net != NetType::LO).collect();
     let core = node::NodeConfig {

@@ -31,7 +31,7 @@ const LIMITS: Limits = Limits {
     incoming: 128,
     delayed: 32,
     peers: 16,
-    interfaces: 2,
+    nis: 2,
 };
 const QUEUES: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(10);

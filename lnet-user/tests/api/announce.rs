@@ -15,7 +15,7 @@ fn nid(net: u16, host: u8) -> Nid {
 /// A node with an NI on each of two nets, the first one's NID primary.
 fn node(fabric: &str, host: u8, is_locking: bool) -> Lnet {
     let ni = |net| NiConfig::new(nid(net, host), &format!("in-process:{fabric}-{net}"));
-    let limits = Limits { interfaces: 2, ..config(1).limits };
+    let limits = Limits { nis: 2, ..config(1).limits };
     let config = config(1).nis(vec![ni(0), ni(1)]).limits(limits).lock_prim_nid(is_locking);
     let lnet = Lnet::start(&config).unwrap();
     lnet.open().unwrap();

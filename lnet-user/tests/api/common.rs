@@ -38,7 +38,7 @@ pub(crate) fn config(shards: u32) -> NodeConfig {
             incoming: 1 << 6,
             delayed: 1 << 6,
             peers: 1 << 4,
-            interfaces: 1,
+            nis: 1,
         })
 }
 

@@ -15,7 +15,7 @@ fn nid(net: u16, host: u8) -> Nid {
 /// A node on two nets.
 fn node(fabric: &str, host: u8) -> Lnet {
     let mut config = config(1);
-    config.limits.interfaces = 4;
+    config.limits.nis = 4;
     let nis = [0, 1].map(|net| NiConfig::new(nid(net, host), &format!("in-process:{fabric}{net}")));
     let lnet =
         Lnet::start_on(&config.nis(nis.to_vec()), &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap();

@@ -34,7 +34,7 @@ fn what_cannot_be_of_an_embedded_node_is_refused_by_its_state_machine() {
         let error = lnet.add_ni(&NiConfig::new(nid.parse().unwrap(), "nosuch0")).unwrap_err();
         assert!(matches!(error, LnetError::Refused(_)), "{error:?}");
         assert!(error.to_string().contains(part), "{error}");
-        assert_eq!(lnet.topology().interfaces(), before.interfaces());
+        assert_eq!(lnet.topology().nis(), before.nis());
         assert_eq!(lnet.nis(), []);
     };
     refused("10.0.0.1@o2ib", "LND type not supported");

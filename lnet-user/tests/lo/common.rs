@@ -43,7 +43,7 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
         incoming: 1 << 6,
         delayed: 1 << 7,
         peers: 1 << 4,
-        interfaces: 1,
+        nis: 1,
     })
 }
 

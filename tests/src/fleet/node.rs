@@ -40,7 +40,7 @@ pub(super) const LIMITS: Limits = Limits {
     incoming: 64,
     delayed: 4,
     peers: PEERS_MAX,
-    interfaces: 20,
+    nis: 20,
 };
 
 pub(super) struct Member {
@@ -118,7 +118,7 @@ impl Member {
         seed: u64,
     ) -> Self {
         let nets = [NetType::XDP, NetType::TCP];
-        let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.interfaces, &nets) };
+        let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.nis, &nets) };
         let mut node = Node::new(config);
         if holds {
             node.gate_requests();

@@ -456,7 +456,7 @@ impl Stage {
 
     /// Whether there were any.
     fn take_messages(&mut self, node: usize) -> bool {
-        let slots = self.members[node].shard.topology().interfaces().len() as u16;
+        let slots = self.members[node].shard.topology().nis().len() as u16;
         let mut taken = Vec::new();
         let shard = &mut self.members[node].shard;
         for ni in (0..slots).map(lnet_core::lnd::NiId) {

@@ -223,7 +223,7 @@ impl World<'_> {
 
     fn take_messages(&mut self, number: u32) {
         let from = self.life(number);
-        let slots = self.members[number as usize].shard.topology().interfaces().len() as u16;
+        let slots = self.members[number as usize].shard.topology().nis().len() as u16;
         for ni in (0..slots).map(NiId) {
             while let Some(lent) = self.members[number as usize].shard.poll_transmit(ni) {
                 let transmit = *lent.transmit;

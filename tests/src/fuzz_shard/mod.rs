@@ -59,7 +59,7 @@ const LIMITS: Limits = Limits {
     incoming: 32,
     delayed: 8,
     peers: 6,
-    interfaces: 1,
+    nis: 1,
 };
 
 fn nid(host: u8) -> Nid {

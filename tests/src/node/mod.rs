@@ -71,7 +71,7 @@ pub const LIMITS: Limits = Limits {
     incoming: 1 << 10,
     delayed: 1 << 8,
     peers: 1 << 9,
-    interfaces: 4,
+    nis: 4,
 };
 
 /// How long a message of a test may be under way.

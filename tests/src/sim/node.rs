@@ -48,7 +48,7 @@ const LIMITS: Limits = Limits {
     incoming: 48,
     delayed: 24,
     peers: 12,
-    interfaces: 3,
+    nis: 3,
 };
 
 /// Limits with little more than is needed for anything to go on.

@@ -267,7 +267,7 @@ fn refused_nis_change_nothing() {
     let rails = Rails::start([XdpMode::Native, XdpMode::Socket]);
     let (near, namespace) = (&rails.near, rails.netns.a());
     let interfaces = namespace.interfaces();
-    let slots = || near.topology().interfaces().to_vec();
+    let slots = || near.topology().nis().to_vec();
     let before = (near.nis(), slots());
     let refused = |config: &NiConfig, parts: &[&str]| {
         let error = enter(namespace, || near.add_ni(config)).unwrap_err().to_string();

@@ -82,7 +82,7 @@ fn configurations_that_cannot_be() {
         with_nis(&[foreign]),
         &["veth-a does not have the address of 10.211.0.2@xdp", "it has 10.211.0.1, fd00"],
     );
-    let limits = Limits { interfaces: 1, ..good().limits };
+    let limits = Limits { nis: 1, ..good().limits };
     let two = with_nis(&[nid, other_net]).limits(limits);
     check(two, &["too many NIs: 2 at most, lo included"]);
     let limits = Limits { unlimited_events: 1, ..good().limits };
