@@ -78,7 +78,7 @@ impl Link {
         let panicked = |_| anyhow!("an end of the link panicked");
         std::thread::scope(|scope| {
             let (cpus, stop) = (&cpus, &stop);
-            // Their names tell them apart in a profile.
+            // Names tell the threads apart in a profile.
             let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let far = named("far").spawn_scoped(scope, move || {
                 pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;

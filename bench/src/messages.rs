@@ -23,7 +23,7 @@ use crate::node;
 use crate::random::Random;
 
 const PORTAL: u32 = 20;
-/// Of one descriptor without a threshold.
+/// Event slots of one descriptor without a threshold.
 const EVENT_SLOTS: u32 = node::LIMITS.unlimited_events;
 /// Frames of a million that XDP drops for each message type, acknowledgements among them.
 const TYPES: [MessageType; 4] = [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply];

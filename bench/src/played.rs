@@ -61,7 +61,7 @@ struct Peer {
 /// What a peer has taken, and is to answer.
 #[derive(Default)]
 struct Taken {
-    /// By the name of a message that arrives: the ACK that it is answered with.
+    /// ACKs that messages are answered with, by the names under which the messages arrived.
     answers: Vec<Option<(Nid, Header)>>,
     /// ACKs to be sent.
     ready: Vec<(Nid, Header)>,
@@ -130,7 +130,7 @@ impl Peer {
         Self { xfer, taken: Taken { answers, free, ..Taken::default() }, due: None }
     }
 
-    /// Takes a datagram in; what is no frame is none of its.
+    /// Takes a datagram in, unless it is no frame.
     fn receive(&mut self, now: Instant, own: &Nid, from: Nid, datagram: &[u8]) -> Option<()> {
         let head = datagram.first_chunk::<FRAME_HEADER_BYTES>()?;
         let header = &FrameHeader::decode(head, datagram.len()).ok()?;

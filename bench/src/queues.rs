@@ -354,7 +354,7 @@ struct Returns {
 impl Handler for Returns {
     fn buffer_event(&self, _: &TransferMachine, event: BufferEvent) {
         let (queue, status) = (event.queue(), event.status);
-        // All are the pool's, and the colour is one of its.
+        // All buffers are the pool's, and the pool knows the colour.
         let _ = event.into_buffer().map(|buffer| buffer.put_back(self.colour));
         if status.is_ok() {
             // Without a listener the measurement is over.

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::link::{Link, Side};
 
-/// Of the only session.
+/// The key of the only session.
 const KEY: u32 = 1;
 const SESSION_TIMEOUT_S: u32 = 60;
 /// Lengths in bytes, instead of whole pages.

@@ -19,7 +19,7 @@ use crate::messages::Operation;
 use crate::node::LIMITS;
 
 const PORTAL: u32 = 20;
-/// Of one descriptor without a threshold.
+/// Event slots of one descriptor without a threshold.
 const EVENT_SLOTS: u32 = LIMITS.unlimited_events;
 /// Descriptors that have event slots for all messages that may be under way, also where an ACK overtakes a
 /// SEND.

@@ -14,7 +14,7 @@ use tracing::info;
 use super::control::Control;
 
 impl Control {
-    /// By which path requests to a NID would go at this moment.
+    /// Tells by which path requests to a NID would go at this moment.
     pub(super) async fn explained(&self, nid: Nid) -> Result<ExplainRecord, Refusal> {
         let told = self.on_shards(move |worker| worker.shard().explain(worker.clock().now(), &nid));
         let told = told.await?;

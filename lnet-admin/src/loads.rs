@@ -17,7 +17,7 @@ pub(super) struct Services {
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) work: Work,
-    /// Of one that may go on: the node stays as it is meanwhile.
+    /// Keeps the node as it is while the load may go on.
     pub(super) _hold: Option<Hold>,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct ChangePlan {
     /// Whether the node is configured afterwards.
     pub(super) is_configured: bool,
     pub(super) prefers_ipv6: bool,
-    /// By place in the batch.
+    /// Outcomes, by the positions of the changes in the batch.
     pub(super) outcomes: Vec<Effect>,
 }
 

@@ -62,8 +62,8 @@ macro_rules! messages {
         #[serde(rename_all = "snake_case")]
         pub enum ControlRequest {
             $($(#[$doc])+ $variant $(($argument))?,)+
-            /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends
-            /// when the client goes.
+            /// Pings NIDs. A [`Reply::Ping`] answers for each of them, in their order, and an empty one comes
+            /// last. It ends when the client goes.
             Ping(PingRequest),
         }
 

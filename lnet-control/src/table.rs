@@ -26,7 +26,7 @@ macro_rules! requests {
             read Udsp: udsp() -> Vec<UdspRule>;
             /// Which NIs are pinged until they recover.
             read Recovery: recovery() -> RecoveryRecord;
-            /// By which path requests to a NID would go at this moment, and why.
+            /// The path by which requests to a NID would go at this moment, and why.
             read Explain: explain(nid: NidText) -> ExplainRecord;
             /// The CPTs (shards) that NIDs belong to, in their order.
             read CptsOf: cpts_of(nids: Vec<NidText>) -> Vec<CptRecord>;
@@ -36,21 +36,21 @@ macro_rules! requests {
             read Frames: frames() -> FramesRecord;
             /// Its loads, running and ended.
             read Loads: loads() -> Vec<LoadRecord>;
-            /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The
+            /// Makes all changes of a batch or none, or, with `dry_run`, says what they would do. The
             /// outcomes are as many as the changes, in their order. A refusal names the offending change by
             /// its position ([`Refusal::of_change`]).
             change Apply: apply(batch: ChangeSet) -> Vec<Effect>;
-            /// To say in its log all that it knows of the peer with a NID.
+            /// Says in the log all that the node knows of the peer with a NID.
             change LogPeer: log_peer(nid: NidText) -> ();
-            /// To write its frames to a file.
+            /// Writes the frames of the node to a file.
             change StartCapture: start_capture(spec: CaptureSpec) -> ();
-            /// To end the capture to this file, and forget it; what it became.
+            /// Ends the capture to this file, forgets it, and tells what it became.
             change StopCapture: stop_capture(path: String) -> CaptureRecord;
-            /// To begin a load; its number.
+            /// Begins a load, and tells its number.
             change StartLoad: start_load(spec: LoadSpec) -> u32;
-            /// To end a load, at once if it runs, and forget it; what it became.
+            /// Ends a load, at once if it runs, forgets it, and tells what it became.
             change StopLoad: stop_load(id: u32) -> LoadRecord;
-            /// To do something as console of LNet selftest.
+            /// Does something as console of LNet selftest.
             order Selftest: selftest(request: SelftestRequest) -> SelftestAnswer;
         }
     };

@@ -32,7 +32,7 @@ struct Cell {
 }
 
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
-/// In a name: its entry takes messages of every initiator.
+/// Marks, in a name, an entry that takes messages of every initiator.
 const ANY_INITIATOR: u32 = 1 << 30;
 
 impl Cell {

@@ -21,7 +21,7 @@ impl ShardSet {
         Self(u64::MAX >> (SHARDS_MAX - count as u32))
     }
 
-    /// These shards; `None` if there are none, or one has a number that no shard can have.
+    /// The set of these shards; `None` if there are none, or one has a number that no shard can have.
     #[must_use]
     pub fn of(shards: impl IntoIterator<Item = u32>) -> Option<Self> {
         let bits = shards.into_iter().try_fold(0, |bits, shard| Some(bits | 1_u64.checked_shl(shard)?))?;

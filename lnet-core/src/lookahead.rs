@@ -55,7 +55,8 @@ impl Lookahead {
         Self { upcoming: VecDeque::with_capacity(AHEAD_MAX), prefetch: |_| {} }
     }
 
-    /// These come next, before what was announced already; the first of them may be what was to come next.
+    /// Announces what comes next, before all that was announced already. The first of these messages may be
+    /// what was to come next.
     pub(crate) fn hint(
         &mut self,
         tables: &MatchTables,

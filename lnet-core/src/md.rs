@@ -20,7 +20,7 @@ use crate::handle::{EqHandle, MeHandle};
 pub struct MdOptions(u16);
 
 impl MdOptions {
-    /// None of them.
+    /// No options.
     pub const NONE: Self = Self(0);
     /// May be PUT into.
     pub const PUT: Self = Self(0x0001);
@@ -41,9 +41,9 @@ impl MdOptions {
     /// The bytes that come in may be skipped; lengths are told as if they were there. What is found in the
     /// buffer is as before, or what came in.
     pub const DISCARD: Self = Self(0x4000);
-    /// None of LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
+    /// Not LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
     pub(crate) const SOURCE: Self = Self(0x8000);
-    /// None of LNet's: the REPLYs that may come go to a part of the descriptor.
+    /// Not LNet's: the REPLYs that may come go to a part of the descriptor.
     pub(crate) const IN_PART: Self = Self(0x2000);
     /// What events say nothing of.
     pub(crate) const INTERNAL: Self = Self(Self::SOURCE.0 | Self::IN_PART.0);

@@ -49,7 +49,7 @@ pub(crate) struct Queued;
 pub(crate) struct PeerCredited;
 /// Holds both credits; waits to be polled.
 pub(crate) struct Credited;
-/// With its LND.
+/// Handed to its LND.
 pub(crate) struct Submitted;
 /// Ended, well or not.
 pub(crate) struct Done;
@@ -132,7 +132,7 @@ pub(crate) struct MessageState {
     pub(crate) is_bound: bool,
     pub(crate) stage: Stage,
     waiting: Link,
-    /// In its NI's list of deadlines.
+    /// Membership in its NI's list of deadlines.
     timer: Link,
 }
 

@@ -9,8 +9,7 @@ pub struct Instant(pub u64);
 
 /// The earliest of these times; `None` if there is none.
 ///
-/// In place of the minimum of a chain of iterators over options, which compiles to far more code; shards ask
-/// in every turn.
+/// The minimum of a chain of iterators over options compiles to far more code; shards ask in every turn.
 #[inline]
 #[must_use]
 pub fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {

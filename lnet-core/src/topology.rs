@@ -109,7 +109,7 @@ pub struct Topology {
     generation: u64,
     nis: Vec<Option<LocalNi>>,
     loopback: Option<NiId>,
-    /// By slot and shard; nothing for a slot where all shards are as far.
+    /// Distances by slot and shard; nothing for a slot where all shards are as far.
     numa_distances: Vec<Box<[u32]>>,
     tunables: Tunables,
     steering: Option<Steering>,

@@ -11,7 +11,7 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]
 pub enum ResponseTracking {
-    /// None of them.
+    /// No requests.
     None = 0,
     /// GETs.
     Get = 1,

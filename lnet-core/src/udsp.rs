@@ -163,7 +163,7 @@ impl RuleList {
 
     fn add(&mut self, index: Option<u32>, rule: UdspRule) -> Result<(), RuleError> {
         if let Some(same) = self.rules.iter().position(|known| known.is_like(&rule)) {
-            // Of a pair the rank stays that of its selection.
+            // The rank of a pair stays that of its selection.
             if !rule.is_priority() || self.rules[same].priority == rule.priority {
                 return Err(RuleError::Exists(same));
             }

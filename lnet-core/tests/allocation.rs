@@ -243,7 +243,8 @@ fn wait(shards: &mut [Shard; 2], now: Instant) {
             taken += settle(shards, now);
         }
     }
-    // Of the 20 for these entries 4 were given up; of the others the entries of the sibling took the second.
+    // The entries match 20 messages, of which 4 were given up. The sibling's entries took each second one of
+    // the others.
     assert_eq!(taken, 16);
     assert_eq!([shards[0].counters().lent, shards[1].counters().lent], [0, 6]);
     for shard in &mut *shards {
@@ -364,7 +365,7 @@ fn nothing_is_allocated_where_paths_are_chosen() {
     check_choice(16, 16);
 }
 
-/// With so many NIs at either end, and in so many rounds.
+/// Chooses among so many NIs at either end, in so many rounds.
 #[track_caller]
 fn check_choice(count: u64, rounds: usize) {
     let far = [FIRST_FAR, FIRST_FAR + count - 1, PLAIN];

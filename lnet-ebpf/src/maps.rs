@@ -36,7 +36,7 @@ static XSKS: XskMap<{ SLOTS as usize }> = XskMap::new();
 #[btf_map]
 static ENDPOINTS: HashMap<Endpoint, u32, ENDPOINTS_MAX> = HashMap::new();
 
-/// One of [`ENDPOINTS`], which most frames are for; zeros when there is none. Looking it up costs
+/// The endpoint of [`ENDPOINTS`] that most frames are for; zeros when there is none. Looking it up costs
 /// nothing next to hashing.
 #[btf_map]
 static FIRST_ENDPOINT: Array<Endpoint, 1> = Array::new();

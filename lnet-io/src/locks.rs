@@ -39,7 +39,7 @@ impl<T> Mutex<T> {
     /// As the standard library's.
     ///
     /// # Panics
-    /// With debug assertions, where one that this thread has locked stands behind this one.
+    /// Debug assertions are on, and a lock that this thread has taken stands behind this one.
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         self.class.check();
@@ -326,7 +326,7 @@ mod tests {
             let taken = first.lock().unwrap();
             assert_eq!(*taken + *second.lock().unwrap(), 3);
         }
-        // On another thread, when the first one is free again.
+        // Another thread takes both when the first one is free again.
         let thread = std::thread::spawn(move || {
             let taken = second.lock().unwrap();
             let refusal = refusal(&first);

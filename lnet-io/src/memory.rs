@@ -116,7 +116,7 @@ pub struct Memory {
     terms: Vec<Terms>,
     /// No more than there are events and leases.
     ended: Vec<Ended>,
-    /// In the order of buffer and offset. The lenders see to it that none overlap.
+    /// Adopted fragments, in the order of buffer and offset. The lenders see to it that none overlap.
     adopted: Vec<Adopted>,
     adopted_max: usize,
     /// Buffers of the node itself, by slot of their handle, with the generation of the slot.

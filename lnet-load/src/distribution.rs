@@ -21,7 +21,7 @@ impl Distribution {
     /// An empty distribution of values up to `largest`, with 1 to 5 digits.
     ///
     /// # Panics
-    /// With other bounds.
+    /// The bounds are others than these.
     #[must_use]
     pub fn new(largest: u64, digits: u8) -> Self {
         Self(Histogram::new_with_bounds(1, largest, digits).expect("bounds that go together"))

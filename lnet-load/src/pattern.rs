@@ -37,7 +37,7 @@ impl Pattern {
         Self(mix(mix(seed ^ salt) ^ number).wrapping_mul(FACTOR))
     }
 
-    /// From one word to the next there is an addition, so several of them are made by one instruction.
+    /// Words follow each other by an addition, so that one instruction makes several of them.
     const fn word(self, index: u64) -> [u8; 8] {
         let value = self.0.wrapping_add(index.wrapping_mul(STEP.wrapping_mul(FACTOR)));
         (value ^ value >> 32).to_le_bytes()

@@ -87,11 +87,11 @@ impl Default for Layout {
     }
 }
 
-/// From what both ends derive each message. The same at both of them.
+/// What both ends derive each message from, which is alike at both of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scheme {
-    /// Of everything that is chosen.
+    /// Seed of everything that is chosen.
     pub seed: u64,
     /// Where the entries are.
     pub layout: Layout,

@@ -181,13 +181,13 @@ pub struct ClassReport {
 /// What an initiator has done.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct InitiatorReport {
-    /// By size and kind; those of which there were none are missing.
+    /// Messages by size and kind; classes without messages are missing.
     pub classes: Vec<ClassReport>,
     /// Messages that went wrong.
     pub faults: FaultTally,
     /// Messages that were started, by shard of the initiator.
     pub by_shard: Vec<u64>,
-    /// From the first request to the last event.
+    /// Nanoseconds from the first request to the last event.
     pub elapsed_ns: u64,
     /// Whether it was stopped before its end.
     pub is_cancelled: bool,

@@ -114,7 +114,7 @@ impl Target {
             shard.thread.take().map(JoinHandle::join);
         }
         for portal in self.scheme.portals() {
-            // Of a shard that has ended nothing is left to be changed.
+            // A shard that has ended has nothing left to be changed.
             let _ = self.lnet.set_lazy(portal, false);
         }
     }
@@ -151,7 +151,7 @@ struct Server {
     scheme: Arc<Scheme>,
     shard: ShardHandle,
     queue: EventQueue,
-    /// By user pointer; `None` for what could not be posted again.
+    /// What is posted, by user pointer; `None` for what could not be posted again.
     posted: Vec<(Posting, Option<Entry>)>,
     shared: Arc<TargetState>,
 }

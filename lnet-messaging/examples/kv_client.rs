@@ -136,7 +136,7 @@ impl Client {
                     }
                     value = Some(event.payload_bytes());
                 }
-                // Of an earlier request.
+                // An answer to an earlier request.
                 _ => {}
             }
         }

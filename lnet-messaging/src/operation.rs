@@ -80,12 +80,12 @@ pub enum Operation {
     },
     /// Bytes of a passive buffer are fetched into it.
     ActiveReceive {
-        /// Of which one.
+        /// The passive buffer.
         from: BulkDescriptor,
     },
     /// Its first bytes are written to a passive buffer.
     ActiveSend {
-        /// To which one.
+        /// The passive buffer.
         to: BulkDescriptor,
         /// How many.
         length_bytes: u64,

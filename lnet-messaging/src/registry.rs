@@ -70,7 +70,7 @@ impl Registry {
         self.lock().position(name).is_some()
     }
 
-    /// Their names.
+    /// Names of all transports.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.lock().list.iter().map(|transport| transport.name().to_owned()).collect()

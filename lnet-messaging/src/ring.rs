@@ -63,7 +63,7 @@ impl<T> Producer<T> {
         // Looked at first: an event that is not refused is written where it stays, and nowhere before.
         while self.ring.is_full() {
             let Ok(longer) = self.longer.pop() else { return Err(event) };
-            // With the former end goes the promise of more events in that ring.
+            // The former end goes, and with it the promise of more events in that ring.
             self.ring = longer;
         }
         self.ring.push(event).map_err(|rtrb::PushError::Full(event)| event)

@@ -13,9 +13,9 @@ use crate::tm::{Handler, TransferMachine};
 /// An event of either kind.
 #[derive(Debug)]
 pub enum Event {
-    /// Of the transfer machine.
+    /// An event of the transfer machine.
     Tm(TmEvent),
-    /// Of a buffer.
+    /// An event of a buffer.
     Buffer(BufferEvent),
 }
 

@@ -447,7 +447,7 @@ fn an_event_that_is_kept_keeps_its_buffer_and_the_stop_back() {
     let kept = far.buffer_event();
     assert!(!kept.is_last());
     far.tm.stop(StopMode::Abort).unwrap();
-    // By now the node has had time to tell of what it can.
+    // The node has had time by now to tell of what it can.
     near.end();
     assert!(far.events.try_next().is_none() && far.tm.state() == TmState::Stopping);
     assert_eq!(kept.payload_bytes(), [0; 8]);

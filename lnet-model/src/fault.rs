@@ -34,7 +34,7 @@ words! {
 /// A rule by which messages are dropped as they arrive; or, with `health_errors`, fail just before they
 /// leave.
 ///
-/// Of `rate` and `interval_s` exactly one is not zero, even where `drop_all` makes both irrelevant.
+/// Exactly one of `rate` and `interval_s` is not zero, even where `drop_all` makes both irrelevant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct DropRule {

@@ -47,7 +47,7 @@ impl NiSpec {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum NiName {
-    /// By its net and the name of its interface.
+    /// Named by its net and the name of its interface.
     Interface {
         /// The net.
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
@@ -55,7 +55,7 @@ pub enum NiName {
         /// The interface.
         interface: String,
     },
-    /// By its NID.
+    /// Named by its NID.
     Nid(#[cfg_attr(feature = "serde", serde(with = "crate::text"))] Nid),
 }
 
@@ -82,7 +82,7 @@ impl NiOptions {
         self.0[option as usize] = value;
     }
 
-    /// These with a value of one.
+    /// The options with another value of one.
     #[must_use]
     pub const fn with(mut self, option: NiOption, value: i64) -> Self {
         self.set(option, Some(value));

@@ -185,12 +185,12 @@ pub struct PingRequest {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PingPurpose {
-    /// To see whether they answer.
+    /// Sees whether they answer.
     #[default]
     Ping,
-    /// To find out which NIDs their peers have.
+    /// Finds out which NIDs their peers have.
     Discover,
-    /// To find out which NIDs their peers have, whatever is known of them.
+    /// Finds out which NIDs their peers have, whatever is known of them.
     ForceDiscovery,
 }
 

@@ -20,7 +20,7 @@ pub enum SteeringPolicy {
         /// The shard.
         shard: u8,
     },
-    /// By bits of the match bits.
+    /// Bits of the match bits decide.
     MatchBits {
         /// Lowest bit that counts.
         shift: u8,
@@ -30,9 +30,9 @@ pub enum SteeringPolicy {
         #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
         table: Option<Vec<u8>>,
     },
-    /// By the initiator's primary NID.
+    /// The initiator's primary NID decides.
     Initiator,
-    /// To any shard.
+    /// Any shard may get them.
     Rotor,
 }
 

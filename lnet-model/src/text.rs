@@ -8,7 +8,7 @@ use lnet_wire::Nid;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// For `#[serde(with = "text")]`.
+/// Serializes for `#[serde(with = "text")]`.
 ///
 /// # Errors
 /// The serializer's.
@@ -16,7 +16,7 @@ pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<
     serializer.collect_str(value)
 }
 
-/// For `#[serde(with = "text")]`.
+/// Deserializes for `#[serde(with = "text")]`.
 ///
 /// # Errors
 /// When the text is none of such a value.
@@ -28,13 +28,13 @@ where
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
-/// For an `Option` of such a value.
+/// Options of such values.
 pub mod option {
     use alloc::string::{String, ToString};
 
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
-    /// For `#[serde(with = "..")]`.
+    /// Serializes for `#[serde(with = "..")]`.
     ///
     /// # Errors
     /// The serializer's.
@@ -42,7 +42,7 @@ pub mod option {
         serde::Serialize::serialize(&value.as_ref().map(ToString::to_string), serializer)
     }
 
-    /// For `#[serde(with = "..")]`.
+    /// Deserializes for `#[serde(with = "..")]`.
     ///
     /// # Errors
     /// When a text is none of such a value.
@@ -56,14 +56,14 @@ pub mod option {
     }
 }
 
-/// For a list of such values.
+/// Lists of such values.
 pub mod list {
     use alloc::string::{String, ToString};
     use alloc::vec::Vec;
 
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
-    /// For `#[serde(with = "..")]`.
+    /// Serializes for `#[serde(with = "..")]`.
     ///
     /// # Errors
     /// The serializer's.
@@ -71,7 +71,7 @@ pub mod list {
         serializer.collect_seq(values.iter().map(ToString::to_string))
     }
 
-    /// For `#[serde(with = "..")]`.
+    /// Deserializes for `#[serde(with = "..")]`.
     ///
     /// # Errors
     /// When a text is none of such a value.

@@ -222,7 +222,7 @@ pub struct UdspInfo {
     pub net_priority: u32,
     /// Its own.
     pub nid_priority: u32,
-    /// Of a peer NI: the local NIDs that it prefers.
+    /// Local NIDs that a peer NI prefers.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub preferred_sources: Vec<Nid>,
 }

@@ -35,7 +35,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Their names, in the order of the values.
+            /// Names of the values, in their order.
             pub const NAMES: &[&str] = &[$($word),+];
         }
 

@@ -100,10 +100,10 @@ struct Client<'a> {
     /// Exchanges begin until then.
     end: Option<Instant>,
     begun: u64,
-    /// By sequence number, which the buffers have as their `user_data`.
+    /// Exchanges under way, by the sequence number, which their buffers have as `user_data`.
     underway: HashMap<u64, Underway>,
     messages: Vec<Buffer>,
-    /// To be read by the server, and to be written.
+    /// Buffers to be read by the server, and to be written.
     bulk: Vec<[Buffer; 2]>,
     /// Bulk buffers of exchanges that are not over.
     halves: HashMap<u64, Buffer>,

@@ -119,13 +119,13 @@ pub(crate) struct ConsoleOptions {
     /// Addresses of the nodes that are to be servers
     #[arg(long, value_delimiter = ',', required = true)]
     pub(crate) servers: Vec<String>,
-    /// Their addresses for test messages, in the same order
+    /// Addresses of the servers for test messages, in the same order
     #[arg(long, value_delimiter = ',', required = true)]
     pub(crate) server_data: Vec<String>,
     /// Addresses of the nodes that are to be clients
     #[arg(long, value_delimiter = ',', required = true)]
     pub(crate) clients: Vec<String>,
-    /// Their addresses for test messages, in the same order
+    /// Addresses of the clients for test messages, in the same order
     #[arg(long, value_delimiter = ',', required = true)]
     pub(crate) client_data: Vec<String>,
     /// Messages, and bulk exchanges, that a server takes at once [default: what all clients may send]

@@ -42,7 +42,7 @@ pub(crate) struct Plan {
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) enum Role {
     Server(Service),
-    /// Of these servers, one behind the other.
+    /// A client of these servers, one behind the other.
     Client {
         servers: Vec<String>,
         test: Test,
@@ -58,9 +58,9 @@ pub(crate) struct Answer {
 
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Said {
-    /// Of START, and of INIT by a client.
+    /// The answer to START, and to INIT of a client.
     Done,
-    /// Of INIT by a server: its address for test messages, with the identifier that was chosen.
+    /// The answer to INIT of a server: its address for test messages, with the identifier that was chosen.
     Serves(String),
     Status(Status),
     Stopped(Outcome),
@@ -85,7 +85,7 @@ pub(crate) enum Outcome {
 /// An arrival at a desk.
 #[derive(Debug)]
 pub(crate) enum Heard<M> {
-    /// From this sender.
+    /// A message from this sender.
     Message(String, M),
     /// A message of the desk's own did not leave.
     NotSent(BufferId, Errno),
@@ -95,7 +95,7 @@ pub(crate) enum Heard<M> {
 pub(crate) struct Desk(pub(crate) Station);
 
 impl Desk {
-    /// With room for so many messages.
+    /// A desk with room for so many messages.
     pub(crate) fn new(place: &Place, depth: usize) -> Result<Self> {
         let station = Station::start(place)?;
         for _ in 0..depth {

@@ -21,7 +21,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// With room for so many buffers on each queue of a transfer machine.
+    /// A place with room for so many buffers on each queue of a transfer machine.
     pub(crate) fn new(options: &PlaceOptions, depth: u32) -> Result<Self> {
         let PlaceOptions { transport, address, workers, .. } = options;
         let workers = usize::from(*workers);

@@ -95,12 +95,12 @@ pub(crate) struct Report {
     pub(crate) bytes_per_s: f64,
     pub(crate) exchanges_per_s: f64,
     pub(crate) round_trip_ns: Summary,
-    /// Of each whole second.
+    /// Exchanges of each whole second.
     pub(crate) exchanges_in_a_second: Summary,
-    /// Of a console: what its clients and servers say.
+    /// Reports of a console's clients and servers.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) parts: Vec<Part>,
-    /// Of a console: nodes of which nothing came, or nothing any more.
+    /// Nodes of a console from which nothing came, or nothing any more.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) silent: Vec<String>,
 }
@@ -147,7 +147,7 @@ impl Served {
 }
 
 impl Report {
-    /// Of a test of which nothing was done.
+    /// The report of a test of which nothing was done.
     #[cfg(test)]
     pub(crate) fn empty(test: &Test, client: &str, server: &str) -> Self {
         Counts::new().report(test, client, server)
@@ -162,7 +162,7 @@ impl RoundTrips {
     /// Values that there may be at most, so that an answer with them fits a message.
     const COUNT_MAX: usize = 512;
 
-    /// With as many digits as there is room for.
+    /// Sums round trips up, with as many digits as there is room for.
     fn of(round_trips: &Distribution) -> Self {
         let values = |digits| {
             let mut coarse = Distribution::new(Distribution::MEASURED_MAX_NS, digits);

@@ -76,7 +76,7 @@ pub(crate) struct Exchange {
     /// The offer of the tests that run.
     offer: RefCell<Weak<OnceCell<Offer>>>,
     events: EqHandle,
-    /// By user pointer: who waits for the event of an entry.
+    /// Who waits for the event of an entry, by user pointer.
     routes: RefCell<HashMap<u64, oneshot::Sender<QueuedEvent>>>,
     next: Cell<u64>,
     secret: RandomState,

@@ -57,7 +57,7 @@ struct Common {
 struct Requests {
     portal: u32,
     events: EventQueue,
-    /// By user pointer: the shard, and what is posted there.
+    /// What is posted, and on which shard, by user pointer.
     rooms: Vec<(ShardHandle, Option<Entry>)>,
 }
 
@@ -100,7 +100,7 @@ impl Server {
     pub(crate) fn stop(&self) {
         self.common.sessions.borrow_mut().end();
         for portal in [FRAMEWORK_PORTAL, TEST_PORTAL] {
-            // Of a shard that has ended nothing is left to be changed.
+            // A shard that has ended has nothing left to be changed.
             let _ = self.common.exchange.lnet.set_lazy(portal, false);
         }
     }

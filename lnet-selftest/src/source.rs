@@ -27,7 +27,7 @@ pub(crate) struct Source {
     events: EqHandle,
     descriptor: OnceCell<Descriptor>,
     places: Semaphore,
-    /// By where data goes, a process and match bits: who waits for its SEND. What goes to the same place is
+    /// Who waits for its SEND, by where data goes: a process and match bits. What goes to the same place is
     /// not told apart.
     sending: RefCell<HashMap<(ProcessId, u64), Senders>>,
 }

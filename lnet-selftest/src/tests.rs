@@ -408,7 +408,7 @@ fn nodes_that_do_not_answer_leave_others_their_time() {
         let (alive, silent) = joined.split_last().unwrap();
         assert_eq!((alive.failed, alive.state), (None, SelftestState::Active));
         assert!(silent.iter().all(|node| node.failed == Some(Errno::TIMEDOUT)), "{silent:?}");
-        // Of several targets all are asked at the same time.
+        // Several targets are all asked at the same time.
         let begun = Instant::now();
         let targets = silent_nids.iter().take(5).map(|address| nid(*address).to_string());
         let targets = targets.chain(["all".to_owned()]).collect();
@@ -561,7 +561,7 @@ fn peers_read_the_pattern_of_an_offer_as_often_as_they_like_and_nothing_else() {
                 got = get(&peer, match_bits, 8, LENGTH) => panic!("{:?}", got.event),
             }
         }
-        // With the offer its entries go.
+        // Dropping the offer takes its entries back.
         drop(offer);
         tokio::select! {
             () = has_dropped(expected + 1) => {}

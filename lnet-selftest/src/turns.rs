@@ -156,7 +156,7 @@ mod tests {
             let (answered, _) = flood(&mut turns, nid(source), 1);
             assert_eq!(answered, 1, "{source}");
         }
-        // Of more such sources each has less.
+        // Each has less where there are more such sources.
         let mut turns = Turns::new(64, 1024, 128);
         let answered: Vec<usize> = (1..16).map(|source| flood(&mut turns, nid(source), 1000).0).collect();
         assert!(answered.is_sorted_by(|more, less| more >= less) && answered[14] >= 1, "{answered:?}");

@@ -87,7 +87,7 @@ pub struct NodeDriver {
     host: Host,
     /// Its NIs, and what else threads see of it.
     view: Arc<NodeView>,
-    /// But for its NIs.
+    /// The configuration without its NIs.
     config: NodeConfig,
 }
 

@@ -52,7 +52,7 @@ named! {
 }
 
 impl Discovery {
-    /// By its number; any but those of the others is [`Discovery::On`].
+    /// The mode of a number; any number but those of the others is [`Discovery::On`].
     #[must_use]
     pub const fn from_number(number: i64) -> Self {
         match number {

@@ -40,7 +40,7 @@ const TYPE_ANY: u8 = 0xFF;
 ///
 /// Source: `uapi/linux/lnet/lnet-idl.h`, `struct lnet_nid`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// In the order of the wire; aligned, so that it is moved in words, in whatever it stands.
+// The order is that of the wire. Aligned, so that it is moved in words, in whatever it stands.
 #[repr(C, align(4))]
 pub struct Nid {
     /// The first four bytes of the form.

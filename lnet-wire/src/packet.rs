@@ -1,4 +1,4 @@
-//! From an Ethernet packet to our frame header: Ethernet, at most one VLAN tag, IPv4 or IPv6, UDP.
+//! Finds our frame header in an Ethernet packet: Ethernet, at most one VLAN tag, IPv4 or IPv6, UDP.
 //!
 //! Generic over where the bytes are, so that the XDP program runs it on verifier-checked pointers, the
 //! host and the fuzzers on slices: one grammar, no drift.
@@ -50,15 +50,15 @@ named! {
         NotOurs = 3 => "not_ours",
         /// Ends before its headers do, or lengths that contradict each other below our frame header.
         Truncated = 4 => "truncated",
-        /// To an NI, with another magic.
+        /// A frame to an NI, with another magic.
         BadMagic = 5 => "bad_magic",
-        /// To an NI, with a version or kind that is not known here.
+        /// A frame to an NI, with a version or kind that is not known here.
         BadVersion = 6 => "bad_version",
-        /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
+        /// A frame to an NI, with a message type other than ACK, PUT, GET, REPLY.
         BadType = 7 => "bad_type",
-        /// To an NI, with a portal that does not exist.
+        /// A frame to an NI, with a portal that does not exist.
         BadPortal = 8 => "bad_portal",
-        /// To an NI, with lengths in its frame header that contradict each other.
+        /// A frame to an NI, with lengths in its frame header that contradict each other.
         BadLength = 9 => "bad_length",
         /// Arrived on a queue beyond [`crate::steer::QUEUES_MAX`], or the node has no shards yet.
         NoShard = 10 => "no_shard",

@@ -1,6 +1,6 @@
 //! Ping information: what a node answers to a ping and pushes to its peers.
 //!
-//! In the owner's byte order, which the magic tells; large NIDs are in network order always.
+//! Fields are in the owner's byte order, which the magic tells; large NIDs are in network order always.
 //!
 //! | offset | size | field |
 //! |---|---|---|

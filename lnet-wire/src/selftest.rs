@@ -1,6 +1,6 @@
 //! Messages of LNet selftest: requests and replies of 160 bytes, by which a console drives test nodes.
 //!
-//! In the byte order of the sender, which the magic tells; packed.
+//! Fields are packed, in the byte order of the sender, which the magic tells.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -217,39 +217,39 @@ macro_rules! messages {
 }
 
 messages! {
-    /// To begin a session.
+    /// Begins a session.
     0 MakeSession(MakeSession);
     /// Whether it has begun.
     1 MakeSessionReply(JoinReply);
-    /// To end a session.
+    /// Ends a session.
     2 RemoveSession(RemoveSession);
     /// Whether it has ended.
     3 RemoveSessionReply(SessionReply);
-    /// To run, stop or query a batch.
+    /// Runs, stops or queries a batch.
     4 Batch(BatchControl);
     /// How that went, and what is active.
     5 BatchReply(BatchReply);
-    /// To tell the counters.
+    /// Asks for the counters.
     6 Stat(Stats);
     /// The counters.
     7 StatReply(StatReply);
-    /// To add a test.
+    /// Adds a test.
     8 AddTest(AddTest);
     /// Whether it was added.
     9 AddTestReply(SessionReply);
-    /// To tell of the session.
+    /// Asks for the session.
     10 Debug(Debug);
     /// The session.
     11 DebugReply(DebugReply);
-    /// To read or write bulk data.
+    /// Reads or writes bulk data.
     12 Brw(Brw);
     /// Whether that was done.
     13 BrwReply(StatusReply);
-    /// To answer.
+    /// Asks for an answer.
     14 Ping(Ping);
     /// The answer.
     15 PingReply(PingReply);
-    /// To let a node into a group of the console's.
+    /// Lets a node into a group of the console's.
     16 Join(Join);
     /// The session that it is in then.
     17 JoinReply(JoinReply);

@@ -67,7 +67,7 @@ impl SteerKey {
 pub enum Policy {
     /// All to one shard.
     Pin(u8),
-    /// By `bits` bits of the match bits, from bit `shift` upward.
+    /// Bits of the match bits decide: `bits` of them, from bit `shift` upward.
     MatchBits {
         /// Lowest bit that counts, 0 to 63.
         shift: u8,
@@ -76,9 +76,9 @@ pub enum Policy {
         /// How their value becomes a shard.
         spread: Spread,
     },
-    /// By the initiator's primary NID.
+    /// The initiator's primary NID decides.
     Initiator,
-    /// To any shard, by hash of initiator and message id, so that fragments stay together.
+    /// A hash of initiator and message id decides, so that fragments stay together.
     Rotor,
 }
 

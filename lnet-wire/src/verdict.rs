@@ -20,7 +20,7 @@ pub trait Tables {
 /// The verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// To the socket of this shard on the arriving queue.
+    /// Goes to the socket of this shard on the arriving queue.
     Redirect {
         /// Below the number of shards.
         shard: u32,

@@ -85,7 +85,7 @@ impl Task {
         Err(CommandError { operation: self.operation, failures, status: UNSOUND })
     }
 
-    /// For `map_err` of what the daemon is asked.
+    /// Makes the error of what the daemon was asked, for `map_err`.
     pub(crate) fn refused(self) -> impl Fn(ClientError) -> CommandError {
         move |error| {
             let refused = self.error(error.errno(), error.to_string());
@@ -93,7 +93,7 @@ impl Task {
         }
     }
 
-    /// For `map_err` of lists.
+    /// Makes the error of a list, for `map_err`.
     pub(crate) fn pattern(self) -> impl Fn(Refusal) -> CommandError {
         move |error| self.error(error.errno, error.message)
     }

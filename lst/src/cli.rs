@@ -239,7 +239,7 @@ pub(crate) struct ListBatch {
     /// All nodes
     #[arg(long, short = 'l')]
     pub(crate) all: bool,
-    /// Of nodes, the servers instead of the clients
+    /// The servers instead of the clients, where nodes are listed
     #[arg(long, short)]
     pub(crate) server: bool,
     /// The name of a batch; without, all of them
@@ -254,7 +254,7 @@ pub(crate) struct Ping {
     /// The nodes of a group
     #[arg(long, short, value_name = "NAME")]
     pub(crate) group: Option<String>,
-    /// These nodes
+    /// The nodes with these NIDs
     #[arg(long, short, value_name = "NIDS")]
     pub(crate) nodes: Option<String>,
     /// The clients of a batch

@@ -9,7 +9,7 @@ use crate::cli::{ListBatch, Query};
 use crate::failure::{Failure, is_silence};
 use crate::output::{complain, tell};
 
-/// In the order of the columns.
+/// States in the order of the columns.
 const STATES: [SelftestState; 4] =
     [SelftestState::Active, SelftestState::Busy, SelftestState::Down, SelftestState::Unknown];
 

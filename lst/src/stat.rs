@@ -13,7 +13,7 @@ use crate::show::id;
 
 const STOP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// By target.
+/// Asks for the statistics of each target.
 fn sample(console: &mut Console, targets: &[String]) -> Result<Vec<Vec<SelftestStats>>> {
     match console.ask(SelftestCommand::Stat { targets: targets.to_vec() })? {
         SelftestAnswer::Stats(stats) => Ok(stats),

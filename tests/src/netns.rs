@@ -92,7 +92,7 @@ impl Netns {
 /// Runs `body` on a fresh thread inside `namespace` and gives its result; see [`Namespace::enter`].
 ///
 /// # Panics
-/// With the panic of `body`, or when the namespace cannot be entered.
+/// `body` panics, or the namespace cannot be entered.
 pub fn enter<R: Send>(namespace: &Namespace, body: impl FnOnce() -> R + Send) -> R {
     match namespace.enter(body) {
         Ok(result) => result,

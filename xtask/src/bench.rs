@@ -77,14 +77,14 @@ pub(crate) struct Options {
     /// Largest IP packet of the link [default: 1500, with --bulk, --compare, --rails and --messaging 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
-    /// With --compare: nodes on a net of this type
+    /// Type of the net that nodes are on, with --compare
     #[arg(long, value_name = "TYPE", value_parser = ["xdp", "tcp"], default_value = "xdp", requires = "compare")]
     net: String,
-    /// With --compare: messages that are under way at once
+    /// Messages that are under way at once, with --compare
     #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=64),
           default_value_t = 64, requires = "compare")]
     at_once: u16,
-    /// With --compare: the rows alone whose names have one of these words in them
+    /// Rows whose names have one of these words in them, and no others, with --compare
     #[arg(long, value_name = "WORDS", value_delimiter = ',', requires = "compare")]
     only: Vec<String>,
     /// Print one JSON object instead of the tables

@@ -44,7 +44,7 @@ impl Form {
     }
 }
 
-/// Of what the objects were made.
+/// What the objects were made of.
 #[derive(PartialEq, Eq, Debug)]
 struct Origin {
     /// A digest of the sources without comments.

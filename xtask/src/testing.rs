@@ -36,7 +36,7 @@ pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {
 /// Waits until `condition` holds, looking again every millisecond.
 ///
 /// # Panics
-/// At the caller's line when it does not hold within `timeout`.
+/// The condition does not hold within `timeout`; at the caller's line.
 #[track_caller]
 pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -89,7 +89,7 @@ const PAUSES: [(Duration, u64); 2] = [(Duration::from_millis(1), 2000), (Duratio
 struct Document {
     #[serde(flatten)]
     setup: Setup,
-    /// Of TCP, in the namespace of the initiator.
+    /// Congestion control of TCP, in the namespace of the initiator.
     congestion_control: String,
     at_once: usize,
     rows: Vec<Row>,

@@ -91,7 +91,7 @@ struct Figures {
     message_to_each_ns: [Vec<f64>; 2],
     /// Additions and ends, by the cases of [`SPREAD`].
     spread: [[[Vec<f64>; 2]; 2]; SPREAD.len()],
-    /// On two shards, and on one.
+    /// Rates on two shards, and on one.
     message_rate: [Vec<f64>; 2],
     local: [Vec<f64>; 2],
     ring: Vec<f64>,

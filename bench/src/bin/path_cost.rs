@@ -122,7 +122,7 @@ fn main() -> anyhow::Result<()> {
     };
     let mut sources = kinds.into_iter().map(both).collect::<anyhow::Result<Vec<_>>>()?;
     let mut least = kinds.map(|_| [f64::MAX; 2]);
-    // In turns, so that noise of the machine meets all.
+    // Sources take turns, so that noise of the machine meets all.
     for _ in 0..ROUNDS {
         for (source, least) in sources.iter_mut().flatten().zip(least.as_flattened_mut()) {
             *least = least.min(source.cost_ns(puts)?);

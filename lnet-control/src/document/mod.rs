@@ -51,13 +51,13 @@ impl DocumentError {
 /// What a document is read for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// To make what it says.
+    /// Makes what the document says.
     Add,
-    /// To delete what it names.
+    /// Deletes what it names.
     Delete,
-    /// To carry out its pings, and discover peers.
+    /// Carries out its pings, and discovers peers.
     Execute,
-    /// To show what it names.
+    /// Shows what it names.
     Show,
 }
 
@@ -88,7 +88,7 @@ pub enum Instruction {
     Change(Change),
     /// The NIDs of a peer in the older form: all that it is to have, or those that it is to lose.
     Peers {
-        /// At least one.
+        /// The NIDs, at least one.
         nids: Vec<Nid>,
         /// Whether it is to lose them.
         deletes: bool,

@@ -43,7 +43,7 @@ pub enum BindError {
     Io {
         /// What was tried.
         what: &'static str,
-        /// On which path.
+        /// The path that it was tried on.
         path: PathBuf,
         /// The refusal.
         error: io::Error,

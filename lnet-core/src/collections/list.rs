@@ -137,7 +137,7 @@ impl<L> List<L> {
         is_new
     }
 
-    /// Takes a value out if it is in this list; says whether it was. It is in no other one of its kind.
+    /// Takes a value out if it is in this list; says whether it was. It is in no other list of this marker.
     #[inline]
     pub fn discard<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
         let is_linked = slab[slot].link().is_linked();

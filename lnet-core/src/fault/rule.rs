@@ -51,7 +51,7 @@ pub(super) fn checked(rule: &DropRule) -> Result<DropRule, FaultError> {
 /// A rule by which messages are delayed: on their way out once they hold their credits, and as they arrive
 /// before they are matched.
 ///
-/// Of `rate` and `interval` exactly one is not zero.
+/// Exactly one of `rate` and `interval` is not zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelayRule {
     /// Which messages.
@@ -60,7 +60,7 @@ pub struct DelayRule {
     pub rate: u32,
     /// Holds up one message in each such time, as the interval of a [`DropRule`] drops it.
     pub interval: Duration,
-    /// For so long; not zero.
+    /// How long a message is held up; not zero.
     pub latency: Duration,
 }
 
@@ -143,9 +143,9 @@ pub(super) struct ActiveRule<R> {
     pub(super) id: u64,
     pub(super) counters: RuleCounters,
     random: Random,
-    /// With a rate: the message to fire at, counted from 0.
+    /// The message to fire at, counted from 0, if the rule has a rate.
     fire_at: u64,
-    /// With an interval: when it fires next, and when the time after this one begins.
+    /// When it fires next, and when the time after this one begins, if the rule has an interval.
     due: Instant,
     next_slot: Instant,
 }

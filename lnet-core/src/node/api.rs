@@ -43,7 +43,7 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// For so many shards and slots, with nets of these types.
+    /// The configuration of a node with so many shards and slots, and nets of these types.
     #[must_use]
     pub fn new(shard_count: u8, nis_max: u16, net_types: &[NetType]) -> Self {
         Self {
@@ -97,8 +97,8 @@ pub enum Request<O> {
         /// The NIDs; those on nets that this node is not on are passed over.
         nids: Vec<Nid>,
     },
-    /// By which NID a peer goes is asked. It ends as [`Outcome::Pinged`]: once the peer is discovered, unless
-    /// its primary NID is known for certain or discovery is off.
+    /// Asks which NID a peer goes by. It ends as [`Outcome::Pinged`]: once the peer is discovered, unless its
+    /// primary NID is known for certain or discovery is off.
     PrimaryNid {
         /// A NID of the peer.
         nid: Nid,
@@ -245,7 +245,7 @@ pub enum Report<'a> {
     Distance {
         /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,
-        /// By shard, as the system gives them: 10 is as near as can be.
+        /// Distances by shard, as the system gives them: 10 is as near as can be.
         distances: &'a [u32],
     },
     /// Traffic with a peer.

@@ -246,10 +246,10 @@ pub enum RequestError {
     /// The peer has gone, or there is no room for one.
     #[error("failed to discover {0}: there is no such peer any more")]
     PeerGone(Nid),
-    /// Of the NIDs of an announced peer none is on a net of this node.
+    /// No NID of an announced peer is that of another node on a net of this one.
     #[error("no nid of the announced peer is that of another node on a net of this one")]
     AnnouncedNone,
-    /// The answer is none.
+    /// The answer makes no sense.
     #[error("failed to ping {nid}: {error}")]
     PingAnswer {
         /// Who was asked.

@@ -120,7 +120,7 @@ fn within_bounds(primary: &Nid, from: &Nid, told: Vec<Nid>) -> Vec<Nid> {
     }
     let others = told.iter().filter(|nid| *nid != primary && *nid != from);
     nids.extend(others.take(TOLD_MAX - nids.len()));
-    // In the order in which they were told.
+    // The NIDs stand in the order in which they were told.
     nids.sort_by_key(|nid| told.iter().position(|its| its == nid));
     nids
 }

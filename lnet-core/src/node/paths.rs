@@ -1,5 +1,5 @@
 //! Health that paths cost before a message times out, by what shards were told of them last. The LND of a
-//! path knows whether it is silent at this moment; no copy here says so.
+//! path knows whether it is silent at this moment; here is no copy of that.
 //!
 //! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path
 //! at most once a second whatever it is, and again while it stays so and is used: that of the peer NI, or of
@@ -26,7 +26,7 @@ use crate::time::Instant;
 const PATHS_MAX: usize = 1024;
 /// How long a path that has cost health costs no more.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a path counts as poor once that has cost health: it costs more if it is used and still so.
+/// How long a path counts as poor once that has cost health. It costs more if it is used and still poor.
 const POOR_LASTS: Duration = Duration::from_secs(3);
 
 /// Paths of which something was reported, by their NIDs: local, peer.

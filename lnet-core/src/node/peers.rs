@@ -313,7 +313,7 @@ pub enum PeerEdit {
 /// The peers of a node.
 #[derive(Clone, Debug)]
 pub(super) struct PeerTable {
-    /// By primary NID.
+    /// Peers by primary NID.
     peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
@@ -461,7 +461,7 @@ impl PeerTable {
         self.peers.get(self.primaries.get(nid)?).map(Box::as_ref)
     }
 
-    /// In the order of their primary NIDs.
+    /// Peers in the order of their primary NIDs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values().map(Box::as_ref)
     }

@@ -76,7 +76,7 @@ pub(super) enum PingPurpose {
 pub(super) enum Answer {
     /// The peer has to be asked again, with room for so many bytes.
     Again(usize),
-    /// The NIDs of the peer, or why the answer is none.
+    /// The NIDs of the peer, or why its answer does not count.
     Done(Result<Vec<Nid>, RequestError>),
 }
 

@@ -94,7 +94,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn note_health(&mut self, now: Instant, note: &HealthNote) {
         let is_peer = note.successes > 0 && self.ni(&note.nid).is_none();
         if is_peer {
-            // Of a peer NI only what has come from it counts as a success.
+            // A success of a peer NI is only what has come from it.
             self.received_from(now, &note.nid);
         }
         let step = self.settings.get(Global::HealthSensitivity);
@@ -213,7 +213,7 @@ impl<O: Clone> Node<O> {
             if let Some(ping) = self.pings.get_mut(&ping.request) {
                 ping.deadline = now + PATIENCE.min(ping.timeout);
             }
-            // With a source it goes to exactly that NID; a local NI pings itself.
+            // A ping with a source goes to exactly that NID; a local NI pings itself.
             let up =
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);

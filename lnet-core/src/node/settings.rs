@@ -70,7 +70,7 @@ impl Settings {
         ChangeError::Setting { setting, value, range: self.range(setting) }
     }
 
-    /// These settings with another value of one; `None` if it is out of range, or does not go with the
+    /// The settings with another value of one. `None` if the value is out of range, or does not go with the
     /// others.
     #[must_use]
     pub fn with(&self, setting: Global, value: i64) -> Option<Self> {

@@ -1,8 +1,9 @@
 //! The one source of what goes to a peer that is not Multi-Rail (LNet `lib-move.c:
 //! lnet_select_preferred_best_ni`; spec: core 7.2).
 //!
-//! Such a peer knows this node by a NID, and would take another one for another node. So the local NID that
-//! requests to its NI go by is recorded with that, once, and all shards have it by their snapshot.
+//! A peer that is not Multi-Rail knows this node by a NID, and would take another one for another node. So
+//! the local NID that requests to its NI go by is recorded with that, once, and all shards have it by their
+//! snapshot.
 //!
 //! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer
 //! becomes Multi-Rail, and when a selection policy says which NIs are preferred.
@@ -85,7 +86,7 @@ impl<O: Clone> Node<O> {
         if peer.is_multi_rail() {
             return by_policy;
         }
-        // Of several that policies have come to prefer it is the best one, and the first.
+        // Policies may have come to prefer several: the best one counts, the first of equal ones.
         let policy = by_policy.best();
         let has_choice =
             || self.nis.0.iter().filter(|config| config.spec.nid.net() == ni.nid.net()).nth(1).is_some();

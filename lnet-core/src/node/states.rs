@@ -35,7 +35,7 @@ named! {
         Init => "INIT",
         /// An NI of it serves.
         Active => "ACTIVE",
-        /// None does, and one has failed.
+        /// No NI of it serves, and one has failed.
         Inactive => "INACTIVE",
         /// All of its NIs are about to be closed.
         Deleting => "DELETING",

@@ -42,7 +42,7 @@ pub(super) enum Step {
     Draining(Instant),
     /// Nothing begins on them any more; all shards have to be quiet.
     Quieting,
-    /// Their drivers close them.
+    /// Drivers close the NIs.
     Closing(Vec<NiId>),
     /// One NI after the other is opened.
     Opening(NiId),
@@ -181,7 +181,7 @@ impl<O: Clone> Node<O> {
                         (config.is_absent, config.going) = (true, None);
                     }
                 }
-                // Their slots may be given to others from now on.
+                // Slots of the closed NIs may be given to others from now on.
                 self.publish();
                 self.open_next(&mut task);
             }

@@ -40,7 +40,7 @@ impl Difference {
     /// Compares a peer with what it tells: its NIDs, the primary one first among them, and whether it is
     /// Multi-Rail.
     fn of(peer: &Peer, told_primary: &Nid, told: &[Nid], is_multi_rail: bool) -> Option<Self> {
-        // Of one that was found by its traffic nothing is known but a NID.
+        // Nothing but a NID is known of a peer that was found by its traffic.
         let is_described = peer.is_multi_rail() || peer.is(peer_state::CONFIGURED);
         let is_unknown = |nid: &&Nid| peer.ni(nid).is_none();
         let difference = Self {

@@ -43,21 +43,21 @@ pub(super) enum DelayState {
     Timed { until: Instant, rule: u64 },
     /// An entry, if `md` is `NONE`, else this descriptor: `unmatched`.
     Unmatched { md: u32 },
-    /// To ask a sibling: its `asks`.
+    /// Its turn to ask a sibling: its `asks`.
     Asking(Ask),
     /// The sibling's answer: none.
     Asked(Ask),
-    /// To tell the sibling that the message is lost; then [`DelayState::Asked`]: its `outbox`.
+    /// Its turn to tell the sibling that the message is lost; then [`DelayState::Asked`]: its `outbox`.
     Withdrawing(Ask),
-    /// To be resumed: `resumed`.
+    /// Its turn to be resumed: `resumed`.
     Resumed(Resumption),
     /// Its LND, which puts it into a span of the lender's: none.
     Borrowed { lender: ShardId, lease: LeaseId },
-    /// To give the span back: the lender's `outbox`.
+    /// Its turn to give the span back: the lender's `outbox`.
     Returning { lender: ShardId, lease: LeaseId, status: Status },
-    /// To tell the sibling that it may have the span: its `outbox`.
+    /// Its turn to tell the sibling that it may have the span: its `outbox`.
     Lending,
-    /// To tell the sibling that it may not: its `outbox`.
+    /// Its turn to tell the sibling that it may not: its `outbox`.
     Refusing(DropReason),
     /// The sibling, which puts it into the span: none.
     Lent,
@@ -77,11 +77,11 @@ pub(super) struct Ask {
 /// What a delayed message is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resumption {
-    /// To go into a descriptor of this shard.
+    /// Goes into a descriptor of this shard.
     Take,
-    /// To go into one of a sibling.
+    /// Goes into a descriptor of a sibling.
     Borrow { lender: ShardId, lease: LeaseId },
-    /// To be skipped.
+    /// Is skipped.
     Drop,
 }
 
@@ -180,7 +180,7 @@ pub(super) struct DelayedMessages {
     retry_lists: u128,
     pub(super) records: Slab<DelayedMessage>,
     pub(super) unmatched: [List<Membership>; PORTALS + 1],
-    /// In the order of their time.
+    /// Messages that wait for a time, in the order of their times.
     pub(super) timed: List<Membership>,
     pub(super) resumed: List<Membership>,
     pub(super) siblings: Box<[Sibling]>,
@@ -194,7 +194,7 @@ pub(super) struct DelayedMessages {
 }
 
 impl DelayedMessages {
-    /// For a shard of so many, and for this many slots of peers.
+    /// The delayed messages of a shard of so many, none yet, with this many slots of peers.
     pub(super) fn new(limits: &Limits, shard_count: u8, peers: u32) -> Self {
         let sibling_messages_max = limits.asks(shard_count);
         let sibling_messages = sibling_messages_max * u32::from(shard_count).saturating_sub(1);

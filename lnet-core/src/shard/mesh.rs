@@ -113,12 +113,12 @@ pub enum MeshMessage {
 pub(super) struct Mesh {
     /// Siblings that something may have to be said to, a bit each.
     talks: u64,
-    /// By portal: siblings whose messages were refused since the last entry.
+    /// Siblings whose messages were refused since the last entry, by portal.
     interested: [u64; PORTALS],
-    /// By portal: siblings that are to be told of an entry; and the portals with such.
+    /// Siblings that are to be told of an entry, by portal; and the portals with such siblings.
     news: [u64; PORTALS],
     news_portals: u64,
-    /// By portal: how often a sibling told of an entry.
+    /// How often a sibling told of an entry, by portal.
     attached: [u32; PORTALS],
 }
 

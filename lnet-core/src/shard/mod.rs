@@ -109,7 +109,7 @@ struct ShardNi {
 }
 
 impl ShardNi {
-    /// Of an empty slot.
+    /// The state of an empty slot.
     fn vacant() -> Self {
         Self {
             credits: Credits::new(0),

@@ -33,7 +33,7 @@ impl Shard {
         let &Inbound { ref span, response } = inbound;
         let md = inbound.md();
         if self.mds[md].withheld == Withheld::Filled && header.message_type().carries_payload() {
-            // By this message: no other one with payload has started since.
+            // This message filled it: no other one with payload has started since.
             self.mds[md].withheld = Withheld::No;
             self.note_retry(md);
         }

@@ -43,7 +43,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// From a local NI straight to a peer NI.
+    /// The choice that leads from a local NI straight to a peer NI.
     pub(super) const fn direct(ni: NiId, destination: Nid) -> Self {
         Self { ni, next_hop: destination, destination }
     }

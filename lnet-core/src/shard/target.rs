@@ -21,7 +21,8 @@ use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};
 
-/// With fewer entries than these the caches of a core hold them, and their descriptors: some 200 bytes each.
+/// Entries from which on hints are given. The caches of a core hold fewer than these, and their descriptors:
+/// some 200 bytes each.
 const HINTED_ENTRIES_MIN: u32 = 1 << 12;
 
 /// The operation that a message which arrived has become.

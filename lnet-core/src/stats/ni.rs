@@ -116,11 +116,11 @@ pub struct NiCounters {
     pub dropped: TypeCounts,
     /// Messages that it did not send, or that were not sent to it.
     pub failed: HealthCounts,
-    /// From the start of a PUT until its LND has finished with it.
+    /// Times from the start of a PUT until its LND has finished with it.
     pub put_egress: Durations,
-    /// From the start of a GET until its REPLY is in place, where that was awaited.
+    /// Times from the start of a GET until its REPLY is in place, where that was awaited.
     pub get_rtt: Durations,
-    /// From the start of a PUT until its ACK, where that was awaited.
+    /// Times from the start of a PUT until its ACK, where that was awaited.
     pub put_ack: Durations,
 }
 

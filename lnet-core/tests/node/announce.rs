@@ -84,7 +84,7 @@ fn an_announced_peer_goes_by_its_first_usable_nid_whatever_it_tells() {
     let [far, first, second] = [nid(7, 9), nid(2, 9), nid(1, 9)];
     let known = pinged(Some(announce(&mut runner, &[far, Nid::LO, nid(1, 1), first, second, second])));
     assert_eq!((known.primary, known.nids, known.is_multi_rail), (first, vec![first], true));
-    // By its own account another NID is the first one.
+    // The peer tells another NID as its first one.
     assert_eq!(answer(&mut runner, MULTI_RAIL, &[second, first, nid(1, 8)]), [second]);
     check(&runner, second, &[first, second, nid(1, 8)], true);
     assert_eq!(runner.node.peers().count(), 1);

@@ -292,7 +292,8 @@ fn a_peer_has_no_say_in_the_health_of_another_ones_nis() {
         victim.map(|nid| (nid, HEALTH_MAX))
     );
     assert!(nis.iter().all(|ni| ni.is_up == Some(true)));
-    // Of its own it has, once a change; a NID that is told twice counts as it is told first.
+    // A peer has a say in the health of its own NIs, once a change. A NID that is told twice counts as it is
+    // told first.
     push(
         &mut runner,
         victim[0],
@@ -380,7 +381,7 @@ fn a_local_ni_that_reaches_no_peer_while_another_does_is_to_blame() {
     note_path(&mut runner, (cut, nid(2, 8)), PathState::Answers);
     note_path(&mut runner, (cut, nid(2, PEER)), PathState::Silent);
     assert_eq!((peer_ni(&runner, nid(2, PEER)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
-    // None answers, but no other NI is known to do better.
+    // No NID answers by this NI, but no other NI is known to do better.
     note_path(&mut runner, (cut, nid(2, 8)), PathState::Silent);
     assert_eq!((peer_ni(&runner, nid(2, 8)).health, local_health(&runner, cut)), (900, HEALTH_MAX));
     note_path(&mut runner, (whole, nid(1, 8)), PathState::Answers);

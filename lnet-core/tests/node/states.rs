@@ -14,7 +14,7 @@ use crate::common::{Runner, nid, refused, spec};
 
 const MULTI_RAIL: Features = Features(0x1E);
 
-/// Of the NI of host 1 on net 1, and of its net.
+/// The states of the NI of host 1 on net 1, and of its net.
 fn local(runner: &Runner) -> (Option<LocalNiState>, Option<LocalNetState>) {
     (runner.node.ni_state(&nid(1, 1)), runner.node.net_state(nid(1, 1).net()))
 }

@@ -230,7 +230,7 @@ pub(crate) fn event_md(spec: &MdSpec, handle: MdHandle) -> EventMd {
     EventMd { handle, user_ptr, options, status: Status::Ok, unlinked: true }
 }
 
-/// Of a message that host 2 sent here.
+/// The origin of a message that host 2 sent here.
 pub(crate) fn origin() -> Origin {
     Origin { target: host(1), initiator: host(2), source: nid(1, 2), sender: nid(1, 2) }
 }

@@ -142,7 +142,7 @@ fn no_peer_takes_all_responses() {
     let limits = Limits { responses: 16, ..config().limits };
     let mut node = willing(ShardConfig { limits, ..config() });
     for peer in 3..6 {
-        // Of 16, of the 8 that are left, of the 4 that are left.
+        // Half of 16, of the 8 that are left, of the 4 that are left.
         let share = 8 >> (peer - 3);
         for _ in 0..share {
             assert_ne!(node.arrive(&from(peer, get_header(1, 4))), Verdict::Drop);
@@ -182,7 +182,7 @@ fn no_peer_takes_all_room_for_what_waits() {
         node.assert_drop(&from(peer, put_header(1, 4)), DropReason::DelayedFull);
     };
     for peer in 3..6 {
-        // Of 16, of the 8 that are left, of the 4 that are left.
+        // Half of 16, of the 8 that are left, of the 4 that are left.
         wait(&mut node, peer, 8 >> (peer - 3));
     }
     // What has ended can wait again: of the 10 that are left.

@@ -21,7 +21,7 @@ fn a_get_and_its_reply() {
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     let last = event_md(&spec, md);
-    // With the length of the sink.
+    // The event has the length of the sink.
     let sent = Event::Send {
         md: EventMd { unlinked: false, ..last },
         message_type: MessageType::Get,
@@ -68,7 +68,7 @@ fn a_put_that_no_ni_leads_away() {
     assert_eq!(node.event(), put_sent(EventMd { status, ..event_md(&spec, md) }, target));
 }
 
-/// At the offset that the one before left.
+/// The offset of each message is the one that the message before left.
 #[test]
 fn a_put_that_is_cut_and_a_get_that_is_answered_or_not() {
     let mut node = Node::new(config());

@@ -433,7 +433,7 @@ fn a_response_that_the_threshold_has_no_room_for_is_refused() {
         assert_eq!(ask(&mut node, md), Err(SubmitError::NoRoomForResponse { md, left: 2, wanted: 3 }));
         assert_eq!(node.shard.usage().trackers, 1);
 
-        // Of what was never sent no response comes.
+        // No response comes to what was never sent.
         let md = bind(&mut node, 3);
         let target = ProcessId::lustre(nid(9, 2));
         node.shard.get(NOW, &GetRequest { target, ..get_request(md) }).unwrap();

@@ -49,7 +49,8 @@ fn lines_are_fetched_step_by_step() {
     node.arrive(&put_header(2, 8));
     assert_eq!((FETCHED.take(), expected_md(&node)), (0, [None]));
 
-    // Of many, the later ones as those before them come: each of them once, and no more than 64.
+    // Many messages are hinted at, the later ones as those before them come: each of them once, and no more
+    // than 64 at a time.
     node.shard.hint(&[announced(1); 200], fetch);
     assert_eq!(FETCHED.take(), 24 + 2 * 12);
     for come in 1..=200_u32 {
@@ -68,7 +69,7 @@ fn what_comes_otherwise_loses_no_step() {
     let (mut node, first, second) = node();
     let [first, second] = [first, second].map(|md| Some(md.0.slot()));
     node.shard.hint(&[1, 1, 2, 1].map(announced), fetch);
-    // These have no hints.
+    // Messages that were not announced have no hints.
     node.arrive(&put_header(7, 8));
     node.arrive(&acked_put_header(9, 8));
     assert_eq!(expected_md(&node), [first, first, second, first, None]);

@@ -153,8 +153,8 @@ fn neither_credits_nor_peers_bar_the_path_to_oneself() {
     panic!("{sent} were sent");
 }
 
-/// Such a message holds no credits and no LND transmits it, which is where those rules act; it is received,
-/// though.
+/// A message to the node itself holds no credits and no LND transmits it, which is where those rules act. It
+/// is received, though.
 #[test]
 fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
     let everything = Filter::EVERYTHING;

@@ -209,7 +209,7 @@ fn a_source_on_another_net_than_the_nid_that_was_named_leads_to_the_peer_there()
     let [message] = sent(&mut node)[..] else { panic!("one message") };
     assert_eq!((message.header.source.nid, message.next_hop.net()), (nid(2, 1), nid(2, 1).net()));
     assert_eq!(message.header.destination.nid, message.next_hop);
-    // Of a peer that is not known by a NID there nothing leads there.
+    // No path leads to a peer that is not known by a NID on that net.
     put(&mut node, nid(1, 40), Some(nid(2, 1)));
     assert_eq!(sent(&mut node), []);
 }
@@ -323,7 +323,7 @@ fn a_peer_that_is_not_multi_rail_sees_one_source() {
     let (mut node, mut source) = (node(topology(locals(), view)), None);
     for _ in 0..4 {
         assert_eq!(path(&mut node), (nid(1, 2), nid(1, 12)));
-        // None that is known: one and the same.
+        // No source is known: it is one and the same.
         put(&mut node, nid(2, 40), None);
         let [message] = sent(&mut node)[..] else { panic!("one message") };
         assert_eq!(*source.get_or_insert(message.header.source.nid), message.header.source.nid);
@@ -369,7 +369,8 @@ fn the_source_to_a_peer_that_is_not_multi_rail_is_explained() {
     assert_eq!(explained(&view, changed), (other, Some(Criterion::Preferred)));
 }
 
-/// Such NIDs are spread over the NIs of a net, and each goes by the same one on all shards.
+/// NIDs of peers that are not Multi-Rail are spread over the NIs of a net, and each goes by the same one on
+/// all shards.
 #[test]
 fn peers_that_are_not_multi_rail_are_spread_over_the_nis() {
     let mut nodes = [7, 8].map(|hash_seed| {
@@ -545,7 +546,8 @@ fn what_waits_for_a_net_that_goes_leaves_by_another_net_of_the_peer() {
     }
 }
 
-/// On a busy machine a path is silent for a moment that is well: it is another one all the same.
+/// A path that is well is silent for a moment on a busy machine. What never left by one path goes by another,
+/// silent or not.
 #[test]
 fn what_never_left_goes_by_a_path_that_is_silent_too() {
     let locals = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];

@@ -188,7 +188,7 @@ fn what_failed_goes_by_the_path_that_is_left() {
     let mut under_way = std::collections::VecDeque::new();
     let mut slots = std::collections::BTreeMap::new();
     for message in 0..24_u64 {
-        // None is avoided any more, and what is under way by the rail that works has others preferred.
+        // No path is avoided any more, and what is under way by the rail that works has others preferred.
         let now = NOW + Duration::from_secs(2 * (1 + message));
         while under_way.len() > message as usize % 4 {
             node.shard.sent(now, under_way.pop_front().unwrap(), Status::Ok);

@@ -103,7 +103,7 @@ fn a_silent_path_comes_last_until_it_answers() {
     assert_eq!(counts(&mut node), [2, 0], "it has more credits free");
 }
 
-/// For a log: changes, not reports, and never more than fit.
+/// Changes, for a log: not reports, and never more than fit.
 #[test]
 fn changes_of_peers_are_told_once() {
     let mut node = node();

@@ -147,7 +147,7 @@ fn a_message_whose_descriptor_goes_is_asked_about() {
 
 #[test]
 fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
-    // At a sibling that has refused; the message is dropped if no shard takes it.
+    // The entry comes at a sibling that has refused. The message is dropped if no shard takes it.
     let mut shards = Shards::new(3, Policy::Rotor);
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
     shards.refused(1, 0);
@@ -156,7 +156,7 @@ fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
     shards.carry(1, 0);
     shards.refused(2, 0);
     assert_eq!(shards.lent(1, 0).buffer, md, "it is asked again");
-    // At home.
+    // The entry comes at home.
     let mut shards = Shards::new(3, Policy::Rotor);
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
     let spec = shards.spec(0, MdOptions::PUT);

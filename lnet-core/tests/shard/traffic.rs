@@ -243,7 +243,7 @@ impl Traffic {
             1 => {
                 let (rate, latency) = (5, Duration::from_secs(20));
                 let rule = DelayRule { filter: Filter::EVERYTHING, rate, interval: Duration::ZERO, latency };
-                // At some time there are enough.
+                // The shard refuses rules once there are enough.
                 let _ = shard.faults_mut().add_delay_rule(now, &rule, seed);
             }
             2 => {

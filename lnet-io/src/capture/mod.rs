@@ -100,7 +100,7 @@ pub enum CaptureError {
     NoFrames {
         /// Its name.
         lnd: &'static str,
-        /// Their interfaces.
+        /// Interfaces of the NIs.
         interfaces: Vec<String>,
         /// The ports of acceptors, that of control connections first.
         ports: [u16; 2],

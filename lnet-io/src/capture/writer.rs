@@ -38,7 +38,7 @@ pub(super) struct Output {
     limit_bytes: u64,
     /// The snap length as the file says it, 0 for none.
     snap_bytes: u32,
-    /// By interface: its frames in the file or the buffer.
+    /// Frames of each interface in the file or the buffer.
     frames: Vec<u64>,
 }
 
@@ -184,7 +184,7 @@ impl Writer {
     /// Writes until the capture is told to end, the file is full, or it cannot be written.
     pub(super) fn run(mut self) {
         let ended = self.write_until_end();
-        // From here on nothing comes any more.
+        // Nothing comes any more from here on.
         (self.untap)(self.id);
         let Self { mut output, mut sources, shared, real_time, .. } = self;
         let outcome = ended.and_then(|end| {

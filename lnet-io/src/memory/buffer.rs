@@ -16,7 +16,7 @@ pub const BUFFER_FRAGMENTS_MAX: usize = 256;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FragmentsError {
-    /// None, or too many.
+    /// No fragments, or too many.
     #[error("{} fragments: 1 to {BUFFER_FRAGMENTS_MAX} are expected of a buffer", .0.len())]
     Count(Vec<Buffer>),
     /// One is empty.

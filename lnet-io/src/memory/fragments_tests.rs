@@ -12,7 +12,7 @@ const TERMS: Terms =
     Terms { comes_home: true, peers_choose: false, is_read_alone: false, is_written_alone: false };
 
 impl Buffer {
-    /// These bytes, cut at these shares of their length, in 65536ths.
+    /// Cuts these bytes at these shares of their length, in 65536ths.
     pub(crate) fn cut(bytes: &[u8], cuts: &[u16]) -> Self {
         let mut places: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) * bytes.len() / 65536).collect();
         places.extend([0, bytes.len()]);

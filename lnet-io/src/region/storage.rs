@@ -167,7 +167,7 @@ impl From<Registered> for Storage {
 }
 
 impl From<Box<[Fragment]>> for Storage {
-    /// Of one storage at least.
+    /// Joins fragments, at least one.
     fn from(list: Box<[Fragment]>) -> Self {
         Self(Backing::List(list))
     }

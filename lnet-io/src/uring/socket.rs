@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-// Of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and sparc
-// follows.
+// Values of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and
+// sparc follows.
 const SO_BINDTOIFINDEX: c_int = 62;
 
 /// Writes an address as the kernel reads it; its length.

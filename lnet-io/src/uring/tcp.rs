@@ -4,10 +4,11 @@
 //! straight into a lease; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
 //! know nothing of what the bytes mean.
 //!
-//! Their driver asks for something (nothing happens at once), has it started by [`Streams::flush`] or
-//! [`Streams::turn`], and takes what happened from [`Streams::poll_event`]. What is asked of a stream puts it
-//! on a list; `advance` then compares what is wanted with what is under way. So an operation that ends before
-//! its time, because buffers are lacking or another thread drives, is started again by the same function.
+//! The driver of streams asks for something, upon which nothing happens at once. It has that started by
+//! [`Streams::flush`] or [`Streams::turn`], and takes what happened from [`Streams::poll_event`]. What is
+//! asked of a stream puts it on a list; `advance` then compares what is wanted with what is under way. So an
+//! operation that ends before its time, because buffers are lacking or another thread drives, is started
+//! again by the same function.
 //!
 //! Invariants:
 //! - The kernel uses no memory that was freed: a slot, its lease and its queue live until nothing is under

@@ -106,7 +106,7 @@ const CANCELLATION: u64 = u64::MAX;
 /// looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each time.
 pub struct Waiter {
     ring: IoUring,
-    /// In the order of their ids.
+    /// Watches in the order of their ids.
     watches: Vec<Watch>,
     watches_max: u32,
     next_id: u64,

@@ -45,7 +45,7 @@ impl Chunks {
 
 #[derive(Debug)]
 struct Runs {
-    /// In the order of their chunks; between two of them there is a gap.
+    /// Free chunks in their order; between two of these runs there is a gap.
     free: Vec<Chunks>,
     /// Dropped, while the kernel had descriptors of them.
     dropped: Vec<Chunks>,

@@ -23,8 +23,8 @@ pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const USER: u8 = 0;
-/// From here on: with the kernel, by the rings of a queue ([`RingsId`]). The number between is for tests,
-/// which play the kernel.
+/// The kernel has chunks with this number and those above, one for each [`RingsId`] of a queue. The number
+/// between is for tests, which play the kernel.
 const KERNEL: u8 = 2;
 
 /// The rings of one queue of a UMEM, by which the kernel got a chunk.

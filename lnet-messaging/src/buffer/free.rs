@@ -9,7 +9,7 @@ use super::Buffer;
 
 /// The free buffers of a pool.
 pub(super) struct FreeBuffers {
-    /// With their colours, by the number of their return.
+    /// Buffers with their colours, by the number of their return.
     all: BTreeMap<u64, (Buffer, Option<usize>)>,
     /// The numbers of the buffers of each colour, the oldest first.
     colours: Vec<VecDeque<u64>>,

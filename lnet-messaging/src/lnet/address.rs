@@ -35,7 +35,7 @@ impl LnetAddress {
         if text.len() > TEXT_MAX_BYTES {
             return Err(wrong(whole));
         }
-        // From the end: a NID over IPv6 has colons of its own.
+        // The end is split off first: a NID over IPv6 has colons of its own.
         let mut parts = text.rsplitn(4, ':');
         let (Some(tmid), Some(portal), Some(pid), Some(nid)) =
             (parts.next(), parts.next(), parts.next(), parts.next())

@@ -125,7 +125,7 @@ pub(crate) struct NetworkEvent {
     pub(crate) length_bytes: u64,
     pub(crate) offset_bytes: u64,
     pub(crate) hdr_data: u64,
-    /// Of what has arrived.
+    /// The initiator of what has arrived.
     pub(crate) initiator: Option<ProcessId>,
     pub(crate) payload: Payload,
 }

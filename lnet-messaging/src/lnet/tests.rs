@@ -377,7 +377,7 @@ fn kc_07_and_kc_08_a_receive_buffer_takes_several_messages() {
         assert_eq!((event.status, event.length_bytes, event.offset_bytes), (Ok(()), 10, offset));
         assert_eq!(event.end_point.as_ref().unwrap().address(), "0@lo:12345:35:9");
         assert_eq!((event.is_last(), setup.tm.queued(added.id).is_none()), (number == 2, number == 2));
-        // With the last one go the slots of messages that have not come as well.
+        // Slots of messages that have not come go with the last one.
         let reserved = if number == 2 { 0 } else { 4 };
         assert_eq!(setup.tm.event_room(), Some((reserved, size)));
     }
@@ -401,7 +401,7 @@ fn kc_09_events_that_were_stalled_come_in_their_order() {
     setup.finish();
 }
 
-/// In place of an end point that cannot be made: a message that names no sender.
+/// A message that names no sender stands for an end point that cannot be made.
 #[test]
 fn kc_10_messages_without_a_sender_are_counted_and_the_last_is_told() {
     let mut setup = Setup::new();

@@ -32,7 +32,7 @@ pub(super) struct Active {
     pub(super) operations: Arc<Mutex<Operations>>,
     /// Entries and descriptors that are there, by the number of their buffers' uses.
     pub(super) posted: ByNumber<Box<dyn Posted>>,
-    /// Of the next passive buffer.
+    /// Number of the next passive buffer.
     pub(super) counter: u64,
 }
 

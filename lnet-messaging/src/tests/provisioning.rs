@@ -313,7 +313,7 @@ fn pv_13_pools_stops_and_lengths_do_not_wait_for_each_other() {
                     await_state(&tm, TmState::Started);
                     for length in [3, 5, 2] {
                         tm.set_receive_queue_length(length).unwrap();
-                        // In this order: a pass that comes between the two makes the sum larger.
+                        // The order matters: a pass that comes between the two makes the sum larger.
                         let deficit = tm.deficit();
                         let queued = tm.queue_length(Receive);
                         assert!(queued + deficit >= length, "{queued} + {deficit} < {length}");
@@ -380,7 +380,7 @@ fn a_buffer_that_is_dropped_leaves_its_pool() {
     setup.end(Vec::new());
 }
 
-/// Of a burst each buffer is looked at by itself: one that is too short for a message goes back, and the
+/// Each buffer of a burst is looked at by itself: one that is too short for a message goes back, and the
 /// others are queued.
 #[test]
 fn a_buffer_that_is_too_short_does_not_keep_the_others_out() {

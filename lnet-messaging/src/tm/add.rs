@@ -48,7 +48,7 @@ impl Addition {
 pub struct Added {
     /// Names this use of it.
     pub id: BufferId,
-    /// Of a passive buffer: for the other end. It is usable already.
+    /// The descriptor of a passive buffer, for the other end. It is usable already.
     pub descriptor: Option<BulkDescriptor>,
 }
 

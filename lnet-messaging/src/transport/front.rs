@@ -23,7 +23,7 @@ pub enum TmState {
     Initialized,
     /// Its start was asked for.
     Starting,
-    /// At work.
+    /// Works.
     Started,
     /// Its end was asked for.
     Stopping,
@@ -112,7 +112,7 @@ pub struct TmFront {
     state: TmState,
     pub(crate) callback_count: u32,
     pub(crate) own: Option<EndPoint>,
-    /// In the order in which they were added.
+    /// Buffers of each queue, in the order in which they were added.
     queues: [BTreeMap<u64, QueuedBuffer>; 6],
     pub(crate) stats: [QueueStats; 6],
     /// Deadlines of queued buffers that have not passed.

@@ -190,7 +190,7 @@ pub(crate) fn starts_and_stops_share_a_pool([near, far]: [Party; 2], addresses: 
                     let party = setup.start(address, 2 + round % 3, colour, giving());
                     for length in [3, 5, 2] {
                         party.tm.set_receive_queue_length(length).unwrap();
-                        // In this order: a pass between the two makes the sum larger.
+                        // The order matters: a pass between the two makes the sum larger.
                         let deficit = party.tm.deficit();
                         assert!(party.tm.queue_length(Receive) + deficit >= length);
                     }

@@ -137,7 +137,7 @@ fn rp_07_deadlines_pass_on_all_queues_and_spare_what_is_in_use() {
         assert_eq!(flags(added), Some(spared), "{:?}", added.id);
     }
     for (stream, xid, procedure) in &mut calls {
-        // Of a GET: the status, that this is all, and eight bytes.
+        // The results of a GET are the status, that this is all, and eight bytes.
         let results: &[u32] = if *procedure == 2 { &[0, 1, 8, 1, 2] } else { &[0] };
         succeed(stream, *xid, results);
     }

@@ -257,8 +257,8 @@ pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
     far.add(far.buffer(&[40, 30, 30]), Operation::Receive { min_receive_bytes: 50, max_messages: 9 });
     far.post(60, 50, 9);
     send_each(&mut near, &far.address(), &[45, 50, 50]);
-    // Of the first 55 bytes are left, and then 5; of the second 10. The second one's message may be told of
-    // before the last one of the first, which waits until the event before it is dropped.
+    // The first buffer has 55 bytes left, and then 5; the second has 10. The message in the second one may be
+    // told of before the last one of the first, which waits until the event before it is dropped.
     let mut taken: Vec<_> = (0..3)
         .map(|_| {
             let event = far.buffer_event();

@@ -17,7 +17,7 @@ use crate::errno::{Errno, Refusal};
 pub struct MessageTypes(u8);
 
 impl MessageTypes {
-    /// None of them; in a filter as good as all.
+    /// No types; in a filter as good as all.
     pub const NONE: Self = Self(0);
     /// ACKs.
     pub const ACK: Self = Self(1);

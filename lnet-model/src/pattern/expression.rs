@@ -8,9 +8,9 @@ use core::fmt::{self, Display, Formatter};
 pub struct NumberRange {
     /// The first.
     pub low: u32,
-    /// None is greater; at least `low`.
+    /// The bound of all; at least `low`.
     pub high: u32,
-    /// At least 1.
+    /// The distance between two, at least 1.
     pub step: u32,
 }
 

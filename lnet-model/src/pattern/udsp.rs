@@ -33,7 +33,7 @@ const NET_TYPES: [NetType; 9] = [
 pub struct UdspPattern {
     /// The type of the nets.
     pub net_type: NetType,
-    /// Their numbers, up to 65535.
+    /// Numbers of the nets, up to 65535.
     pub net_numbers: Vec<NumberRange>,
     /// The addresses of the NIDs; without them whole nets are meant.
     pub address: Option<UdspAddress>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// By which path a request to a NID would go at this moment.
+/// The path by which a request to a NID would go at this moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExplainRecord {
     /// The NID.

@@ -40,7 +40,7 @@ pub struct LoadResult {
     pub classes: Vec<LoadClass>,
     /// Messages by shard.
     pub by_shard: Vec<u64>,
-    /// From the first request to the last event; a target does not measure it.
+    /// Nanoseconds from the first request to the last event; a target does not measure them.
     pub elapsed_ns: Option<u64>,
     /// Messages that went wrong.
     pub faults: u64,
@@ -64,9 +64,9 @@ pub struct LoadClass {
     pub kind: LoadKind,
     /// How many.
     pub messages: u64,
-    /// Their payload.
+    /// Bytes of their payload.
     pub bytes: u64,
-    /// Their sizes and times, at an initiator.
+    /// Sizes and times of the messages, at an initiator.
     pub times: Option<LoadTimes>,
 }
 

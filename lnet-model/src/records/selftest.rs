@@ -12,9 +12,9 @@ use crate::text;
 words! {
     /// What a console knows of a node.
     SelftestState {
-        /// In the session.
+        /// The node is in the session.
         Active = "active",
-        /// In another session.
+        /// The node is in another session.
         Busy = "busy",
         /// No answer came from the node.
         Down = "down",
@@ -31,7 +31,7 @@ pub enum SelftestTest {
     Ping,
     /// Bulk data.
     Brw {
-        /// From the clients to the servers.
+        /// Whether data goes from the clients to the servers.
         is_write: bool,
         /// How it is checked: 1 not at all, 2 the ends, 3 each word, 4 not at all and not stored.
         check: u16,
@@ -202,10 +202,10 @@ pub struct SelftestNode {
     /// Why it did not do what was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Errno>,
-    /// Of a query: what is active there.
+    /// What is active there; the answer to a query.
     #[serde(default)]
     pub active: u32,
-    /// Of a ping: the session that it is in.
+    /// The session that it is in; the answer to a ping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SelftestJoined>,
 }
@@ -247,7 +247,7 @@ pub struct SelftestBatch {
 /// A test of a batch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SelftestBatchTest {
-    /// In words.
+    /// The test in words.
     pub words: String,
     /// How often each unit does it.
     pub loop_count: u32,
@@ -314,6 +314,6 @@ pub enum SelftestAnswer {
     Groups(Vec<SelftestGroup>),
     /// Batches.
     Batches(Vec<SelftestBatch>),
-    /// By target.
+    /// Statistics by target.
     Stats(Vec<Vec<SelftestStats>>),
 }

@@ -96,7 +96,7 @@ pub struct LatencySummary {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Their mean.
+    /// Mean of the times.
     pub average_ns: u64,
 }
 
@@ -117,10 +117,10 @@ pub struct NiTraffic {
     pub received: MessageCounts,
     /// Messages dropped.
     pub dropped: MessageCounts,
-    /// From the call until a PUT has left.
+    /// Times from the call until a PUT has left.
     pub put_egress: LatencySummary,
-    /// From a GET to its REPLY.
+    /// Times from a GET to its REPLY.
     pub get_rtt: LatencySummary,
-    /// From a PUT to its ACK.
+    /// Times from a PUT to its ACK.
     pub put_ack: LatencySummary,
 }

@@ -371,7 +371,7 @@ impl Console {
                 BatchOperation::Stop => batch.is_running = false,
                 BatchOperation::Query => {}
             }
-            // Of a test, its own nodes are asked.
+            // Nodes of the test alone are asked, where one is meant.
             let (clients, servers) = match test_index.checked_sub(1) {
                 Some(index) => (&batch.tests[index as usize].clients, &batch.tests[index as usize].servers),
                 None => (&batch.clients, &batch.servers),

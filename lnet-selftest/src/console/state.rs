@@ -69,7 +69,7 @@ pub(super) struct Session {
     pub(super) timeout_s: u32,
     pub(super) force: bool,
     pub(super) nodes: HashMap<Nid, SelftestState>,
-    /// In the order in which they were made.
+    /// Groups in the order in which they were made.
     pub(super) groups: Vec<(String, Vec<Nid>)>,
     pub(super) batches: BTreeMap<String, Batch>,
     pub(super) next_batch: u64,

@@ -104,7 +104,7 @@ pub struct TcpKind {
     tunables: SockTunables,
     /// Descriptors that wake each shard, while there are NIs.
     rings: Vec<OwnedFd>,
-    /// By NI that is open.
+    /// Listeners, by NI that is open.
     listening: Vec<Listening>,
 }
 

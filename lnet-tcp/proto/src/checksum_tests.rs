@@ -66,7 +66,7 @@ fn one_bit_that_differs_is_found_wherever_it_is() {
         let right = put(payload_bytes, sum.value());
         assert_eq!(arrived(Version::V2, &right), (payload_bytes as usize, 0));
         assert_eq!(arrived(Version::V2, &put(payload_bytes, 0)), (payload_bytes as usize, 0), "none");
-        // In the checksum, a cookie, the match bits and the payload.
+        // Bits in the checksum, a cookie, the match bits and the payload.
         let last = right.len() - 1;
         for at in [4, 7, 9, PREFIX_BYTES + 48, last] {
             let mut wrong = right.clone();

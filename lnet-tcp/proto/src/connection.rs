@@ -76,7 +76,7 @@ pub(super) enum Phase {
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reading {
-    /// Of a handshake or of a message's head.
+    /// A handshake, or the head of a message.
     Head,
     /// The head of a short message was read, and its payload is to be there before it is matched.
     Short(Header),

@@ -165,7 +165,7 @@ fn a_connected_peer_loses_neither_name_nor_connections_to_a_dialler_elsewhere() 
     let mut node = Node::new();
     node.take(1, 1, 5, ConnectionType::Control);
     node.take(1, 1, 5, ConnectionType::BulkIn);
-    // In a new life, in the same one, and again.
+    // Diallers come in a new life, in the same one, and again.
     for (incarnation, kind) in
         [(6, ConnectionType::Control), (5, ConnectionType::BulkOut), (7, ConnectionType::Any)]
     {
@@ -175,7 +175,7 @@ fn a_connected_peer_loses_neither_name_nor_connections_to_a_dialler_elsewhere() 
     }
     assert_eq!((node.count(SocklndEvent::Impostor), node.count(SocklndEvent::Restarted)), (3, 0));
     assert_eq!(node.sock.usage().connections, 2);
-    // At its own address a new life is one: what there was ends, and the dialler comes again.
+    // A dialler at the peer's own address is a new life: what there was ends, and the dialler comes again.
     node.closed.clear();
     assert_eq!(node.dial(1, 1, 6, ConnectionType::Control), Answer::Refused);
     assert_eq!(node.closed.len(), 3);
@@ -194,7 +194,7 @@ fn who_claims_a_name_of_this_node_or_of_another_net_is_turned_away() {
     assert_eq!(node.count(SocklndEvent::Impostor), 1);
     node.take(OWN, OWN, 2, ConnectionType::Control);
     node.take(1, 1, 1, ConnectionType::Control);
-    // None of the others is remembered.
+    // No other peer is remembered.
     assert_eq!(node.sock.usage().peers, 2);
 }
 

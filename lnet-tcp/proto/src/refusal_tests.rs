@@ -161,7 +161,7 @@ fn a_peer_of_this_host_has_no_more_connections_than_can_be_counted() {
     });
     let mut answers = Vec::new();
     for _ in 0..300 {
-        // From the address of the NI itself.
+        // The dialler has the address of the NI itself.
         let conn = played(&mut node, now, 2, 1000, hello(2, Version::V3, ConnectionType::BulkIn));
         answers.push(super::answer(&sent(&mut node, now, conn)).connection.is_some());
         node.close(now);

@@ -457,7 +457,7 @@ fn silence_ends_handshakes_and_what_is_half_received() {
         assert!(node.sock.accept(now, ends, &mut node.shard).is_some());
     }
     node.close(now);
-    // Of more than eight the oldest ends.
+    // The oldest of more than eight ends.
     assert_eq!((node.sock.usage().connections, node.count(SocklndEvent::HandshakesFull)), (8, 12));
     node.sock.handle_timeout(now + SECOND * 5, &mut node.shard);
     node.close(now);
@@ -632,7 +632,7 @@ fn who_breaks_the_protocol_is_cut_off() {
         node.close(now);
         assert_eq!(node.sock.usage().connections, 0, "{what}");
     }
-    // On another net it is the shard's business.
+    // A source on another net is the shard's business.
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
     node.take(now, conn, &message(&header(nid(0, 1), nid(5, 8), 1), [0; 2], 0), 4000);

@@ -12,7 +12,7 @@ pub enum Accept {
     Secure,
     /// Every peer. One without a privileged port is known by its address.
     All,
-    /// None: this node does not listen.
+    /// No peers: this node does not listen.
     None,
 }
 
@@ -31,7 +31,7 @@ pub struct SockTunables {
     pub accept: Accept,
     /// The port of acceptors, this node's and its peers', for connections of type CONTROL (`accept_port`).
     pub accept_port: u16,
-    /// Their port for connections of other types; this node listens at both (`accept_port_bulk`).
+    /// Port of peers for connections of other types; this node listens at both (`accept_port_bulk`).
     pub accept_port_bulk: u16,
     /// Connections that may wait to be accepted (`accept_backlog`).
     pub accept_backlog: u32,

@@ -25,7 +25,7 @@ const BURST: usize = 64;
 pub struct OwnedRequest {
     pub(super) md: MdSpec,
     pub(super) buffer: Buffer,
-    /// Of no descriptor yet.
+    /// The message, which has no descriptor yet.
     pub(super) message: PutOrGet,
 }
 
@@ -196,7 +196,7 @@ impl ShardHandle {
     /// goes on without the future.
     ///
     /// # Errors
-    /// By the future, as [`ShardHandle::start`]; the buffer has gone then.
+    /// Errors come by the future, as in [`ShardHandle::start`]; the buffer has gone then.
     pub fn send(&self, message: OwnedRequest) -> Outcome {
         let (sender, outcome) = oneshot::channel();
         let left = match message.md.event_queue {

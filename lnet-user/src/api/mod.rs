@@ -191,7 +191,7 @@ impl Drop for Inner {
 
 struct ShardEnd {
     caller: Caller,
-    /// Of entries that are queued.
+    /// Refusals of entries that are queued.
     refusals: Arc<Refusals>,
     /// Stops with this.
     thread: ShardThread<Service>,
@@ -291,7 +291,7 @@ impl Lnet {
         *self.inner.nid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On which shards entries are to be posted, by the policies of this moment.
+    /// The shards on which entries are to be posted, by the policies of this moment.
     #[must_use]
     pub fn steering(&self) -> Steering {
         self.inner.steering()

@@ -55,7 +55,7 @@ pub(super) enum Payload {
     None,
     Lease(SharedLease),
     Buffer(Buffer),
-    /// In a box: refusals are rare, and events are moved around.
+    /// A refusal, in a box: refusals are rare, and events are moved around.
     Refusal(Box<RefusedRequest>),
 }
 

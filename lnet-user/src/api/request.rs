@@ -178,9 +178,9 @@ impl Drop for RefusalSlot {
 
 /// How it is told what became of a request.
 pub(super) enum Answer {
-    /// By events; only a refusal takes the slot.
+    /// Events answer; only a refusal takes the slot.
     Events(RefusalSlot),
-    /// By a future, with nothing told by the descriptor's event queue.
+    /// A future answers; the descriptor's event queue tells nothing.
     Outcome(oneshot::Sender<Result<QueuedEvent, LnetError>>, EqHandle),
 }
 

@@ -245,7 +245,7 @@ pub struct Server {
     lnet: Lnet,
     service: ServiceSpec,
     events: EventQueue,
-    /// By user pointer, which begins at 1: what is posted, and on which shard.
+    /// What is posted, and on which shard, by user pointer, which begins at 1.
     rooms: Vec<(usize, Option<Entry>)>,
 }
 
@@ -338,7 +338,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.rooms.clear();
-        // Of a shard that has ended nothing is left to be changed.
+        // A shard that has ended has nothing left to be changed.
         let _ = self.lnet.set_lazy(self.service.portal, false);
     }
 }

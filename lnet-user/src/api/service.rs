@@ -95,7 +95,7 @@ impl Service {
 
 /// The event queues of a shard that the application has made.
 pub(super) struct Queues {
-    /// By the slot of their handle.
+    /// Queues by the slot of their handle.
     queues: Vec<Option<ShardQueue>>,
     /// Slots, by what the application calls the queues.
     slots: HashMap<EqHandle, u32>,

@@ -13,9 +13,9 @@ use lnet_wire::Nid;
 /// What the shards had counted when they were last asked.
 #[derive(Default, Debug)]
 pub(super) struct SeenTraffic {
-    /// By shard.
+    /// Messages by shard.
     totals: Arc<Vec<u64>>,
-    /// By shard and peer.
+    /// Messages by shard and peer.
     peers: HashMap<(usize, Nid), Messages>,
 }
 

@@ -53,7 +53,7 @@ struct InTransit {
 /// A node's NI on a fabric.
 #[derive(Clone)]
 struct Member {
-    /// By shard: where what is for it arrives.
+    /// Inboxes by shard: what is for a shard arrives in its own.
     inboxes: Vec<Sender<InTransit>>,
     policies: [PolicyWord; PORTALS],
 }
@@ -512,7 +512,7 @@ impl Lnd for InProcessLnd {
 
     fn resume(&mut self, _: Instant, rx: RxId, verdict: Verdict, _: &mut impl Uplink) {
         match verdict {
-            // In the next turn, which has the buffers at hand.
+            // The next turn has the buffers at hand.
             Verdict::Deliver(span) => self.resumed.push_back((rx, span)),
             Verdict::Drop => {
                 let message = self.take_delayed(rx);

@@ -43,7 +43,7 @@ lnds! {
     };
     /// Over queues in memory, between nodes of one process.
     InProcess in_process: InProcessKind, NidInUse = |config: &KindConfig<'_>| InProcessKind::new(config.timeout);
-    /// From buffer to buffer, to the node itself.
+    /// Between buffers, to the node itself.
     Lo lo: LoKind, Infallible = |_| LoKind;
     /// Over TCP streams.
     Tcp tcp: TcpKind, TcpNiError = |config: &KindConfig<'_>| TcpKind::new(config.sock);

@@ -231,7 +231,7 @@ impl Lnd for LoLnd {
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
         match verdict {
-            // In the next turn, which has the buffers at hand.
+            // The next turn has the buffers at hand.
             Verdict::Deliver(span) => self.resumed.push_back((rx, span)),
             Verdict::Drop => {
                 let Some(transmit) = self.delayed(rx).take() else { unreachable!("{rx:?} was not delayed") };

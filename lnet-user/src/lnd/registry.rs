@@ -165,7 +165,7 @@ macro_rules! lnds {
         /// A shard's LNDs: each comes with its first port and goes with its last.
         pub(crate) struct Lnds {
             $(pub(crate) $field: Option<Box<DriverOf<$Kind>>>,)*
-            /// By number: which of them an NI has.
+            /// The LND of each NI, by the NI's number.
             routes: Vec<Route>,
             names: Names,
             /// Taps of captures while there is no LND that has frames.
@@ -238,7 +238,7 @@ macro_rules! lnds {
             /// Tells what all of them have counted.
             ///
             /// # Errors
-            /// Tells what all of them have counted, by [`Driver::count`].
+            /// Those of [`Driver::count`].
             pub(crate) fn count(
                 &self,
                 tell: &mut dyn FnMut(Counted, &'static str, u64),

@@ -178,7 +178,7 @@ pub struct LndDefaults {
 }
 
 impl LndDefaults {
-    /// These with another timeout of an LND.
+    /// The defaults with another timeout of an LND.
     pub const fn with_timeout(mut self, lnd: Lnd, timeout: Duration) -> Self {
         self.timeouts[lnd as usize] = timeout;
         self

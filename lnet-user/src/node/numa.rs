@@ -19,15 +19,15 @@ const NUMBERS_MAX: u32 = 1 << 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Numa {
     root: PathBuf,
-    /// By number: the distances to all of them, in their order.
+    /// Memory nodes by number: the distances of each to all of them, in their order.
     nodes: Vec<(u32, Vec<u32>)>,
-    /// By shard: those that have CPUs which it may run on.
+    /// Memory nodes of each shard: those that have CPUs which it may run on.
     memory: Vec<Vec<u32>>,
 }
 
 impl Numa {
-    /// Of this machine, for so many shards, each on the CPU in its place; one without runs on all that this
-    /// process may run on.
+    /// The distances on this machine, for so many shards, each on the CPU in its place. A shard without one
+    /// runs on all that this process may run on.
     pub(crate) fn of_shards(cpus: &[usize], shards: usize) -> Self {
         let cpus_of = |shard| cpus.get(shard).map_or_else(available_cpus, |cpu| vec![*cpu]);
         Self::read(Path::new(SYSFS), &(0..shards).map(cpus_of).collect::<Vec<_>>())

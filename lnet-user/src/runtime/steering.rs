@@ -18,10 +18,10 @@ use thiserror::Error;
 pub enum Home {
     /// All on this shard.
     Shard(u32),
-    /// On a shard that the sender's NID decides: such an entry is posted on each.
+    /// The shard that the sender's NID decides: such an entry is posted on each.
     Each,
-    /// On any shard, and those that have no match ask the others: one of them is enough, whichever. Posted
-    /// on each, it spares them the asking.
+    /// Any shard: those that have no match ask the others. One of them is enough, whichever; posted on each,
+    /// the entry spares them the asking.
     Any,
 }
 

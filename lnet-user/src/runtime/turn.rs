@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 pub(super) struct IdlePolls {
     /// Until the next look at the clock; 0 where the next turn is a whole one.
     left: u32,
-    /// From one look to the next: fewer where the shard is driven slowly.
+    /// Polls from one look to the next: fewer where the shard is driven slowly.
     between: u32,
     looked_at: Instant,
     /// When the next whole turn is.

@@ -93,7 +93,7 @@ pub struct Worker {
     pub(super) early: Vec<ShardPort>,
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
-    /// By the descriptor of the port that brought it.
+    /// Watches by the descriptor of the port that brought each.
     pub(super) watches: Vec<(RawFd, WatchId)>,
     pub(super) idle_polls: IdlePolls,
     /// Whether the last turn left messages because a device had no room.

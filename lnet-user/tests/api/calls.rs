@@ -154,7 +154,7 @@ fn a_cpu_that_is_not_there() {
     assert!(error.to_string().contains("65 shards"), "{error}");
 }
 
-/// With threads that poll before they sleep, which run where the kernel puts them.
+/// Threads poll before they sleep, and run where the kernel puts them.
 #[test]
 fn the_default_threads() {
     assert!(Threads::new().cpus.is_empty());

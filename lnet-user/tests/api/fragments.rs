@@ -37,7 +37,7 @@ impl Ends {
         let nodes: Vec<Lnet> = if is_lo { vec![node(1)] } else { vec![node(1), node(2)] };
         let nid = if is_lo { Nid::LO } else { nid(2) };
         let far = nodes.last().unwrap().shard(0).unwrap();
-        // Of one node the other shard: what it sends is received by a lease.
+        // The other shard of one node: what it sends is received by a lease.
         Self { near: nodes[0].shard(1).unwrap(), far, nid, _nodes: nodes }
     }
 
@@ -175,7 +175,7 @@ fn gets(ends: &Ends, case: &Case) {
     assert_eq!(home(last(&mut arrived), &source_lengths), whole);
 }
 
-/// Of one buffer or another, in one fragment or 256, messages are those of flat buffers.
+/// Messages from one buffer or another, in one fragment or 256, are those of flat buffers.
 fn check(is_lo: bool) {
     let ends = Ends::new(is_lo);
     let cuts = (1..256).map(|cut| cut * 256).collect::<Vec<u16>>();

@@ -226,7 +226,7 @@ fn entries_find_their_shard_and_events_the_queue_of_the_node() {
         let back = Target::reply_to(&put.event, 7, 8).unwrap();
         assert_eq!((back.process.nid, back.portal, back.match_bits), (lnet_user::Nid::LO, 7, 8));
     }
-    // On any shard is on that of the queue.
+    // An entry for any shard is on that of the queue.
     let rotor = lnet.attach(&EntrySpec::new(ROTOR, 2), &spec(&only, 4, 1, MdOptions::PUT), Buffer::zeroed(4));
     assert_eq!(rotor.unwrap().shard().id().0, 1);
     let unlinked = next(&mut only);
@@ -281,7 +281,7 @@ fn entries_that_are_queued_hand_their_buffers_back_when_they_are_refused() {
     let refused = refused.unwrap_err();
     assert!(matches!(refused.error, LnetError::NoEventQueue), "{refused}");
     assert_eq!(*refused.buffer.unwrap(), [7; 4]);
-    // Of those that are refused and not taken there are so many.
+    // Refused entries that were not taken are 256 at most.
     for _ in 0..256 {
         lnet.attach_queued(&EntrySpec::new(PINNED[0], 2), &wide, Buffer::zeroed(4)).unwrap();
     }
@@ -401,7 +401,7 @@ fn a_message_is_sent_by_one_call_and_brings_its_outcome() {
     assert_eq!((got.event.kind(), got.into_buffer().unwrap()[..].to_vec()), (EventKind::Reply, vec![7; 4]));
     let refused = block_on(put(1, 64, Ack::NotWanted, 5)).unwrap_err();
     assert!(matches!(refused, LnetError::Request(SubmitError::Portal(64))), "{refused}");
-    // Of the descriptor that was made for it.
+    // The event is that of the descriptor that was made for it.
     assert_eq!(next(&mut other).event.kind(), EventKind::Unlink);
     let silent = MdSpec { event_queue: None, ..md(1) };
     let silent = OwnedRequest::put(&silent, Buffer::zeroed(4), &to_self(PINNED[0], 1), Ack::NotWanted, 0);

@@ -25,7 +25,7 @@ fn exchange(shards: &mut Shards, puts: &[lnet_core::handle::MdHandle], portal: u
 
 #[test]
 fn messages_to_oneself_allocate_nothing() {
-    // In one shard; the target is a sibling by policy; it is found by asking.
+    // Messages stay in one shard, go to a sibling by policy, and to one that is found by asking.
     for (count, target, portal) in [(1, 0, PINNED[0]), (3, 1, PINNED[1]), (3, 2, ROTOR)] {
         let mut shards = Shards::new(count);
         let options = MdOptions::MANAGE_REMOTE;

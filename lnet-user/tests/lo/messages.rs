@@ -123,7 +123,7 @@ fn senders_choose_the_offset() {
                 PutRequest { offset: offset as u32, ..put_request(bound, PINNED[target], 1, false) };
             shards.workers[0].put(&request).unwrap();
         }
-        // Their spans overlap, and the sibling lends one at a time.
+        // Spans of the messages overlap, and the sibling lends one at a time.
         shards.settle();
         assert_eq!(shards.workers[target].payload(md, 0, 64).unwrap(), expected);
         shards.workers[target].unlink(md).unwrap();

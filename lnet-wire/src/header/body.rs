@@ -3,9 +3,9 @@
 use super::{BODY_BYTES, HeaderError, MessageType, WireHandle};
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 
-/// Of ACK, PUT, GET and REPLY.
+/// The handle of ACK, PUT, GET and REPLY.
 const HANDLE: usize = 0;
-/// Of ACK, PUT and GET.
+/// Match bits of ACK, PUT and GET.
 const MATCH_BITS: usize = 16;
 const ACK_MANIPULATED_LENGTH: usize = 24;
 const PUT_HDR_DATA: usize = 24;

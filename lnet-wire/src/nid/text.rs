@@ -36,7 +36,7 @@ struct Family {
     addresses: Addresses,
 }
 
-/// In the order in which names are tried as prefixes.
+/// Families in the order in which names are tried as prefixes.
 const FAMILIES: [Family; 10] = [
     Family { net_type: NetType::LO, name: "lo", addresses: Addresses::Loopback },
     Family { net_type: NetType::TCP, name: "tcp", addresses: Addresses::Ip },

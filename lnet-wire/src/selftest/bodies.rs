@@ -32,7 +32,7 @@ macro_rules! bodies {
 }
 
 bodies! {
-    /// To begin a session.
+    /// Begins a session.
     MakeSession: 60 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -56,7 +56,7 @@ bodies! {
         name: Name = 24,
     }
 
-    /// To end a session.
+    /// Ends a session.
     RemoveSession: 24 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -72,7 +72,7 @@ bodies! {
         session: SessionId = 4,
     }
 
-    /// To tell of the session.
+    /// Asks for the session.
     Debug: 28 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -96,7 +96,7 @@ bodies! {
         name: Name = 28,
     }
 
-    /// To run, stop or query a batch.
+    /// Runs, stops or queries a batch.
     BatchControl: 44 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -108,7 +108,7 @@ bodies! {
         operation: u32 = 32,
         /// 0 for the batch, or the number of one of its tests.
         test_index: u32 = 36,
-        /// Of a stop: other than 0 cuts off what is under way.
+        /// What a stop does: other than 0 cuts off what is under way.
         argument: u32 = 40,
     }
 
@@ -124,7 +124,7 @@ bodies! {
         time: u32 = 24,
     }
 
-    /// To tell the counters.
+    /// Asks for the counters.
     Stats: 28 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -172,7 +172,7 @@ bodies! {
         received: u32 = 8,
         /// Dropped.
         dropped: u32 = 12,
-        /// Of which no reply came in time.
+        /// Not answered in time.
         expired: u32 = 16,
         /// Bytes that were got.
         bulk_get_bytes: u64 = 20,
@@ -206,7 +206,7 @@ bodies! {
         dropped_bytes: u64 = 52,
     }
 
-    /// To add a test to a batch, which begins with its first one.
+    /// Adds a test to a batch, which begins with its first one.
     AddTest: 70 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -230,7 +230,7 @@ bodies! {
         test: Test = 40,
     }
 
-    /// To let a node into a group of the console's.
+    /// Lets a node into a group of the console's.
     Join: 56 {
         /// Match bits of the reply.
         reply_id: u64 = 0,
@@ -264,7 +264,7 @@ bodies! {
         sequence: u32 = 8,
     }
 
-    /// To read or write bulk data.
+    /// Reads or writes bulk data.
     Brw: 28 {
         /// Match bits of the reply.
         reply_id: u64 = 0,

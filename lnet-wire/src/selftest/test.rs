@@ -11,9 +11,9 @@ const PARAMETERS: usize = 18;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Direction {
-    /// From the server to the client.
+    /// Data goes from the server to the client.
     Read = 1,
-    /// From the client to the server.
+    /// Data goes from the client to the server.
     Write = 2,
 }
 
@@ -149,7 +149,7 @@ impl Test {
 }
 
 impl Field for Test {
-    // From the service to the end of the parameters; the fields between them are the body's.
+    // Bytes from the service to the end of the parameters; the fields between them are the body's.
     const BYTES: usize = PARAMETERS + 12;
 
     fn read(source: &Source, offset: usize) -> Self {

@@ -24,7 +24,7 @@ const KEEPALIVE: u64 = 1;
 /// Whether a message follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefixKind {
-    /// None does.
+    /// No message follows.
     Noop,
     /// An LNet message does.
     Lnet,
@@ -70,7 +70,7 @@ impl fmt::Display for PrefixError {
 impl core::error::Error for PrefixError {}
 
 impl Prefix {
-    /// Of an LNet message that neither asks for an acknowledgement nor brings one.
+    /// The prefix of an LNet message that neither asks for an acknowledgement nor brings one.
     #[must_use]
     pub const fn message() -> Self {
         Self { kind: PrefixKind::Lnet, checksum: 0, cookies: [0; 2] }

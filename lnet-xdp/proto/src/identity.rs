@@ -95,7 +95,8 @@ fn shows(certificate: &Certificate, incarnation: u64, address: &Nid) -> bool {
 /// fifty times as long as anything else that a frame brings about.
 pub(crate) struct Checks {
     key: SipHasher13,
-    /// Of those that were right: a keyed hash of incarnation and address, and one of the certificate as well.
+    /// Hashes of those that were right: a keyed one of incarnation and address, and one of the certificate as
+    /// well.
     known: Box<[(u64, u64)]>,
     /// When each allowance has grown to its full again.
     full_at: Box<[Instant]>,

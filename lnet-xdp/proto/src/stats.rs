@@ -38,9 +38,9 @@ named! {
 pub struct XferCounters {
     /// Frames with data, or about deferred messages, that were polled.
     pub frames_sent: u64,
-    /// Of these the ones whose content had been sent before.
+    /// Sent frames whose content had been sent before.
     pub frames_resent: u64,
-    /// Of these the ones that were sent because nothing had been heard for too long.
+    /// Sent frames that probed, since nothing had been heard for too long.
     pub probes: u64,
     /// Messages that travelled in the frame of another one.
     pub messages_bundled: u64,
@@ -58,7 +58,7 @@ pub struct XferCounters {
     pub peers_restarted: u64,
     /// Messages whose header was kept without their payload.
     pub messages_deferred: u64,
-    /// Of these the ones that were asked for again.
+    /// Deferred messages that were asked for again.
     pub messages_pulled: u64,
     /// Frames that the driver was asked to keep.
     pub frames_buffered: u64,

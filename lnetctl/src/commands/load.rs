@@ -113,7 +113,7 @@ pub(crate) enum LoadRoleCommand {
 /// The scheme of a load, the same at both ends.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
-    /// From what all bytes and choices follow [default: 0]
+    /// Seed that all bytes and choices follow from [default: 0]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<String>,
     /// How many of a hundred messages are Puts; the others are Gets [default: 50]

@@ -81,10 +81,10 @@ pub(crate) struct NetAddArgs {
     /// The system's routes are left alone in any case
     #[arg(long, short = 'k', hide = true)]
     pub(crate) skip_mr_route_setup: bool,
-    /// Of an LND that is not here
+    /// Option of an LND that is not here
     #[arg(long, short = 'a', hide = true)]
     pub(crate) auth_key: Option<String>,
-    /// Of an LND that is not here
+    /// Option of an LND that is not here
     #[arg(long, short = 'T', hide = true)]
     pub(crate) traffic_class: Option<String>,
 }
@@ -175,7 +175,7 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
         (None, Some(nids)) => {
             let nids = own_nids(task, nids)?;
             let specs = nids.iter().map(|nid| spec(nid.net(), Some(*nid)));
-            // With an interface: an address of one that has several.
+            // A NID with an interface is an address of one that has several.
             match (interfaces.pop(), nids.len(), interfaces.len()) {
                 (None, ..) => specs.collect(),
                 (Some(interface), 1, 0) => specs.map(|spec| on(spec, interface.clone())).collect(),

@@ -8,7 +8,7 @@ use lnet_model::records::{LoadKind, LoadResult, LoadTimes};
 
 use super::load::size_name;
 
-/// Of the picture, and of the place for lines in it, in pixels.
+/// Sizes of the picture, and of the place for lines in it, in pixels.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 540.0;
 const LEFT: f64 = 90.0;

@@ -414,7 +414,7 @@ proptest! {
             let changes: Vec<_> = planned.into_iter().map(|(_, change)| change).collect();
             second.apply(&changes).map_err(|refusal| TestCaseError::fail(format!("{refusal:?}\n{text}")))?;
             prop_assert_eq!(document::Yaml(&document::export(&second.state(), backup)).to_string(), text.clone());
-            // On the node that it came from there is nothing to be done.
+            // Nothing is to be done on the node that it came from.
             let again = read.plan(&first.state());
             let changes: Vec<_> = again.into_iter().map(|(_, change)| change).collect();
             let outcomes = first.clone().apply(&changes).unwrap();

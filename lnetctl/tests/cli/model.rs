@@ -505,7 +505,7 @@ impl Handler for Served {
         })
     }
 
-    /// By the first NI to the first NID of the peer: as if it alone were not silent.
+    /// The path from the first NI to the first NID of the peer: as if it alone were not silent.
     async fn explain(&self, NidText(nid): NidText) -> Result<ExplainRecord> {
         let peer = self.0.borrow_mut().peer_mut(nid)?.clone();
         let from = "10.77.0.11@tcp".parse().unwrap();

@@ -52,7 +52,7 @@ struct Arguments {
     /// their NIs and links, faults, workload; examples/topologies has some
     #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "bug", "bugs", "trace", "runs", "nodes"])]
     topology: Option<PathBuf>,
-    /// With --topology: where the plot of convergence over time goes
+    /// Where the plot of convergence over time goes, with --topology
     #[arg(long, value_name = "FILE.svg", requires = "topology")]
     plot: Option<PathBuf>,
 }
@@ -189,7 +189,7 @@ fn run_seeds(
             sums.0 += &outcome.counts;
             if let Some(violation) = outcome.violation.filter(&sought) {
                 failed.store(true, Ordering::Relaxed);
-                // Of several that fail at once the first one is told.
+                // The first of several that fail at once is told.
                 if sums.1.as_ref().is_none_or(|(former, _)| *former > seed.wrapping_add(index)) {
                     sums.1 = Some((seed.wrapping_add(index), violation));
                 }

@@ -15,7 +15,7 @@ pub const FRAME_BYTES_MIN: usize = 14;
 /// A frame, in meaning.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// With a VLAN tag of this number.
+    /// Number of its VLAN tag, if it has one.
     pub vlan: Option<u16>,
     /// Where it comes from; of the destination's family.
     pub source: IpAddr,

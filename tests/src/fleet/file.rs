@@ -83,16 +83,15 @@ pub struct Fault {
     pub links: Option<Links>,
     /// The nodes, which do nothing; nothing reaches them.
     pub nodes: Option<Nodes>,
-    /// From when, in seconds.
+    /// When it begins, in seconds.
     pub from_s: f64,
     /// Until when.
     pub to_s: f64,
-    /// Of a rail or links: whether the nodes see that their link is down. Otherwise nothing comes through and
-    /// none is told.
+    /// Whether the nodes see that the link of the rail, or of each of the links, is down. Otherwise nothing
+    /// comes through and none is told.
     #[serde(default)]
     pub link_down: bool,
-    /// Of nodes: whether they begin anew in the end and know nothing. Otherwise they go on with what they
-    /// knew.
+    /// Whether the nodes begin anew in the end and know nothing. Otherwise they go on with what they knew.
     #[serde(default)]
     pub restart: bool,
 }
@@ -133,7 +132,7 @@ pub struct Workload {
     pub peers_per_node: u32,
     /// Puts of a node in a second.
     pub puts_per_second: f64,
-    /// For how long, in seconds.
+    /// How long it lasts, in seconds.
     pub seconds: f64,
 }
 
@@ -355,7 +354,7 @@ workload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}
         wrong("links: {group: all, ni: 2}, from_s: 1, to_s: 2", "ni 2: below 2");
     }
 
-    /// Of three groups the first and the last have no net in common.
+    /// The first and the last of three groups have no net in common.
     #[test]
     fn nodes_reach_those_that_they_share_a_net_with() {
         let text = GOOD.replace(

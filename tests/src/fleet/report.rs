@@ -39,8 +39,8 @@ pub struct FleetReport {
     pub acked: u64,
     /// Puts that failed: they may not have arrived.
     pub failed: u64,
-    /// Of these, those that were lost by as many paths as are tried, and by another one may have come
-    /// through.
+    /// Failed messages that were lost by as many paths as are tried, and may have come through by another
+    /// one.
     pub given_up: u64,
     /// Messages that were sent again by another path.
     pub resends: u64,
@@ -98,7 +98,7 @@ impl fmt::Display for FleetReport {
 }
 
 impl FleetReport {
-    /// Of a fleet whose run begins.
+    /// The report of a fleet whose run begins.
     pub(super) fn of(fleet: &Fleet) -> Self {
         let faults = fleet.faults.iter().map(|fault| (fault.from_s, fault.to_s)).collect();
         Self { nodes: fleet.node_count(), faults, ..Self::default() }

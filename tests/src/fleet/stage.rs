@@ -43,7 +43,7 @@ enum What {
         ping: PingId,
         bytes: Arc<[u8]>,
     },
-    /// Of a ping the bytes of the REPLY, of a push none.
+    /// Bytes of the REPLY to a ping, none for a push.
     Answer {
         ping: PingId,
         bytes: Vec<u8>,
@@ -120,7 +120,7 @@ impl Stage {
         stage
     }
 
-    /// From now on drivers learn what arrives, and what does not since the NI is gone that it is for, as
+    /// Drivers learn from now on what arrives, and what does not since the NI is gone that it is for, as
     /// those of xdp nets do.
     pub const fn know_ends(&mut self) {
         self.knows_ends = true;
@@ -269,7 +269,7 @@ impl Stage {
         self.take(name);
     }
 
-    /// Of the messages under way whose names begin so the second one is the first from now on.
+    /// Puts the second message under way whose name begins so before the first one, from now on.
     pub fn swap_first_two(&mut self, name: &str) {
         let first = self.take(name);
         let at = self.under_way.iter().position(|message| message.name.starts_with(name));

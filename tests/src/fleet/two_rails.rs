@@ -73,7 +73,7 @@ pub struct TwoRails {
     random: Random,
     under_way: BTreeMap<(u64, u64), Frame>,
     order: u64,
-    /// In how many of a hundred a frame of each rail is lost.
+    /// How many of a hundred frames each rail loses.
     pub lost_percent: [usize; 2],
     /// How long a frame is on its way by each rail.
     pub latency_ns: [u64; 2],

@@ -66,7 +66,7 @@ impl Arrivals {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Of these those of which only a part came.
+    /// Puts of which only a part came.
     #[must_use]
     pub fn broken(&self) -> u64 {
         self.broken.load(Ordering::Acquire)

@@ -21,14 +21,14 @@ pub enum By {
 
 /// A shard that is being driven, with what takes its events.
 pub enum Driven<S> {
-    /// By a thread of the application.
+    /// A thread of the application drives it.
     Application {
         /// Set to end the thread.
         stop: Arc<AtomicBool>,
         /// Gives everything back.
         thread: JoinHandle<(Worker, S)>,
     },
-    /// By a [`ShardThread`].
+    /// A [`ShardThread`] drives it.
     ShardThread(ShardThread<S>),
 }
 

@@ -44,7 +44,7 @@ impl Message {
     /// [`super::Stranger::sign`].
     ///
     /// # Panics
-    /// For a body that no frame carries.
+    /// The body is one that no frame carries.
     #[must_use]
     pub fn new(source: Nid, target: Nid, body: Body, payload: Vec<u8>) -> Self {
         let payload_length = payload.len() as u32;

@@ -125,7 +125,7 @@ pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(NodeDriv
 /// Starts a node inside a namespace and lets frames in.
 ///
 /// # Panics
-/// With the node's error.
+/// The node does not start; the message is its error.
 #[must_use]
 pub fn start(namespace: &Namespace, config: &NodeConfig) -> (NodeDriver, Vec<Worker>) {
     let (mut node, workers) = try_start(namespace, config).unwrap_or_else(|error| panic!("{error}"));

@@ -111,8 +111,8 @@ impl World {
         let peers = (self.nodes.len() - 1) * usize::from(self.plan.rails).pow(2);
         for node in 0..self.nodes.len() {
             let DriverConfig::Tcp(config) = &self.nodes[node].config else { return };
-            // Of each of the three types one more, which was being dialled when the last one was accepted. To
-            // close it would end all others: its peer takes it for a break.
+            // One more of each of the three types was being dialled when the last one was accepted. To close
+            // it would end all others: its peer takes it for a break.
             let most = peers * (1 + 2 * usize::from(config.conns_per_peer) + 3);
             let mut sum = 0;
             for shard in 0..self.nodes[node].lanes.len() {

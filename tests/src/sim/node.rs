@@ -116,9 +116,9 @@ pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
     pub(super) keys: lnet_xdp_proto::Identity,
-    /// Of the drivers of its shards; of the machines that they make with their first NI.
+    /// Configuration of the drivers of its shards, and of the machines that they make with their first NI.
     pub(super) config: DriverConfig,
-    /// None where there is no mesh.
+    /// Its control state machine; `None` where there is no mesh.
     pub(super) control: Option<Control>,
     pub(super) lanes: Vec<Lane>,
     pub(super) memory: Memory,

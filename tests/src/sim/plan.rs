@@ -66,7 +66,7 @@ pub(super) struct Plan {
     pub(super) unlinks: u32,
     /// A message's verdict is delayed.
     pub(super) delays: u32,
-    /// For so long at most.
+    /// How long a delay lasts at most.
     pub(super) delay_ns: u64,
     /// Frame buffers of each node, for sending and for receiving.
     pub(super) send_frames: u32,
@@ -80,7 +80,7 @@ pub(super) struct Plan {
     pub(super) lazy: u64,
     /// A shard's driver does not go round for a while.
     pub(super) stalls: u32,
-    /// For so long at most.
+    /// How long a stall lasts at most.
     pub(super) stall_ns: u64,
     /// Times that the MTU of the whole fabric changes.
     pub(super) mtu_changes: u32,

@@ -170,7 +170,7 @@ impl Streams {
             return 0;
         }
         let to = self.end_mut(end.other());
-        // To the sender, bytes that are lost look as if they had been sent.
+        // Bytes that are lost look to the sender as if they had been sent.
         let used_bytes = if to.is_lost { 0 } else { to.bytes.len() };
         to.is_awaited = used_bytes == window_bytes;
         window_bytes - used_bytes

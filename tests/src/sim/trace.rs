@@ -9,7 +9,7 @@ pub enum Tracing {
     Off,
     /// The last lines are kept, so many of them.
     Last(usize),
-    /// To standard output.
+    /// Prints to standard output.
     Print,
 }
 

@@ -11,7 +11,7 @@ use lnet_wire::steer::{Policy, SHARDS_MAX, Spread};
 use lnet_xdp::bpf::{Action, ObjectKind, ReasonCount, SlotCount, TestFrame, XdpProgram};
 use rustix::fd::OwnedFd;
 
-/// To the socket of a shard, or up for a reason.
+/// Where a frame goes: to the socket of a shard, or up for a reason.
 #[derive(Debug)]
 enum Expected {
     Shard(u32),

@@ -132,7 +132,7 @@ fn a_rule_for_a_tenth_strikes_about_a_tenth() {
         return;
     }
     const FRAMES: u64 = 40_000;
-    // Of n trials with p = 0.1: mean 4,000 and standard deviation 60; six of them are met once in 10^9 runs.
+    // A tenth of the frames has mean 4,000 and standard deviation 60; six of them are met once in 10^9 runs.
     // Corruption strikes a tenth of the nine tenths that are left: 3,600 and 57.2.
     let (dropped_about, corrupted_about) = (4_000 - 360..=4_000 + 360, 3_600 - 345..=3_600 + 345);
     let (mut program, _socket) = program();

@@ -69,7 +69,7 @@ fn sum_of(heard: &Heard) -> u32 {
 }
 
 fn connected(stage: &Stage, host: u8, version: Version) -> Dialler {
-    // Of this type, a connection carries all messages in version 2.
+    // A connection of this type carries all messages in version 2.
     let greeting = Greeting {
         version,
         kind: ConnectionType::Any,

@@ -17,7 +17,7 @@ fn nis_come_and_go_while_others_are_pinged() {
     let [[a0, b0], [_, b1]] = [two.nids(0), two.nids(1)];
     let (is_over, pings) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        // By name of the source these need the rail that stays.
+        // Pings from these sources need the rail that stays.
         let steady = || {
             while !is_over.load(Ordering::Relaxed) {
                 two.a.good(&format!("ping --timeout 20 --source {a0} {b0}"));

@@ -18,7 +18,7 @@ const TYPES: [&str; 4] = ["ack", "put", "get", "reply"];
 struct Capture(Child);
 
 impl Capture {
-    /// From now on.
+    /// Captures from now on.
     fn start(inside: &Namespace, file: &Path) -> Self {
         let interface = &inside.interface().name;
         let mut command = inside.command(Path::new("tshark"));

@@ -78,7 +78,7 @@ fn crowds_of_diallers_and_slow_ones_are_bounded_and_end_in_time() {
         // Behind the flood its dial would wait for as long as others'.
         wait_until("the peer is connected", PATIENCE, || stage.count("established") != 0);
         let before = resident(stage);
-        // From one address.
+        // Diallers come from one address.
         let (made, rate) = flood(stage, THREADS, UNPRIVILEGED, AT_ONCE);
         println!("{made} of {UNPRIVILEGED} attempts by {THREADS} threads, {rate:.0} a second");
         assert!(made * 10 >= UNPRIVILEGED as u64 * 9, "{made}");
@@ -86,7 +86,7 @@ fn crowds_of_diallers_and_slow_ones_are_bounded_and_end_in_time() {
             stage.count("unprivileged") >= made
         });
         check_costs(stage, before);
-        // From several, each of which says its request and then next to nothing.
+        // Diallers come from several, each of which says its request and then next to nothing.
         let slow = enter(stage.two.netns.b(), || {
             let mut slow = Vec::new();
             for number in 0..STRANGERS {

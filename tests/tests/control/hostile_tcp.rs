@@ -28,7 +28,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// With so many strangers; the first daemon is the target of loads.
+    /// A stage with so many strangers; the first daemon is the target of loads.
     pub(crate) fn new(options: &str, strangers: u8) -> Self {
         let stage = Self::without_target(options, strangers);
         stage.two.a.good("load start target");
@@ -133,7 +133,7 @@ struct Case {
     says: Vec<u8>,
     /// What it says once its HELLO is answered.
     then: Vec<u8>,
-    /// In whose name it pings.
+    /// The greeting of the node in whose name it pings.
     greeting: Greeting,
     expected: Expected,
     /// What counts it.

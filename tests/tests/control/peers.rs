@@ -223,7 +223,7 @@ fn refusals_of_peers_and_policies_have_lnets_numbers() {
     node.good("peer del --prim_nid 10.9.0.1@tcp --force");
     node.bad("peer show --nid 10.9.0.1@tcp", &["errno: -2"]);
     node.good("peer set --all --health 400");
-    // Of a peer nothing was ever received from, and such a one is not pinged.
+    // Nothing was ever received from such a peer, and so it is not pinged.
     assert!(!node.good("debug recovery --peer").contains("10.9.0.3@tcp1"));
     node.good("debug peer --nid 10.9.0.3@tcp1");
     assert!(node.directory.log().contains("10.9.0.3@tcp1"));

@@ -52,7 +52,7 @@ struct Part {
     capture: &'static str,
     /// The number of the node that it is.
     host: u8,
-    /// On so many interfaces each node has NIs.
+    /// How many interfaces each node has NIs on.
     interfaces: u8,
     /// Selection policies, by which the daemon takes the paths that the kernel node took.
     policies: &'static [&'static str],

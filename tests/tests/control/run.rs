@@ -29,7 +29,7 @@ pub(crate) struct Ran {
 /// A running `lnetd`, killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
-    /// With its socket and its log.
+    /// The directory of its socket and its log.
     pub(crate) directory: Directory,
 }
 
@@ -99,7 +99,7 @@ impl Daemon {
         Self::alone_with("--configure")
     }
 
-    /// In this process's namespace, with these options.
+    /// Starts it in this process's namespace, with these options.
     pub(crate) fn alone_with(options: &str) -> Self {
         Self::start(Directory::new(), None, options)
     }

@@ -166,7 +166,7 @@ fn lst_has_the_options_of_the_reference() {
     bad(one, "add_group many 10.0.0.[1-200]@tcp", "200 of 200 nodes have failed");
     bad(one, "ping --nodes 10.0.[0-16].[0-255]@tcp", "at most 4096 nids");
     assert_eq!(good(one, "list_group"), "1) g\nTotal 1 groups\n");
-    // At these a kernel client panics: bulk data has more pages with the offset than without.
+    // A kernel client panics at these sizes: bulk data has more pages with the offset than without.
     for words in ["size=4K off=8", "size=8 off=4K", "size=1020K off=4K", "size=4000 off=8288"] {
         bad(one, &format!("add_test --from g --to g brw read {words}"), "pages");
     }

@@ -61,7 +61,7 @@ fn check(net: &str, shown: &[&str]) {
     // one fails.
     load(&two.a, &two.b, &b);
     load(&two.b, &two.a, &a);
-    // Of a node with one shard it asks too much.
+    // A node with one shard is asked too much.
     let few = Directory::new();
     let backup = two.b.good("export --backup");
     let file = few.file("saved.yaml", &backup);

@@ -150,7 +150,7 @@ fn sockets_have_the_buffers_probes_and_backlog_that_were_asked_for() {
     );
     let [_, b] = nids(&two, "tcp");
     let listening = sockets(two.netns.b(), "-ltnH ( sport = :988 )");
-    // By its interface, and by `lo` for peers on its host.
+    // Sockets listen by its interface, and by `lo` for peers on its host.
     assert_eq!(listening.len(), 2, "{listening:?}");
     for listening in listening {
         assert_eq!(listening.split_whitespace().nth(2), Some("33"), "{listening}");
@@ -235,7 +235,7 @@ fn connections_have_the_lnd_timeout_that_is_set_while_nis_run() {
     connect(b.0, 0, "tcp");
     until_all(a.0, true, &[50_000]);
     a.0.good("net set --net tcp --lnd-timeout 200");
-    // By the listener of the NI that there was, and by that of one that came afterwards.
+    // The listener of the NI that there was accepts, and that of one that came afterwards.
     b.0.good("net del --net tcp");
     add(b, "tcp");
     connect(b.0, 0, "tcp");

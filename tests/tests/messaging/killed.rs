@@ -29,7 +29,7 @@ fn carrier_named(name: &str) -> Carrier {
     carriers.into_iter().find(|carrier| format!("{carrier:?}") == name).unwrap()
 }
 
-/// In a process of its own, its node, its transfer machine, and the address of the other one.
+/// The node of a process of its own, its transfer machine, and the address of the other one.
 pub(crate) fn child() -> Option<(Lnet, Party, String)> {
     let told = std::env::var(CHILD).ok()?;
     let [name, own, to]: [&str; 3] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();

@@ -110,7 +110,7 @@ fn message(number: u64) -> Vec<u8> {
 fn pooled(party: &Party, address: &str) -> (Party, Pool, mpsc::Receiver<u64>, Arc<Mutex<Seen>>) {
     let spec = PoolSpec { threshold: 1, segments: 1, segment_bytes: 4 * MESSAGE_BYTES, colours: 1 };
     let pool = Pool::new(&party.domain, spec, Arc::new(Reprovision)).unwrap();
-    // Of a buffer that ends for want of room one message may be under way still.
+    // A buffer that ends for want of room may have one message under way still.
     assert_eq!(pool.lock().provision(2 * WINDOW as usize), 2 * WINDOW as usize);
     let seen = Arc::new(Mutex::new(Seen { counts: HashMap::new(), wrong: 0 }));
     let (arrived, arrivals) = mpsc::channel();

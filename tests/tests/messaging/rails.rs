@@ -242,7 +242,7 @@ fn cut_each_rail(nodes: &Nodes, cut: Cut, progress: &Progress) {
 enum Discovery {
     /// Before there is anything else.
     Asked,
-    /// With the first messages, which go by the NIDs in their addresses.
+    /// When the first messages go, by the NIDs in their addresses.
     ByTraffic,
 }
 
@@ -299,7 +299,7 @@ fn a_rail_is_cut(carrier: Carrier, discovery: Discovery, cut: Cut) {
         assert!(failed.is_empty() && not_fetched.is_empty(), "{failed:?} {not_fetched:?}");
         assert_eq!(count, sent, "{dropped:?}");
     }
-    // By whichever rail a message came, its sender has one address, once its node is known.
+    // A sender has one address, by whichever rail a message came, once its node is known.
     let of_near = nodes.addresses_of_near(7);
     assert!(senders.contains(&near.address()) && senders.is_subset(&of_near), "{senders:?}");
     assert!(discovery == Discovery::ByTraffic || senders.len() == 1, "{senders:?}");

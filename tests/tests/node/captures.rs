@@ -150,7 +150,7 @@ fn traffic_is_read_back() {
         // The LND counts what goes by rings and by sockets together.
         assert_eq!(captured, *counted, "sent, received");
     }
-    // By node, interface, direction.
+    // Frames by node, interface, direction.
     for interface in [0, 1] {
         for (sender, receiver) in [(0, 1), (1, 0)] {
             let sent = &multisets[sender * 4 + interface * 2];

@@ -109,8 +109,8 @@ fn with_byte(datagram: &[u8], offset: usize, value: u8) -> Vec<u8> {
 /// Every way of being broken that there is a counter for, with its name.
 fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut cases = Vec::new();
-    // To shard 1: it takes a first frame of a session while that is young, and forgets it when no further
-    // ones come for long. What is for both shards goes first, and then what is for shard 0.
+    // A frame to shard 1: it takes a first frame of a session while that is young, and forgets it when no
+    // further ones come for long. What is for both shards goes first, and then what is for shard 0.
     let md = WireHandle { interface_cookie: 1, object_cookie: 4 };
     let ack = Body::Ack { md, match_bits: 0, manipulated_length: 0 };
     let ack = stranger.sign(Message::new(victim.peer, victim.nid, ack, vec![])).datagram();
@@ -172,7 +172,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     // A payload whose checksum is wrong.
     add(XdpDrop::BadPayload.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
     add("taken", with_byte(&fresh(), FIRST_HEADERS_BYTES + 5, 1));
-    // For another NI of the node than it arrives by, as when a rail does not answer.
+    // A frame for another NI of the node than it arrives by, as when a rail does not answer.
     let mut by_another = victim.put(10, 3, 20);
     by_another.header.destination.nid = second_nid(victim.netns.a());
     add("taken", stranger.sign(by_another).datagram());
@@ -235,7 +235,7 @@ fn short(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
             add(XdpDrop::BadChecksum.name(), bytes);
         }
     }
-    // In the name of another node, and to another.
+    // A frame in the name of another node, and one to another.
     let mut by_another = message.clone();
     by_another.header.source.nid = victim.nid;
     add(XdpDrop::BadChecksum.name(), by_another.short_datagram());

@@ -33,9 +33,9 @@ const SHARDS: u64 = 2;
 const WINDOW: u64 = SHARDS * FLOOD_WINDOW;
 /// Puts that each life is to take.
 const PUTS: u64 = 1000;
-/// Of those that it has acknowledged, what a life may not have looked at when it is killed: a shard
-/// acknowledges what came in a turn at its end, the application looks at that before the next turn. All of
-/// that was under way at once.
+/// Acknowledged messages that a life may not have looked at when it is killed. A shard acknowledges what came
+/// in a turn at its end; the application looks at that before the next turn. All of that was under way at
+/// once.
 const UNSEEN: u64 = WINDOW;
 /// How many acknowledgements a shard may see between those and the kill: while one shard of the target looks,
 /// the other one goes on until all that is under way waits for the first.
@@ -110,7 +110,7 @@ impl Killed {
         self.0.try_wait().unwrap().is_none()
     }
 
-    /// By SIGKILL.
+    /// Kills it by SIGKILL.
     fn kill(mut self) {
         assert!(self.lives(), "it has not failed before, see above");
         self.0.kill().unwrap();

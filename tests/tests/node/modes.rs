@@ -51,7 +51,7 @@ fn nids(netns: &Netns) -> [Nid; 2] {
     [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0))
 }
 
-/// With enough event queues for plans one after the other.
+/// A configuration with enough event queues for plans one after the other.
 fn config_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> NodeConfig {
     let limits = Limits { event_queues: 64, ..LIMITS };
     config(namespace, nid).mode(mode).limits(limits)

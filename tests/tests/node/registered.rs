@@ -96,7 +96,7 @@ fn registered_buffers_arrive_and_come_home() {
     for mtu_bytes in [1500, 9000, 65535] {
         let netns = Netns::new(Wiring { mtu_bytes, ..Wiring::default() });
         let mut ends = ends(&netns);
-        // Of few long frames all may get through: more are sent until one has not.
+        // All of a few long frames may get through: more are sent until one has not.
         let mut round = 0;
         while round < ROUNDS || (resent(&ends) == 0 && round < 10 * ROUNDS) {
             let [near, far] = &mut ends;

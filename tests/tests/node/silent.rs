@@ -46,7 +46,7 @@ struct Middle {
 struct Held {
     /// Messages of the shard, those that wait for credits included.
     messages: u32,
-    /// Of them those that the driver has.
+    /// Messages that the driver has.
     in_flight: u32,
     /// Frames of these that are not acknowledged.
     frames: u32,
@@ -66,7 +66,7 @@ impl Held {
         self.peers = self.peers.max(xfer.peers);
     }
 
-    /// By what each peer and each flooder may have under way, and no more.
+    /// Asserts that it is bounded by what each peer and each flooder may have under way.
     fn assert_bounded(&self) {
         println!("{self:?}");
         let windows = 2 * FLOOD_WINDOW as u32;

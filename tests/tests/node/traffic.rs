@@ -132,7 +132,7 @@ const PORTALS: [u32; 8] = [9, 10, 11, 12, 13, 14, 15, 16];
 struct Case {
     mtu_bytes: u16,
     ipv6: bool,
-    /// Of the initiator and the target.
+    /// Modes of the initiator and the target.
     modes: [XdpMode; 2],
     by: [By; 4],
 }

@@ -44,7 +44,7 @@ impl Joined {
         Self::over(Netns::new(Wiring { queues, ..Wiring::default() }), None)
     }
 
-    /// Of two shards each, with one queue that one of them owns.
+    /// Nodes of two shards each, with one queue that one of them owns.
     fn with_few_frames() -> Self {
         let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
         Self::over(Netns::new(Wiring { queues: 1, ..Wiring::default() }), Some(rings))
@@ -422,7 +422,7 @@ fn a_worker_that_changes_hands() {
         }
         assert_eq!((putter.acked, putter.failed), (3 * round, 0));
     }
-    // On yet another thread, which has never slept on it.
+    // Another thread waits on it, which has never slept on it.
     let ended = std::thread::spawn(move || {
         putter.put(&mut worker, PINNED_PORTALS[0], true);
         putter.drive_to_end(&mut worker, PROMPT)

@@ -45,7 +45,7 @@ fn scenario_07_the_active_node_has_discovery_switched_off() {
     check_quiet(&mut stage, 2);
 }
 
-/// To switch discovery on sends nothing by itself, and peers that were in use go on as they are; new ones are
+/// Switching discovery on sends nothing by itself, and peers that were in use go on as they are; new ones are
 /// discovered.
 #[test]
 fn scenario_08_discovery_is_switched_on_among_known_peers() {

@@ -72,7 +72,7 @@ fn verification_warns_of_every_difference_and_changes_nothing() {
     assert_eq!(stage.warnings(A), []);
 }
 
-/// To a NID that is not there nothing is put.
+/// Nothing is put to a NID that is not there.
 fn check_quiet_once_used(stage: &mut Stage) {
     stage.run();
     let before = stage.discovery_traffic();

@@ -72,7 +72,7 @@ fn dials(mut ports: Range<u16>) -> Result<()> {
 enum Sum {
     Right,
     None,
-    /// By these bits.
+    /// Wrong by these bits.
     Wrong(u32),
 }
 

@@ -28,7 +28,7 @@ const REQUEST_MAGIC: u32 = 0xACCE_7100;
 const HELLO_MAGIC: u32 = 0x4572_6963;
 /// The process id of every node.
 pub(super) const PID: u32 = 12345;
-/// Of NIDs on `tcp`.
+/// Net of NIDs on `tcp`.
 const TCP_NET: u64 = 2 << 48;
 
 /// A NID in its small form.

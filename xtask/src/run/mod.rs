@@ -136,8 +136,8 @@ impl Setup<'_> {
         command
     }
 
-    /// By its name alone: the path of a socket has at most 107 bytes, and that of the directory may have
-    /// more.
+    /// Names the socket by its name alone: the path of a socket has at most 107 bytes, and that of the
+    /// directory may have more.
     fn socket(&self, role: Role) -> String {
         format!("{}.sock", role.letter())
     }

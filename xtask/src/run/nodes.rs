@@ -189,7 +189,7 @@ impl Drop for Node {
 /// What a command has said.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// On standard output.
+    /// Text on standard output.
     pub(crate) text: String,
     /// Why it ended with the status by which `lnetctl` says that what was measured is not as it should be.
     pub(crate) fault: Option<String>,

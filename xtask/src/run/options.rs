@@ -18,11 +18,11 @@ const LOSS_MAX_PER_MILLION: u32 = 200_000;
 pub(crate) enum Mode {
     /// The first of the others that works
     Auto,
-    /// By XDP in the driver
+    /// XDP in the driver
     Native,
-    /// By XDP in the kernel's generic receive path (SKB mode)
+    /// XDP in the kernel's generic receive path (SKB mode)
     Generic,
-    /// By UDP sockets, without XDP
+    /// UDP sockets, without XDP
     Socket,
 }
 

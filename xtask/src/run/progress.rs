@@ -17,7 +17,7 @@ pub(super) enum Progress {
 }
 
 impl Progress {
-    /// Of `total` messages.
+    /// The progress of `total` messages.
     pub(super) fn new(total: u64) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self::Lines { total, last: Instant::now() };

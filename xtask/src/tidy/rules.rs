@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn unsafe_stays_in_its_fence() {
-        // In two pieces, so that no search takes it for the real thing.
+        // Two pieces, so that no search takes it for the real thing.
         const BLOCK: &str = concat!("fn f() { uns", "afe { g() } }");
         for path in
             ["lnet-core/src/md.rs", "lnet-user/src/lnd/xdp.rs", "tests/src/netns.rs", "xtask/src/main.rs"]

@@ -29,10 +29,10 @@ struct Retired {
 /// Where a replaced word is a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// In names, and in comments and documents.
+    /// Names, comments and documents.
     Everywhere,
-    /// In names of the product's crates, tests excepted, of fewer than [`SENTENCE_WORDS`] words: elsewhere it
-    /// is plain English.
+    /// Names of the product's crates, tests excepted, of fewer than [`SENTENCE_WORDS`] words: elsewhere it is
+    /// plain English.
     Names,
 }
 

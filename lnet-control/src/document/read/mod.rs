@@ -1,4 +1,4 @@
-//! From documents to changes.
+//! Reads changes from documents.
 //!
 //! Invariants: reading goes on behind a mistake, so that all are reported at once; each key is known, known
 //! to be passed over because it only tells, known and not supported, or an error.
@@ -77,7 +77,7 @@ struct Reader {
     mode: Mode,
     items: Vec<Item>,
     errors: Vec<DocumentError>,
-    /// Of the item that is being read.
+    /// Number of the item that is being read.
     seq_no: Option<u64>,
 }
 

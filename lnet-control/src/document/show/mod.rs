@@ -1,4 +1,4 @@
-//! From records to documents: what `show` and `export` print.
+//! Makes documents of records: what `show` and `export` print.
 //!
 //! Invariants: each key stands where LNet's tools have it and appears from the verbosity at which they show
 //! it; our own keys come behind theirs.

@@ -30,7 +30,8 @@ pub(in crate::node) struct LostNid {
 /// NIDs that peers had until of late.
 #[derive(Default, Debug)]
 pub(in crate::node) struct FormerNids {
-    /// With when each is forgotten, in that order as long as the timeout stays.
+    /// Lost NIDs, each with the time when it is forgotten. They stand in that order as long as the timeout
+    /// stays.
     nids: VecDeque<(LostNid, Instant)>,
 }
 

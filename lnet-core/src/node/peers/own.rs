@@ -1,7 +1,7 @@
 //! This node as a peer of itself, once it was pinged or discovered by one of its own NIDs (LNet `peer.c`;
 //! reference tests 219, 401 and 525).
 //!
-//! Such a peer is there to be shown, and policies are seen by it. Invariants: shards never hear of it, since
+//! The peer is there to be shown, and policies are seen by it. Invariants: shards never hear of it, since
 //! what is for this node goes by `lo`; it has no NID but those of local NIs; a NID that another peer has
 //! stays that one's.
 

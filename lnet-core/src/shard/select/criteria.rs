@@ -117,7 +117,7 @@ pub(super) const LOCAL: [Criterion; 6] = [
     Criterion::LocalSequence,
 ];
 
-/// Of a source to a peer that is not known to be Multi-Rail.
+/// Criteria for the source to a peer that is not known to be Multi-Rail.
 pub(super) const SOURCE: [Criterion; 4] =
     [Criterion::Preferred, Criterion::LocalHealth, Criterion::LocalPriority, Criterion::Rank];
 
@@ -140,7 +140,8 @@ pub struct Weighed {
     pub values: Vec<(Criterion, i64)>,
     /// Whether it was chosen.
     pub is_chosen: bool,
-    /// By which criterion it was left out; `None` if it was chosen, or came later in the list than its equal.
+    /// The criterion by which it was left out; `None` if it was chosen, or came later in the list than its
+    /// equal.
     pub lost_by: Option<Criterion>,
 }
 
@@ -175,7 +176,7 @@ impl Trace for Vec<Vec<Weighed>> {
         candidates: impl FnOnce() -> C,
     ) {
         let all: Vec<_> = candidates().collect();
-        // Of equal ones the first.
+        // The first of equal ones is the best.
         let Some(best) = (0..all.len()).min_by_key(|at| all[*at].1) else { return };
         let weighed = all.iter().enumerate().map(|(at, (candidate, values))| {
             let differs = (0..N).find(|criterion| values[*criterion] != all[best].1[*criterion]);

@@ -24,7 +24,7 @@ struct Known {
 
 /// The paths of which something was reported.
 pub(in crate::shard) struct KnownPaths {
-    /// At most [`PATHS_MAX`].
+    /// The known paths, at most [`PATHS_MAX`].
     known: Vec<Known>,
     /// Whether a path was reported silent, ever: else nothing is looked up.
     has_silent: bool,

@@ -15,7 +15,7 @@ pub(super) enum Purpose {
 pub(super) struct Tag {
     pub(super) purpose: Purpose,
     pub(super) sequence: u32,
-    /// Of the stream or listener, less than 2^24.
+    /// Slot of the stream or listener, less than 2^24.
     pub(super) slot: u32,
 }
 
@@ -56,7 +56,7 @@ impl Tag {
 pub(super) enum Operation {
     #[default]
     Idle,
-    /// With this number.
+    /// The operation of this number is under way.
     UnderWay(u32),
     /// Its cancellation was submitted.
     Ending(u32),

@@ -87,7 +87,7 @@ impl Streams {
             Wanted::Buffers(_) if !self.buffers.is_stocked() => return self.starve(slot),
             Wanted::Buffers(Mode::Many) => opcode::RecvMulti::new(fd, GROUP).build(),
             Wanted::Buffers(mode @ (Mode::Once | Mode::UpTo(_))) => {
-                // Of length 0: as much as the buffer holds.
+                // A length of 0 is as much as the buffer holds.
                 let length = if let Mode::UpTo(bytes) = *mode { bytes } else { 0 };
                 let entry = opcode::Recv::new(fd, core::ptr::null_mut(), length).buf_group(GROUP).build();
                 entry.flags(squeue::Flags::BUFFER_SELECT)

@@ -9,7 +9,7 @@ use super::stream::Phase;
 use super::{StreamEvent, StreamId, Streams, errno_of, is_pause};
 use crate::region::ReadLease;
 
-// Of include/uapi/linux/io_uring.h.
+// Flags of include/uapi/linux/io_uring.h.
 /// Has the kernel report whether it has copied.
 const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// Flag of a notification: the kernel has copied the bytes.

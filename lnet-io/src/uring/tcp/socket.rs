@@ -65,11 +65,11 @@ impl Default for SocketOptions {
     }
 }
 
-/// Of `lo`, in each network namespace (`LOOPBACK_IFINDEX`, include/net/flow.h).
+/// The index of `lo` in each network namespace (`LOOPBACK_IFINDEX`, include/net/flow.h).
 const LOOPBACK_INDEX: u32 = 1;
 
 impl SocketOptions {
-    /// These options by `lo`, where Linux has all that a host sends to addresses of its own, whichever
+    /// Binds these options to `lo`, where Linux has all that a host sends to addresses of its own, whichever
     /// interfaces have them.
     pub const fn loopback(&self) -> Self {
         Self { interface_index: Some(LOOPBACK_INDEX), ..*self }

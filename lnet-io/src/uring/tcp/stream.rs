@@ -70,9 +70,9 @@ pub(super) struct Stream {
     pub(super) is_detaching: bool,
     /// A connection was begun by an operation that was cancelled: the next one waits for it.
     pub(super) is_connecting: bool,
-    /// In the list of those that have something to start.
+    /// Whether it is in the list of those that have something to start.
     pub(super) is_due: bool,
-    /// In the list of those that wait for a provided buffer.
+    /// Whether it is in the list of those that wait for a provided buffer.
     pub(super) is_starved: bool,
 }
 

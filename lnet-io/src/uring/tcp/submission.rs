@@ -32,7 +32,7 @@ const COMPLETIONS_MAX: usize = 8192;
 /// A ring, and what was not submitted.
 pub(super) struct Submission {
     ring: IoUring,
-    /// None of the lists grows.
+    /// Lists that never grow.
     messages: Vec<libc::msghdr>,
     pieces: Vec<libc::iovec>,
     addresses: Vec<libc::sockaddr_in6>,

@@ -36,7 +36,7 @@ pub struct ListenerId(pub(super) u32);
 /// How bytes are received into provided buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// On and on, until the stream is paused or ends.
+    /// Again and again, until the stream is paused or ends.
     Many,
     /// Once, and at most as much as a buffer holds.
     Once,
@@ -81,7 +81,7 @@ pub enum StreamEvent {
     },
     /// Bytes have arrived.
     Received {
-        /// On this stream.
+        /// The stream.
         id: StreamId,
         /// Bytes that arrived, never none.
         bytes: ReceivedBytes,

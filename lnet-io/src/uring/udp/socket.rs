@@ -21,8 +21,8 @@ const RECEIVE_BYTES: usize = 8 << 20;
 /// Bytes that a socket may hold of what it sends; the kernel cuts this down to `net.core.wmem_max`.
 const SEND_BYTES: usize = 4 << 20;
 
-// Of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and sparc
-// follows.
+// Values of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and
+// sparc follows.
 const SO_NO_CHECK: c_int = 11;
 const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
 const SO_MEMINFO: c_int = 55;

@@ -42,7 +42,7 @@ struct Foreign {
 pub(super) struct Exchange {
     shard: u8,
     letters: Mailbox<Letter>,
-    /// By shard.
+    /// Senders to the shards, by shard.
     to: Vec<Sender<Letter>>,
     /// Messages whose payload is still to be got at.
     submitted: VecDeque<(ShardId, Transmit)>,

@@ -481,7 +481,7 @@ impl Driver for TcpLnd {
     fn set_timeout(&mut self, _: Instant, timeout: Duration) {
         self.sock.set_timeout(timeout);
         for port in &mut self.ports {
-            // Of streams that are dialled, or accepted for this NI, from now on.
+            // The timeout is that of streams that are dialled, or accepted for this NI, from now on.
             port.options.unacknowledged_max = Some(timeout);
         }
     }

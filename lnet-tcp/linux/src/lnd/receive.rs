@@ -166,7 +166,7 @@ impl TcpLnd {
             link.early.drain(..count);
             self.early_bytes -= count;
             if link.early.is_empty() {
-                // With its memory.
+                // The queue gives its memory back.
                 link.early = VecDeque::new();
             }
         } else if let Some((_, used)) = link.pending.front_mut() {

@@ -35,9 +35,9 @@ const CONFIG_LOG: u32 = 1;
 /// How a program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ActiveMode {
-    /// In the driver.
+    /// Attached to the driver.
     Native,
-    /// In the kernel's network stack.
+    /// Attached to the kernel's network stack.
     Generic,
 }
 

@@ -40,8 +40,8 @@ pub struct XdpConfig {
     pub payload_checksum: bool,
     /// Fault that is made on purpose when frames are sent: for tests.
     pub send_fault: SendFault,
-    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for
-    /// tests.
+    /// How many of a million frames with messages the XDP programs drop, at random: for tests. Only frames
+    /// that arrive by rings count.
     pub frame_loss_per_million: u32,
 }
 

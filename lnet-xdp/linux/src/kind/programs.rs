@@ -39,7 +39,7 @@ pub struct Programs {
 #[derive(Debug, Default)]
 struct Rings {
     umem: Option<Arc<Umem>>,
-    /// In the order of their interfaces' first NIs.
+    /// Programs in the order of their interfaces' first NIs.
     programs: Vec<SharedProgram>,
 }
 

@@ -56,7 +56,7 @@ impl XdpDrop {
 pub struct XdpCounters {
     /// Frames handed to the device, of every kind.
     pub frames_sent: u64,
-    /// Of those, frames whose payload was not copied: it lies in registered memory.
+    /// Sent frames whose payload was not copied: it lies in registered memory.
     pub frames_sent_in_place: u64,
     /// Frames that were to be sent, and were let go: their next hop was not known, or the device refused.
     pub frames_let_go: u64,

@@ -6,8 +6,8 @@ use super::exchange::Packet;
 
 /// Packets by the number that the transfer protocol knows them by. Allocates all that it will ever use.
 ///
-/// Their chunks are bounded, so that enough are left to receive into: a packet beyond them is not kept, which
-/// is a loss.
+/// Chunks of early frames are bounded, so that enough are left to receive into: a packet beyond them is not
+/// kept, which is a loss.
 pub(super) struct EarlyFrames {
     packets: Box<[Packet]>,
     count: usize,

@@ -85,7 +85,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// None yet, with room for that of a ring.
+    /// An empty packet, with room for that of a ring.
     pub(super) fn with_capacity() -> Self {
         Self { parts: Vec::with_capacity(FRAGMENTS_MAX as usize), datagram: None }
     }
@@ -150,7 +150,7 @@ struct Sent {
 
 /// One shard's end of the exchange.
 pub(super) struct Exchange {
-    /// By shard; `None` at this shard's own place.
+    /// Senders to the shards, by shard; `None` at this shard's own place.
     to: Vec<Option<Sender<HandOff>>>,
     from: Vec<Sent>,
     sizes: Sizes,

@@ -18,14 +18,14 @@ use lnet_wire::{Header, Nid};
 
 /// What is known of payloads in registered memory. Allocates all that it will ever use.
 pub(super) struct InPlace {
-    /// By message: the payload of one of which a frame was sent in place.
+    /// Payloads of messages of which a frame was sent in place, by message.
     payloads: Box<[Option<(NiId, Span)>]>,
     /// Messages that have ended, and were not reported when they did.
     ended: VecDeque<(TxId, Status, NiId, Span)>,
 }
 
 impl InPlace {
-    /// For messages with numbers below `messages`.
+    /// Room for messages with numbers below `messages`.
     pub(super) fn new(messages: u32) -> Self {
         let messages = messages as usize;
         Self { payloads: vec![None; messages].into(), ended: VecDeque::with_capacity(messages) }

@@ -219,7 +219,7 @@ struct Pace {
 /// Places for the work of one call, empty between calls.
 struct Scratch {
     packet: Packet,
-    /// Of [`frames::take`].
+    /// What [`frames::take`] has found further.
     further: Vec<Further>,
     sending: Vec<RingDescriptor>,
 }
@@ -335,7 +335,7 @@ impl XdpLnd {
                 {
                     self.receive_packet(now, Origin::Sibling, up, memory);
                 }
-                // Of a UMEM that is gone.
+                // The frame is one of a UMEM that is gone.
                 Some(Arrival::Frame(_)) => {}
                 Some(Arrival::Packet) => self.scratch.packet.parts.clear(),
                 None => return taken,

@@ -134,7 +134,7 @@ pub(super) struct Down {
 pub(super) struct ShardInterface {
     pub(super) interface_index: u32,
     pub(super) neighbours: Arc<Neighbours>,
-    /// Of the answers that paths were made of.
+    /// Generation of the answers that paths were made of.
     pub(super) generation: u64,
 }
 

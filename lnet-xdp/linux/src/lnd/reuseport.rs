@@ -13,7 +13,7 @@ use lnet_wire::MessageType;
 use lnet_wire::frame::{KEY_OFFSET, PORTAL_OFFSET, TYPE_OFFSET};
 use lnet_wire::steer::{COOKIE_SHARD_SHIFT, PORTALS, Policy, PolicyWord, Spread};
 
-// Of include/uapi/linux/bpf_common.h and filter.h.
+// Codes of include/uapi/linux/bpf_common.h and filter.h.
 const LOAD_BYTE: u16 = 0x30;
 const SHIFT_LEFT: u16 = 0x64;
 const SHIFT_RIGHT: u16 = 0x74;

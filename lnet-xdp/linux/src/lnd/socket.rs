@@ -49,7 +49,7 @@ pub struct SocketPort {
     neighbours: Arc<Neighbours>,
     /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
     pub(super) buffer_bytes: u32,
-    /// Of what is known of the interface.
+    /// Generation of what is known of the interface.
     generation: u64,
     /// The interface's MTU; that of the port may be less, for the narrowest path that was met.
     interface_mtu_bytes: u32,

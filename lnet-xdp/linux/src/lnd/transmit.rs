@@ -43,8 +43,7 @@ enum Hop {
     /// Frames take this path of `paths`.
     Known(PathId),
     Unknown,
-    /// By an interface that is down, or was: the news that it is up again may be later than what arrives by
-    /// it.
+    /// The interface is down, or was: the news that it is up again may be later than what arrives by it.
     Down,
     Unreachable,
 }

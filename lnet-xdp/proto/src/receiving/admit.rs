@@ -43,8 +43,8 @@ impl ReceivingSide {
                 let stream = &mut self.streams[known];
                 let former = stream.token;
                 let is_aged = || sessions.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
-                // Of two for one address that are fresh the newer; else the fresh one, however far the counts
-                // of time are apart.
+                // The newer one counts where two for one address are fresh; else the fresh one, however far
+                // the counts of time are apart.
                 if !stream.is_examined
                     || stream.address.1 != frame.from
                     || is_newer(transfer.session, former)

@@ -57,11 +57,11 @@ impl<U> ReceiveContext<'_, U> {
 /// What one shard receives.
 pub(super) struct ReceivingSide {
     pub(super) streams: Slab<ReceiveStream>,
-    /// By the slot of a stream: its window. What is in it means nothing until it has begun.
+    /// Windows by the slot of their stream. What is in one means nothing until it has begun.
     windows: BySlot<Window>,
     /// How many of them one address may have: whatever it pretends to be, others find room.
     streams_per_address: u32,
-    /// By the slot of a peer.
+    /// Streams by the slot of their peer.
     peers: BySlot<Streams>,
     pub(super) acks: List<AcksDue>,
     /// When an acknowledgement that waits is due, or sooner.

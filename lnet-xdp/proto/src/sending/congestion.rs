@@ -25,7 +25,7 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 /// other.
 const REORDERING_MIN: Duration = Duration::from_micros(100);
 const REORDERING_MAX: Duration = Duration::from_millis(20);
-/// For how long it is remembered that frames were late.
+/// How long it is remembered that frames were late.
 const LATENESS_LASTS: Duration = Duration::from_secs(4);
 
 /// The bytes that a frame of this length takes of its receiver.

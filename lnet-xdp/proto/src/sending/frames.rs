@@ -143,7 +143,7 @@ impl SendingSide {
             unreachable!("only fragments are split")
         };
         let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
-        // Of any that is free: what was begun by a longer path has to go on.
+        // Any free item will do: what was begun by a longer path has to go on.
         let Some(rest) = self.new_item(cargo) else { return false };
         self.items[rest].sends = self.items[item].sends;
         self.items[item].cargo = Cargo::Fragment { message, offset, length: room };

@@ -8,13 +8,13 @@ use lnet_wire::{Body, Nid};
 /// Where a message stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// In its path's list, until that has a session.
+    /// Listed with its path, until that has a session.
     Waiting,
-    /// In its stream's queue, or among those begun: parts of it were never sent.
+    /// Queued in its stream, or among those begun: parts of it were never sent.
     Queued,
     /// All of it was sent; frames are not acknowledged.
     Sent,
-    /// In its peer's list of messages of which it keeps the headers.
+    /// Listed with its peer, among messages of which that keeps the headers.
     Deferred,
 }
 

@@ -99,9 +99,9 @@ pub(super) struct SendingSide {
     timers: Schedule,
     /// Whether a stream has stopped because no item was free.
     is_short_of_items: bool,
-    /// By the slot of a peer.
+    /// Peers by slot.
     pub(super) peers: BySlot<ToPeer>,
-    /// By the slot of a path: messages that wait for its session.
+    /// Messages that wait for the session of a path, by the slot of the path.
     waiting: BySlot<List<Queued>>,
     /// The messages of the frame that was polled last.
     bundle: Vec<u32>,

@@ -47,7 +47,7 @@ pub(crate) struct SendStream {
     pub(crate) highest_acked: Option<u64>,
     /// Sent, in the order of frame numbers.
     pub(crate) outstanding: List<InStream>,
-    /// To be sent again, or control frames.
+    /// Items to be sent again, and control frames.
     pub(crate) pending: List<InStream>,
     /// Messages of which nothing was sent.
     pub(crate) queue: List<Queued>,
@@ -66,7 +66,7 @@ pub(crate) struct SendStream {
     pub(crate) acked_at: Option<Instant>,
     /// Since when there has always been something that is not acknowledged.
     pub(crate) owed_since: Instant,
-    /// From when on the wait for an acknowledgement counts.
+    /// Time from which on the wait for an acknowledgement counts.
     pub(crate) waits_since: Instant,
     /// How many overtaken frames were sent again since the last acknowledgement, to have the others told of,
     /// and when the last one was.

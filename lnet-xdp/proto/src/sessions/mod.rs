@@ -61,7 +61,7 @@ pub(super) struct Sessions {
     policies: [PolicyWord; PORTALS],
     /// How often a session was asked for.
     questions: u64,
-    /// By number; those that are gone leave holes.
+    /// NIs by number; those that are gone leave holes.
     nis: Vec<Option<nis::XferNi>>,
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.

@@ -67,7 +67,8 @@ impl PeerPath {
         now < self.silent_until || self.asking.is_some_and(|asking| asking.is_repeated)
     }
 
-    /// Since when and until when it is avoided, if it is: found silent again meanwhile, it is so still.
+    /// Since when and until when it is avoided, if it is. A path that is found silent again meanwhile has
+    /// been silent since the first time.
     #[inline]
     pub(crate) fn silence(&self, now: Instant) -> Option<(Instant, Instant)> {
         (now < self.silent_until).then_some((self.silent_since, self.silent_until))
@@ -101,9 +102,9 @@ pub(crate) struct Paths {
     idle: List<IdlePaths>,
     /// When each open question is asked again.
     asked: Schedule,
-    /// By the slot of a peer: those that lead there.
+    /// Paths by the slot of the peer to which they lead.
     of_peers: BySlot<List<OfPeer>>,
-    /// By the shard's slot of a peer NI: the path by which the last message went there, or [`NONE`].
+    /// The path by which the last message went to a peer NI, by the shard's slot of that; or [`NONE`].
     taken: Box<[Cell<u32>]>,
     /// No path is avoided from then on.
     silent_until: Instant,

@@ -17,7 +17,7 @@ const WINDOW_FRAMES: u32 = 64;
 const WINDOW_LASTS: Duration = Duration::from_millis(20);
 /// A window is bad of which at least one frame in so many was lost.
 const LOST_PART: u64 = 16;
-/// Of the last eight windows so many are bad where a path loses too much.
+/// How many of the last eight windows are bad where a path loses too much.
 const BAD_WINDOWS: u32 = 4;
 /// Windows over which the share of lost frames is smoothed.
 const SMOOTHED_WINDOWS: u8 = 16;
@@ -36,7 +36,7 @@ const LASTS: Duration = Duration::from_secs(10);
 /// What is known of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quality {
-    /// Of this window: frames whose fate is known, those of them that were lost, and measured round trips.
+    /// Frames of this window whose fate is known, those of them that were lost, and measured round trips.
     frames: u32,
     lost: u32,
     measured: u32,
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(windows(&mut path, &mut now, &[8; 16], &[alike]), None);
         assert_eq!(windows(&mut path, &mut now, &[8; 16], &[]), None, "there is no other");
         assert_eq!(windows(&mut path, &mut now, &[32; 16], &[alike]), Some(PathReport::Lossy), "far more");
-        // Of what was not used for long nothing is known.
+        // Nothing is known of what was not used for long.
         now = now + SECOND * 11;
         assert_eq!(windows(&mut path, &mut now, &[8; 3], &[alike]), None);
         assert_eq!(windows(&mut path, &mut now, &[8], &[alike]), Some(PathReport::Lossy));

@@ -13,11 +13,11 @@ pub(crate) const REPLIES_MAX: usize = 64;
 pub(crate) struct Reply {
     /// [`Kind::Hello`], [`Kind::Welcome`], [`Kind::Reset`] or [`Kind::Ack`].
     pub(crate) kind: Kind,
-    /// By which NI it goes, and where.
+    /// The NI that it goes by, and where it goes.
     pub(crate) to: Address,
     /// The shard there.
     pub(crate) shard: u8,
-    /// Of a question and its answer; else 0.
+    /// Nonce of a question and its answer; else 0.
     pub(crate) nonce: u64,
     /// The token that it shows, or gives; of a HELLO it is looked up when that is sent.
     pub(crate) session: u64,

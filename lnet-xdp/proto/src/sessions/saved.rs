@@ -50,7 +50,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// For so many peers.
+    /// Room for so many peers.
     pub(super) fn new(peers: u32, seed: Seed) -> Self {
         let count = (SAVED_PER_PEER * peers as usize).max(GROUP_SLOTS);
         Self {

@@ -82,7 +82,7 @@ fn no_session_is_given_under_the_name_of_another() {
     expect(&mut network, TARGET, &renamed, XferDrop::BadIdentity);
     let now = network.now;
     assert_eq!(network.nodes[TARGET].poll(now).len(), 0, "none is answered");
-    // From the victim's address the answer goes to the victim, which did not ask.
+    // The answer to a frame from the victim's address goes to the victim, which did not ask.
     network.nodes[TARGET].receive(now, &honest);
     let welcome = network.nodes[TARGET].poll(now).remove(0);
     assert_eq!(welcome.to, honest.from);
@@ -97,7 +97,7 @@ fn what_one_node_was_given_is_worth_nothing_for_another() {
     let given = own.transfer.session;
     assert_ne!(given, honest.transfer.session);
     for kind in [Kind::Data, Kind::Deferred, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost] {
-        // In the victim's name from here; under the own name from there; in its name from there.
+        // The victim's name from here; the own name from there; the victim's name from there.
         for (name, from) in [(VICTIM, own.from), (IMPOSTOR, honest.from), (VICTIM, honest.from)] {
             let mut forged = if name == VICTIM { honest.clone() } else { own.clone() };
             forged.from = from;
@@ -368,7 +368,7 @@ fn an_answer_is_taken_whatever_others_say_from_its_address() {
 fn who_is_known_in_another_shard_gets_its_session_whatever_others_say() {
     let mut network = Network::new(vec![Node::new(1, 1, 2), Node::new(2, 1, 2)], 1);
     let put = |network: &mut Network, number| {
-        // From shard 1 to a portal that is pinned to shard 0.
+        // Messages go from shard 1 to a portal that is pinned to shard 0.
         let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
         network.nodes[VICTIM].put(now, &to, 0, 4, number, 100);
     };

@@ -437,7 +437,7 @@ fn bulk_goes_around_a_rail_that_dies_under_it() {
 fn a_stream_that_found_no_item_goes_on_when_others_end() {
     let mut network = pair(1, (1, 2));
     let to = network.nodes[1].nids[0];
-    // Of two streams the first takes all records there are, while nothing of it is acknowledged.
+    // The first of two streams takes all records there are, while nothing of it is acknowledged.
     put_many(&mut network, 1, &[10]);
     network.run(SECOND / 10);
     network.stalled = Some(1);

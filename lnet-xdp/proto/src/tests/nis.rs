@@ -50,7 +50,7 @@ fn what_went_by_an_interface_that_is_removed_goes_by_another() {
         network.run(SECOND / 4);
         put_by(&mut network, 12, 30, &[0, 1], 40_000);
         network.run(Duration::from_micros(20 + 13 * seed));
-        // At the sender, at the receiver, or at both.
+        // The sender's goes, the receiver's, or both.
         if seed % 3 != 1 {
             remove(&mut network, 0, 0);
         }

@@ -467,7 +467,7 @@ fn nobody_is_asked_for_somebody_else() {
     while network.nodes[0].counters()[0].peers_restarted == 0 {
         assert!(network.step(end));
     }
-    // At once there is a peer in its place, which stays in use.
+    // A peer comes in its place at once, and stays in use.
     send(&mut network, 0, 0, 2);
     for number in 0..40 {
         network.log.clear();
@@ -602,7 +602,8 @@ fn a_renewal_costs_no_acknowledgements() {
     };
     let mut number = 0;
     for _ in 0..5 {
-        // To one shard for three seconds; then to both, of which the other one has to be asked for a session.
+        // Messages go to one shard for three seconds; then to both, of which the other one has to be asked
+        // for a session.
         for _ in 0..3000 {
             put_to(&mut network, 4, number);
             number += 1;

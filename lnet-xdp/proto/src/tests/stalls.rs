@@ -98,7 +98,7 @@ fn what_a_stalled_receiver_reads_late_is_not_sent_again() {
     }
 }
 
-/// By one rail come many frames, by the other one that was sent before all of these.
+/// Many frames come by one rail, then by the other one that was sent before all of these.
 #[test]
 fn frames_of_one_ring_do_not_hide_each_other() {
     let mut network = warm_pair(1);

@@ -53,7 +53,7 @@ pub(super) fn uses(tokens: &[Token<'_>]) -> Vec<Path> {
 pub(super) fn modules<'a>(tokens: &[Token<'a>], file: &[&'a str]) -> Vec<Vec<&'a str>> {
     let mut all = Vec::with_capacity(tokens.len());
     let mut now = file.to_vec();
-    // At which depth of braces each module inside the file ends.
+    // Depths of braces at which the modules inside the file end.
     let (mut depth, mut ends) = (0, Vec::new());
     for (index, token) in tokens.iter().enumerate() {
         match token.text {

@@ -110,7 +110,7 @@ fn large_leases_arrive_byte_for_byte() {
         expected.extend([header, bytes].concat());
         regions.push(region);
     }
-    // In more fragments than one operation sends.
+    // The region has more fragments than one operation sends.
     let fragments = (0..150).map(|seed| Region::from(pattern(seed, 1000).into_boxed_slice()));
     let mut fragmented = Region::of_fragments(fragments);
     sides[0].streams.queue_lease(near, fragmented.lend_read(500..149_500).unwrap());

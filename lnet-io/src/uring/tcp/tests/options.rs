@@ -75,7 +75,7 @@ fn leases_are_sent_without_a_copy_from_a_length_on() {
     assert!(!outgoing.is_worth_zero_copy(1000), "what is copied already is not lent");
     outgoing.queue_lease(region.lend_read(0..40_000).unwrap());
     assert!(outgoing.is_worth_zero_copy(40_000) && !outgoing.is_worth_zero_copy(40_001));
-    // Of which the kernel has taken some.
+    // The kernel has taken some of that.
     outgoing.sent(2000 + 30_000, None, &mut chunks);
     assert!(outgoing.is_worth_zero_copy(10_000) && !outgoing.is_worth_zero_copy(10_001));
 }

@@ -110,7 +110,7 @@ fn frames_that_are_handed_over_are_there_once() {
         for sender in 0..2 {
             for queue in 0..2 {
                 for (number, packet) in nodes[sender].take_sent(queue).into_iter().enumerate() {
-                    // To any shard, its own or not.
+                    // The packet goes to any shard, its own or not.
                     if nodes[1 - sender].deliver(queue, (number + round as usize) % 3, &packet) {
                         arrived[1 - sender].push(packet.clone());
                     }

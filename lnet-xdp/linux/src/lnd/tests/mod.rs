@@ -201,10 +201,10 @@ fn batches_are_announced() {
         };
         let expected =
             |announced: Vec<(usize, Vec<u64>)>| if wants_announcements { announced } else { vec![] };
-        // In frames of their own, one of them cut into several descriptors.
+        // Messages in frames of their own, one of them cut into several descriptors.
         let large = send(&[(1, 2000), (2, 9000), (3, 2000)], true);
         assert_eq!(large, expected(vec![(0, vec![1, 2, 3])]));
-        // In one frame.
+        // Messages in one frame.
         let small = send(&[(4, 8), (5, 8), (6, 0)], false);
         assert_eq!(small, expected(vec![(0, vec![4, 5, 6])]));
         assert_eq!(send(&[(7, 2000)], true), []);

@@ -50,7 +50,7 @@ fn a_misdirected_packet_is_handed_over_and_its_frames_come_home() {
     let [a, b] = &mut wire.nodes;
     let home = b.shards[0].lnd.home.stock.len();
     let received = b.shards[1].lnd.counters().frames_received;
-    // On queue 0, which shard 0 owns, to shard 0, whose it is not. It takes two descriptors.
+    // Shard 0 owns queue 0, and gets a packet there that is not its own. It takes two descriptors.
     assert!(b.deliver(0, 0, &packet));
     b.shards[0].drive(now);
     assert!(b.shards[0].up.arrived.is_empty());

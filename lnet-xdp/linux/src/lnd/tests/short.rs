@@ -24,7 +24,7 @@ fn in_full_swing(a: Plan, b: Plan) -> Wire {
     for round in 0..70 {
         for (sender, peer) in [(0, b), (1, a)] {
             for shard in 0..wire.nodes[sender].shards.len() {
-                // To each shard of the peer's, where it has several.
+                // Messages go to each shard of the peer's, where it has several.
                 for match_bits in 0..4 * (peer.shards - 1) + 1 {
                     let put = wire.nodes[sender].put(round, &peer, match_bits.into(), 64);
                     wire.submit(sender, shard, put);
@@ -282,7 +282,7 @@ fn a_spoiled_short_frame_is_dropped() {
     }
     // Cut.
     assert_dropped(b, &[&packet[..packet.len() - 1]], XdpDrop::NotOurs);
-    // In pieces, the first of which ends within what every frame has.
+    // Pieces, the first of which ends within what every frame has.
     for length in [FRAME + SHORT_HEADER_BYTES, FRAME + FRAME_HEADER_BYTES - 1] {
         let (head, rest) = packet.split_at(length);
         assert_dropped(b, &[head, rest], XdpDrop::NotOurs);
