@@ -131,9 +131,9 @@ pub enum SubmitError {
         .0.0.0
     )]
     OtherPart(MdHandle),
-    /// A GET from a portal that has entries for PUTs alone, those of LNet selftest, to a peer that may not bear
-    /// it (`-EPERM`; [`LndFacts::takes_any_get`](crate::lnd::LndFacts)). A kernel node whose portal never had
-    /// an entry dies of a GET.
+    /// A GET from a portal that has entries for PUTs alone, those of LNet selftest, to a peer that may not
+    /// bear it (`-EPERM`; [`LndFacts::takes_any_get`](crate::lnd::LndFacts)). A kernel node whose portal
+    /// never had an entry dies of a GET.
     #[error("a GET from portal {0}: no node expects one there, and a kernel node may die of it")]
     OnlyPuts(u32),
     /// The shard holds no more requests (`-ENOMEM`).
