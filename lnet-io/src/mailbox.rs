@@ -5,27 +5,26 @@
 //! something in it never says that it is empty. A sender wakes after it has sent, and who takes looks once
 //! more after it has announced that it is about to sleep ([`Waker`]): so none sleeps while something waits.
 //!
-//! Rings for one sender each would cost a look at every ring: shards have several senders, and mostly nothing
-//! for each other. So it is the standard library's queue for many, behind one count.
+//! The queue is the standard library's for many senders, and the bound is the count's: memory follows what
+//! waits. A ring takes its memory at once; a node of many shards has a mailbox between each two.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SendError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::uring::Waker;
 
 /// The end that takes.
 pub struct Mailbox<T> {
     items: Receiver<T>,
-    count: Arc<AtomicUsize>,
+    room: Arc<Room>,
 }
 
 /// An end that sends. Several threads may have one each.
 pub struct Sender<T> {
-    items: SyncSender<T>,
-    count: Arc<AtomicUsize>,
-    capacity: usize,
+    items: std::sync::mpsc::Sender<T>,
+    room: Arc<Room>,
     waker: Waker,
 }
 
@@ -38,14 +37,61 @@ pub enum Unsent<T> {
     Gone(T),
 }
 
+/// What both ends know of the room in the mailbox.
+struct Room {
+    capacity: usize,
+    /// Items that wait, or are about to.
+    count: AtomicUsize,
+    /// Senders that wait for room.
+    waiting: AtomicUsize,
+    is_gone: AtomicBool,
+    lock: Mutex<()>,
+    freed: Condvar,
+}
+
+impl Room {
+    /// Gives a place up. All accesses are in one order: this sees who waits, or who waits sees the place.
+    #[inline]
+    fn free(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        // Who waits has looked and sleeps, or has not looked yet.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.freed.notify_all();
+    }
+
+    /// Waits until there may be room, or the mailbox is gone.
+    fn wait(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let is_full = |_: &mut ()| {
+            self.count.load(Ordering::SeqCst) >= self.capacity && !self.is_gone.load(Ordering::SeqCst)
+        };
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.freed.wait_while(guard, is_full));
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl<T> Mailbox<T> {
     /// A mailbox for so many items, and an end that sends to it. `waker`: that of who takes.
     #[must_use]
     pub fn new(capacity: usize, waker: &Waker) -> (Sender<T>, Self) {
-        let (sender, items) = sync_channel(capacity);
-        let count = Arc::<AtomicUsize>::default();
-        let sender = Sender { items: sender, count: Arc::clone(&count), capacity, waker: waker.clone() };
-        (sender, Self { items, count })
+        let (sender, items) = channel();
+        let room = Arc::new(Room {
+            capacity,
+            count: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            is_gone: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            freed: Condvar::new(),
+        });
+        (Sender { items: sender, room: Arc::clone(&room), waker: waker.clone() }, Self { items, room })
     }
 
     /// Takes the oldest item.
@@ -56,7 +102,7 @@ impl<T> Mailbox<T> {
             return None;
         }
         let item = self.items.try_recv().ok()?;
-        self.count.fetch_sub(1, Ordering::AcqRel);
+        self.room.free();
         Some(item)
     }
 
@@ -64,7 +110,14 @@ impl<T> Mailbox<T> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.room.count.load(Ordering::Acquire) == 0
+    }
+}
+
+impl<T> Drop for Mailbox<T> {
+    fn drop(&mut self) {
+        self.room.is_gone.store(true, Ordering::SeqCst);
+        self.room.tell();
     }
 }
 
@@ -75,24 +128,27 @@ impl<T> Sender<T> {
     /// The item, if there is no room or the mailbox is gone.
     #[inline]
     pub fn send(&self, item: T) -> Result<(), Unsent<T>> {
-        self.count.fetch_add(1, Ordering::AcqRel);
-        self.items.try_send(item).map_err(|error| {
-            self.count.fetch_sub(1, Ordering::AcqRel);
-            match error {
-                TrySendError::Full(item) => Unsent::Full(item),
-                TrySendError::Disconnected(item) => Unsent::Gone(item),
-            }
+        if self.room.count.fetch_add(1, Ordering::AcqRel) >= self.room.capacity {
+            self.room.free();
+            let is_gone = self.room.is_gone.load(Ordering::SeqCst);
+            return Err(if is_gone { Unsent::Gone(item) } else { Unsent::Full(item) });
+        }
+        self.items.send(item).map_err(|SendError(item)| {
+            self.room.free();
+            Unsent::Gone(item)
         })
     }
 
     /// Sends an item, and waits for room; false if the mailbox is gone.
-    pub fn send_waiting(&self, item: T) -> bool {
-        self.count.fetch_add(1, Ordering::AcqRel);
-        let is_sent = self.items.send(item).is_ok();
-        if !is_sent {
-            self.count.fetch_sub(1, Ordering::AcqRel);
+    pub fn send_waiting(&self, mut item: T) -> bool {
+        loop {
+            match self.send(item) {
+                Ok(()) => return true,
+                Err(Unsent::Gone(_)) => return false,
+                Err(Unsent::Full(unsent)) => item = unsent,
+            }
+            self.room.wait();
         }
-        is_sent
     }
 
     /// Makes sure that who takes looks at the mailbox. Whether that took a system call.
@@ -105,21 +161,21 @@ impl<T> Sender<T> {
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.room.count.load(Ordering::Acquire)
     }
 
     /// Items for which there is room, if this is the only sender.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.count())
+        self.room.capacity.saturating_sub(self.count())
     }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        let Self { items, count, capacity, waker } = self;
-        Self { items: items.clone(), count: Arc::clone(count), capacity: *capacity, waker: waker.clone() }
+        let Self { items, room, waker } = self;
+        Self { items: items.clone(), room: Arc::clone(room), waker: waker.clone() }
     }
 }
 
@@ -176,5 +232,19 @@ mod tests {
             *its += 1;
         }
         assert!(senders.into_iter().all(|sender| sender.join().unwrap()) && mailbox.is_empty());
+    }
+
+    #[test]
+    fn a_sender_that_waits_is_told_that_the_mailbox_is_gone() {
+        let (sender, mailbox) = mailbox(1);
+        sender.send(1).unwrap();
+        let waiting = sender.clone();
+        let thread = std::thread::spawn(move || waiting.send_waiting(2));
+        while sender.room.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(mailbox);
+        assert!(!thread.join().unwrap());
+        assert_eq!(sender.send(3), Err(Unsent::Gone(3)));
     }
 }

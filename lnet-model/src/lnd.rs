@@ -260,8 +260,8 @@ pub const LO: LndRow = LndRow {
     has_frames: false,
 };
 
-/// `in-process`: between nodes of one process, on interfaces such as `in-process:a`. It is for tests: what would
-/// harm a kernel node is refused.
+/// `in-process`: between nodes of one process, on interfaces such as `in-process:a`. It is for tests: what
+/// would harm a kernel node is refused.
 pub const IN_PROCESS: LndRow = LndRow {
     name: "in-process",
     asked: None,

@@ -46,7 +46,8 @@ pub struct NiRecord {
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.
     pub timeout_s: u32,
-    /// What its LND tells of it, in the order of the LND's [`FactRow`](crate::lnd::FactRow)s; nothing until its port is open.
+    /// What its LND tells of it, in the order of the [`FactRow`](crate::lnd::FactRow)s of that LND; nothing
+    /// until its port is open.
     pub facts: Vec<Option<NiFact>>,
     /// CPTs (shards) that serve it, each of them where it is not restricted.
     pub cpts: Vec<u32>,

@@ -45,7 +45,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("peer", &[]),
             ("capture", &[]),
             ("request", &["errno", "fault", "lnd", "ni", "peer", "steering", "udsp"]),
-            ("records", &["errno", "ni", "text", "udsp"]),
+            ("records", &["errno", "lnd", "ni", "text", "udsp"]),
         ],
     },
     Crate {
