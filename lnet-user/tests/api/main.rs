@@ -15,6 +15,7 @@ mod kernel;
 mod parts;
 mod pushes;
 mod queues;
+mod readme;
 mod requests;
 mod rpc;
 mod stress;
