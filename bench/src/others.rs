@@ -13,7 +13,7 @@ use crate::link::Link;
 /// How long a server may take to listen.
 const STARTS_WITHIN: Duration = Duration::from_millis(500);
 /// The most payload that a UDP datagram of `sockperf` carries.
-const DATAGRAM_MAX_BYTES: usize = 65_507;
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// What one of them found for one size.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -94,7 +94,7 @@ impl Other {
         let rounds = (4 << 30) / (bytes as u64 + (1 << 19));
         let run = |server: &[&str], client: &[&str]| self.run(link, server, client);
         match self {
-            Self::Sockperf if bytes > DATAGRAM_MAX_BYTES => Ok(Found::default()),
+            Self::Sockperf if bytes > DATAGRAM_BYTES_MAX => Ok(Found::default()),
             Self::Sockperf => {
                 let at = ["-i", &ip, "-p", "11111"];
                 let server = [&["sr"], &at[..]].concat();

@@ -34,7 +34,7 @@ use nix::sys::socket::{
 /// The network of the peers; `cargo xtask bench` has it routed.
 pub const FIRST: Ipv4Addr = Ipv4Addr::new(10, 212, 0, 1);
 const NI: NiId = NiId(0);
-const DATAGRAM_MAX_BYTES: u32 = 1472;
+const DATAGRAM_BYTES_MAX: u32 = 1472;
 /// Datagrams that are taken between two looks at the clock.
 const BATCH: usize = 32;
 /// Bytes that wait in the socket at most.
@@ -112,7 +112,7 @@ impl Peer {
             initiator_hash: initiator_hash(&nid),
             policies: [PolicyWord(0); PORTALS],
             nids: vec![nid],
-            datagram_max_bytes: vec![DATAGRAM_MAX_BYTES],
+            datagram_max_bytes: vec![DATAGRAM_BYTES_MAX],
             receive_bytes: 1 << 20,
             limits: XferLimits {
                 messages,
@@ -321,7 +321,7 @@ impl Peers {
 
     /// Takes the next datagram; which peer it was for.
     fn receive(&mut self, now: Instant) -> anyhow::Result<Option<u32>> {
-        let mut datagram = [0; DATAGRAM_MAX_BYTES as usize];
+        let mut datagram = [0; DATAGRAM_BYTES_MAX as usize];
         let mut control = nix::cmsg_space!(nix::libc::in_pktinfo);
         let mut pieces = [IoSliceMut::new(&mut datagram)];
         let flags = MsgFlags::MSG_DONTWAIT;

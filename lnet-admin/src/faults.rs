@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use lnet_core::fault::RULES_MAX;
+use lnet_core::fault::FAULT_RULES_MAX;
 use lnet_model::fault::DropRule;
 use lnet_model::{Errno, Refusal};
 use lnet_user::runtime::Worker;
@@ -25,8 +25,8 @@ pub(super) enum RuleStep {
 /// Adds a rule to a list, in front of the others.
 pub(super) fn add(rules: &mut Vec<DropRule>, rule: &DropRule) -> Result<RuleStep, Refusal> {
     rule.check()?;
-    if rules.len() >= RULES_MAX {
-        let message = format!("{RULES_MAX} drop rules exist, the most there can be: delete some");
+    if rules.len() >= FAULT_RULES_MAX {
+        let message = format!("{FAULT_RULES_MAX} drop rules exist, the most there can be: delete some");
         return Err(Refusal::new(Errno::NOMEM, message));
     }
     rules.insert(0, rule.clone());

@@ -7,7 +7,7 @@
 
 use core::ops::BitOr;
 
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use thiserror::Error;
 
 use crate::collections::{NONE, slot_bytes};
@@ -94,7 +94,7 @@ pub enum Threshold {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MdSpec {
     /// Length of the buffer. A bound descriptor is sent whole, so it is at most `LNET_MTU`
-    /// (`lnet_wire::header::PAYLOAD_MAX_BYTES`); an attached one may be longer.
+    /// (`lnet_wire::header::PAYLOAD_BYTES_MAX`); an attached one may be longer.
     pub length_bytes: u64,
     /// Most bytes that one message may move; the descriptor is used up when less than that is left behind
     /// its own offset. At most `length_bytes`.
@@ -155,7 +155,7 @@ pub enum MdError {
         length_bytes: u64,
     },
     /// Too long for one message.
-    #[error("length {length_bytes}: at most {PAYLOAD_MAX_BYTES} is expected of a bound descriptor")]
+    #[error("length {length_bytes}: at most {PAYLOAD_BYTES_MAX} is expected of a bound descriptor")]
     TooLong {
         /// What was asked for.
         length_bytes: u64,

@@ -24,7 +24,7 @@ use thiserror::Error;
 use crate::topology::{PRIORITY_NONE, PreferredSources};
 
 /// Most rules of a node.
-pub const RULES_MAX: usize = 1024;
+pub const UDSP_RULES_MAX: usize = 1024;
 
 /// How far before others a rule brings the local NIs that are preferred by it.
 fn rank(rule: &UdspRule) -> u32 {
@@ -69,7 +69,7 @@ pub enum RuleError {
     #[error("{0} belongs to a peer that is not Multi-Rail: one preferred local nid is expected")]
     SeveralPreferred(Nid),
     /// There are as many as may be (`-ENOSPC`).
-    #[error("there are {RULES_MAX} selection policies, the most there can be")]
+    #[error("there are {UDSP_RULES_MAX} selection policies, the most there can be")]
     TooMany,
 }
 
@@ -170,7 +170,7 @@ impl RuleList {
             self.rules[same].priority = rule.priority;
             return Ok(());
         }
-        if self.rules.len() >= RULES_MAX {
+        if self.rules.len() >= UDSP_RULES_MAX {
             return Err(RuleError::TooMany);
         }
         self.take_number(&rule)?;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::fault::{DelayRule, RULES_MAX};
+use lnet_core::fault::{DelayRule, FAULT_RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{Cause, NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -76,7 +76,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
         health_errors: Vec::new(),
     };
     let faults = shard.faults_mut();
-    for peer in 0..RULES_MAX as u64 {
+    for peer in 0..FAULT_RULES_MAX as u64 {
         faults.add_drop_rule(now, &rule, peer).unwrap();
         faults.fail_peer(&host(200 + peer).nid, Threshold::Count(1)).unwrap();
     }

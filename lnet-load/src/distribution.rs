@@ -28,12 +28,12 @@ impl Distribution {
     }
 
     /// The largest time of [`Distribution::measured`], in nanoseconds: a minute.
-    pub const MEASURED_MAX_NS: u64 = 60_000_000_000;
+    pub const MEASURED_NS_MAX: u64 = 60_000_000_000;
 
     /// An empty distribution of times: nanoseconds up to a minute, with three digits.
     #[must_use]
     pub fn measured() -> Self {
-        Self::new(Self::MEASURED_MAX_NS, 3)
+        Self::new(Self::MEASURED_NS_MAX, 3)
     }
 
     /// Counts some equal values in.

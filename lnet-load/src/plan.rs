@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lnet_user::Nid;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::PORTALS;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,7 +15,7 @@ use super::Kind;
 use super::pattern::{Pattern, mix};
 
 /// Longest message that finds its buffer under the match bits for small ones.
-const SMALL_MAX_BYTES: u32 = 1 << 16;
+const SMALL_BYTES_MAX: u32 = 1 << 16;
 /// Buffer of an entry for small Puts, in messages of the greatest length.
 const SMALL_ROOM: u64 = 4;
 /// Most messages that such a buffer takes, however short they are.
@@ -35,9 +35,9 @@ const MATCH_BITS_MAX: u32 = 256;
 /// Classes of sizes.
 const CLASSES_MAX: usize = 16;
 /// Payload memory of a target whose entries are on one shard each.
-const MEMORY_MAX_BYTES: u64 = 1 << 30;
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
 /// Payload memory of an initiator: window times longest message.
-const WINDOW_MAX_BYTES: u64 = 1 << 30;
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// Messages in flight.
 const WINDOW_MAX: u32 = 4096;
 
@@ -156,7 +156,7 @@ impl LoadPlan {
             return Err(PlanError::NoTargets);
         }
         let wanted_bytes = u64::from(self.window) * u64::from(self.scheme.max_bytes());
-        if self.window == 0 || self.window > WINDOW_MAX || wanted_bytes > WINDOW_MAX_BYTES {
+        if self.window == 0 || self.window > WINDOW_MAX || wanted_bytes > WINDOW_BYTES_MAX {
             return Err(PlanError::Window { window: self.window, max_bytes: self.scheme.max_bytes() });
         }
         if self.timeout_ms == 0 {
@@ -183,7 +183,7 @@ pub enum PlanError {
     #[error(
         "sizes {} to {}, weight {}: at least one byte less or as many at first as at last, at most {} bytes, and a \
          weight from 1 are expected",
-        .0.min_bytes, .0.max_bytes, .0.weight, PAYLOAD_MAX_BYTES
+        .0.min_bytes, .0.max_bytes, .0.weight, PAYLOAD_BYTES_MAX
     )]
     Class(SizeClass),
     /// More than all messages.
@@ -201,7 +201,7 @@ pub enum PlanError {
     #[error("{0} match bits of a portal: 1 to {MATCH_BITS_MAX} are expected of each kind")]
     MatchBits(u32),
     /// More than a target may have.
-    #[error("{0} bytes of buffers: at most {MEMORY_MAX_BYTES} are expected; have fewer portals, match bits")]
+    #[error("{0} bytes of buffers: at most {MEMORY_BYTES_MAX} are expected; have fewer portals, match bits")]
     Memory(u64),
     /// No target to send to.
     #[error("no NIDs of targets: at least one is expected")]
@@ -209,7 +209,7 @@ pub enum PlanError {
     /// Too few or too many messages in flight.
     #[error(
         "a window of {window} messages of up to {max_bytes} bytes: 1 to {WINDOW_MAX} messages and at most \
-         {WINDOW_MAX_BYTES} bytes are expected"
+         {WINDOW_BYTES_MAX} bytes are expected"
     )]
     Window {
         /// How many.
@@ -280,7 +280,7 @@ impl Scheme {
             return Err(PlanError::Classes(self.sizes.len()));
         }
         let is_wrong = |class: &&SizeClass| {
-            class.min_bytes > class.max_bytes || class.max_bytes > PAYLOAD_MAX_BYTES || class.weight == 0
+            class.min_bytes > class.max_bytes || class.max_bytes > PAYLOAD_BYTES_MAX || class.weight == 0
         };
         if let Some(class) = self.sizes.iter().find(is_wrong) {
             return Err(PlanError::Class(*class));
@@ -296,7 +296,7 @@ impl Scheme {
             return Err(PlanError::MatchBits(count));
         }
         let memory_bytes = self.postings().map(|posting| posting.room_bytes).sum();
-        if memory_bytes > MEMORY_MAX_BYTES { Err(PlanError::Memory(memory_bytes)) } else { Ok(()) }
+        if memory_bytes > MEMORY_BYTES_MAX { Err(PlanError::Memory(memory_bytes)) } else { Ok(()) }
     }
 
     /// Its portals.
@@ -313,7 +313,7 @@ impl Scheme {
     /// The entries of a target, [`DEPTH`] times where they are used up, and that for probes.
     pub(super) fn postings(&self) -> impl Iterator<Item = Posting> + '_ {
         let max_bytes = u64::from(self.max_bytes());
-        let small_bytes = max_bytes.min(u64::from(SMALL_MAX_BYTES));
+        let small_bytes = max_bytes.min(u64::from(SMALL_BYTES_MAX));
         let layout = self.layout;
         let has_puts = self.puts_percent > 0;
         let small = if has_puts { layout.small_match_bits } else { 0 };
@@ -361,7 +361,7 @@ impl Scheme {
         let layout = self.layout;
         let (flag, count) = match kind {
             Kind::Get => (GET_FLAG, layout.get_match_bits),
-            Kind::Put if length_bytes > SMALL_MAX_BYTES => (LARGE_FLAG, layout.large_match_bits),
+            Kind::Put if length_bytes > SMALL_BYTES_MAX => (LARGE_FLAG, layout.large_match_bits),
             Kind::Put => (0, layout.small_match_bits),
         };
         let portal = u32::from(layout.first_portal) + (position % u64::from(layout.portals)) as u32;

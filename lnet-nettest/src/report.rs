@@ -165,7 +165,7 @@ impl RoundTrips {
     /// Sums round trips up, with as many digits as there is room for.
     fn of(round_trips: &Distribution) -> Self {
         let values = |digits| {
-            let mut coarse = Distribution::new(Distribution::MEASURED_MAX_NS, digits);
+            let mut coarse = Distribution::new(Distribution::MEASURED_NS_MAX, digits);
             coarse.merge(round_trips);
             coarse.values().map(|(value, count)| (value.min(round_trips.max()), count)).collect::<Vec<_>>()
         };
@@ -197,7 +197,7 @@ impl RoundTrips {
         let mut distribution = Distribution::measured();
         let values = std::iter::successors(Some(1_u64), |value| Some(value + value / 1500 + 1));
         values
-            .take_while(|value| *value < Distribution::MEASURED_MAX_NS)
+            .take_while(|value| *value < Distribution::MEASURED_NS_MAX)
             .for_each(|value| distribution.record(value, 1));
         Self::of(&distribution)
     }
@@ -328,7 +328,7 @@ mod tests {
         let one = Summary::of(&distribution(std::iter::once(100)));
         assert_eq!((one.count, one.min, one.max, one.stddev), (1, 100, 100, Some(0.0)));
         check(&[100, 300]);
-        check(&[1, Distribution::MEASURED_MAX_NS]);
+        check(&[1, Distribution::MEASURED_NS_MAX]);
         check(&(0..1_000_000).map(|index| 1000 + index * 7919 % 50_000).collect::<Vec<_>>());
         let mut counts = Counts::new();
         counts.succeed(Duration::from_secs(3600));

@@ -11,7 +11,7 @@ use lnet_user::{
     Buffer, EntrySpec, Event, MdOptions, MdSpec, Nid, Position, ProcessId, Status as LnetStatus, Threshold,
 };
 use lnet_wire::selftest::{
-    AddTest, BULK_MAX_BYTES, Body, Brw, Check, DebugReply, Destination, Direction, FEATURE_VARIABLE_LENGTH,
+    AddTest, BULK_BYTES_MAX, Body, Brw, Check, DebugReply, Destination, Direction, FEATURE_VARIABLE_LENGTH,
     FEATURES, FRAMEWORK_PORTAL, FrameworkCounters, LnetCounters, MESSAGE_BYTES, Message, Name, PAGE_BYTES,
     PING_MAGIC, Ping, PingReply, REPLY_PORTAL, SessionId, SessionReply, StatReply, Status, StatusReply,
     TEST_PORTAL, VERSION, WORD_BYTES,
@@ -435,7 +435,7 @@ impl Common {
         }
         let length = request.length_bytes;
         let unit = if message.features & FEATURE_VARIABLE_LENGTH == 0 { PAGE_BYTES } else { WORD_BYTES };
-        let is_valid = (unit..=BULK_MAX_BYTES).contains(&length) && length.is_multiple_of(unit);
+        let is_valid = (unit..=BULK_BYTES_MAX).contains(&length) && length.is_multiple_of(unit);
         let known = Direction::new(request.direction).zip(Check::new(request.flags)).filter(|_| is_valid);
         let Some((direction, check)) = known else { return done(Status::INVALID) };
         let peer = Target { match_bits: request.bulk_id, ..from };

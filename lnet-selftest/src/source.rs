@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use lnet_user::api::{Ack, Descriptor, Entry, LnetError, ShardHandle, Target};
 use lnet_user::runtime::{LendError, entry_home};
 use lnet_user::{Buffer, EntrySpec, EqHandle, Event, Lnet, MdOptions, MdSpec, ProcessId, Status, Threshold};
-use lnet_wire::selftest::{BULK_MAX_BYTES, REPLY_PORTAL};
+use lnet_wire::selftest::{BULK_BYTES_MAX, REPLY_PORTAL};
 use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -82,7 +82,7 @@ impl Source {
 }
 
 fn pattern() -> Buffer {
-    let mut buffer = Buffer::zeroed(BULK_MAX_BYTES as usize);
+    let mut buffer = Buffer::zeroed(BULK_BYTES_MAX as usize);
     bulk::fill_source(&mut buffer);
     buffer
 }

@@ -45,7 +45,7 @@ mod tests;
 use core::fmt;
 
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
-use crate::header::{LARGE_HEADER_BYTES, MessageType, PAYLOAD_MAX_BYTES};
+use crate::header::{LARGE_HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
 use crate::steer::{COOKIE_SHARD_SHIFT, PORTALS, SteerKey};
 
 pub use transfer::{
@@ -215,7 +215,7 @@ pub struct FrameHeader {
     pub key: SteerKey,
     /// Payload bytes of the message before this frame.
     pub fragment_offset: u32,
-    /// Payload bytes of the whole message, at most [`PAYLOAD_MAX_BYTES`].
+    /// Payload bytes of the whole message, at most [`PAYLOAD_BYTES_MAX`].
     pub total_length: u32,
 }
 
@@ -235,7 +235,7 @@ pub enum FrameError {
     MessageType(u8),
     /// A portal of a PUT or GET beyond the last one, or one where there is none.
     Portal(u8),
-    /// Lengths that contradict each other or exceed [`PAYLOAD_MAX_BYTES`].
+    /// Lengths that contradict each other or exceed [`PAYLOAD_BYTES_MAX`].
     Length,
 }
 
@@ -253,7 +253,7 @@ impl fmt::Display for FrameError {
             Self::Length => {
                 write!(
                     formatter,
-                    "a fragment beyond its message, or a message above {PAYLOAD_MAX_BYTES} bytes"
+                    "a fragment beyond its message, or a message above {PAYLOAD_BYTES_MAX} bytes"
                 )
             }
         }
@@ -415,7 +415,7 @@ impl FrameHeader {
             payload <= room && (payload != 0 || self.total_length == 0)
         };
         if !fits
-            || self.total_length > PAYLOAD_MAX_BYTES
+            || self.total_length > PAYLOAD_BYTES_MAX
             || (self.total_length != 0 && !(is_data && self.key.message_type.carries_payload()))
         {
             return Err(FrameError::Length);

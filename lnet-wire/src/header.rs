@@ -41,7 +41,7 @@ pub const LARGE_HEADER_BYTES: usize = 96;
 /// Bytes of the small header form.
 pub const SMALL_HEADER_BYTES: usize = 72;
 /// Largest payload of one message, `LNET_MTU`.
-pub const PAYLOAD_MAX_BYTES: u32 = 1 << 20;
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
 /// Bytes of the type-specific part.
 pub const BODY_BYTES: usize = 40;
 /// Bytes of a handle on the wire.
@@ -333,7 +333,7 @@ impl Header {
     }
 
     /// Checks what makes a receiver give up the connection: the header must be of a message, with no
-    /// more payload than its type may carry (none for ACK and GET, [`PAYLOAD_MAX_BYTES`] for PUT and
+    /// more payload than its type may carry (none for ACK and GET, [`PAYLOAD_BYTES_MAX`] for PUT and
     /// REPLY).
     ///
     /// Source: `lib-move.c: lnet_parse`.
@@ -346,7 +346,7 @@ impl Header {
         if matches!(message_type, MessageType::Hello) {
             return Err(HeaderError::Hello);
         }
-        let maximum = if message_type.carries_payload() { PAYLOAD_MAX_BYTES } else { 0 };
+        let maximum = if message_type.carries_payload() { PAYLOAD_BYTES_MAX } else { 0 };
         if self.payload_length > maximum {
             return Err(HeaderError::Payload { message_type, length: self.payload_length, maximum });
         }

@@ -43,9 +43,9 @@ pub const LARGE_ENTRY_BYTES: usize = 24;
 /// Most entries of each form that a node has (kernel nodes to 2.17.0 refuse more than 200).
 pub const ENTRIES_MAX: u32 = 4096;
 /// Bytes that everyone asks for at the least: 16 small entries.
-pub const BUFFER_MIN_BYTES: usize = HEADER_BYTES + 16 * SMALL_ENTRY_BYTES;
+pub const BUFFER_BYTES_MIN: usize = HEADER_BYTES + 16 * SMALL_ENTRY_BYTES;
 /// Bytes of the largest buffer, metadata aside.
-pub const BUFFER_MAX_BYTES: usize =
+pub const BUFFER_BYTES_MAX: usize =
     HEADER_BYTES + ENTRIES_MAX as usize * (SMALL_ENTRY_BYTES + LARGE_ENTRY_BYTES);
 
 const MAGIC_OFFSET: usize = 0;
@@ -143,7 +143,7 @@ pub enum PingError {
     Count(u32),
     /// Entry 0 is not `0@lo` but this value.
     FirstEntry(u64),
-    /// Entry 0 claims more bytes than [`BUFFER_MAX_BYTES`].
+    /// Entry 0 claims more bytes than [`BUFFER_BYTES_MAX`].
     Size(u32),
     /// An NI to be written has the wildcard as its NID, a second `0@lo`, or one with bytes set
     /// behind those in use.
@@ -170,7 +170,7 @@ impl fmt::Display for PingError {
             Self::Count(count) => write!(formatter, "{count} ping entries, expected 1 to {ENTRIES_MAX}"),
             Self::FirstEntry(nid) => write!(formatter, "nid 0x{nid:016x} in ping entry 0, expected 0@lo"),
             Self::Size(size) => {
-                write!(formatter, "{size} bytes by ping entry 0, expected at most {BUFFER_MAX_BYTES}")
+                write!(formatter, "{size} bytes by ping entry 0, expected at most {BUFFER_BYTES_MAX}")
             }
             Self::Interface(nid) => write!(formatter, "nid {nid}, expected that of an interface"),
             Self::NoRoom { length, expected } => {
@@ -236,7 +236,7 @@ impl<'a> PingInfo<'a> {
         let mut full_bytes = HEADER_BYTES + small_count as usize * SMALL_ENTRY_BYTES;
         if features.contains(Features::LARGE_ADDRESSES) {
             let size = word::<ENTRY_SIZE_OFFSET, _>(entry, is_swapped) & !3;
-            if size as usize > BUFFER_MAX_BYTES {
+            if size as usize > BUFFER_BYTES_MAX {
                 return Err(PingError::Size(size));
             }
             full_bytes = full_bytes.max(size as usize);

@@ -65,7 +65,7 @@ pub const SINK_WORD: u64 = 0xBEEF_BEEF_BEEF_BEEF;
 /// The magic within ping requests and their replies.
 pub const PING_MAGIC: u32 = 0xBABE_FACE;
 /// Most bytes of bulk data, and a multiple of [`WORD_BYTES`].
-pub const BULK_MAX_BYTES: u32 = 1 << 20;
+pub const BULK_BYTES_MAX: u32 = 1 << 20;
 /// Bytes of a pattern's word: kernel nodes panic at bulk data of any other multiple.
 pub const WORD_BYTES: u32 = 8;
 /// Most units of a test on one node.

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use proptest::prelude::*;
 
-use crate::header::{Body, Header, MessageType, PAYLOAD_MAX_BYTES, WireHandle};
+use crate::header::{Body, Header, MessageType, PAYLOAD_BYTES_MAX, WireHandle};
 use crate::nid::{Net, NetType, Nid, ProcessId};
 use crate::steer::{PORTALS, SteerKey};
 
@@ -108,7 +108,7 @@ pub(crate) fn steer_keys() -> impl Strategy<Value = SteerKey> {
 
 /// Total length, fragment offset and fragment length of a frame of a message that carries payload.
 pub(crate) fn fragments() -> impl Strategy<Value = (u32, u32, u32)> {
-    (1..=PAYLOAD_MAX_BYTES, any::<u32>(), any::<u32>()).prop_map(|(total, offset, length)| {
+    (1..=PAYLOAD_BYTES_MAX, any::<u32>(), any::<u32>()).prop_map(|(total, offset, length)| {
         let offset = offset % total;
         (total, offset, 1 + length % (total - offset))
     })

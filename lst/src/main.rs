@@ -34,7 +34,7 @@ const KEY: &str = "LST_SESSION";
 /// Feature bits of new sessions, in the environment.
 const SESSION_FEATURES: &str = "LST_FEATURES";
 /// The longest session name that fits into messages.
-const NAME_MAX_BYTES: usize = 31;
+const SESSION_NAME_BYTES_MAX: usize = 31;
 
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
@@ -168,7 +168,7 @@ fn own_name() -> Result<String> {
     });
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("the host is not known")?;
     let mut name = format!("{}@{}", name.unwrap_or_else(|| user.to_string()), host.trim());
-    while name.len() > NAME_MAX_BYTES {
+    while name.len() > SESSION_NAME_BYTES_MAX {
         name.pop();
     }
     Ok(name)

@@ -230,7 +230,7 @@ pub fn ping(input: &[u8]) {
         Ok(info) => info,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    assert!(info.full_bytes() <= ping::BUFFER_MAX_BYTES);
+    assert!(info.full_bytes() <= ping::BUFFER_BYTES_MAX);
     assert_eq!(info.is_truncated(), input.len() < info.full_bytes());
     assert!(info.metadata().is_none_or(|metadata| metadata.len() == input.len() - info.full_bytes()));
     let interfaces: Vec<_> = info.interfaces().collect();

@@ -26,7 +26,7 @@ use crate::time::Instant;
 use rule::ActiveRule;
 
 /// Most drop rules that a shard holds, and most delay rules.
-pub const RULES_MAX: usize = 64;
+pub const FAULT_RULES_MAX: usize = 64;
 /// Most simulated peer failures that a shard holds.
 pub const FAILED_PEERS_MAX: usize = 64;
 
@@ -43,8 +43,8 @@ pub enum FaultError {
     /// A delay rule that holds nothing up (`-EINVAL`).
     #[error("latency 0: more than that is expected of a delay rule")]
     Latency,
-    /// There are [`RULES_MAX`] rules of the kind (`-ENOMEM`).
-    #[error("{RULES_MAX} rules of the kind exist, the most there can be: delete some")]
+    /// There are [`FAULT_RULES_MAX`] rules of the kind (`-ENOMEM`).
+    #[error("{FAULT_RULES_MAX} rules of the kind exist, the most there can be: delete some")]
     RulesFull,
     /// There are [`FAILED_PEERS_MAX`] simulated peer failures (`-ENOMEM`).
     #[error("{FAILED_PEERS_MAX} peers fail, the most that can: restore some")]
@@ -75,8 +75,8 @@ pub struct Faults {
 impl Faults {
     pub(crate) fn new() -> Self {
         Self {
-            drops: Vec::with_capacity(RULES_MAX),
-            delays: Vec::with_capacity(RULES_MAX),
+            drops: Vec::with_capacity(FAULT_RULES_MAX),
+            delays: Vec::with_capacity(FAULT_RULES_MAX),
             rule_count: 0,
             failed: Vec::with_capacity(FAILED_PEERS_MAX),
         }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use lnet_model::fault::{DropRule, Filter, HealthError, RuleCounters, check_pace};
 use lnet_wire::{Header, MessageType, Nid};
 
-use super::{FaultError, RULES_MAX};
+use super::{FAULT_RULES_MAX, FaultError};
 use crate::collections::Random;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Status};
@@ -128,7 +128,7 @@ pub(super) fn add<R: Rule>(
     rule: R,
     seed: u64,
 ) -> Result<(), FaultError> {
-    if rules.len() == RULES_MAX {
+    if rules.len() == FAULT_RULES_MAX {
         return Err(FaultError::RulesFull);
     }
     *rule_count += 1;

@@ -6,9 +6,9 @@
 //! else it is discovered. What comes of a ping or push brings the next visit. The first requests to a peer
 //! wait for that ([`Node::gate_requests`]), all others go by what is known.
 //!
-//! Invariants: at most [`UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says is checked
-//! as any answer to a ping, bounded, and about the peer itself; each request that waits for a peer ends once;
-//! where nothing changes nothing is sent.
+//! Invariants: at most [`DISCOVERIES_UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says
+//! is checked as any answer to a ping, bounded, and about the peer itself; each request that waits for a peer
+//! ends once; where nothing changes nothing is sent.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::ping::{
-    BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo,
+    BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Features, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo,
 };
 use lnet_wire::{Discovery, Global, Nid};
 
@@ -27,7 +27,7 @@ use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
 
 /// Peers that are pinged or pushed to at once.
-pub(super) const UNDER_WAY_MAX: usize = 64;
+pub(super) const DISCOVERIES_UNDER_WAY_MAX: usize = 64;
 
 /// What became of pushes that came, and of answers to pings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -61,7 +61,7 @@ impl Discoveries {
             queue: VecDeque::new(),
             requests: BTreeMap::new(),
             counters: DiscoveryCounters::default(),
-            push_room_bytes: BUFFER_MIN_BYTES,
+            push_room_bytes: BUFFER_BYTES_MIN,
         }
     }
 }
@@ -182,7 +182,7 @@ impl<O: Clone> Node<O> {
     /// Visits peers that wait, as far as there is room.
     pub(super) fn go_on_discovering(&mut self, now: Instant) {
         let under_way = |node: &Self| node.pings.values().filter(|ping| ping.is_discovery()).count();
-        while under_way(self) < UNDER_WAY_MAX
+        while under_way(self) < DISCOVERIES_UNDER_WAY_MAX
             && let Some(primary) = self.discoveries.queue.pop_front()
         {
             self.visit(now, &primary);
@@ -200,7 +200,7 @@ impl<O: Clone> Node<O> {
         // The primary one may be on a net that this node is not on.
         let to = peer.nis.iter().map(|ni| ni.nid).find(|nid| self.leads_to(nid, None)).unwrap_or(primary);
         if peer.needs_ping() {
-            let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_MIN_BYTES);
+            let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
             let ping = self.own_ping(now, to, PingPurpose::Discovery);
             self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
             self.actions.push_back(Action::Ping { ping, nid: to, source: None, length_bytes });
@@ -382,7 +382,7 @@ impl<O: Clone> Node<O> {
         };
         let is_cut = length_bytes > bytes.len() || info.is_truncated();
         if is_cut {
-            let room_bytes = info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES);
+            let room_bytes = info.full_bytes().clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
             self.discoveries.push_room_bytes = self.discoveries.push_room_bytes.max(room_bytes);
         }
         // An older one than what is known has been overtaken, or its sender has begun a new life.

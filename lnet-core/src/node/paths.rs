@@ -6,7 +6,7 @@
 //! the local NI if it does well to none of several peers while another local NI does to one, or, of a path
 //! that answers, if another local NI does well to the same peer NI. So an NI of which several paths are
 //! silent loses a step for each; a local NI of which several are poor loses one a second. Recovery pings
-//! bring back what has lost health so. Invariant: at most [`PATHS_MAX`] paths are remembered.
+//! bring back what has lost health so. Invariant: at most [`NODE_PATHS_MAX`] paths are remembered.
 //!
 //! The word of a single peer costs a local NI health while no other peer is known to do well by that NI: the
 //! peer's NI does well by another path, so that one is not to blame, and what such a word costs is borne by
@@ -23,7 +23,7 @@ use crate::shard::{HealthNote, PathNote, PathState};
 use crate::time::Instant;
 
 /// Paths that are remembered at most; of more, those that answer are forgotten.
-const PATHS_MAX: usize = 1024;
+const NODE_PATHS_MAX: usize = 1024;
 /// How long a path that has cost health costs no more.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a path counts as poor once that has cost health. It costs more if it is used and still poor.
@@ -67,9 +67,9 @@ impl PathTable {
     /// Notes what is known of a path; whether that is to cost health.
     fn note(&mut self, now: Instant, note: &PathNote) -> bool {
         let key = (note.local, note.peer);
-        if !self.0.contains_key(&key) && self.0.len() >= PATHS_MAX {
+        if !self.0.contains_key(&key) && self.0.len() >= NODE_PATHS_MAX {
             self.0.retain(|_, known| known.is_silent());
-            if self.0.len() >= PATHS_MAX {
+            if self.0.len() >= NODE_PATHS_MAX {
                 self.0.pop_first();
             }
         }

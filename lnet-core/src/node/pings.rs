@@ -9,7 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::{BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo};
+use lnet_wire::ping::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo};
 use lnet_wire::{Global, Nid};
 
 use super::error::RequestError;
@@ -18,12 +18,12 @@ use crate::time::Instant;
 use crate::topology::NiStatus;
 
 /// Most bytes that a ping on request has room for at first.
-const ROOM_MAX_BYTES: usize = 3960;
+const ROOM_BYTES_MAX: usize = 3960;
 
 /// Bytes that a ping on request has room for at first, where nodes have so many NIs at most.
 pub(super) fn room_bytes(nis_max: u32) -> usize {
     let entries_bytes = (nis_max as usize).saturating_mul(LARGE_ENTRY_BYTES);
-    entries_bytes.saturating_add(HEADER_BYTES).min(ROOM_MAX_BYTES)
+    entries_bytes.saturating_add(HEADER_BYTES).min(ROOM_BYTES_MAX)
 }
 
 /// One GET of a ping: of a request, and which of its tries.
@@ -92,7 +92,7 @@ impl Ping {
             Err(error) => return Answer::Done(Err(RequestError::PingAnswer { nid: self.nid, error })),
         };
         if info.is_truncated() && !self.id.is_second {
-            return Answer::Again(info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES));
+            return Answer::Again(info.full_bytes().clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX));
         }
         Answer::Done(Ok(nids_of(&info)))
     }

@@ -5,14 +5,14 @@
 //! NI that is not in full health is pinged: the first time after a second, then after 2, 4, 8 seconds and so
 //! on while it does not answer.
 //!
-//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 no
-//! message changes a health; a peer NI from which nothing has come, or nothing within the recovery limit, is
-//! not pinged.
+//! Invariants: at most [`RECOVERY_PINGS_MAX`] such pings are under way, one to a NID; with a sensitivity of 0
+//! no message changes a health; a peer NI from which nothing has come, or nothing within the recovery limit,
+//! is not pinged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::BUFFER_MIN_BYTES;
+use lnet_wire::ping::BUFFER_BYTES_MIN;
 use lnet_wire::{Global, Nid};
 
 use super::change::Plan;
@@ -25,7 +25,7 @@ use crate::time::Instant;
 use crate::topology::{HEALTH_MAX, NiStatus};
 
 /// Recovery pings that are under way at once.
-const UNDER_WAY_MAX: usize = 16;
+const RECOVERY_PINGS_MAX: usize = 16;
 /// How long a recovery ping may take at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -198,7 +198,9 @@ impl<O: Clone> Node<O> {
         let due: Vec<_> = due.filter(|(its, _)| is_due(its)).collect();
         for (Recovering { nid, .. }, is_local) in due {
             let under_way = self.pings.values().filter(|ping| ping.purpose == PingPurpose::Recovery);
-            if under_way.clone().count() >= UNDER_WAY_MAX || under_way.clone().any(|ping| ping.nid == nid) {
+            if under_way.clone().count() >= RECOVERY_PINGS_MAX
+                || under_way.clone().any(|ping| ping.nid == nid)
+            {
                 // The NI is due again a second later.
                 self.postpone(now, &nid);
                 continue;
@@ -218,7 +220,7 @@ impl<O: Clone> Node<O> {
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
             let source = if is_local { Some(nid) } else { of_net() };
-            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes: BUFFER_MIN_BYTES });
+            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes: BUFFER_BYTES_MIN });
         }
     }
 

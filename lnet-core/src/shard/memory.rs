@@ -1,6 +1,6 @@
 //! Match entries and memory descriptors: made, given operations, ended.
 
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::PORTALS;
 
 use super::Shard;
@@ -68,7 +68,7 @@ impl Shard {
         if spec.options.intersects(MdOptions::PUT | MdOptions::GET) {
             return Err(MdError::Options(spec.options));
         }
-        if spec.length_bytes > u64::from(PAYLOAD_MAX_BYTES) {
+        if spec.length_bytes > u64::from(PAYLOAD_BYTES_MAX) {
             return Err(MdError::TooLong { length_bytes: spec.length_bytes });
         }
         let slot = self.make(spec)?;

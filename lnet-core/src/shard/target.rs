@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -279,8 +279,8 @@ impl Shard {
     ) -> Result<Option<Wait>, DropReason> {
         let length = header.payload_length;
         let well_formed = match header.body {
-            Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_MAX_BYTES,
-            Body::Get { sink_length, .. } => length == 0 && sink_length <= PAYLOAD_MAX_BYTES,
+            Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_BYTES_MAX,
+            Body::Get { sink_length, .. } => length == 0 && sink_length <= PAYLOAD_BYTES_MAX,
             Body::Ack { .. } => length == 0,
             Body::Hello { .. } => false,
         };

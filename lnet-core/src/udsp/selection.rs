@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use lnet_model::udsp::UdspRule;
 
-use super::{RULES_MAX, RuleError, RuleList};
+use super::{RuleError, RuleList, UDSP_RULES_MAX};
 
 impl RuleList {
     pub(super) fn add_selection(&mut self, rules: &[UdspRule]) -> Result<(), RuleError> {
@@ -27,7 +27,7 @@ impl RuleList {
                 return Err(known.map_or(RuleError::Exists(at), RuleError::SelectionExists));
             }
         }
-        if self.rules.len() + rules.len() > RULES_MAX {
+        if self.rules.len() + rules.len() > UDSP_RULES_MAX {
             return Err(RuleError::TooMany);
         }
         self.last_selection = id;

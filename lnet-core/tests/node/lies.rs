@@ -3,7 +3,7 @@
 use lnet_core::node::{NodeChange, Outcome, Report, Request, RequestError, RequestId, TOLD_MAX, peer_state};
 use lnet_wire::Nid;
 use lnet_wire::ping::{
-    self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, ENTRIES_MAX, Features, NiStatus, PingError, PingNi,
+    self, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, ENTRIES_MAX, Features, NiStatus, PingError, PingNi,
     SMALL_ENTRY_BYTES,
 };
 
@@ -120,11 +120,11 @@ const FIRST_BYTES: usize = 32;
 fn check_too_many(told: &[Nid], bytes: &[u8]) {
     let mut runner = runner();
     let request = discover(&mut runner, told[0]);
-    assert_eq!(answer(&mut runner, told[0], bytes), [BUFFER_MIN_BYTES], "it is not asked once more");
+    assert_eq!(answer(&mut runner, told[0], bytes), [BUFFER_BYTES_MIN], "it is not asked once more");
     let result = runner.result(request);
     assert!(matches!(&result, Some(Err(RequestError::PingAnswer { .. }))), "{result:?}");
     assert_eq!(nids(&runner, told[0]), told[..1]);
-    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_BYTES_MAX);
 }
 
 #[test]
@@ -149,12 +149,12 @@ fn of_the_most_entries_there_may_be_so_many_are_kept_as_a_peer_may_have() {
     let bytes = info(1, &told);
     assert_eq!(
         answer(&mut runner, told[0], &bytes),
-        [BUFFER_MIN_BYTES, bytes.len()],
+        [BUFFER_BYTES_MIN, bytes.len()],
         "it is asked once more"
     );
     assert!(runner.result(request).is_some(), "it ends");
     assert_eq!(nids(&runner, told[0]), told[..TOLD_MAX]);
-    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+    assert!(runner.node.peers().count() == 1 && runner.node.push_room_bytes() <= BUFFER_BYTES_MAX);
 }
 
 /// A peer that has told which NIDs are its own keeps them until it tells otherwise.

@@ -173,7 +173,7 @@ proptest! {
         let mut asked_count = 0;
         while let Some((ping, _, room)) = asked(&mut runner).pop() {
             asked_count += 1;
-            prop_assert!(room <= ping::BUFFER_MAX_BYTES);
+            prop_assert!(room <= ping::BUFFER_BYTES_MAX);
             answer(&mut runner, ping, &bytes[..room.min(bytes.len())]);
         }
         prop_assert!((1..=2).contains(&asked_count));

@@ -7,7 +7,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{
     Action, DiscoveryCounters, DriverError, NodeChange, PingId, Report, Request, TOLD_MAX,
 };
-use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingInfo, PingNi};
+use lnet_wire::ping::{self, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Features, NiStatus, PingInfo, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
 
@@ -206,7 +206,7 @@ fn a_push_that_is_cut_or_says_too_little_has_its_sender_pinged() {
     push(&mut runner, nid(1, 9), &bytes);
     assert_eq!(runner.node.push_room_bytes(), bytes.len());
     let [(first, to, room)] = pings(&mut runner)[..] else { panic!("one ping") };
-    assert_eq!((to, room, counters(&runner)), (nid(1, 9), BUFFER_MIN_BYTES, (0, 0, 1)));
+    assert_eq!((to, room, counters(&runner)), (nid(1, 9), BUFFER_BYTES_MIN, (0, 0, 1)));
     assert_eq!(runner.node.request_count(), 0, "it is the node's own");
     let answered = Report::Answered { ping: first, bytes: &bytes[..room] };
     runner.node.handle_report(runner.now, answered);
@@ -388,7 +388,7 @@ proptest! {
                     prop_assert!(*one != nid(1, 1) && !one.is_any() && !one.is_loopback());
                 }
             }
-            prop_assert!(runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+            prop_assert!(runner.node.push_room_bytes() <= BUFFER_BYTES_MAX);
         }
         prop_assert!(pings(&mut runner).len() <= 12);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::fault::{DelayRule, FaultError, RULES_MAX};
+use lnet_core::fault::{DelayRule, FAULT_RULES_MAX, FaultError};
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -154,7 +154,7 @@ fn delay_rules_must_make_sense() {
     assert_eq!(both.to_string(), "rate 1 and interval 1: exactly one other than zero is expected");
     let filter = Filter { messages: MessageTypes::ACK, portals: 1, ..Filter::EVERYTHING };
     assert!(refused(faults, DelayRule { filter, ..EVERY }).to_string().starts_with("portals go with"));
-    for _ in 0..RULES_MAX {
+    for _ in 0..FAULT_RULES_MAX {
         faults.add_delay_rule(NOW, &EVERY, 1).unwrap();
     }
     assert_eq!(refused(faults, EVERY), FaultError::RulesFull);

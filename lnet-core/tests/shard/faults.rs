@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::ShardConfig;
-use lnet_core::fault::{FAILED_PEERS_MAX, FailedPeer, FaultError, RULES_MAX};
+use lnet_core::fault::{FAILED_PEERS_MAX, FAULT_RULES_MAX, FailedPeer, FaultError};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -196,7 +196,7 @@ fn rules_that_make_no_sense_are_refused() {
         assert_eq!(error.to_string(), text);
     }
     assert_eq!(node.shard.faults().drop_rules().len(), 0);
-    for _ in 0..RULES_MAX {
+    for _ in 0..FAULT_RULES_MAX {
         node.shard.faults_mut().add_drop_rule(NOW, &ALL, 1).unwrap();
     }
     assert_eq!(node.shard.faults_mut().add_drop_rule(NOW, &ALL, 1), Err(FaultError::RulesFull));

@@ -5,7 +5,7 @@ use lnet_messaging::BulkDescriptor;
 /// Longest request or reply.
 pub(crate) const MESSAGE_BYTES: u64 = 1024;
 /// Longest key.
-const KEY_MAX_BYTES: usize = 255;
+const KEY_BYTES_MAX: usize = 255;
 
 /// A request: the client has queued a passive buffer, and the descriptor tells the server where that is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ impl Request {
             2 => Action::Get,
             _ => return None,
         };
-        let (key, descriptor) = rest.split_at_checked(usize::from(*length).min(KEY_MAX_BYTES))?;
+        let (key, descriptor) = rest.split_at_checked(usize::from(*length).min(KEY_BYTES_MAX))?;
         let key = String::from_utf8(key.to_vec()).ok()?;
         Some(Self { number, action, key, length_bytes, descriptor: BulkDescriptor::from_bytes(descriptor) })
     }

@@ -8,8 +8,8 @@ use lnet_user::{Nid, ProcessId};
 use crate::errno::Error;
 
 /// Longest text of an address, and of its NID.
-const TEXT_MAX_BYTES: usize = 80;
-const NID_MAX_BYTES: usize = 32;
+const TEXT_BYTES_MAX: usize = 80;
+const NID_BYTES_MAX: usize = 32;
 /// Largest identifier of a transfer machine; 0 is none.
 pub(crate) const TMID_MAX: u16 = 4095;
 /// Bits of a counter below the identifier.
@@ -32,7 +32,7 @@ impl LnetAddress {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| Error::invalid(format!("address `{text}`: {what} is expected"));
         let whole = "`nid:pid:portal:tmid` of 80 bytes at most";
-        if text.len() > TEXT_MAX_BYTES {
+        if text.len() > TEXT_BYTES_MAX {
             return Err(wrong(whole));
         }
         // The end is split off first: a NID over IPv6 has colons of its own.
@@ -42,7 +42,7 @@ impl LnetAddress {
         else {
             return Err(wrong(whole));
         };
-        if nid.len() >= NID_MAX_BYTES || !nid.contains('@') {
+        if nid.len() >= NID_BYTES_MAX || !nid.contains('@') {
             return Err(wrong("a NID of 31 bytes at most, with its net,"));
         }
         let nid: Nid = nid.parse().map_err(|_| wrong("a NID such as 10.0.0.1@tcp"))?;

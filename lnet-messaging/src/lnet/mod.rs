@@ -43,16 +43,16 @@ use registry::Addresses;
 pub use address::{endpoint_is_valid, net_cmp};
 
 /// Longest payload of a message (LNet `LNET_MAX_PAYLOAD`).
-const PAYLOAD_MAX_BYTES: u64 = 1 << 20;
+const PAYLOAD_BYTES_MAX: u64 = 1 << 20;
 
 /// The limits of buffers of lnet.
 pub const LIMITS: Limits = Limits {
-    buffer_bytes: PAYLOAD_MAX_BYTES,
-    segment_bytes: PAYLOAD_MAX_BYTES,
+    buffer_bytes: PAYLOAD_BYTES_MAX,
+    segment_bytes: PAYLOAD_BYTES_MAX,
     segments: lnet_user::BUFFER_FRAGMENTS_MAX,
     descriptor_bytes: DESCRIPTOR_BYTES,
     preferred_alignment_bytes: 4096,
-    preferred_segment_bytes: PAYLOAD_MAX_BYTES,
+    preferred_segment_bytes: PAYLOAD_BYTES_MAX,
     rpc_segment_bytes: 4096,
     rpc_segments: lnet_user::BUFFER_FRAGMENTS_MAX,
 };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use lnet_user::locks::{Mutex, MutexGuard};
 
 use super::message::{self, NoResults, Procedure};
-use super::program::RECORD_MAX_BYTES;
+use super::program::RECORD_BYTES_MAX;
 use super::record::{self, NotWritten};
 use crate::errno::Errno;
 
@@ -72,7 +72,7 @@ impl Connections {
         let mut stream = self.write(server, &call, deadline).map_err(|error| errno_of(&error))?;
         drop(call);
         let reply =
-            record::read(&mut stream, RECORD_MAX_BYTES, deadline).map_err(|error| errno_of(&error))?;
+            record::read(&mut stream, RECORD_BYTES_MAX, deadline).map_err(|error| errno_of(&error))?;
         match message::results(&reply, xid) {
             Err(NoResults::Unrelated) => Err(NoResults::Unrelated.into()),
             results => {

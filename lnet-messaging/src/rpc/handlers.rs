@@ -2,7 +2,7 @@
 
 use super::address::RpcAddress;
 use super::message::{self, Fault, Procedure};
-use super::program::{self, MESSAGE_MAX_BYTES, NoDescriptor, RpcDescriptor, SEGMENT_MAX_BYTES, put_status};
+use super::program::{self, MESSAGE_BYTES_MAX, NoDescriptor, RpcDescriptor, SEGMENT_BYTES_MAX, put_status};
 use super::xdr::{Decoder, put_opaque, put_word};
 use super::{LISTED, record};
 use crate::crew;
@@ -34,7 +34,7 @@ fn run(procedure: Procedure, mut arguments: Decoder<'_>, results: &mut Vec<u8>) 
         Procedure::Null => arguments.end()?,
         Procedure::Message => {
             let [from, to] = [program::words(&mut arguments)?, program::words(&mut arguments)?];
-            let bytes = arguments.opaque(MESSAGE_MAX_BYTES)?;
+            let bytes = arguments.opaque(MESSAGE_BYTES_MAX)?;
             arguments.end()?;
             put_status(results, receive(from, to, bytes));
         }
@@ -60,7 +60,7 @@ fn run(procedure: Procedure, mut arguments: Decoder<'_>, results: &mut Vec<u8>) 
         Procedure::Put => {
             let descriptor = descriptor(&mut arguments)?;
             let offset = arguments.word()?;
-            let bytes = arguments.opaque(SEGMENT_MAX_BYTES)?;
+            let bytes = arguments.opaque(SEGMENT_BYTES_MAX)?;
             arguments.end()?;
             let status = descriptor.and_then(|descriptor| put(&descriptor, offset.into(), bytes));
             put_status(results, status);

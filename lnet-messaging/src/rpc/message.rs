@@ -16,7 +16,7 @@ pub(super) const VERSION: u32 = 1;
 /// Version of the protocol of calls and replies.
 const RPC_VERSION: u32 = 2;
 /// Most bytes of credentials, and of a verifier.
-const AUTH_MAX_BYTES: usize = 400;
+const AUTH_BYTES_MAX: usize = 400;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
@@ -93,7 +93,7 @@ pub(super) fn call(record: &[u8]) -> Result<(u32, Result<(Procedure, &[u8]), Fau
     let [program, version, procedure] = [decoder.word()?, decoder.word()?, decoder.word()?];
     for fault in [Fault::Credentials, Fault::Verifier] {
         decoder.word()?;
-        if decoder.opaque(AUTH_MAX_BYTES).is_err() {
+        if decoder.opaque(AUTH_BYTES_MAX).is_err() {
             return Ok((xid, Err(fault)));
         }
     }
@@ -171,7 +171,7 @@ pub(super) fn results(record: &[u8], xid: u32) -> Result<&[u8], NoResults> {
         _ => return Err(NoResults::Unknown),
     }
     word()?;
-    decoder.opaque(AUTH_MAX_BYTES).map_err(|_| NoResults::Unknown)?;
+    decoder.opaque(AUTH_BYTES_MAX).map_err(|_| NoResults::Unknown)?;
     match decoder.word().map_err(|_| NoResults::Unknown)? {
         0 => Ok(decoder.rest()),
         1..=3 => Err(NoResults::Unsupported),

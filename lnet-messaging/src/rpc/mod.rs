@@ -45,13 +45,13 @@ use program::DESCRIPTOR_BYTES;
 
 /// The limits of buffers of rpc.
 pub const LIMITS: Limits = Limits {
-    buffer_bytes: program::MESSAGE_MAX_BYTES as u64,
-    segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+    buffer_bytes: program::MESSAGE_BYTES_MAX as u64,
+    segment_bytes: program::SEGMENT_BYTES_MAX as u64,
     segments: 16,
     descriptor_bytes: DESCRIPTOR_BYTES,
     preferred_alignment_bytes: 8,
-    preferred_segment_bytes: program::SEGMENT_MAX_BYTES as u64,
-    rpc_segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+    preferred_segment_bytes: program::SEGMENT_BYTES_MAX as u64,
+    rpc_segment_bytes: program::SEGMENT_BYTES_MAX as u64,
     rpc_segments: 16,
 };
 

@@ -2,7 +2,7 @@
 
 use super::address::RpcAddress;
 use super::message::Procedure;
-use super::program::{self, RpcDescriptor, SEGMENT_MAX_BYTES, put_address};
+use super::program::{self, RpcDescriptor, SEGMENT_BYTES_MAX, put_address};
 use super::server::{self, ServerSpec};
 use super::xdr::{Decoder, Garbage, put_opaque, put_word};
 use super::{Calls, LISTED, RpcTransport};
@@ -77,7 +77,7 @@ impl Carrier for Calls {
                 let mut results = Decoder::new(results);
                 let status = program::status(&mut results)?;
                 let is_last = results.truth()?;
-                let bytes = results.opaque(SEGMENT_MAX_BYTES)?;
+                let bytes = results.opaque(SEGMENT_BYTES_MAX)?;
                 results.end()?;
                 status?;
                 if offset + bytes.len() as u64 > total {

@@ -20,13 +20,13 @@ use crate::operation::BulkDescriptor;
 use crate::queue::{BufferId, QueueType};
 
 /// Most bytes of a part of bulk data, and of a segment.
-pub(super) const SEGMENT_MAX_BYTES: usize = 1 << 18;
+pub(super) const SEGMENT_BYTES_MAX: usize = 1 << 18;
 /// Most bytes of a message.
-pub(super) const MESSAGE_MAX_BYTES: usize = 1 << 22;
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 22;
 /// Bytes of a descriptor.
 pub(super) const DESCRIPTOR_BYTES: usize = 40;
 /// Most bytes of a record: a message, and what stands around it.
-pub(super) const RECORD_MAX_BYTES: usize = MESSAGE_MAX_BYTES + 1024;
+pub(super) const RECORD_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 1024;
 
 /// A descriptor of rpc. A buffer has far less than 4 GiB, of which the wire tells.
 pub(super) type RpcDescriptor = Descriptor<RpcAddress>;

@@ -15,7 +15,7 @@ use lnet_user::locks::{Condvar, Mutex, MutexGuard};
 
 use super::connection::errno_of;
 use super::handlers;
-use super::program::RECORD_MAX_BYTES;
+use super::program::RECORD_BYTES_MAX;
 use super::record;
 use crate::errno::Errno;
 
@@ -167,7 +167,7 @@ impl Served {
             record::wait(&stream)?;
             self.mark_idle(number, None);
             let deadline = Instant::now() + self.spec.record_timeout;
-            let call = record::read(&mut stream, RECORD_MAX_BYTES, deadline)?;
+            let call = record::read(&mut stream, RECORD_BYTES_MAX, deadline)?;
             let reply = handlers::answer(&call).ok_or(io::ErrorKind::InvalidData)?;
             drop(call);
             let deadline = Instant::now() + self.spec.record_timeout;

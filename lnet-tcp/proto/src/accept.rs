@@ -7,7 +7,7 @@ use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, P
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
-use super::peer::CONNECTIONS_MAX;
+use super::peer::CONNECTIONS_OF_TYPE_MAX;
 use super::{
     Accept, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, StreamOrder, Timer, home_of,
 };
@@ -239,7 +239,7 @@ impl Socklnd {
         };
         let known = &self.peers[peer];
         let present = known.connections.iter(&self.connections);
-        known.count(kind) >= CONNECTIONS_MAX
+        known.count(kind) >= CONNECTIONS_OF_TYPE_MAX
             || remote.ip() != local && present.filter(|(_, other)| is_like(other)).count() >= max
     }
 
@@ -272,7 +272,7 @@ impl Socklnd {
 
     /// Has a HELLO be the next that is sent; false if it cannot be written in its version.
     pub(super) fn say(&mut self, slot: u32, hello: &Hello) -> bool {
-        let mut bytes = [0; lnet_wire::socklnd::HELLO_MAX_BYTES];
+        let mut bytes = [0; lnet_wire::socklnd::HELLO_BYTES_MAX];
         let Ok(length) = hello.encode(&mut bytes) else { return false };
         self.say_bytes(slot, &bytes[..length]);
         true

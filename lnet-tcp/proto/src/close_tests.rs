@@ -118,7 +118,7 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
         node.sock.dialled(now, dial, true, &mut node.shard);
         sent(&mut node, now, dial);
         assert!((0..most).all(|_| dialled_by_peer(&mut node, kind) == Some(kind)), "{kind:?}");
-        let mut bytes = [0; HELLO_MAX_BYTES];
+        let mut bytes = [0; HELLO_BYTES_MAX];
         let length = hello(peer, Version::V3, kind.inverted()).encode(&mut bytes).unwrap();
         assert!(node.take(now, dial, &bytes[..length], 1000).is_empty());
         assert_eq!(dialled_by_peer(&mut node, kind), None, "{kind:?}");

@@ -8,16 +8,16 @@ use lnet_core::time::Instant;
 use lnet_wire::Header;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::socklnd::{
-    ByteOrder, Checksum, ConnectionType, HELLO_MAX_BYTES, PREFIX_BYTES, REQUEST_MAX_BYTES, Version,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, Checksum, ConnectionType, HELLO_BYTES_MAX, PREFIX_BYTES, Version,
 };
 
 /// Bytes of the longest head of a piece.
-pub(super) const HEAD_MAX_BYTES: usize = PREFIX_BYTES + LARGE_HEADER_BYTES;
-const _: () = assert!(REQUEST_MAX_BYTES + HELLO_MAX_BYTES <= HEAD_MAX_BYTES);
+pub(super) const HEAD_BYTES_MAX: usize = PREFIX_BYTES + LARGE_HEADER_BYTES;
+const _: () = assert!(CONNECTION_REQUEST_BYTES_MAX + HELLO_BYTES_MAX <= HEAD_BYTES_MAX);
 /// Bytes of the longest thing that is collected before it is looked at: a HELLO of protocol 1 with 16
 /// addresses.
-const INPUT_MAX_BYTES: usize = 136;
-const _: () = assert!(HEAD_MAX_BYTES <= INPUT_MAX_BYTES);
+const INPUT_BYTES_MAX: usize = 136;
+const _: () = assert!(HEAD_BYTES_MAX <= INPUT_BYTES_MAX);
 /// Acknowledgements that wait on a connection; with more it is not read from.
 const ACKS_MAX: usize = 8;
 
@@ -139,7 +139,7 @@ pub(super) struct Connection {
     pub(super) version: Version,
     pub(super) order: ByteOrder,
     /// What is collected.
-    pub(super) input: [u8; INPUT_MAX_BYTES],
+    pub(super) input: [u8; INPUT_BYTES_MAX],
     pub(super) input_bytes: u8,
     pub(super) reading: Reading,
     /// The cookie of the message under way; 0 if none is to be acknowledged.
@@ -147,7 +147,7 @@ pub(super) struct Connection {
     /// What the checksum of the message under way should be, and is so far.
     pub(super) checksum: Option<(u32, Checksum)>,
     /// What is to be said first.
-    pub(super) greeting: [u8; HEAD_MAX_BYTES],
+    pub(super) greeting: [u8; HEAD_BYTES_MAX],
     pub(super) greeting_bytes: u8,
     pub(super) acks: Acks,
     pub(super) wants_keepalive: bool,
@@ -187,12 +187,12 @@ impl Connection {
             kind: ConnectionType::Any,
             version: if ends.remote.is_ipv4() { Version::V3 } else { Version::V4 },
             order: ByteOrder::Little,
-            input: [0; INPUT_MAX_BYTES],
+            input: [0; INPUT_BYTES_MAX],
             input_bytes: 0,
             reading: Reading::Head,
             cookie: 0,
             checksum: None,
-            greeting: [0; HEAD_MAX_BYTES],
+            greeting: [0; HEAD_BYTES_MAX],
             greeting_bytes: 0,
             acks: Acks::default(),
             wants_keepalive: false,

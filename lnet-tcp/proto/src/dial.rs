@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Uplink};
 use lnet_core::time::Instant;
-use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, REQUEST_MAX_BYTES, Version};
+use lnet_wire::socklnd::{CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, Hello, Version};
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
@@ -97,7 +97,7 @@ impl Socklnd {
             destination_incarnation: 0,
             connection: Some(kind),
         };
-        let mut request = [0; REQUEST_MAX_BYTES];
+        let mut request = [0; CONNECTION_REQUEST_BYTES_MAX];
         let length = target.encode(&mut request);
         self.say_bytes(slot, &request[..length]);
         if !self.say(slot, &hello) {

@@ -6,8 +6,8 @@ use lnet_core::handle::{BufferHandle, Cookie, CookieKind};
 use lnet_core::lnd::{PrefetchHints, RxId, Uplink, Verdict};
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
-    REQUEST_MAX_BYTES, Version,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, HELLO_BYTES_MAX, Hello,
+    PREFIX_BYTES, Parsed, Prefix, Version,
 };
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -114,7 +114,7 @@ impl Node {
         let ends =
             Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
         let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
-        let mut request = [0; REQUEST_MAX_BYTES];
+        let mut request = [0; CONNECTION_REQUEST_BYTES_MAX];
         let length = ConnectionRequest { target: nid(0, OWN) }.encode(&mut request);
         assert_eq!(self.sock.take(NOW, conn, &request[..length], &mut Shard), length);
         let hello = Hello {
@@ -126,7 +126,7 @@ impl Node {
             destination_incarnation: 0,
             connection: Some(kind),
         };
-        let mut bytes = [0; HELLO_MAX_BYTES];
+        let mut bytes = [0; HELLO_BYTES_MAX];
         let length = hello.encode(&mut bytes).unwrap();
         assert_eq!(self.sock.take(NOW, conn, &bytes[..length], &mut Shard), length);
         self.act();

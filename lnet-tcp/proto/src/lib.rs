@@ -214,7 +214,7 @@ pub enum Wants {
 /// Bytes to be sent: a head, and the payload behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    head: [u8; connection::HEAD_MAX_BYTES],
+    head: [u8; connection::HEAD_BYTES_MAX],
     length: u8,
     /// The payload, and whose it is.
     pub payload: Option<(TxId, Span)>,

@@ -32,7 +32,7 @@ pub(super) fn words(ni: NiId, nid: &Nid, pid: u32) -> [u64; 4] {
 /// the last one counts as a failure (LNet `socklnd_cb.c: ksocknal_connect`).
 pub(super) const REFUSALS_MAX: u8 = 3;
 /// Connections of a type at most, wherever they come from. Kernel nodes count them in eight bits.
-pub(super) const CONNECTIONS_MAX: u16 = 255;
+pub(super) const CONNECTIONS_OF_TYPE_MAX: u16 = 255;
 
 /// A peer NI, as one local NI reaches it.
 pub(super) struct SockPeer {

@@ -14,16 +14,16 @@ use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 
 /// Payload of fewer bytes is there before its message is matched: one that comes slowly, or never, keeps no
 /// entry from others.
-const LONG_MIN_BYTES: u32 = 4096;
+const EARLY_MATCH_BYTES_MIN: u32 = 4096;
 /// Payload of pushes is there before, up to so many bytes: a shard has one entry for those of all peers.
-const PUSH_MAX_BYTES: u32 = 16 << 10;
+const PUSH_BYTES_MAX: u32 = 16 << 10;
 
 /// How much of a message's payload is to be there before it is matched. That of a longer one goes straight
 /// into its place.
 fn awaited_bytes(header: &Header) -> u32 {
     match (header.payload_length, &header.body) {
-        (length_bytes, Body::Put { portal: PING_PORTAL, .. }) => length_bytes.min(PUSH_MAX_BYTES),
-        (length_bytes @ ..LONG_MIN_BYTES, _) => length_bytes,
+        (length_bytes, Body::Put { portal: PING_PORTAL, .. }) => length_bytes.min(PUSH_BYTES_MAX),
+        (length_bytes @ ..EARLY_MATCH_BYTES_MIN, _) => length_bytes,
         _ => 0,
     }
 }

@@ -35,7 +35,7 @@ fn reply(
         connection,
         ..*hello
     };
-    let mut bytes = [0; HELLO_MAX_BYTES];
+    let mut bytes = [0; HELLO_BYTES_MAX];
     let length = said.encode(&mut bytes).unwrap();
     node.take(now, conn, &bytes[..length], 1000);
 }

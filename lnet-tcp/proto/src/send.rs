@@ -118,7 +118,7 @@ impl Socklnd {
             connection.acknowledged_at = now;
         }
         let mut piece =
-            Piece { head: [0; super::connection::HEAD_MAX_BYTES], length: 0, payload: None, checksum: None };
+            Piece { head: [0; super::connection::HEAD_BYTES_MAX], length: 0, payload: None, checksum: None };
         if connection.greeting_bytes != 0 {
             piece.head = connection.greeting;
             piece.length = core::mem::take(&mut connection.greeting_bytes);

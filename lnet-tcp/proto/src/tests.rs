@@ -8,8 +8,8 @@ use core::time::Duration;
 use lnet_core::handle::{BufferRef, Cookie, CookieKind};
 use lnet_core::lnd::{Cause, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
-    PrefixKind, REQUEST_MAX_BYTES, Version,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, HELLO_BYTES_MAX, Hello,
+    PREFIX_BYTES, Parsed, Prefix, PrefixKind, Version,
 };
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -471,11 +471,11 @@ fn played(node: &mut Node, now: Instant, host: u8, port: u16, said: Hello) -> Co
         local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
     };
     let conn = node.sock.accept(now, ends, &mut node.shard).unwrap();
-    let mut bytes = [0; REQUEST_MAX_BYTES];
+    let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
     let length = ConnectionRequest { target: node.nid }.encode(&mut bytes);
     node.take(now, conn, &bytes[..length], 3);
     node.sock.actions.retain(|action| *action != StreamOrder::Serve { conn, ni: NI });
-    let mut bytes = [0; HELLO_MAX_BYTES];
+    let mut bytes = [0; HELLO_BYTES_MAX];
     let length = said.encode(&mut bytes).unwrap();
     node.take(now, conn, &bytes[..length], 5);
     conn
@@ -661,7 +661,7 @@ fn who_may_not_connect_is_told_no_more_than_by_kernel_nodes() {
     };
     node.close(now);
     let conn = node.sock.accept(now, ends, &mut node.shard).unwrap();
-    let mut bytes = [0; REQUEST_MAX_BYTES];
+    let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
     let length = ConnectionRequest { target: node.nid }.encode(&mut bytes);
     node.take(now, conn, &bytes[..length], 100);
     node.take(now, conn, b"\x63\x69\x72\x45\x09\0\0\0", 100);

@@ -7,7 +7,7 @@ use lnet_user::{
     Status, Target,
 };
 use lnet_wire::Global;
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, NiStatus, PingNi};
+use lnet_wire::ping::{self, BUFFER_BYTES_MIN, Features, NiStatus, PingNi};
 
 use crate::common::{PATIENCE, config, spec};
 
@@ -99,7 +99,7 @@ fn a_push_that_is_too_long_is_cut_and_its_sender_pinged() {
     let mut queue = shard.create_event_queue(16).unwrap();
     let nids: Vec<_> = (1..=40).map(|host| nid(0, host)).filter(|one| *one != nid(0, 2)).collect();
     let bytes = info(MULTI_RAIL, &nids);
-    assert_eq!(push(&shard, &mut queue, nid(0, 2), &bytes), BUFFER_MIN_BYTES as u32);
+    assert_eq!(push(&shard, &mut queue, nid(0, 2), &bytes), BUFFER_BYTES_MIN as u32);
     // The ping finds what the node really has.
     await_peer(&far, &[nid(0, 1)]);
     // It has pushed that as well by now.

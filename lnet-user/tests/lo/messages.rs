@@ -9,11 +9,11 @@ use lnet_core::shard::{PutRequest, SubmitError};
 use lnet_core::stats::{Counters, DelayReason, DropReason};
 use lnet_user::Buffer;
 use lnet_user::runtime::{LendError, SteeringError};
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 
 use crate::common::{LAZY_PINNED, PINNED, SELF, Shards, kinds, pattern, put_request};
 
-const MIB: usize = PAYLOAD_MAX_BYTES as usize;
+const MIB: usize = PAYLOAD_BYTES_MAX as usize;
 
 #[test]
 fn puts_of_all_sizes() {

@@ -78,7 +78,7 @@ fn each_field_is_checked() {
 fn lengths() {
     const FIRST: usize = FIRST_HEADERS_BYTES;
     const LATER: usize = FRAME_HEADER_BYTES;
-    let maximum = PAYLOAD_MAX_BYTES;
+    let maximum = PAYLOAD_BYTES_MAX;
     for (message_type, fragment_offset, total_length, datagram_bytes, expected) in [
         (MessageType::Put, 0, 0, FIRST, Ok(())),
         (MessageType::Put, 0, 0, FIRST - 1, Err(FrameError::Truncated)),
@@ -167,9 +167,9 @@ fn short_frames() {
     check(frame, whole - 1, Err(FrameError::Length));
     check(frame, whole + 1, Err(FrameError::Length));
     check(frame, SHORT_HEADER_BYTES - 1, Err(FrameError::Truncated));
-    check(FrameHeader { total_length: PAYLOAD_MAX_BYTES, ..frame }, 84 + (1 << 20), Ok(()));
+    check(FrameHeader { total_length: PAYLOAD_BYTES_MAX, ..frame }, 84 + (1 << 20), Ok(()));
     check(
-        FrameHeader { total_length: PAYLOAD_MAX_BYTES + 1, ..frame },
+        FrameHeader { total_length: PAYLOAD_BYTES_MAX + 1, ..frame },
         85 + (1 << 20),
         Err(FrameError::Length),
     );

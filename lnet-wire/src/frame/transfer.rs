@@ -8,7 +8,7 @@ use super::{
     TICKET_OFFSET,
 };
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
-use crate::header::PAYLOAD_MAX_BYTES;
+use crate::header::PAYLOAD_BYTES_MAX;
 use crate::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
 /// Which frames have arrived, of those that the addressee has sent to the acknowledging shard.
@@ -204,7 +204,7 @@ pub const RECORD_BYTES: usize = 16;
 pub struct Record {
     /// Its message id less that of the frame header.
     pub id_delta: u16,
-    /// Bytes of payload, at most [`PAYLOAD_MAX_BYTES`].
+    /// Bytes of payload, at most [`PAYLOAD_BYTES_MAX`].
     pub length: u32,
     /// CRC32C of the payload.
     pub payload_crc: u32,
@@ -226,7 +226,7 @@ impl Record {
     #[must_use]
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let length = get_u32::<4, _>(bytes);
-        (length <= PAYLOAD_MAX_BYTES).then(|| Self {
+        (length <= PAYLOAD_BYTES_MAX).then(|| Self {
             id_delta: u16::from_le_bytes(get::<0, _, _>(bytes)),
             length,
             payload_crc: get_u32::<12, _>(bytes),
@@ -293,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn records_round_trip(id_delta in any::<u16>(), length in 0..=PAYLOAD_MAX_BYTES, payload_crc in any::<u32>()) {
+        fn records_round_trip(id_delta in any::<u16>(), length in 0..=PAYLOAD_BYTES_MAX, payload_crc in any::<u32>()) {
             let record = Record { id_delta, length, payload_crc };
             let mut bytes = [0x55; RECORD_BYTES];
             record.encode(&mut bytes);
@@ -364,7 +364,7 @@ mod tests {
             assert_eq!(Handshake::decode(&handshake).is_some(), fits, "{datagram_max_bytes} bytes");
         }
         let mut record = [0; RECORD_BYTES];
-        record[4..8].copy_from_slice(&(PAYLOAD_MAX_BYTES + 1).to_le_bytes());
+        record[4..8].copy_from_slice(&(PAYLOAD_BYTES_MAX + 1).to_le_bytes());
         assert_eq!(Record::decode(&record), None);
     }
 }

@@ -157,7 +157,7 @@ fn payload_rules() {
     let put = Body::Put { ack_md: md, match_bits: 0, hdr_data: 0, portal: 0, offset: 0 };
     let get = ping_get().body;
     for (body, maximum) in
-        [(ack, 0), (get, 0), (put, PAYLOAD_MAX_BYTES), (Body::Reply { md }, PAYLOAD_MAX_BYTES)]
+        [(ack, 0), (get, 0), (put, PAYLOAD_BYTES_MAX), (Body::Reply { md }, PAYLOAD_BYTES_MAX)]
     {
         let message_type = body.message_type();
         for length in [0, maximum] {

@@ -133,7 +133,7 @@ fn malformed_information_is_refused() {
     check(12, u32::MAX, PingError::Count(u32::MAX));
     check(16, 1, PingError::FirstEntry(0x0009_0000_0000_0001));
     check(20, 0x0002_0000, PingError::FirstEntry(0x0002_0000_0000_0000));
-    check(28, BUFFER_MAX_BYTES as u32 + 4, PingError::Size(BUFFER_MAX_BYTES as u32 + 4));
+    check(28, BUFFER_BYTES_MAX as u32 + 4, PingError::Size(BUFFER_BYTES_MAX as u32 + 4));
     check(28, u32::MAX, PingError::Size(u32::MAX - 3));
     for length in 0..32 {
         let error = PingError::Truncated { length, expected: 32 };
@@ -146,7 +146,7 @@ fn the_size_of_entry_0() {
     let good = written(END_NODE, &[up("10.0.0.1@tcp"), up("fd00::1@tcp")]);
     assert_eq!(good.len(), 72);
     for (size, full_bytes, is_truncated) in
-        [(72, 72, false), (75, 72, false), (76, 76, true), (0, 48, false), (BUFFER_MAX_BYTES, 163_856, true)]
+        [(72, 72, false), (75, 72, false), (76, 76, true), (0, 48, false), (BUFFER_BYTES_MAX, 163_856, true)]
     {
         let mut bytes = good.clone();
         bytes[28..32].copy_from_slice(&(size as u32).to_le_bytes());
@@ -297,7 +297,7 @@ proptest! {
         }
         if let Ok(info) = PingInfo::parse(&bytes) {
             prop_assert!(info.interfaces().count() <= bytes.len() / 12);
-            prop_assert!(info.full_bytes() <= BUFFER_MAX_BYTES);
+            prop_assert!(info.full_bytes() <= BUFFER_BYTES_MAX);
             prop_assert!(info.interfaces().all(|interface| !interface.nid.is_any()));
             let _ = (info.primary(), info.metadata());
         }

@@ -1,7 +1,7 @@
 //! Writing ping information.
 
 use super::{
-    BUFFER_MAX_BYTES, COUNT_OFFSET, ENTRIES_MAX, ENTRY_NID_OFFSET, ENTRY_SIZE_OFFSET, ENTRY_STATUS_OFFSET,
+    BUFFER_BYTES_MAX, COUNT_OFFSET, ENTRIES_MAX, ENTRY_NID_OFFSET, ENTRY_SIZE_OFFSET, ENTRY_STATUS_OFFSET,
     FEATURES_OFFSET, Features, HEADER_BYTES, LARGE_STATUS_BYTES, MAGIC, MAGIC_OFFSET, NiStatus, PID_OFFSET,
     PingError, PingNi, SMALL_ENTRY_BYTES, large_entry_bytes,
 };
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-const _: () = assert!(BUFFER_MAX_BYTES <= u32::MAX as usize, "entry 0 holds a size in 32 bits");
+const _: () = assert!(BUFFER_BYTES_MAX <= u32::MAX as usize, "entry 0 holds a size in 32 bits");
 
 /// Bytes that [`write()`] needs for these NIs.
 ///

@@ -1,7 +1,7 @@
 //! Tests, and the orders for them.
 
 use super::fields::{Field, Source};
-use super::{BODY_BYTES, BULK_MAX_BYTES, FEATURE_VARIABLE_LENGTH, PAGE_BYTES, Service, WORD_BYTES};
+use super::{BODY_BYTES, BULK_BYTES_MAX, FEATURE_VARIABLE_LENGTH, PAGE_BYTES, Service, WORD_BYTES};
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 
 /// Offset of the parameters behind that of the service.
@@ -121,7 +121,7 @@ pub enum Test {
 
 impl Test {
     /// Direction, check and length of bulk data that can be sent: a multiple of [`WORD_BYTES`] up to
-    /// [`BULK_MAX_BYTES`].
+    /// [`BULK_BYTES_MAX`].
     #[must_use]
     pub fn bulk(&self) -> Option<(Direction, Check, u32)> {
         let (direction, flags, length_bytes) = match *self {
@@ -133,7 +133,7 @@ impl Test {
             Self::Ping { .. } | Self::Unknown { .. } => return None,
         };
         let is_valid =
-            (WORD_BYTES..=BULK_MAX_BYTES).contains(&length_bytes) && length_bytes.is_multiple_of(WORD_BYTES);
+            (WORD_BYTES..=BULK_BYTES_MAX).contains(&length_bytes) && length_bytes.is_multiple_of(WORD_BYTES);
         Some((Direction::new(direction)?, Check::new(flags)?, is_valid.then_some(length_bytes)?))
     }
 

@@ -7,7 +7,7 @@ use crate::bytes::{get, put, put_u32, put_u64};
 use crate::nid::{NID_BYTES, Nid, NidError};
 
 /// Bytes of the longest request.
-pub const REQUEST_MAX_BYTES: usize = 28;
+pub const CONNECTION_REQUEST_BYTES_MAX: usize = 28;
 const SMALL_BYTES: usize = 16;
 /// Bytes that tell its version.
 const START_BYTES: usize = 8;
@@ -66,7 +66,7 @@ impl ConnectionRequestError {
 
 impl ConnectionRequest {
     /// Writes it to the start of `bytes`; how many bytes it has.
-    pub fn encode(&self, bytes: &mut [u8; REQUEST_MAX_BYTES]) -> usize {
+    pub fn encode(&self, bytes: &mut [u8; CONNECTION_REQUEST_BYTES_MAX]) -> usize {
         put_u32::<MAGIC, _>(bytes, ACCEPTOR_MAGIC);
         if let Some(small) = self.target.to_small() {
             put_u32::<VERSION, _>(bytes, 1);
@@ -75,7 +75,7 @@ impl ConnectionRequest {
         } else {
             put_u32::<VERSION, _>(bytes, 2);
             put::<NID, NID_BYTES, _>(bytes, self.target.to_bytes());
-            REQUEST_MAX_BYTES
+            CONNECTION_REQUEST_BYTES_MAX
         }
     }
 
@@ -102,10 +102,10 @@ impl ConnectionRequest {
                 (Nid::from_small(order.u64(get::<NID, 8, _>(whole))), SMALL_BYTES)
             }
             2 => {
-                let Some(whole) = bytes.first_chunk::<REQUEST_MAX_BYTES>() else {
-                    return Ok(Parsed::Needs(REQUEST_MAX_BYTES));
+                let Some(whole) = bytes.first_chunk::<CONNECTION_REQUEST_BYTES_MAX>() else {
+                    return Ok(Parsed::Needs(CONNECTION_REQUEST_BYTES_MAX));
                 };
-                (Nid::from_bytes(&get::<NID, NID_BYTES, _>(whole)), REQUEST_MAX_BYTES)
+                (Nid::from_bytes(&get::<NID, NID_BYTES, _>(whole)), CONNECTION_REQUEST_BYTES_MAX)
             }
             version => return Err(ConnectionRequestError::Version(version)),
         };

@@ -23,7 +23,7 @@ use crate::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use crate::nid::{NID_BYTES, Nid, NidError, ProcessId};
 
 /// Bytes of the longest HELLO without addresses.
-pub const HELLO_MAX_BYTES: usize = LARGE_BYTES;
+pub const HELLO_BYTES_MAX: usize = LARGE_BYTES;
 const SMALL_BYTES: usize = 56;
 const LARGE_BYTES: usize = 80;
 const OLD_BYTES: usize = SMALL_HEADER_BYTES;
@@ -182,8 +182,8 @@ impl Hello {
     ///
     /// # Errors
     /// [`HelloError::LargeNid`], where the version has no room for one.
-    pub fn encode(&self, bytes: &mut [u8; HELLO_MAX_BYTES]) -> Result<usize, HelloError> {
-        *bytes = [0; HELLO_MAX_BYTES];
+    pub fn encode(&self, bytes: &mut [u8; HELLO_BYTES_MAX]) -> Result<usize, HelloError> {
+        *bytes = [0; HELLO_BYTES_MAX];
         let connection = self.connection.map_or(NONE, |connection| connection as u32);
         if self.version == Version::V4 {
             put::<8, NID_BYTES, _>(bytes, self.source.nid.to_bytes());

@@ -17,9 +17,9 @@ mod prefix;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::{ConnectionRequest, ConnectionRequestError, REQUEST_MAX_BYTES};
+pub use acceptor::{CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionRequestError};
 pub use checksum::Checksum;
-pub use hello::{ConnectionType, HELLO_MAX_BYTES, Hello, HelloError, Version};
+pub use hello::{ConnectionType, HELLO_BYTES_MAX, Hello, HelloError, Version};
 pub use prefix::{Acks, CHECKSUM_RANGE, PREFIX_BYTES, Prefix, PrefixError, PrefixKind};
 
 /// Begins a connection request (`LNET_PROTO_ACCEPTOR_MAGIC`).

@@ -46,7 +46,7 @@ fn check<T: PartialEq + core::fmt::Debug, E: core::fmt::Debug + PartialEq>(
 #[test]
 fn the_worked_examples() {
     let request = ConnectionRequest { target: nid("10.0.0.2@tcp") };
-    let mut bytes = [0; REQUEST_MAX_BYTES];
+    let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
     let length = request.encode(&mut bytes);
     assert_eq!(bytes[..length], *b"\x00\x71\xCE\xAC\x01\0\0\0\x02\0\0\x0A\0\0\x02\0");
     check(&bytes[..length], request, ConnectionRequest::parse);
@@ -57,7 +57,7 @@ fn the_worked_examples() {
         connection: Some(ConnectionType::Control),
         ..hello(Version::V3)
     };
-    let mut bytes = [0; HELLO_MAX_BYTES];
+    let mut bytes = [0; HELLO_BYTES_MAX];
     let length = expected.encode(&mut bytes).unwrap();
     assert_eq!(bytes[..length], worked_hello());
     check(&bytes[..length], expected, Hello::parse);
@@ -73,13 +73,13 @@ fn the_worked_examples() {
 #[test]
 fn large_requests_and_all_versions_come_back() {
     let request = ConnectionRequest { target: nid("fd77::12@tcp") };
-    let mut bytes = [0; REQUEST_MAX_BYTES];
+    let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
     let length = request.encode(&mut bytes);
     check(&bytes[..length], request, ConnectionRequest::parse);
     for version in [Version::V1, Version::V2, Version::V3, Version::V4] {
         for connection in [None, Some(ConnectionType::Any), Some(ConnectionType::BulkOut)] {
             let mut said = Hello { connection, ..hello(version) };
-            let mut bytes = [0; HELLO_MAX_BYTES];
+            let mut bytes = [0; HELLO_BYTES_MAX];
             let length = said.encode(&mut bytes).unwrap();
             if version == Version::V1 {
                 (said.destination, said.destination_incarnation) = (ProcessId::ANY, 0);
@@ -118,7 +118,7 @@ fn the_other_byte_order() {
 fn a_destination_that_is_no_nid_is_the_wildcard() {
     for version in [Version::V2, Version::V3, Version::V4] {
         let said = hello(version);
-        let mut bytes = [0; HELLO_MAX_BYTES];
+        let mut bytes = [0; HELLO_BYTES_MAX];
         let length = said.encode(&mut bytes).unwrap();
         // A type, or a size, that no NID has.
         let odd = if version == Version::V4 { 28 } else { 23 };
@@ -160,7 +160,7 @@ fn what_is_refused() {
     let mut wildcard = worked_hello();
     wildcard[8..16].fill(0xFF);
     assert_eq!(Hello::parse(&wildcard), Err(HelloError::AnySource));
-    let mut bytes = [0; HELLO_MAX_BYTES];
+    let mut bytes = [0; HELLO_BYTES_MAX];
     let large = Hello { version: Version::V3, ..hello(Version::V4) };
     assert_eq!(large.encode(&mut bytes), Err(HelloError::LargeNid(large.source.nid)));
 }

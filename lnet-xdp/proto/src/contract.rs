@@ -13,7 +13,7 @@ pub const BUNDLE_MAX: usize = 16;
 pub(crate) type Address = (NiId, Nid);
 
 /// Paths among which another one is chosen.
-pub(crate) const CANDIDATES_MAX: usize = 8;
+pub(crate) const PATH_CANDIDATES_MAX: usize = 8;
 
 /// Ids from the oldest unfinished one that a sender may use at once.
 pub(crate) const WINDOW_IDS: u64 = 4096;

@@ -12,7 +12,7 @@ use crate::failure::{CommandError, Task};
 use crate::output::print_text;
 
 /// Seconds from which on a timeout is the node's own.
-const TIMEOUT_MAX_S: i64 = 180;
+const TIMEOUT_S_MAX: i64 = 180;
 
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
@@ -42,7 +42,7 @@ pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
     let nids = nids(task, &args.nids)?;
     let source = task.parsed(args.source.as_deref(), pattern::nid)?;
     let timeout: Option<i64> = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
-    let timeout = timeout.filter(|seconds| (1..TIMEOUT_MAX_S).contains(seconds));
+    let timeout = timeout.filter(|seconds| (1..TIMEOUT_S_MAX).contains(seconds));
     let timeout_ms = timeout.map(|seconds| seconds.unsigned_abs() * 1000);
     send(daemon, PingRequest { nids, source, timeout_ms, purpose: PingPurpose::Ping })
 }

@@ -9,7 +9,7 @@ const NODES_MAX: u32 = 100_000;
 const RAILS_MAX: usize = 16;
 /// NIs of a node at most: a pair of them is a bit.
 pub(super) const NIS_MAX: usize = 8;
-const LATENCY_MAX_US: u64 = 1_000_000;
+const LATENCY_US_MAX: u64 = 1_000_000;
 
 /// A fleet: rails, nodes whose NIs are plugged into them, faults over time, and what the nodes say to each
 /// other.
@@ -292,8 +292,8 @@ fn unique(what: &str, mut names: Vec<&String>, most: usize) -> Result<(), String
 
 /// Checks what a rail or a link does to messages.
 fn wire(latency_us: u64, loss_percent: f64) -> Result<(), String> {
-    if latency_us > LATENCY_MAX_US {
-        return Err(format!("latency_us {latency_us}: up to {LATENCY_MAX_US} is expected"));
+    if latency_us > LATENCY_US_MAX {
+        return Err(format!("latency_us {latency_us}: up to {LATENCY_US_MAX} is expected"));
     }
     let is_share = (0.0..100.0).contains(&loss_percent);
     if is_share {

@@ -18,14 +18,14 @@ use message::{Fault, NoResults};
 use xdr::{Decoder, Garbage, put_hyper, put_opaque, put_word};
 
 /// Most bytes of a record of `rpc_record`.
-const RECORD_MAX_BYTES: usize = 1024;
+const RECORD_BYTES_MAX: usize = 1024;
 
 /// Bytes of a stream: records come of them as their marks say, until one is wrong or the bytes end.
 pub fn rpc_record(input: &[u8]) {
     let mut left = input;
     loop {
         let before = left;
-        let read = record::assemble(RECORD_MAX_BYTES, |bytes| {
+        let read = record::assemble(RECORD_BYTES_MAX, |bytes| {
             let (taken, rest) = left.split_at_checked(bytes.len()).ok_or(ErrorKind::UnexpectedEof)?;
             bytes.copy_from_slice(taken);
             left = rest;
@@ -34,7 +34,7 @@ pub fn rpc_record(input: &[u8]) {
         assert_eq!(read.as_ref().ok(), by_marks(before).as_ref());
         match read {
             Ok(record) => {
-                assert!(record.len() <= RECORD_MAX_BYTES);
+                assert!(record.len() <= RECORD_BYTES_MAX);
                 let built = record::build(|to| to.extend_from_slice(&record));
                 assert_eq!(by_marks(&built), Some(record));
             }
@@ -53,7 +53,7 @@ fn by_marks(mut stream: &[u8]) -> Option<Vec<u8>> {
         let mark = u32::from_be_bytes(*mark);
         let (fragment, rest) = rest.split_at_checked((mark & !record::LAST) as usize)?;
         record.extend_from_slice(fragment);
-        if record.len() > RECORD_MAX_BYTES {
+        if record.len() > RECORD_BYTES_MAX {
             return None;
         }
         if mark & record::LAST != 0 {

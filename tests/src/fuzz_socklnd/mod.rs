@@ -9,20 +9,20 @@
 mod node;
 
 use lnet_wire::socklnd::{
-    Acks, ByteOrder, ConnectionRequest, HELLO_MAX_BYTES, Hello, HelloError, PREFIX_BYTES, Parsed, Prefix,
-    REQUEST_MAX_BYTES, Version,
+    Acks, ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, HELLO_BYTES_MAX, Hello, HelloError,
+    PREFIX_BYTES, Parsed, Prefix, Version,
 };
 use lnet_wire::{Nid, ProcessId};
 
 use node::{HOSTS, Node};
 
 /// Bytes of the longest thing that a stream begins with: a HELLO of version 1 with 16 addresses.
-const BEGINNING_MAX_BYTES: usize = 136;
+const BEGINNING_BYTES_MAX: usize = 136;
 
 /// A connection request: what is read comes back, and each beginning of it asks for more.
 pub fn connection_request(input: &[u8]) {
     let Some(request) = parsed(input, ConnectionRequest::parse) else { return };
-    let mut bytes = [0xAA; REQUEST_MAX_BYTES];
+    let mut bytes = [0xAA; CONNECTION_REQUEST_BYTES_MAX];
     let length = request.encode(&mut bytes);
     assert_eq!(ConnectionRequest::parse(&bytes[..length]), Ok(Parsed::Whole(request, length)));
 }
@@ -31,7 +31,7 @@ pub fn connection_request(input: &[u8]) {
 pub fn hello(input: &[u8]) {
     let Some(hello) = parsed(input, Hello::parse) else { return };
     assert!(!hello.source.nid.is_any());
-    let mut bytes = [0xAA; HELLO_MAX_BYTES];
+    let mut bytes = [0xAA; HELLO_BYTES_MAX];
     let length = hello.encode(&mut bytes).expect("the NIDs fit the version that they came in");
     let own = Hello { order: ByteOrder::Little, ..hello };
     assert_eq!(Hello::parse(&bytes[..length]), Ok(Parsed::Whole(own, length)));
@@ -52,11 +52,11 @@ fn parsed<T: Copy + PartialEq + std::fmt::Debug, E: std::fmt::Display>(
 ) -> Option<T> {
     match parse(input) {
         Ok(Parsed::Needs(count)) => {
-            assert!((input.len() + 1..=BEGINNING_MAX_BYTES).contains(&count));
+            assert!((input.len() + 1..=BEGINNING_BYTES_MAX).contains(&count));
             None
         }
         Ok(Parsed::Whole(value, length)) => {
-            assert!(length <= input.len().min(BEGINNING_MAX_BYTES));
+            assert!(length <= input.len().min(BEGINNING_BYTES_MAX));
             for begun in 0..length {
                 let needs = parse(&input[..begun]).ok();
                 let is_more =

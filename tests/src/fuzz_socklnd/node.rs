@@ -13,8 +13,8 @@ use lnet_tcp_proto::{
 };
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Prefix,
-    REQUEST_MAX_BYTES, Version,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, HELLO_BYTES_MAX, Hello,
+    PREFIX_BYTES, Prefix, Version,
 };
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -164,7 +164,7 @@ impl Node {
     }
 
     fn honest_greets(&mut self) {
-        let mut request = [0; REQUEST_MAX_BYTES];
+        let mut request = [0; CONNECTION_REQUEST_BYTES_MAX];
         let length = ConnectionRequest { target: nid(NODE) }.encode(&mut request);
         assert!(self.take(self.honest, &request[..length]).is_empty());
         let hello = Hello {
@@ -176,7 +176,7 @@ impl Node {
             destination_incarnation: 0,
             connection: Some(ConnectionType::Control),
         };
-        let mut bytes = [0; HELLO_MAX_BYTES];
+        let mut bytes = [0; HELLO_BYTES_MAX];
         let length = hello.encode(&mut bytes).expect("small NIDs");
         assert!(self.take(self.honest, &bytes[..length]).is_empty());
         self.settle();

@@ -5,7 +5,7 @@ use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_core::time::Instant;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::{self, SteerKey, initiator_hash};
 use lnet_wire::{MessageType, ProcessId};
 
@@ -555,8 +555,8 @@ impl World {
 /// part.
 fn part_of(bits: u64, length_bytes: u32, shares: bool) -> Option<MdPart> {
     let before = (bits >> 8) as u32 % 3000;
-    let offset_bytes = before.min(if shares { length_bytes } else { PAYLOAD_MAX_BYTES - length_bytes });
-    let is_part = bits.is_multiple_of(3) && offset_bytes + length_bytes + TAIL_BYTES <= PAYLOAD_MAX_BYTES;
+    let offset_bytes = before.min(if shares { length_bytes } else { PAYLOAD_BYTES_MAX - length_bytes });
+    let is_part = bits.is_multiple_of(3) && offset_bytes + length_bytes + TAIL_BYTES <= PAYLOAD_BYTES_MAX;
     let length_bytes = if shares { length_bytes - offset_bytes } else { length_bytes };
     is_part.then_some(MdPart { offset_bytes, length_bytes })
 }

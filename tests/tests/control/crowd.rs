@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{NETNS_NODES, enter, require_privilege};
 use lnet_user::ProcessId;
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, REQUEST_MAX_BYTES,
-    Version,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, HELLO_BYTES_MAX, Hello,
+    PREFIX_BYTES, Version,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -19,7 +19,7 @@ use crate::run::{Two, until_shown};
 const FEW: usize = 1000;
 const MANY: usize = 9000;
 /// What those may cost in all.
-const FEW_MAX_BYTES: u64 = 100 << 20;
+const FEW_BYTES_MAX: u64 = 100 << 20;
 /// While the daemon is watched: a keepalive is said on each connection, as in every ten seconds at most.
 const WATCH: Duration = Duration::from_secs(12);
 /// Descriptors of other tests of this process, and of a daemon beside its connections.
@@ -44,7 +44,7 @@ pub(crate) fn make_room_for(connections: usize) {
 fn connect(to: (std::net::Ipv4Addr, u16), source: ProcessId, target: ProcessId) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (mut request, mut hello) = ([0; REQUEST_MAX_BYTES], [0; HELLO_MAX_BYTES]);
+    let (mut request, mut hello) = ([0; CONNECTION_REQUEST_BYTES_MAX], [0; HELLO_BYTES_MAX]);
     let length = ConnectionRequest { target: target.nid }.encode(&mut request);
     let said = Hello {
         version: Version::V3,
@@ -83,7 +83,7 @@ fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
     let before = resident_bytes(two.a.pid());
     let few = dial(FEW);
     let (resident, begun_at) = (resident_bytes(two.a.pid()), processor_time(two.a.pid()));
-    assert!(resident - before < FEW_MAX_BYTES, "{} bytes for {FEW} connections", resident - before);
+    assert!(resident - before < FEW_BYTES_MAX, "{} bytes for {FEW} connections", resident - before);
     std::thread::sleep(WATCH);
     let taken = processor_time(two.a.pid()) - begun_at;
     assert!(taken < WATCH / 20, "{taken:?} of processor time in {WATCH:?} without a message");

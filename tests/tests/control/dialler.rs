@@ -7,8 +7,8 @@ use std::time::Duration;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::socklnd::{
-    ACCEPTOR_MAGIC, ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAGIC, HELLO_MAX_BYTES, Hello,
-    OLD_MAGIC, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind, REQUEST_MAX_BYTES, Version,
+    ACCEPTOR_MAGIC, ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType,
+    HELLO_BYTES_MAX, HELLO_MAGIC, Hello, OLD_MAGIC, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind, Version,
 };
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ pub(crate) fn privileged(from: Ipv4Addr, to: Ipv4Addr, below: u16) -> (TcpStream
 pub(crate) fn request(target: &Nid, order: ByteOrder) -> Vec<u8> {
     match order {
         ByteOrder::Little => {
-            let mut bytes = [0; REQUEST_MAX_BYTES];
+            let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
             let length = ConnectionRequest { target: *target }.encode(&mut bytes);
             bytes[..length].to_vec()
         }
@@ -86,7 +86,7 @@ impl Greeting {
             destination_incarnation: 0,
             connection: Some(self.kind),
         };
-        let mut bytes = [0; HELLO_MAX_BYTES];
+        let mut bytes = [0; HELLO_BYTES_MAX];
         let length = hello.encode(&mut bytes).unwrap();
         if self.order == ByteOrder::Big {
             self.swap(&mut bytes);

@@ -17,7 +17,7 @@ use crate::hostile_tcp::{Stage, load_number, stranger};
 use crate::run::PATIENCE;
 
 /// What hostile diallers may cost in all.
-const COSTS_MAX_BYTES: u64 = 100 << 20;
+const COSTS_BYTES_MAX: u64 = 100 << 20;
 
 fn resident(stage: &Stage) -> u64 {
     resident_bytes(stage.two.a.pid())
@@ -26,7 +26,7 @@ fn resident(stage: &Stage) -> u64 {
 #[track_caller]
 fn check_costs(stage: &Stage, before: u64) {
     let after = resident(stage);
-    assert!(after < before + COSTS_MAX_BYTES, "{} MiB more", (after - before) >> 20);
+    assert!(after < before + COSTS_BYTES_MAX, "{} MiB more", (after - before) >> 20);
 }
 
 /// Connects again and again without a privileged port, from several threads and as fast as the machine makes

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege, wait_until};
-use lnet_wire::socklnd::{ByteOrder, ConnectionType, HELLO_MAX_BYTES, PrefixKind, Version};
+use lnet_wire::socklnd::{ByteOrder, ConnectionType, HELLO_BYTES_MAX, PrefixKind, Version};
 use lnet_wire::{Body, Header, Nid, WireHandle};
 
 use crate::dialler::{
@@ -17,7 +17,7 @@ use crate::dialler::{
 use crate::run::{Daemon, PATIENCE, Two};
 
 /// A message of the healthy peer ends within this time, whatever others do.
-const MESSAGE_MAX_MS: u32 = 5000;
+const MESSAGE_MS_MAX: u32 = 5000;
 
 /// Two daemons on a tcp net, and the addresses of diallers beside the second.
 pub(crate) struct Stage {
@@ -69,7 +69,7 @@ impl Stage {
                 let (mut rounds, to) = (0, nid(self.near));
                 while !is_over.load(Ordering::Acquire) || rounds == 0 {
                     let started = self.two.b.good(&format!(
-                        "load start initiator --to {to} --messages 200 --window 8 --timeout-ms {MESSAGE_MAX_MS}"
+                        "load start initiator --to {to} --messages 200 --window 8 --timeout-ms {MESSAGE_MS_MAX}"
                     ));
                     let id = load_number(&started);
                     self.two.b.good(&format!("load wait {id}"));
@@ -240,7 +240,7 @@ fn requests(cases: &mut Cases) {
 
 fn hellos(cases: &mut Cases) {
     let closed = || Expected::Closed(vec![]);
-    cases.greets("a HELLO of another magic", &[0x55; HELLO_MAX_BYTES], closed(), "bad_hello");
+    cases.greets("a HELLO of another magic", &[0x55; HELLO_BYTES_MAX], closed(), "bad_hello");
     let greeting = cases.greeting();
     for (name, at, number) in [
         ("a connection type that there is not", 48, 7),

@@ -12,7 +12,7 @@ use crate::scenarios::pattern;
 
 const DESCRIPTOR_BYTES: usize = 48;
 const MESSAGE_BYTES: usize = 2 * DESCRIPTOR_BYTES;
-const BULK_MAX_BYTES: usize = 1 << 20;
+const BULK_BYTES_MAX: usize = 1 << 20;
 
 /// The other process: it reads one buffer, writes its bytes to another one, and sends the message back that
 /// named both. There is nothing to it in the tests' own process.
@@ -37,7 +37,7 @@ fn child_that_answers() {
         message(&party);
         let [from, to_there] = [0, 1].map(|at| &named[at * DESCRIPTOR_BYTES..][..DESCRIPTOR_BYTES]);
         let from = BulkDescriptor::from_bytes(from);
-        party.add(party.buffer(&[BULK_MAX_BYTES]), Operation::ActiveReceive { from });
+        party.add(party.buffer(&[BULK_BYTES_MAX]), Operation::ActiveReceive { from });
         let event = party.buffer_event_of(QueueType::ActiveReceive);
         let length_bytes = event.length_bytes;
         assert_eq!(event.status, Ok(()));
@@ -91,7 +91,7 @@ fn two_processes(carrier: Carrier) {
     let event = party.buffer_event();
     assert_eq!((event.status, event.payload_bytes()), (Ok(()), b"hello".to_vec()));
     drop(event);
-    for length in [1, 4096, 100_001, BULK_MAX_BYTES] {
+    for length in [1, 4096, 100_001, BULK_BYTES_MAX] {
         exchange(&mut party, &far, &pattern(length));
     }
     party.end();

@@ -12,7 +12,7 @@ use lnet_tests::node::{
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use crate::wakeups::Joined;
@@ -112,7 +112,7 @@ pub(crate) fn carry_out_with_losses(
 /// byte less and one more. The longest IP packet takes 16 to send and 17 to receive, and not all of the last
 /// one.
 pub(crate) fn sizes() -> Vec<u32> {
-    let mut sizes = vec![0, 1, 2, 7, 64, 1000, PAYLOAD_MAX_BYTES - 1, PAYLOAD_MAX_BYTES];
+    let mut sizes = vec![0, 1, 2, 7, 64, 1000, PAYLOAD_BYTES_MAX - 1, PAYLOAD_BYTES_MAX];
     for chunk_bytes in CHUNKS_BYTES {
         for headers_bytes in HEADERS_BYTES {
             for chunks in [1, 2, 3, 9, 16, 17] {

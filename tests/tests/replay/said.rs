@@ -3,8 +3,8 @@
 use lnet_wire::Header;
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix, PrefixKind,
-    REQUEST_MAX_BYTES,
+    ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, HELLO_BYTES_MAX, Hello, PREFIX_BYTES, Parsed,
+    Prefix, PrefixKind,
 };
 
 use crate::pcap::Connection;
@@ -59,12 +59,12 @@ impl Said {
         };
         match self {
             Self::Request(request) => {
-                let mut bytes = [0; REQUEST_MAX_BYTES];
+                let mut bytes = [0; CONNECTION_REQUEST_BYTES_MAX];
                 let length = request.encode(&mut bytes);
                 bytes[..length].to_vec()
             }
             Self::Hello(hello) => {
-                let mut bytes = [0; HELLO_MAX_BYTES];
+                let mut bytes = [0; HELLO_BYTES_MAX];
                 let length = hello.encode(&mut bytes).unwrap();
                 bytes[..length].to_vec()
             }

@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
 /// The longest message of LNet, in bytes.
-const MESSAGE_MAX_BYTES: i64 = 1 << 20;
+const MESSAGE_BYTES_MAX: i64 = 1 << 20;
 /// Loss beyond which nothing would come through in time.
 const LOSS_MAX_PER_MILLION: u32 = 200_000;
 
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     pub(crate) count: u64,
 
     /// Payload of each message, at most 1048576 [default: 0 to that, most of them short]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=MESSAGE_MAX_BYTES))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=MESSAGE_BYTES_MAX))]
     pub(crate) size: Option<u32>,
 
     /// What all payloads and choices follow from

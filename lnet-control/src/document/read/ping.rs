@@ -10,7 +10,7 @@ use crate::document::Instruction;
 use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Longest timeout, milliseconds.
-const TIMEOUT_MAX_MS: i64 = 86_400_000;
+const TIMEOUT_MS_MAX: i64 = 86_400_000;
 
 impl Reader {
     pub(super) fn ping_block(&mut self, block: &Marked, purpose: PingPurpose) {
@@ -59,7 +59,7 @@ impl Reader {
         };
         let is_forced = purpose != PingPurpose::Ping && self.force(entries);
         let purpose = if is_forced { PingPurpose::ForceDiscovery } else { purpose };
-        let timeout_ms: Option<u64> = self.integer_of(entries, "timeout", -1..=TIMEOUT_MAX_MS);
+        let timeout_ms: Option<u64> = self.integer_of(entries, "timeout", -1..=TIMEOUT_MS_MAX);
         let timeout_ms = timeout_ms.filter(|timeout| *timeout > 0);
         let request = PingRequest { nids, source, timeout_ms, purpose };
         self.push(position, purpose.name(), Instruction::Ping(request));

@@ -10,7 +10,7 @@ use crate::lnd::{Path, PathReport, SILENCE};
 use crate::time::Instant;
 
 /// Paths that are remembered: the oldest report of an answer makes room, of a silence only for another one.
-const PATHS_MAX: usize = 32;
+const SHARD_PATHS_MAX: usize = 32;
 
 /// What is known of a path.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ struct Known {
 
 /// The paths of which something was reported.
 pub(in crate::shard) struct KnownPaths {
-    /// The known paths, at most [`PATHS_MAX`].
+    /// The known paths, at most [`SHARD_PATHS_MAX`].
     known: Vec<Known>,
     /// Whether a path was reported silent, ever: else nothing is looked up.
     has_silent: bool,
@@ -34,7 +34,7 @@ pub(in crate::shard) struct KnownPaths {
 
 impl KnownPaths {
     pub(in crate::shard) fn new() -> Self {
-        Self { known: Vec::with_capacity(PATHS_MAX), has_silent: false, full_since: None }
+        Self { known: Vec::with_capacity(SHARD_PATHS_MAX), has_silent: false, full_since: None }
     }
 
     fn of(&self, path: &Path) -> Option<&Known> {
@@ -82,7 +82,7 @@ impl KnownPaths {
         } else {
             was_silent.is_some() || former.is_none() && self.is_first_answer(now)
         };
-        if self.known.len() == PATHS_MAX {
+        if self.known.len() == SHARD_PATHS_MAX {
             let rank = |(_, known): &(usize, &Known)| (known.silent_until.is_some(), known.told_at);
             let least = self.known.iter().enumerate().min_by_key(rank);
             // What answers makes room, and nothing that is silent for that.
@@ -102,7 +102,7 @@ impl KnownPaths {
 
     /// Whether an answer by a path that is not known is news.
     fn is_first_answer(&mut self, now: Instant) -> bool {
-        let is_full = self.known.len() == PATHS_MAX;
+        let is_full = self.known.len() == SHARD_PATHS_MAX;
         let is_news = !is_full || self.full_since.is_none_or(|since| since + SILENCE <= now);
         if is_full && is_news {
             self.full_since = Some(now);

@@ -15,7 +15,7 @@ use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::StreamId;
 use lnet_tcp_proto::{ConnId, HandedOver};
 
-use super::transmit::{LEND_MIN_BYTES, Payload};
+use super::transmit::{LEND_BYTES_MIN, Payload};
 use super::{ConnectionStream, TcpLnd};
 
 /// Letters that wait for one shard at most.
@@ -166,7 +166,7 @@ impl TcpLnd {
             let Some((home, transmit)) = self.exchange.submitted.pop_front() else { break };
             let payload = match transmit.payload {
                 None => Some(None),
-                Some(span) if span.length_bytes < LEND_MIN_BYTES => Payload::copy(memory, &span).map(Some),
+                Some(span) if span.length_bytes < LEND_BYTES_MIN => Payload::copy(memory, &span).map(Some),
                 Some(span) => match memory.lend_to_device(&span) {
                     Some(lease) => Some(Some(Payload::Lease(lease))),
                     None => Payload::copy(memory, &span).map(Some),

@@ -49,14 +49,14 @@ pub use port::TcpPort;
 pub(crate) use port::socket_options;
 
 /// Connections of a shard at most.
-const CONNECTIONS_MAX: u32 = 1 << 14;
+const SHARD_CONNECTIONS_MAX: u32 = 1 << 14;
 /// Handshakes under way at most, of connections that others open.
 const HANDSHAKES_MAX: u32 = 1 << 10;
 /// Buffers that streams are received into, of a shard, and the bytes of each.
 const RECEIVE_BUFFERS: u16 = 256;
 const RECEIVE_BUFFER_BYTES: u32 = 8192;
 /// Bytes of a shard that have arrived and have to wait, at most, outside of these buffers.
-const WAITING_MAX_BYTES: usize = 16 << 20;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// After the kernel could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -170,7 +170,7 @@ impl TcpLnd {
                 pid: ProcessId::LUSTRE_PID,
                 tunables: common.tunables,
                 limits: SocklndLimits {
-                    connections: CONNECTIONS_MAX,
+                    connections: SHARD_CONNECTIONS_MAX,
                     handshakes: HANDSHAKES_MAX,
                     peers: common.limits.peers,
                     messages: own.saturating_mul(u32::from(shards)),
@@ -178,7 +178,7 @@ impl TcpLnd {
                 seed: common.seed,
             });
             let config = StreamsConfig {
-                streams_max: CONNECTIONS_MAX,
+                streams_max: SHARD_CONNECTIONS_MAX,
                 receive_buffers: RECEIVE_BUFFERS,
                 receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
                 zero_copy_min_bytes: common.tunables.zero_copy_min_bytes,
@@ -412,7 +412,7 @@ impl Driver for TcpLnd {
 
     // A message on each connection.
     fn names_max(_: &Limits) -> u32 {
-        CONNECTIONS_MAX
+        SHARD_CONNECTIONS_MAX
     }
 
     fn set_first_name(&mut self, first: u32) {

@@ -11,15 +11,15 @@ use lnet_io::memory::Memory;
 use lnet_io::uring::tcp::{Mode, ReceivedBytes, StreamId};
 use lnet_tcp_proto::{ConnId, Wants};
 
-use super::{Receiving, TcpLnd, WAITING_MAX_BYTES};
+use super::{Receiving, TcpLnd, WAITING_BYTES_MAX};
 
 /// The least payload that the kernel is to put in place: for less, a system call of its own costs more than
 /// the copy.
-const DIRECT_MIN_BYTES: u32 = 4096;
+const DIRECT_BYTES_MIN: u32 = 4096;
 /// After payload of so many bytes the next message's head is received alone, so that nothing of its payload
 /// has to be copied: long messages follow long ones. Where messages are short, one system call has head and
 /// payload.
-const LONG_MIN_BYTES: u32 = 64 << 10;
+const LONG_BYTES_MIN: u32 = 64 << 10;
 
 impl TcpLnd {
     pub(super) fn received(
@@ -104,7 +104,7 @@ impl TcpLnd {
     fn set_aside(&mut self, conn: ConnId) -> bool {
         let pending = core::mem::take(&mut self.link_mut(conn).pending);
         let mut early = core::mem::take(&mut self.link_mut(conn).early);
-        let room = WAITING_MAX_BYTES.saturating_sub(self.early_bytes) / 2;
+        let room = WAITING_BYTES_MAX.saturating_sub(self.early_bytes) / 2;
         let before = early.len();
         for (bytes, used) in pending {
             if early.len() - before <= room {
@@ -194,7 +194,7 @@ impl TcpLnd {
         let is_checked = self.sock.checksum_mut(conn).is_some();
         let head_bytes = self.sock.missing_of_head(conn);
         let is_lendable = |span: &Span, memory: &mut Memory| {
-            span.length_bytes >= DIRECT_MIN_BYTES && !is_checked && memory.is_written_alone(span)
+            span.length_bytes >= DIRECT_BYTES_MIN && !is_checked && memory.is_written_alone(span)
         };
         let link = self.link_mut(conn);
         if link.dial.is_some() {
@@ -213,18 +213,18 @@ impl TcpLnd {
             }
             // What came before was short, or could not be placed. This can be.
             (Receiving::Many, Wants::Payload(span))
-                if (is_bulk || span.length_bytes >= LONG_MIN_BYTES) && is_lendable(&span, memory) =>
+                if (is_bulk || span.length_bytes >= LONG_BYTES_MIN) && is_lendable(&span, memory) =>
             {
                 link.receiving = Receiving::Pausing;
                 self.streams.pause(id);
             }
             (Receiving::Nothing, Wants::Payload(span))
-                if span.length_bytes >= DIRECT_MIN_BYTES && !is_checked =>
+                if span.length_bytes >= DIRECT_BYTES_MIN && !is_checked =>
             {
                 match memory.lend_from_device(&span) {
                     Some((lease, filled_bytes)) => {
                         link.receiving = Receiving::Into(span.length_bytes);
-                        link.follows_long = span.length_bytes >= LONG_MIN_BYTES;
+                        link.follows_long = span.length_bytes >= LONG_BYTES_MIN;
                         self.streams.receive_into(id, lease, filled_bytes);
                     }
                     None => {

@@ -9,11 +9,11 @@ use lnet_tcp_proto::{ConnId, Piece};
 use super::TcpLnd;
 
 /// The least payload that is not copied.
-pub(super) const LEND_MIN_BYTES: u32 = 8192;
+pub(super) const LEND_BYTES_MIN: u32 = 8192;
 /// A stream with so many bytes queued gets no more until some have been sent. The kernel's copy of a long
 /// message empties the caches, so that all code between two sends runs from memory: several such messages are
 /// to leave by one send.
-const QUEUED_MAX_BYTES: u64 = 4 << 20;
+const QUEUED_BYTES_MAX: u64 = 4 << 20;
 
 /// Payload on its way to the shard that sends it.
 pub(super) enum Payload {
@@ -99,7 +99,7 @@ impl TcpLnd {
         let Some(stream) = self.link_mut(conn).stream else { return };
         loop {
             let stopped = self.link_mut(conn).stopped.take();
-            let is_full = stopped.is_none() && self.streams.queued_bytes(stream) >= QUEUED_MAX_BYTES;
+            let is_full = stopped.is_none() && self.streams.queued_bytes(stream) >= QUEUED_BYTES_MAX;
             // What has been sent makes it ready again.
             if is_full {
                 return;
@@ -141,7 +141,7 @@ impl TcpLnd {
             }
             return true;
         }
-        if span.length_bytes >= LEND_MIN_BYTES {
+        if span.length_bytes >= LEND_BYTES_MIN {
             if !source.lends() {
                 return false;
             }

@@ -13,7 +13,7 @@ use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpo
 use lnet_wire::steer::QUEUES_MAX;
 
 use super::{XdpConfig, XdpError, XdpNi};
-use crate::lnd::{DATAGRAM_MIN_BYTES, Port};
+use crate::lnd::{DATAGRAM_BYTES_MIN, Port};
 
 /// An NI of the xdp LND as it is to be opened: what was found out and checked before anything is built.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ fn check_transmit_ring(port: &Port, interface: &Interface, entries: u32) -> Resu
 /// Bytes of the shortest IP packet that must pass: one of a handshake.
 fn packet_min_bytes(address: IpAddr) -> usize {
     let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-    ip + UDP_BYTES + DATAGRAM_MIN_BYTES
+    ip + UDP_BYTES + DATAGRAM_BYTES_MIN
 }
 
 // Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
-const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_MIN_BYTES < CHUNK_BYTES as usize);
+const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_BYTES_MIN < CHUNK_BYTES as usize);

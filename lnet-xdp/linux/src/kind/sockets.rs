@@ -25,7 +25,7 @@ const SEND_BUFFERS_MAX: u32 = 256;
 const RECEIVE_BYTES_MAX: usize = 2 << 20;
 /// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the
 /// interfaces at first have.
-const MTU_MIN_BYTES: usize = 9000;
+const MTU_BYTES_MIN: usize = 9000;
 
 impl XdpKind {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
@@ -47,7 +47,7 @@ impl XdpKind {
         let neighbours = host.follow(&plan.interface, false)?;
         let port = plan.port;
         let sockets = bind_sockets(host, plan)?;
-        let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_MIN_BYTES);
+        let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_BYTES_MIN);
         let known = self.net.as_ref().and_then(|net| net.buffer_bytes);
         let buffer_bytes = known.unwrap_or_else(|| Port { mtu_bytes, ..port }.datagram_max_bytes(u32::MAX));
         let longest = port.datagram_max_bytes(buffer_bytes);

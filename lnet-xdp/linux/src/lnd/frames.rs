@@ -25,7 +25,7 @@ use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
 
 /// The shortest UDP payload that an interface must be able to carry: a handshake.
-pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
+pub(crate) const DATAGRAM_BYTES_MIN: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
@@ -461,7 +461,7 @@ fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES]>::try_from(bytes) {
         return copy_has_right_checksum(&mut copy, offset, beside);
     }
-    let mut copy = [0; DATAGRAM_MIN_BYTES];
+    let mut copy = [0; DATAGRAM_BYTES_MIN];
     let copy = &mut copy[..bytes.len()];
     copy.copy_from_slice(bytes);
     copy_has_right_checksum(copy, offset, beside)

@@ -74,7 +74,7 @@ use unresolved::Unresolved;
 pub use counters::{XdpCounters, XdpDrop};
 pub(crate) use exchange::ReturnRings;
 pub use fault::SendFault;
-pub(crate) use frames::DATAGRAM_MIN_BYTES;
+pub(crate) use frames::DATAGRAM_BYTES_MIN;
 pub(crate) use lane::{Lane, OwnedQueue};
 use paths::Paths;
 pub use ports::{RingPort, XdpPort};
@@ -126,7 +126,7 @@ impl Port {
     pub(crate) fn datagram_max_bytes(&self, buffer_bytes: u32) -> u32 {
         let bytes = self.mtu_bytes.min(usize::from(u16::MAX)).saturating_sub(self.headers_bytes());
         // An interface whose MTU was made smaller than that later carries nothing.
-        (bytes.max(DATAGRAM_MIN_BYTES) as u32).min(buffer_bytes)
+        (bytes.max(DATAGRAM_BYTES_MIN) as u32).min(buffer_bytes)
     }
 }
 

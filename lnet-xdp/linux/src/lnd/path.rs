@@ -11,7 +11,7 @@ use lnet_wire::packet::{
 use super::frames::ends_crc;
 
 /// Bytes of the longest template: Ethernet, IPv6, UDP.
-pub(super) const TEMPLATE_MAX_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
+pub(super) const TEMPLATE_BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 /// Source ports of the lanes: a NIC spreads lanes over receive queues by them.
 pub(super) const LANE_PORT_BASE: u16 = 49152;
 const HOP_LIMIT: u8 = 64;
@@ -28,7 +28,7 @@ pub(super) struct End {
 /// The way to one peer: its headers with all lengths and checksums zero, and the sums that are known.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
-    template: [u8; TEMPLATE_MAX_BYTES],
+    template: [u8; TEMPLATE_BYTES_MAX],
     length: usize,
     /// IPv4: ones' complement sum of the IP header. IPv6: that of addresses, protocol and UDP ports.
     partial_sum: u32,
@@ -40,7 +40,7 @@ impl Path {
     /// `None` when the two NIDs do not have addresses of one family.
     pub(super) fn new(local: &End, remote: &End) -> Option<Self> {
         let (local_address, remote_address) = (local.nid.ip()?, remote.nid.ip()?);
-        let mut template = [0; TEMPLATE_MAX_BYTES];
+        let mut template = [0; TEMPLATE_BYTES_MAX];
         template[0..6].copy_from_slice(&remote.mac);
         template[6..12].copy_from_slice(&local.mac);
         let (ip, udp) = template.split_at_mut(match remote_address {
@@ -87,7 +87,7 @@ impl Path {
 
     /// Whether the UDP checksum must be filled in (RFC 8200 8.1), with [`Path::udp6_checksum`].
     pub(super) fn needs_udp_checksum(&self) -> bool {
-        self.length == TEMPLATE_MAX_BYTES
+        self.length == TEMPLATE_BYTES_MAX
     }
 
     /// Writes the headers of a datagram of `payload_bytes` to the start of `out`. The UDP checksum is

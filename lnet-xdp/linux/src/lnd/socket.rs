@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::{DatagramBuffer, Packet};
 use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
-use super::path::{End, Path, TEMPLATE_MAX_BYTES};
+use super::path::{End, Path, TEMPLATE_BYTES_MAX};
 use super::receive::Origin;
 use super::{Port, XdpDrop, XdpLnd};
 
@@ -190,11 +190,11 @@ fn record(
     let end =
         |address: SocketAddr| End { mac: [0; 6], port: address.port(), nid: port.nid.with_ip(address.ip()) };
     let Some(path) = Path::new(&end(from), &end(to)) else { return };
-    let mut headers = [0; TEMPLATE_MAX_BYTES];
+    let mut headers = [0; TEMPLATE_BYTES_MAX];
     path.write(&mut headers, payload.len());
     if path.needs_udp_checksum() {
         let checksum = path.udp6_checksum(std::iter::once(payload));
-        headers[TEMPLATE_MAX_BYTES - 2..].copy_from_slice(&checksum.to_be_bytes());
+        headers[TEMPLATE_BYTES_MAX - 2..].copy_from_slice(&checksum.to_be_bytes());
     }
     let pieces = [&headers[ETHERNET_BYTES..path.length()], payload].into_iter();
     tap.record((port.interface_index, Link::RawIp), direction, pieces);

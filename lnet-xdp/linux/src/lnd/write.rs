@@ -7,7 +7,7 @@ use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 use lnet_xdp_proto::OutgoingFrame;
 
 use super::frames::{Head, Source};
-use super::path::{Path, TEMPLATE_MAX_BYTES};
+use super::path::{Path, TEMPLATE_BYTES_MAX};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
@@ -110,5 +110,5 @@ fn finish(path: &Path, umem: &Umem, frame: &mut [RingDescriptor]) {
 
 // All that a checksum covers lies in the first chunk, and every chunk but the last is full: the pieces that
 // the UDP checksum is made of have even lengths.
-const _: () = assert!(TEMPLATE_MAX_BYTES + FRAME_HEADER_BYTES + HANDSHAKE_BYTES < CHUNK);
-const _: () = assert!(TEMPLATE_MAX_BYTES.is_multiple_of(2) && CHUNK.is_multiple_of(2));
+const _: () = assert!(TEMPLATE_BYTES_MAX + FRAME_HEADER_BYTES + HANDSHAKE_BYTES < CHUNK);
+const _: () = assert!(TEMPLATE_BYTES_MAX.is_multiple_of(2) && CHUNK.is_multiple_of(2));

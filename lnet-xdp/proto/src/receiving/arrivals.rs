@@ -7,7 +7,7 @@ use lnet_core::collections::{Chain, Keyed, Link, NONE, Seed, Table, linked};
 use lnet_core::lnd::Span;
 use lnet_core::time::Instant;
 use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 
 /// Where an arriving message stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ impl Arriving {
     }
 }
 
-const MAP_WORDS: usize = (PAYLOAD_MAX_BYTES / FRAGMENT_UNIT_BYTES / 64) as usize;
+const MAP_WORDS: usize = (PAYLOAD_BYTES_MAX / FRAGMENT_UNIT_BYTES / 64) as usize;
 
 /// The maps of a shard, which say what units of a message have arrived; one that was used is cleared when it
 /// is used again.
@@ -163,7 +163,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_map_counts_each_byte_once(
-            total in 1..=PAYLOAD_MAX_BYTES,
+            total in 1..=PAYLOAD_BYTES_MAX,
             cuts in proptest::collection::vec((any::<u32>(), 1..40_u32), 0..60),
         ) {
             let mut maps = UnitMaps::new(1);

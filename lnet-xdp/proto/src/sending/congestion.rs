@@ -14,9 +14,9 @@ pub(crate) const CHUNK_BYTES: u32 = 4096;
 /// What a sender may have in flight before its receiver has granted anything, and what it always may.
 pub(crate) const UNSOLICITED_BYTES: u32 = 16 * CHUNK_BYTES;
 /// Narrowest window.
-const WINDOW_MIN_BYTES: u32 = 16 * CHUNK_BYTES;
+const WINDOW_BYTES_MIN: u32 = 16 * CHUNK_BYTES;
 const WINDOW_FIRST_BYTES: u32 = 64 * CHUNK_BYTES;
-const WINDOW_MAX_BYTES: u32 = 1 << 24;
+const WINDOW_BYTES_MAX: u32 = 1 << 24;
 /// Round trip before one was measured.
 const RTT_FIRST: Duration = Duration::from_millis(1);
 /// Longest interval between two probes.
@@ -69,7 +69,7 @@ impl Congestion {
             variation: Duration::from_micros(500),
             measured: false,
             window_bytes: WINDOW_FIRST_BYTES,
-            threshold_bytes: WINDOW_MAX_BYTES,
+            threshold_bytes: WINDOW_BYTES_MAX,
             grant_bytes: UNSOLICITED_BYTES,
             buffered: Duration::ZERO,
             lateness: Duration::ZERO,
@@ -135,7 +135,7 @@ impl Congestion {
             self.round_ends_at = next_number;
             (self.round_acked, self.round_lost) = (0, 0);
             if narrows {
-                self.window_bytes = (self.window_bytes / 10 * 7).max(WINDOW_MIN_BYTES);
+                self.window_bytes = (self.window_bytes / 10 * 7).max(WINDOW_BYTES_MIN);
                 self.threshold_bytes = self.window_bytes;
                 return true;
             }
@@ -146,7 +146,7 @@ impl Congestion {
             // A chunk or so for each window's worth.
             (u64::from(acked_bytes) * u64::from(2 * CHUNK_BYTES) / u64::from(self.window_bytes)) as u32
         };
-        self.window_bytes = self.window_bytes.saturating_add(growth).min(WINDOW_MAX_BYTES);
+        self.window_bytes = self.window_bytes.saturating_add(growth).min(WINDOW_BYTES_MAX);
         false
     }
 
@@ -177,8 +177,8 @@ impl Congestion {
     /// Nothing that was in flight has been answered: the window begins anew.
     pub(crate) fn collapse(&mut self, next_number: u64) {
         self.before.get_or_insert((next_number, self.window_bytes, self.threshold_bytes));
-        self.threshold_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
-        self.window_bytes = WINDOW_MIN_BYTES;
+        self.threshold_bytes = (self.window_bytes / 2).max(WINDOW_BYTES_MIN);
+        self.window_bytes = WINDOW_BYTES_MIN;
     }
 
     /// A frame has arrived. If it was sent before the window began anew its receiver was only slow, and the
@@ -217,9 +217,9 @@ mod tests {
         let narrowed = congestion.window_bytes();
         assert!(narrowed < grown / 4 * 3, "{narrowed} of {grown}");
         run(&mut congestion, 100, 0, 50);
-        assert_eq!(congestion.window_bytes(), WINDOW_MIN_BYTES, "never collapses");
+        assert_eq!(congestion.window_bytes(), WINDOW_BYTES_MIN, "never collapses");
         run(&mut congestion, 100, 16, 0);
-        assert!(congestion.window_bytes() > WINDOW_MIN_BYTES, "and grows again");
+        assert!(congestion.window_bytes() > WINDOW_BYTES_MIN, "and grows again");
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(congestion.window_bytes(), 20 * CHUNK_BYTES);
         congestion.granted(u32::MAX);
         run(&mut congestion, 10_000, 1 << 12, 0);
-        assert_eq!(congestion.window_bytes(), WINDOW_MAX_BYTES);
+        assert_eq!(congestion.window_bytes(), WINDOW_BYTES_MAX);
     }
 
     #[test]

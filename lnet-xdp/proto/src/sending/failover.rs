@@ -14,7 +14,7 @@ use lnet_core::time::Instant;
 use super::item::{Cargo, SentItem};
 use super::stream::{Failover, GivenUp};
 use super::{SendContext, SendingSide};
-use crate::contract::CANDIDATES_MAX;
+use crate::contract::PATH_CANDIDATES_MAX;
 use crate::sessions::Sessions;
 
 /// Probes without an answer after which another path is tried, with each further one.
@@ -132,11 +132,11 @@ impl SendingSide {
         let Some(entry) = call.sessions.paths.get(silent) else { return };
         let silent_path = entry.as_path();
         let (mut slots, mut candidates, mut count) =
-            ([NONE; CANDIDATES_MAX], [silent_path; CANDIDATES_MAX], 0);
+            ([NONE; PATH_CANDIDATES_MAX], [silent_path; PATH_CANDIDATES_MAX], 0);
         let in_turn = call.sessions.paths.of_peer_after(peer, silent);
         let first = if in_vain { silent } else { last };
         for path in core::iter::once(first).chain(in_turn).filter(leads) {
-            if path != silent && count < CANDIDATES_MAX && !slots[..count].contains(&path) {
+            if path != silent && count < PATH_CANDIDATES_MAX && !slots[..count].contains(&path) {
                 (slots[count], candidates[count]) = (path, call.sessions.paths[path].as_path());
                 count += 1;
             }

@@ -6,7 +6,7 @@ use lnet_wire::Nid;
 use lnet_wire::frame::{Certificate, Handshake};
 
 use super::Sessions;
-use crate::contract::{Address, CANDIDATES_MAX};
+use crate::contract::{Address, PATH_CANDIDATES_MAX};
 use crate::identity::Identity;
 
 /// The NI of addresses that nothing leads to any more; no driver has it.
@@ -115,7 +115,7 @@ impl Sessions {
         let mut address = (former, nid);
         if former == ni {
             let silent = Path { ni, peer: nid };
-            let mut candidates = [silent; CANDIDATES_MAX];
+            let mut candidates = [silent; PATH_CANDIDATES_MAX];
             let paths = self.paths.of_peer(peer).map(|path| (self.paths[path].ni, self.paths[path].nid));
             let others = other.into_iter().chain(paths.filter(|(other, _)| *other != ni));
             let filled = candidates.iter_mut().zip(others).map(|(candidate, (ni, peer))| {

@@ -9,7 +9,7 @@ use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use crate::contract::Address;
 
 /// Peers among which one is chosen to be forgotten.
-const CANDIDATES_MAX: u32 = 16;
+const FORGET_CANDIDATES_MAX: u32 = 16;
 
 linked!(PeerIncarnation, Chain, chain);
 
@@ -83,7 +83,7 @@ impl PeerIncarnation {
             let Some(peer) = peers.get(slot).filter(|_| may_go(slot)) else { continue };
             oldest = oldest.into_iter().chain([(peer.received_at, slot)]).min();
             candidates += 1;
-            if candidates == CANDIDATES_MAX {
+            if candidates == FORGET_CANDIDATES_MAX {
                 break;
             }
         }

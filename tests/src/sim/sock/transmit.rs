@@ -8,11 +8,11 @@ use super::super::uplink::Up;
 use super::{Letter, Outgoing, SockDriver};
 
 /// A connection with so many bytes queued gets no more until some have been sent.
-const QUEUED_MAX_BYTES: u64 = 1 << 16;
+const QUEUED_BYTES_MAX: u64 = 1 << 16;
 /// Payload is read from its descriptor in pieces of so many bytes at most.
-const PIECE_MAX_BYTES: u32 = 1 << 15;
+const PIECE_BYTES_MAX: u32 = 1 << 15;
 /// A connection has so many bytes queued at most: those that are allowed, a head and the longest message.
-const MEMORY_MAX_BYTES: u64 = QUEUED_MAX_BYTES + 256 + (1 << 20);
+const MEMORY_BYTES_MAX: u64 = QUEUED_BYTES_MAX + 256 + (1 << 20);
 
 impl SockDriver {
     /// Takes a message, or has no room for it.
@@ -45,7 +45,7 @@ impl SockDriver {
     /// Queues the pieces of a connection, as many as it may have.
     fn queue(&mut self, now: Instant, conn: ConnId, up: &mut Up<'_, '_>) {
         while let Some(Some(link)) = self.links.get_mut(conn.0 as usize)
-            && link.queued_bytes < QUEUED_MAX_BYTES
+            && link.queued_bytes < QUEUED_BYTES_MAX
             && let Some(piece) = self.sock.poll_send(now, conn)
         {
             link.queued_bytes += piece.head().len() as u64;
@@ -55,7 +55,7 @@ impl SockDriver {
                 link.outgoing.push_back(Outgoing::Payload(span));
             }
             let queued_bytes = link.queued_bytes;
-            up.around.ledger.expect(queued_bytes <= MEMORY_MAX_BYTES, "memory is bounded", || {
+            up.around.ledger.expect(queued_bytes <= MEMORY_BYTES_MAX, "memory is bounded", || {
                 format!("{conn:?} has {queued_bytes} bytes queued")
             });
         }
@@ -76,7 +76,7 @@ impl SockDriver {
                     head.is_empty()
                 }
                 Outgoing::Payload(span) => {
-                    let length_bytes = span.length_bytes.min(PIECE_MAX_BYTES).min(room_bytes as u32);
+                    let length_bytes = span.length_bytes.min(PIECE_BYTES_MAX).min(room_bytes as u32);
                     let piece = Span { length_bytes, ..*span };
                     let is_there = up.around.memory.read(&piece, &mut bytes);
                     up.around.ledger.expect(is_there, "a descriptor lives as long as its spans", || {

@@ -21,7 +21,7 @@ use super::node::{Node, Plan};
 use super::wire::Wire;
 
 const SOCKET_NI: NiId = NiId(1);
-const DATAGRAM_MAX_BYTES: u32 = 8972;
+const DATAGRAM_BYTES_MAX: u32 = 8972;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn rail(host: u8) -> Nid {
@@ -45,11 +45,11 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         mtu_bytes: 9000,
     };
     let sizes =
-        EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
+        EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_BYTES_MAX };
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
     let served = (ShardSet::all(1), ShardId(0));
-    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES, served);
+    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_BYTES_MAX, served);
     let lnd = &mut node.shards[0].lnd;
     lnd.common.opened.store(true, Ordering::Release);
     lnd.add_port(XdpPort::Socket(port));

@@ -24,7 +24,7 @@ use lnet_io::driver::Driver;
 use lnet_io::netlink::{Resolution, Unreachable};
 use lnet_io::xsk::{CHUNK_BYTES, RECEIVE_BYTES, RingSizes};
 use lnet_wire::frame::{FIRST_HEADERS_BYTES, KIND_OFFSET, Kind};
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_wire::{Body, WireHandle};
 
@@ -100,7 +100,7 @@ fn a_message_goes_out_and_in() {
         for (ipv6, payload_checksum) in [(false, true), (true, false)] {
             let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..Plan::new(host) };
             let mut wire = Wire::new(plan(1), plan(2));
-            for length_bytes in [0, 1, 64, 8191, 20_000, 200_001, PAYLOAD_MAX_BYTES] {
+            for length_bytes in [0, 1, 64, 8191, 20_000, 200_001, PAYLOAD_BYTES_MAX] {
                 carry(&mut wire, length_bytes);
             }
             // Up to the end of a frame, of a chunk to send and to receive, and beyond: in one frame if it is

@@ -2,7 +2,7 @@
 
 use lnet_core::lnd::{Cause, Status, TxId};
 use lnet_io::driver::Driver;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 
 use super::super::{FaultInjector, InPlaceUplink, SendFault};
 use super::node::{Plan, Shard, span};
@@ -25,7 +25,7 @@ fn what_is_registered_is_not_copied() {
         for (ipv6, payload_checksum) in [(false, true), (false, false), (true, false)] {
             let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..plan(host) };
             let mut wire = Wire::new(plan(1), plan(2));
-            for length_bytes in [0, 1, 1023, 1024, 1400, 8800, 65_200, 65_400, 200_001, PAYLOAD_MAX_BYTES] {
+            for length_bytes in [0, 1, 1023, 1024, 1400, 8800, 65_200, 65_400, 200_001, PAYLOAD_BYTES_MAX] {
                 carry(&mut wire, length_bytes);
             }
             for offset in [1, 100, 4095, 4096, 9001] {

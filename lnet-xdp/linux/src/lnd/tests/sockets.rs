@@ -18,7 +18,7 @@ use lnet_io::netlink::Neighbours;
 use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_io::uring::{Waiter, Waker};
 use lnet_io::xsk::RingSizes;
-use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
+use lnet_wire::header::{Body, PAYLOAD_BYTES_MAX, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
@@ -26,7 +26,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
-    Common, DATAGRAM_MIN_BYTES, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
+    Common, DATAGRAM_BYTES_MIN, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
     frame_max_bytes, reuseport,
 };
 use super::node::cut;
@@ -34,8 +34,8 @@ use super::node::cut;
 const SHARDS: u32 = 2;
 const PORTAL: u32 = 4;
 const MTU_BYTES: usize = 9000;
-const DATAGRAM_MAX_BYTES: u32 = (MTU_BYTES - UDP_BYTES - IPV4_BYTES) as u32;
-const BUFFER_BYTES: usize = PAYLOAD_MAX_BYTES as usize;
+const DATAGRAM_BYTES_MAX: u32 = (MTU_BYTES - UDP_BYTES - IPV4_BYTES) as u32;
+const BUFFER_BYTES: usize = PAYLOAD_BYTES_MAX as usize;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A shard as its LND sees it: one descriptor, which takes every message.
@@ -114,7 +114,7 @@ impl Node {
             mac: [0; 6],
             mtu_bytes: MTU_BYTES,
         };
-        assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_MAX_BYTES);
+        assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_BYTES_MAX);
         let rings = RingSizes::default();
         let common = Common {
             shards: SHARDS,
@@ -141,7 +141,7 @@ impl Node {
             },
         };
         let sizes =
-            EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
+            EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_BYTES_MAX };
         let endpoints = [first, second].map(|socket| Endpoint::new(socket, &sizes).unwrap());
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
         let neighbours = Neighbours::silent();
@@ -149,7 +149,7 @@ impl Node {
         let shards = lnds.zip((0..).map(ShardId)).map(|((mut lnd, endpoint), shard)| {
             let (endpoint, neighbours) = (Box::new(endpoint), Arc::clone(&neighbours));
             let served = (ShardSet::all(SHARDS as u8), shard);
-            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES, served);
+            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_BYTES_MAX, served);
             lnd.add_port(XdpPort::Socket(port));
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
@@ -254,7 +254,7 @@ fn messages_of_every_size_arrive_at_the_right_shard() {
     for payload_checksum in [false, true] {
         let mut pair = Pair::new(payload_checksum);
         let mut ok = 0;
-        for length_bytes in [0, 1, 64, 8700, 8812, 8813, 20_000, 100_001, PAYLOAD_MAX_BYTES] {
+        for length_bytes in [0, 1, 64, 8700, 8812, 8813, 20_000, 100_001, PAYLOAD_BYTES_MAX] {
             for match_bits in 0..4 {
                 let mark = (u64::from(length_bytes) + match_bits) as u8;
                 for (index, byte) in pair.near.buffer(0).iter_mut().enumerate() {
@@ -297,7 +297,7 @@ fn fragments_are_gathered_and_scattered() {
         let cuts: Vec<u16> = (1..256).map(|index| (index * 250) ^ 77).collect();
         replace(&mut pair.near.shards[0], cut(&bytes, &cuts));
         let mut ok = 0;
-        for length_bytes in [0, 1, 1000, 8812, 20_000, PAYLOAD_MAX_BYTES] {
+        for length_bytes in [0, 1, 1000, 8812, 20_000, PAYLOAD_BYTES_MAX] {
             for match_bits in 0..2 {
                 let shard = shard_of(match_bits);
                 let cuts: Vec<u16> = (0..200).map(|index| index * 3).collect();
@@ -324,7 +324,7 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
     let far = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
     let before = pair.far.counted(|counters| counters.frames_received);
     // Every length, with and without what a frame begins with.
-    const LENGTH: usize = DATAGRAM_MIN_BYTES;
+    const LENGTH: usize = DATAGRAM_BYTES_MIN;
     let mut frame = [0; LENGTH];
     lnet_wire::frame::FrameHeader::other(lnet_wire::frame::Kind::Hello, 1, 0)
         .encode(frame.first_chunk_mut().unwrap());
