@@ -1,9 +1,11 @@
 //! Buffers that the kernel receives into: it takes them from a ring that both sides map.
 //!
-//! Invariant: a buffer is in the ring, in a completion that was not taken yet, or in a [`Buffer`].
+//! Invariant: a buffer is in the ring, in a completion that was not taken yet, or in a [`Buffer`], which
+//! names its ring.
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use io_uring::types::BufRingEntry;
 use io_uring::{IoUring, Submitter};
@@ -17,7 +19,10 @@ pub(super) const GROUP: u16 = 0;
 /// A buffer that the kernel has filled. It cannot be copied; give it back, or it is never used again.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "it is to be given back"]
-pub(super) struct Buffer(u16);
+pub(super) struct Buffer {
+    index: u16,
+    of: NonZeroU32,
+}
 
 /// The buffers and their ring.
 pub(super) struct Buffers {
@@ -28,16 +33,24 @@ pub(super) struct Buffers {
     tail: u16,
     /// Buffers that are in the ring, or in a completion.
     with_kernel: u16,
+    /// What tells them from the buffers of other rings.
+    id: NonZeroU32,
 }
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Buffers {
     /// `count` buffers of `bytes`, a power of two, all of them in the ring.
     pub(super) fn new(count: u16, bytes: usize) -> io::Result<Self> {
         let ring = Slots::new(1, usize::from(count) * size_of::<BufRingEntry>())?;
         let slots = Slots::new(usize::from(count), bytes)?;
-        let mut buffers = Self { ring, slots, count, tail: 0, with_kernel: 0 };
+        // Zero after a wrap: no number is given twice.
+        let next = |id: u32| (id != 0).then(|| id.wrapping_add(1));
+        let id = NEXT_ID.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0);
+        let id = NonZeroU32::new(id).ok_or(io::Errno::NOMEM)?;
+        let mut buffers = Self { ring, slots, count, tail: 0, with_kernel: 0, id };
         for index in 0..count {
-            buffers.give_back(Buffer(index));
+            buffers.give_back(Buffer { index, of: id });
         }
         Ok(buffers)
     }
@@ -60,21 +73,39 @@ impl Buffers {
     pub(super) fn take(&mut self, index: u16) -> Buffer {
         assert!(index < self.count, "the kernel has filled buffer {index} of {}", self.count);
         self.with_kernel -= 1;
-        Buffer(index)
+        Buffer { index, of: self.id }
+    }
+
+    /// The number of a buffer of these.
+    ///
+    /// # Panics
+    /// If it is of others.
+    #[inline]
+    fn own(&self, buffer: &Buffer) -> usize {
+        let Buffer { index, of } = *buffer;
+        assert!(of == self.id, "a buffer of ring {of} was used with ring {}", self.id);
+        usize::from(index)
     }
 
     /// The bytes of a filled buffer.
+    ///
+    /// # Panics
+    /// If it is of others.
     #[inline]
     pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
         // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.
-        unsafe { self.slots.bytes(usize::from(buffer.0)) }
+        unsafe { self.slots.bytes(self.own(buffer)) }
     }
 
     /// Bytes like [`Buffers::bytes`], to write.
+    ///
+    /// # Panics
+    /// If it is of others.
     #[inline]
     pub(super) fn bytes_mut(&mut self, buffer: &mut Buffer) -> &mut [u8] {
+        let index = self.own(buffer);
         // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.
-        unsafe { self.slots.bytes_mut(usize::from(buffer.0)) }
+        unsafe { self.slots.bytes_mut(index) }
     }
 
     /// Whether the kernel has a buffer to receive into.
@@ -93,8 +124,13 @@ impl Buffers {
     }
 
     /// Puts a buffer into the ring.
+    ///
+    /// # Panics
+    /// If it is of others.
     #[inline]
-    pub(super) fn give_back(&mut self, Buffer(index): Buffer) {
+    #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
+        let index = self.own(&buffer);
         let entries = self.ring.address(0).cast::<BufRingEntry>();
         let slot = usize::from(self.tail & (self.count - 1));
         // SAFETY: the place lies within the ring, whose memory is a page of its own.
@@ -102,9 +138,9 @@ impl Buffers {
         // SAFETY: the kernel reads entries only below the tail; this one is above it, and no other reference
         // to it exists. What stands in the tail's place is left alone by the setters.
         let entry = unsafe { &mut *entry };
-        entry.set_addr(self.slots.address(usize::from(index)) as u64);
+        entry.set_addr(self.slots.address(index) as u64);
         entry.set_len(self.slots.slot_bytes() as u32);
-        entry.set_bid(index);
+        entry.set_bid(buffer.index);
         self.tail = self.tail.wrapping_add(1);
         // SAFETY: the address is that of the first entry of the ring.
         let tail = unsafe { BufRingEntry::tail(entries) };
@@ -112,5 +148,19 @@ impl Buffers {
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
         self.with_kernel += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a buffer of ring")]
+    fn a_buffer_of_another_ring_is_not_taken_back() {
+        let [mut own, mut other] = [4, 8].map(|count| Buffers::new(count, 64).unwrap());
+        let foreign = other.take(7);
+        assert_eq!(other.bytes(&foreign).len(), 64);
+        own.give_back(foreign);
     }
 }

@@ -24,6 +24,7 @@ mod types;
 mod tests;
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 use core::mem::size_of;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -86,8 +87,9 @@ pub struct Endpoint {
     ring: IoUring,
     socket: UdpSocket,
     receiving: Receiving,
-    /// What the kernel uses; `None` only while it is dropped.
-    shared: Option<KernelMemory>,
+    /// What the kernel uses: freed by the endpoint's end alone, once nothing is under way. A panic in that
+    /// end gives it up.
+    shared: ManuallyDrop<KernelMemory>,
     filled: VecDeque<Filled>,
     refusals: VecDeque<Refusal>,
     unsubmitted: u32,
@@ -144,7 +146,7 @@ impl Endpoint {
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
             ring,
             socket,
-            shared: Some(KernelMemory { buffers, sends, request }),
+            shared: ManuallyDrop::new(KernelMemory { buffers, sends, request }),
             unsubmitted: 0,
             driver: None,
             receives: true,
@@ -202,7 +204,7 @@ impl Endpoint {
     }
 
     fn needs_start(&mut self) -> bool {
-        self.receives && self.receiving == Receiving::Idle && self.shared().buffers.is_stocked()
+        self.receives && self.receiving == Receiving::Idle && self.shared.buffers.is_stocked()
     }
 
     /// Takes in what the kernel has to say, and starts the receive. Call it once a turn, before
@@ -236,14 +238,14 @@ impl Endpoint {
     #[inline]
     pub fn poll_received(&mut self) -> Option<Received> {
         while let Some(Filled { mut buffer, length }) = self.filled.pop_front() {
-            let KernelMemory { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+            let KernelMemory { buffers, request, .. } = &mut *self.shared;
             let bytes = buffers.bytes_mut(&mut buffer);
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
             if let Some((from, from_port, length)) = read_datagram(written, request) {
                 return Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32, length });
             }
-            self.shared().buffers.give_back(buffer);
+            self.shared.buffers.give_back(buffer);
         }
         None
     }
@@ -256,7 +258,7 @@ impl Endpoint {
 
     /// Shows the first `count` of the datagrams that wait, and where they came from.
     pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
-        let KernelMemory { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+        let KernelMemory { buffers, request, .. } = &mut *self.shared;
         for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
             let written = &buffers.bytes_mut(buffer)[..*length as usize];
             if let Some((from, _, length)) = read_datagram(written, request) {
@@ -269,13 +271,13 @@ impl Endpoint {
     #[inline]
     pub fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {
         let (start, length) = (received.start as usize, received.length as usize);
-        &mut self.shared().buffers.bytes_mut(&mut received.buffer)[start..start + length]
+        &mut self.shared.buffers.bytes_mut(&mut received.buffer)[start..start + length]
     }
 
     /// Lets the kernel use a datagram's buffer again.
     #[inline]
     pub fn give_back(&mut self, received: Received) {
-        self.shared().buffers.give_back(received.buffer);
+        self.shared.buffers.give_back(received.buffer);
     }
 
     /// What the kernel refused to send next.
@@ -287,7 +289,7 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn has_room(&mut self) -> bool {
-        self.shared().sends.has_room()
+        self.shared.sends.has_room()
     }
 
     /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the
@@ -298,7 +300,7 @@ impl Endpoint {
     #[inline]
     pub fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
         let fd = self.socket.raw_fd();
-        let (slot, entry) = self.shared().sends.begin(fd, to, write);
+        let (slot, entry) = self.shared.sends.begin(fd, to, write);
         self.push(&entry.user_data(u64::from(slot)));
     }
 
@@ -339,7 +341,7 @@ impl Endpoint {
 
     fn start_receive(&mut self) {
         let fd = Fd(self.socket.raw_fd());
-        let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared().request, GROUP).build();
+        let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared.request, GROUP).build();
         self.push(&entry.user_data(RECEIVE));
         self.receiving = Receiving::UnderWay;
     }
@@ -369,7 +371,7 @@ impl Endpoint {
     #[inline]
     fn reap(&mut self) {
         let Self { ring, receiving, shared, filled, refusals, .. } = self;
-        let KernelMemory { buffers, sends, .. } = shared.as_mut().expect(LIVES);
+        let KernelMemory { buffers, sends, .. } = &mut **shared;
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {
@@ -429,22 +431,17 @@ impl Endpoint {
 
     /// Whether the kernel may use the memory.
     fn is_under_way(&mut self) -> bool {
-        self.receiving == Receiving::UnderWay || self.shared().sends.under_way() != 0
-    }
-
-    #[inline]
-    fn shared(&mut self) -> &mut KernelMemory {
-        self.shared.as_mut().expect(LIVES)
+        self.receiving == Receiving::UnderWay || self.shared.sends.under_way() != 0
     }
 }
 
-const LIVES: &str = "an endpoint has its buffers until it is dropped";
-
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if !self.end_all() {
+        if self.end_all() {
+            // SAFETY: nothing is under way, and the endpoint is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.shared) };
+        } else {
             tracing::error!("what is under way on a UDP socket does not end; its memory is given up");
-            core::mem::forget(self.shared.take());
         }
     }
 }

@@ -58,6 +58,15 @@ impl Mapping {
         Ok(Self { base, length_bytes })
     }
 
+    /// Has the kernel back all of the memory now, with an error where it cannot: a limit on huge pages would
+    /// end the process at the first touch.
+    pub(super) fn populate(&self) -> io::Result<()> {
+        // SAFETY: the range is this value's own mapping, and the advice does not change its contents.
+        unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), self.length_bytes, Advice::LinuxPopulateWrite)
+        }
+    }
+
     /// Asks the kernel to back the memory with transparent huge pages.
     pub(super) fn advise_huge(&self) -> io::Result<()> {
         // SAFETY: the range is this value's own mapping, and the advice does not change its contents.

@@ -351,8 +351,10 @@ fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
 }
 
 fn map(length_bytes: usize, huge_pages: bool) -> Result<Mapping, UmemError> {
+    // The system may have huge pages, and a limit of a container's for fewer.
     if huge_pages
         && let Ok(memory) = Mapping::anonymous(length_bytes.next_multiple_of(HUGE_PAGE_BYTES), PageKind::Huge)
+        && memory.populate().is_ok()
     {
         return Ok(memory);
     }

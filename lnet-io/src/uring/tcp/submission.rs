@@ -120,7 +120,10 @@ impl Submission {
     }
 
     fn has_room(&self) -> bool {
-        self.waiting + ENTRIES_OF_STREAM <= ENTRIES && self.pieces.len() + PIECES_OF_STREAM <= PIECES
+        // What describes operations stays until the kernel has taken all of them.
+        let of_entries = [self.waiting, self.messages.len(), self.addresses.len()];
+        of_entries.into_iter().all(|used| used + ENTRIES_OF_STREAM <= ENTRIES)
+            && self.pieces.len() + PIECES_OF_STREAM <= PIECES
     }
 
     /// A vector of pieces for an operation that is pushed next, at most [`PIECES_MAX`].
@@ -214,5 +217,21 @@ impl Submission {
             self.addresses.clear();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_only_where_all_that_describes_an_operation_has_some() {
+        let mut submission = Submission::new(1, 2).unwrap();
+        // More than there is room for at once.
+        for _ in 0..2 * ENTRIES {
+            assert!(submission.make_room().unwrap());
+            submission.message((core::ptr::null(), 0));
+            submission.address(SocketAddr::from(([127, 0, 0, 1], 1)));
+        }
     }
 }
