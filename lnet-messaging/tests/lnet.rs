@@ -479,6 +479,7 @@ fn if_06_to_if_20_the_front() {
     any::front::additions_deletions_and_counters(pair("additions"));
     any::front::a_callback_uses_the_front(pair("uses"));
     any::front::domains_come_and_go(pair("come and go"));
+    any::front::a_callback_that_panics(pair("panics"), &others()[0]);
     any::front::deadlines(pair("deadlines"));
 }
 

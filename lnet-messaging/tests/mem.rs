@@ -390,6 +390,7 @@ fn if_06_to_if_20_the_front() {
     any::front::additions_deletions_and_counters(pair(2160));
     any::front::a_callback_uses_the_front(pair(2160));
     any::front::domains_come_and_go(pair(2160));
+    any::front::a_callback_that_panics(pair(2160), "127.0.0.1:2163");
     any::front::deadlines(pair(2160));
     any::front::neither_confined_nor_synchronous(pair(2160), "127.0.0.1:2162");
 }

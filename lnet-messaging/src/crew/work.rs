@@ -92,6 +92,15 @@ impl<C: Carrier> Worker<C> {
             self.carry_out(item);
             work.change(|list| list.running -= 1);
         }
+        // A transfer machine that has failed is finished without a stop.
+        self.close();
+    }
+
+    /// Closes what the carrier has open for it.
+    fn close(&self) {
+        if std::mem::take(&mut self.own.work.lock().is_open) {
+            self.carrier.close(&self.own);
+        }
     }
 
     /// The next item; `None` at the end.
@@ -140,9 +149,7 @@ impl<C: Carrier> Worker<C> {
             Item::Error(errno) => link.report(Report::Trouble(errno)),
             Item::Stopped => {
                 C::directory().delist(*address, work);
-                if std::mem::take(&mut work.lock().is_open) {
-                    self.carrier.close(&self.own);
-                }
+                self.close();
                 link.report(Report::Stopped);
                 work.end();
             }

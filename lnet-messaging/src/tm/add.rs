@@ -171,14 +171,19 @@ impl LockedTm {
         let (front, transport) = self.parts()?;
         transport.stop(front)?;
         if mode == StopMode::Abort {
-            for id in self.front.ids() {
-                self.del(id);
-            }
+            self.del_all();
         }
         if let Ok((_, transport)) = self.parts() {
             transport.wake();
         }
         Ok(())
+    }
+
+    /// Has each buffer that is queued end.
+    pub(super) fn del_all(&mut self) {
+        for id in self.front.ids() {
+            self.del(id);
+        }
     }
 }
 

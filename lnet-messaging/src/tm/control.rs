@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{StopMode, TransferMachine};
 use crate::errno::{Errno, Error};
-use crate::transport::{Report, TmState};
+use crate::transport::{Report, TmFront, TmState};
 
 impl TransferMachine {
     /// Initialises it once more, after it was finished.
@@ -105,7 +105,11 @@ impl TransferMachine {
                 "it is finished by its own callback: any other thread is expected",
             ));
         }
-        self.wait(None, |front| front.callback_count == 0);
+        // What was queued when it failed ends by itself, but where the application delivers.
+        let is_left = |front: &TmFront| {
+            front.state() == TmState::Failed && !front.delivers_synchronously && !front.ids().is_empty()
+        };
+        self.wait(None, |front| front.callback_count == 0 && !is_left(front));
         let mut locked = self.shared.lock();
         locked.front.expect_state(&allowed, "it is finished")?;
         let queued = locked.front.ids().len();

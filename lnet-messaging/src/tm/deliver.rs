@@ -2,14 +2,16 @@
 //!
 //! Each event of a buffer is counted, its buffer leaves the queue if it is the last one, receive buffers are
 //! made up for, and only then the callback runs. End points that the event or the operation has are dropped
-//! behind it.
+//! behind it. A callback that panics fails the transfer machine: its handler is told, what is queued ends,
+//! and it can be finished.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Callback, LockedTm, Owned, TmShared, TransferMachine};
+use super::{Callback, LockedTm, Owned, StopMode, TmShared, TransferMachine};
 use crate::errno::{Errno, Error};
 use crate::event::{BufferEvent, Content, TmEvent};
 use crate::operation::Operation;
@@ -64,11 +66,28 @@ impl TmShared {
         if locked.waiting > 0 {
             self.wake();
         }
-        if locked.front.state() == TmState::Stopping
+        if matches!(locked.front.state(), TmState::Stopping | TmState::Failed)
             && let Ok((_, transport)) = locked.parts()
         {
             transport.wake();
         }
+    }
+
+    /// Runs a callback of this transfer machine. One that panics fails it.
+    fn call(self: &Arc<Self>, tm: &TransferMachine, callback: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(callback)).is_ok() {
+            return;
+        }
+        tracing::error!("a callback has panicked: its transfer machine fails");
+        let mut locked = self.lock();
+        let Some(event) = locked.meaning(Report::Failed(Errno::Io)) else { return };
+        // A transport that does not stop ends what is queued all the same.
+        if locked.stop(StopMode::Abort).is_err() {
+            locked.del_all();
+        }
+        drop(locked);
+        // A handler that panics again has nothing more to be told.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.handler.tm_event(tm, &event)));
     }
 
     fn wake(&self) {
@@ -101,10 +120,10 @@ impl Linked for TmShared {
             tm.shared.provision();
         }
         let end_point = event.end_point.clone();
-        match callback {
+        tm.shared.call(&tm, || match callback {
             Some(callback) => callback.call(&tm, event),
             None => tm.shared.handler.buffer_event(&tm, event),
-        }
+        });
         drop((end_point, operation));
         drop(running);
     }
@@ -117,7 +136,7 @@ impl Linked for TmShared {
         drop(locked);
         let tm = TransferMachine::of(self);
         let running = Running::new(&tm.shared);
-        tm.shared.handler.tm_event(&tm, &event);
+        tm.shared.call(&tm, || tm.shared.handler.tm_event(&tm, &event));
         if matches!(event, TmEvent::StateChange { state: TmState::Started, .. }) {
             tm.shared.provision();
         }
@@ -192,7 +211,7 @@ impl TransferMachine {
     /// Whether there are events for [`TransferMachine::deliver_all`].
     ///
     /// # Errors
-    /// `EPERM` unless it delivers synchronously, and is started or stops.
+    /// `EPERM` unless it delivers synchronously, and is started, stops or has failed.
     pub fn is_pending(&self) -> Result<bool, Error> {
         let locked = self.shared.lock();
         locked.expect_synchronous()?;
@@ -231,7 +250,7 @@ impl TransferMachine {
     }
 }
 
-/// A delivery that goes on, until there is nothing more, or a callback panics.
+/// A delivery that goes on, until there is nothing more.
 struct Delivering<'a> {
     tm: &'a TmShared,
     has_ended: bool,
@@ -261,7 +280,8 @@ impl Drop for Delivering<'_> {
 
 impl LockedTm {
     fn expect_synchronous(&self) -> Result<(), Error> {
-        self.front.expect_state(&[TmState::Started, TmState::Stopping], "events are delivered")?;
+        let allowed = [TmState::Started, TmState::Stopping, TmState::Failed];
+        self.front.expect_state(&allowed, "events are delivered")?;
         if self.front.delivers_synchronously {
             return Ok(());
         }

@@ -226,3 +226,40 @@ pub(crate) fn neither_confined_nor_synchronous([mut near, far]: [Party; 2], addr
     near.end();
     far.end();
 }
+
+/// Callbacks that panic, of a buffer and of the transfer machine itself: it fails and says so, what is queued
+/// ends, and it is finished and its address free.
+pub(crate) fn a_callback_that_panics([near, far]: [Party; 2], address: &str) {
+    struct Panicking(Mutex<mpsc::Sender<lnet_messaging::TmEvent>>, bool);
+    impl lnet_messaging::Handler for Panicking {
+        fn tm_event(&self, _: &TransferMachine, event: &lnet_messaging::TmEvent) {
+            self.0.lock().unwrap().send(event.clone()).unwrap();
+            assert!(!self.1, "this handler panics at each event");
+        }
+    }
+    for at_each_event in [false, true] {
+        let (told, seen) = mpsc::channel();
+        let handler = std::sync::Arc::new(Panicking(Mutex::new(told), at_each_event));
+        let tm = TransferMachine::new(&far.domain, handler).unwrap();
+        tm.start(address).unwrap();
+        let started = seen.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(started, lnet_messaging::TmEvent::StateChange { state: TmState::Started, .. }));
+        drop(started);
+        if !at_each_event {
+            let callback = Callback::new(|_: &TransferMachine, _| panic!("this callback panics"));
+            let first = far.buffer(&[8]);
+            tm.add(first, Addition::from(receive()).callback(&callback)).unwrap();
+            tm.add(far.buffer(&[8]), Addition::from(passive().into_iter().next().unwrap())).unwrap();
+            near.send(address, b"message");
+        }
+        let failed = seen.recv_timeout(PATIENCE).unwrap();
+        let lnet_messaging::TmEvent::StateChange { state: TmState::Failed, status, .. } = failed else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(status, Err(Errno::Io));
+        tm.finish().unwrap();
+        assert_eq!(tm.state(), TmState::Undefined);
+    }
+    near.end();
+    far.end();
+}

@@ -376,6 +376,7 @@ fn rp_01_the_front_and_pools() {
     any::front::refusals(place.pair());
     any::front::additions_deletions_and_counters(place.pair());
     any::front::a_callback_uses_the_front(place.pair());
+    any::front::a_callback_that_panics(place.pair(), &place.address(3));
     any::front::deadlines(place.pair());
     any::front::neither_confined_nor_synchronous(place.pair(), two[0]);
     any::pooled::a_message_is_made_up_for(place.pair(), two[0]);
