@@ -339,7 +339,7 @@ fn receiving_for_a_sibling_allocates_nothing() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 300 }))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
     /// A sibling's adopted spans against a map of what is in them.
     #[test]
     fn adopted_spans_equal_a_map(

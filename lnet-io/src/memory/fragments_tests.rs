@@ -55,7 +55,7 @@ fn range() -> impl Strategy<Value = Range<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 500 }))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     /// Two buffers of several fragments against two vectors: their own shard reads, writes and copies, a
     /// sibling writes by leases, and other threads' read leases see the bytes.
     #[test]

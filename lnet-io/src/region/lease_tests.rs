@@ -125,7 +125,7 @@ enum Held {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 1000 }))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
     /// A region against a list of its leases and a copy of its bytes.
     #[test]
     fn equals_a_list(steps in prop::collection::vec((0u8..6, 0usize..12, 0usize..12), 0..100)) {

@@ -98,16 +98,16 @@ impl Drop for Mapping {
 /// `x86_64` and `aarch64` it does nothing.
 #[inline]
 pub fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: every CPU of this architecture has SSE, and a prefetch of no memory does nothing.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     };
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    #[cfg(target_arch = "aarch64")]
     // SAFETY: a prefetch of no memory does nothing, and it changes no register and no flag.
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, nomem));
     };
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }

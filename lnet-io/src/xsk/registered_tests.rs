@@ -214,7 +214,7 @@ fn a_ring_without_room_takes_no_registered_run() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 500 }))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     /// Runs against a map of who has which chunk.
     #[test]
     fn runs_equal_a_map(steps in prop::collection::vec((any::<bool>(), 0usize..9), 0..80)) {

@@ -441,8 +441,6 @@ mod tests {
         }
     }
 
-    // Miri maps no memory.
-    #[cfg(not(miri))]
     #[test]
     fn mapped_memory_is_zeroed() {
         for huge_pages in [false, true] {

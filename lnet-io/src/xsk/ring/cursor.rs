@@ -111,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 2000 }))]
+        #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
         fn equals_a_deque(
             size_log2 in 0u32..5,

@@ -328,7 +328,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 1000 }))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn equals_the_model(
         start in prop_oneof![Just(0u32), (u32::MAX - 40)..=u32::MAX],
@@ -373,7 +373,7 @@ fn echo(umem: &Umem, mut kernel: KernelRings, total: u32) {
 /// indices start shortly before they wrap.
 #[test]
 fn frames_survive_a_kernel_on_another_thread() {
-    let total: u32 = if cfg!(miri) { 300 } else { 2_000_000 };
+    let total: u32 = 2_000_000;
     let (umem, mut stock) = Umem::plain(96).unwrap();
     let sizes = RingSizes { fill: 64, completion: 32, rx: 32, tx: 16 };
     let (mut user, kernel) = rings(&umem, &sizes, u32::MAX - total / 2).unwrap();
