@@ -16,7 +16,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a stream may take none of the bytes that it is to send, or the peer acknowledge none, before its
 /// path counts as silent, at most: half of the time after which the stream is given up. TCP has sent again
 /// three times by then, and a node that is not scheduled for a second is not silent.
-const SILENCE: Duration = Duration::from_millis(1500);
+const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// How often a silent path is reported, and a stream asked whether the peer has what was sent, at least. So a
 /// silent path is known after 2 s.
 const SILENCE_INTERVAL: Duration = Duration::from_millis(500);
@@ -96,8 +96,8 @@ impl Socklnd {
         siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
     }
 
-    fn silence(&self) -> Duration {
-        SILENCE.min(self.config.tunables.timeout / 2)
+    fn silent_after(&self) -> Duration {
+        SILENT_AFTER.min(self.config.tunables.timeout / 2)
     }
 
     fn silence_interval(&self) -> Duration {
@@ -115,7 +115,7 @@ impl Socklnd {
         let received_at = self.last_received_at(slot);
         let connection = &self.connections[slot];
         let is_sending = connection.polled_bytes != connection.sent_bytes;
-        let silent_at = connection.sent_at.max(received_at) + self.silence();
+        let silent_at = connection.sent_at.max(received_at) + self.silent_after();
         if is_sending && now >= silent_at {
             self.report_silence(slot, Silence::TakesNothing);
         } else if now >= received_at + self.silence_interval() {
@@ -148,7 +148,7 @@ impl Socklnd {
                 return;
             }
             self.give_up(now, conn.0, Silence::AcknowledgesNothing, up);
-        } else if now >= waits_since.max(self.last_received_at(conn.0)) + self.silence() {
+        } else if now >= waits_since.max(self.last_received_at(conn.0)) + self.silent_after() {
             self.report_silence(conn.0, Silence::AcknowledgesNothing);
         }
     }
