@@ -118,7 +118,7 @@ impl Control {
                 change
             }
             Change::SetOption { nid, option, value } => {
-                if !option.row().is_changeable || !option.row().takes(*value) {
+                if !option.row().is_changeable || !option.row().values.takes(*value) {
                     let message = format!("{option} {value}: it cannot be set while an NI is there");
                     return Err(Refusal::new(Errno::INVAL, message));
                 }

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use lnet_model::lnd::KERNEL_NET;
+
 /// Which requests are watched until their response comes (`lnet_response_tracking`).
 ///
 /// A descriptor's [`MdOptions::TRACK_RESPONSE`] and [`MdOptions::NO_TRACK_RESPONSE`] go before it.
@@ -76,8 +78,8 @@ pub struct NetTunables {
 }
 
 impl NetTunables {
-    /// Defaults of nets of kernel nodes (LNet `socklnd_modparams.c`).
-    pub const LNET: Self = Self::of([180, 8, 0, 256]);
+    /// Defaults of nets of kernel nodes.
+    pub const LNET: Self = Self::of(KERNEL_NET);
 
     /// The tunables of these values, in the order of the fields.
     #[must_use]

@@ -8,8 +8,10 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
 use core::str::FromStr;
 
+use lnet_wire::steer::QUEUES_MAX;
 use lnet_wire::{Net, NetType, named};
 use thiserror::Error;
 
@@ -171,19 +173,19 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
         option: NiOption::PeerTimeout,
         values: OptionValues::Numbers { low: -1, least: 0, high: i32::MAX as i64 },
         unit: "SECONDS",
-        meaning: "Seconds without a sign of life after which a peer counts as dead; 0 is never",
+        meaning: "Seconds of silence after which a peer counts as dead; 0 is never",
         letter: Some('t'),
         ..NUMBER
     },
     OptionRow {
         option: NiOption::PeerCredits,
-        meaning: "Messages in flight to one peer",
+        meaning: "Messages in flight to one peer, at most credits",
         letter: Some('c'),
         ..NUMBER
     },
     OptionRow {
         option: NiOption::PeerBufferCredits,
-        meaning: "Router buffers for one peer",
+        meaning: "Router buffers for one peer; 0 is as many as peer_credits",
         letter: Some('b'),
         ..NUMBER
     },
@@ -227,7 +229,7 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
     },
     OptionRow {
         option: NiOption::Port,
-        values: OptionValues::Numbers { low: 1, least: 1, high: 65_535 },
+        values: OptionValues::numbers(1, 65_535),
         unit: "PORT",
         meaning: "UDP port of an xdp NI and its peers",
         default: "the node's",
@@ -236,7 +238,7 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
     },
     OptionRow {
         option: NiOption::Queues,
-        values: OptionValues::Numbers { low: 0, least: 0, high: 64 },
+        values: OptionValues::numbers(0, QUEUES_MAX as i64),
         meaning: "Receive queues that the interface of an xdp NI must have; 0 takes it as it is",
         default: "0",
         is_lenient: false,
@@ -275,13 +277,16 @@ pub const IN_PROCESS: LndRow = LndRow {
     ..XDP
 };
 
+/// The options of nets of kernel nodes (LNet `socklnd_modparams.c`).
+pub const KERNEL_NET: [u32; 4] = [180, 8, 0, 256];
+
 /// `tcp`: connections as kernel nodes have them.
 pub const TCP: LndRow = LndRow {
     name: "tcp",
     asked: Some(Lnd::Tcp),
     net_types: &[NetType::TCP],
     default_of: Some(NetType::TCP),
-    net_defaults: [180, 8, 0, 256],
+    net_defaults: KERNEL_NET,
     options: &[NiOption::ConnsPerPeer, NiOption::Tos],
     facts: &[],
     proves_sources: false,
@@ -394,7 +399,7 @@ pub enum OptionError {
         option: NiOption,
     },
     /// The option has no such value.
-    #[error("{option} {value}: {} is expected", option.row().expected())]
+    #[error("{option} {value}: {} is expected", option.row().values.expected())]
     Value {
         /// The option.
         option: NiOption,
@@ -411,40 +416,64 @@ impl FromStr for NiOption {
     }
 }
 
-impl OptionRow {
-    /// The value of a number that was read: none below the least that means itself.
+impl OptionValues {
+    /// Numbers that all mean themselves.
     #[must_use]
-    pub fn of_number(&self, number: i64) -> Option<i64> {
-        match self.values {
-            OptionValues::Numbers { least, .. } => (number >= least).then_some(number),
-            OptionValues::Words(_) => None,
+    pub const fn numbers(least: i64, high: i64) -> Self {
+        Self::Numbers { low: least, least, high }
+    }
+
+    /// The greatest.
+    #[must_use]
+    pub const fn greatest(&self) -> i64 {
+        match self {
+            Self::Numbers { high, .. } => *high,
+            Self::Words(words) => words.len() as i64 - 1,
         }
     }
 
-    /// Whether it can have this value.
+    /// The value of a number that was read: none below the least that means itself.
+    #[must_use]
+    pub fn of_number(&self, number: i64) -> Option<i64> {
+        match self {
+            Self::Numbers { least, .. } => (number >= *least).then_some(number),
+            Self::Words(_) => None,
+        }
+    }
+
+    /// Whether this is one of them.
     #[must_use]
     pub fn takes(&self, value: i64) -> bool {
-        match self.values {
-            OptionValues::Numbers { low, high, .. } => (low..=high).contains(&value),
-            OptionValues::Words(words) => usize::try_from(value).is_ok_and(|at| at < words.len()),
+        match self {
+            Self::Numbers { low, high, .. } => (*low..=*high).contains(&value),
+            Self::Words(_) => self.word(value).is_some(),
         }
     }
 
     /// The value as a word, where values are words.
     #[must_use]
     pub fn word(&self, value: i64) -> Option<&'static str> {
-        match self.values {
-            OptionValues::Numbers { .. } => None,
-            OptionValues::Words(words) => words.get(usize::try_from(value).ok()?).copied(),
+        match self {
+            Self::Numbers { .. } => None,
+            Self::Words(words) => words.get(usize::try_from(value).ok()?).copied(),
         }
     }
 
     /// The value of a word.
     #[must_use]
     pub fn value_of(&self, word: &str) -> Option<i64> {
-        match self.values {
-            OptionValues::Numbers { .. } => None,
-            OptionValues::Words(words) => words.iter().position(|known| *known == word).map(|at| at as i64),
+        match self {
+            Self::Numbers { .. } => None,
+            Self::Words(words) => words.iter().position(|known| *known == word).map(|at| at as i64),
+        }
+    }
+
+    /// The value that a text says, a number or a word.
+    #[must_use]
+    pub fn read(&self, text: &str) -> Option<i64> {
+        match self {
+            Self::Numbers { .. } => text.parse().ok().filter(|value| self.takes(*value)),
+            Self::Words(_) => self.value_of(text),
         }
     }
 
@@ -454,28 +483,30 @@ impl OptionRow {
         self.word(value).map_or_else(|| value.to_string(), ToString::to_string)
     }
 
-    /// Its values, for the help of `net add` and the documentation.
+    /// The values, in words.
     #[must_use]
-    pub fn values_text(&self) -> String {
-        match self.values {
-            OptionValues::Numbers { low, high, .. } => format!("{low} to {high}"),
-            OptionValues::Words(words) => words.join(", "),
+    pub fn expected(&self) -> String {
+        match self {
+            Self::Numbers { .. } => format!("a number from {self}"),
+            Self::Words(_) => format!("one of {self}"),
         }
     }
+}
 
+impl fmt::Display for OptionValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbers { low, high, .. } => write!(f, "{low} to {high}"),
+            Self::Words(words) => f.write_str(&words.join(", ")),
+        }
+    }
+}
+
+impl OptionRow {
     /// The value of an NI that is not asked to have one; none where that follows from the net or the node.
     #[must_use]
     pub fn default_value(&self) -> Option<i64> {
-        self.value_of(self.default).or_else(|| self.default.parse().ok())
-    }
-
-    /// The values that it takes, in words.
-    #[must_use]
-    pub fn expected(&self) -> String {
-        match self.values {
-            OptionValues::Numbers { low, high, .. } => format!("a number from {low} to {high}"),
-            OptionValues::Words(words) => format!("one of {}", words.join(", ")),
-        }
+        self.values.read(self.default)
     }
 }
 
@@ -520,7 +551,7 @@ mod tests {
                 None if row.option.is_of_net() => "the net",
                 None => "the NI",
             };
-            let values = row.values_text();
+            let values = row.values;
             let of_net = |lnd: LndRow| format!("{} {}", lnd.name, lnd.net_defaults[row.option as usize]);
             let default = match row.option.is_of_net() {
                 true => [TCP, XDP].map(of_net).join(", "),
@@ -542,12 +573,12 @@ mod tests {
 
     #[test]
     fn values_are_told_apart_from_what_asks_for_the_default() {
-        assert_eq!(NiOption::Credits.row().of_number(0), None);
-        assert_eq!(NiOption::PeerTimeout.row().of_number(0), Some(0));
-        assert_eq!(NiOption::Tos.row().of_number(-1), None);
-        assert!(NiOption::Port.row().takes(65_535) && !NiOption::Port.row().takes(0));
-        assert_eq!(NiOption::Mode.row().value_of("socket"), Some(XdpMode::Socket as i64));
-        assert_eq!(NiOption::Mode.row().text(1), "native");
+        assert_eq!(NiOption::Credits.row().values.of_number(0), None);
+        assert_eq!(NiOption::PeerTimeout.row().values.of_number(0), Some(0));
+        assert_eq!(NiOption::Tos.row().values.of_number(-1), None);
+        assert!(NiOption::Port.row().values.takes(65_535) && !NiOption::Port.row().values.takes(0));
+        assert_eq!(NiOption::Mode.row().values.value_of("socket"), Some(XdpMode::Socket as i64));
+        assert_eq!(NiOption::Mode.row().values.text(1), "native");
         assert_eq!(NiOption::of_key("queues"), Some(NiOption::Queues));
     }
 }

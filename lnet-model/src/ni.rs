@@ -140,13 +140,15 @@ impl NiOptions {
             let option = row.option;
             if option.owner().is_some_and(|owner| owner.name != lnd.name) {
                 return Err(match interface.filter(|_| lnd.name == IN_PROCESS.name) {
-                    Some(interface) => {
-                        OptionError::InProcess { option, value: row.text(value), interface: interface.into() }
-                    }
+                    Some(interface) => OptionError::InProcess {
+                        option,
+                        value: row.values.text(value),
+                        interface: interface.into(),
+                    },
                     None => OptionError::OtherLnd { net, option },
                 });
             }
-            if !row.takes(value) {
+            if !row.values.takes(value) {
                 return Err(OptionError::Value { option, value });
             }
         }
@@ -163,7 +165,7 @@ impl NiOptions {
 impl fmt::Debug for NiOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
-            .entries(self.entries().map(|(row, value)| (row.option.name(), row.text(value))))
+            .entries(self.entries().map(|(row, value)| (row.option.name(), row.values.text(value))))
             .finish()
     }
 }
@@ -192,7 +194,7 @@ mod json {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let mut map = serializer.serialize_map(Some(OPTIONS.len()))?;
             for (row, value) in OPTIONS.iter().zip(self.0) {
-                match value.and_then(|value| row.word(value)) {
+                match value.and_then(|value| row.values.word(value)) {
                     Some(word) => map.serialize_entry(row.option.name(), word)?,
                     None => map.serialize_entry(row.option.name(), &value)?,
                 }
@@ -210,11 +212,11 @@ mod json {
                 let row = option.row();
                 let value = match value {
                     None => continue,
-                    Some(Value::Number(number)) => Some(number).filter(|_| row.word(0).is_none()),
-                    Some(Value::Word(word)) => row.value_of(&word),
+                    Some(Value::Number(number)) => Some(number).filter(|_| row.values.word(0).is_none()),
+                    Some(Value::Word(word)) => row.values.value_of(&word),
                 };
-                let value = value.filter(|value| row.takes(*value));
-                let expected = || D::Error::custom(format!("{key}: {} is expected", row.expected()));
+                let value = value.filter(|value| row.values.takes(*value));
+                let expected = || D::Error::custom(format!("{key}: {} is expected", row.values.expected()));
                 options.set(option, Some(value.ok_or_else(expected)?));
             }
             Ok(options)

@@ -42,10 +42,10 @@ fn value(task: Task, row: &OptionRow, text: &str) -> Result<Option<i64>, Command
     match row.values {
         OptionValues::Numbers { low, high, .. } => {
             let low = if row.is_lenient { i64::MIN } else { low };
-            Ok(row.of_number(task.number(&long(row), text, low..=high)?))
+            Ok(row.values.of_number(task.number(&long(row), text, low..=high)?))
         }
-        OptionValues::Words(_) => match row.value_of(text) {
-            None => Err(task.invalid(format!("{text:?}: {} is expected", row.expected()))),
+        OptionValues::Words(_) => match row.values.value_of(text) {
+            None => Err(task.invalid(format!("{text:?}: {} is expected", row.values.expected()))),
             value => Ok(value),
         },
     }
@@ -56,11 +56,10 @@ fn long(row: &OptionRow) -> String {
 }
 
 fn argument(row: &'static OptionRow) -> Arg {
-    let argument = Arg::new(row.option.name()).long(long(row)).value_name(row.unit).help(format!(
-        "{} [{}]",
-        row.meaning,
-        row.values_text()
-    ));
+    let argument = Arg::new(row.option.name())
+        .long(long(row))
+        .value_name(row.unit)
+        .help(format!("{} [{}]", row.meaning, row.values));
     let argument = match row.letter {
         Some(letter) => argument.short(letter),
         None => argument,

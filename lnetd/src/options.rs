@@ -36,7 +36,7 @@ SIGTERM and SIGINT end it in order, a second one at once.";
 
 /// A node of LNet in userspace.
 #[derive(Parser, Debug)]
-#[command(version, about, after_help = format!("{}\n\n{EXAMPLES}", sock::HELP))]
+#[command(version, about, after_help = format!("{}\n\n{EXAMPLES}", *sock::HELP))]
 #[command(group(ArgGroup::new("start").args(["config", "configure"])))]
 pub(crate) struct Options {
     /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others

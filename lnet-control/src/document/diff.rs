@@ -32,7 +32,7 @@ fn line(state: &NodeState, change: &Change) -> String {
         }
         Change::SetHealth { nid, value } => format!("~ {}: health {value}", target(nid.as_ref())),
         Change::SetOption { nid, option, value } => {
-            format!("~ {}: {option} {}", target(nid.as_ref()), option.row().text(*value))
+            format!("~ {}: {option} {}", target(nid.as_ref()), option.row().values.text(*value))
         }
         Change::SetLndTimeout { net, timeout_s } => format!("~ nets like {net}: lnd timeout {timeout_s}"),
         Change::SetGlobal { global, value } => {
@@ -129,7 +129,7 @@ fn ni_text(spec: &NiSpec) -> String {
         (None, None) => "ni on the first interface that is up".to_owned(),
     };
     for (row, value) in options.entries() {
-        let _ = write!(text, ", {} {}", row.option, row.text(value));
+        let _ = write!(text, ", {} {}", row.option, row.values.text(value));
     }
     if !cpts.is_empty() {
         let _ = write!(text, ", CPT {}", cpts_text(cpts));

@@ -26,7 +26,7 @@ use thiserror::Error;
 use crate::lnd::{TcpCommon, TcpLnd, TcpPort, socket_options};
 
 /// Connections of a peer by type at most (LNet `ksnr_conn_count`).
-const CONNS_PER_PEER_MAX: u32 = 127;
+const CONNS_PER_PEER_MAX: u32 = NiOption::ConnsPerPeer.row().values.greatest() as u32;
 
 /// Why an NI of the tcp LND is not opened: the node is as before then.
 #[derive(Debug, Error)]
@@ -147,8 +147,7 @@ impl TcpKind {
     /// Connections of a peer by type, as they are asked for, as the node has them, or as an interface's link
     /// wants them.
     fn conns_per_peer(&self, asked: Option<u32>, interface: &str) -> u8 {
-        let of_node = u32::from(self.tunables.conns_per_peer);
-        let asked = asked.filter(|count| *count > 0).or(Some(of_node).filter(|count| *count > 0));
+        let asked = [asked.unwrap_or(0), self.tunables.conns_per_peer].into_iter().find(|count| *count > 0);
         let count = asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(interface).unwrap_or(0)));
         count.min(CONNS_PER_PEER_MAX) as u8
     }

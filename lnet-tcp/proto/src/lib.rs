@@ -59,7 +59,7 @@ use peer::{Idle, SockPeer};
 
 pub use connection::Ends;
 pub use stats::{SocklndCounters, SocklndEvent};
-pub use tunables::{Accept, SockTunables};
+pub use tunables::{Accept, SOCK_TUNABLES, SockTunable, SockTunables};
 
 /// A connection, as this module names it. The number is used again once the driver has closed the connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

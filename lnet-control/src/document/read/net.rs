@@ -221,9 +221,9 @@ impl Reader {
         let (value, row) = (get(entries, option.name())?, option.row());
         match row.values {
             OptionValues::Numbers { low, high, .. } => {
-                row.of_number(self.integer(value, option.name(), low..=high)?)
+                row.values.of_number(self.integer(value, option.name(), low..=high)?)
             }
-            OptionValues::Words(words) => row.value_of(self.word(value, option.name(), words)?),
+            OptionValues::Words(words) => row.values.value_of(self.word(value, option.name(), words)?),
         }
     }
 

@@ -110,5 +110,5 @@ fn put_facts(map: &mut Map, ni: &NiRecord, is_brief: bool) {
 }
 
 fn shown(row: &OptionRow, value: i64) -> Value {
-    row.word(value).map_or(Value::from(value), Value::from)
+    row.values.word(value).map_or(Value::from(value), Value::from)
 }

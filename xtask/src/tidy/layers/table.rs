@@ -125,7 +125,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
     Crate {
         name: "lnet-tcp-proto",
         directory: "lnet-tcp/proto",
-        crates: &["lnet-wire", "lnet-core"],
+        crates: &["lnet-wire", "lnet-model", "lnet-core"],
         others: Others::Only(&[]),
         tests: Tests::Any,
         modules: &[
