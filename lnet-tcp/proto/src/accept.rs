@@ -3,7 +3,7 @@
 
 use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
-use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, Parsed, Version};
+use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, Version};
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
@@ -62,32 +62,6 @@ impl Socklnd {
         slot
     }
 
-    /// Collects bytes until `parse` says what they are; how many that took.
-    pub(super) fn parse<T, E>(
-        &mut self,
-        slot: u32,
-        bytes: &[u8],
-        parse: impl Fn(&[u8]) -> Result<Parsed<T>, E>,
-    ) -> (usize, Option<Result<T, E>>) {
-        let connection = &mut self.connections[slot];
-        let mut used = 0;
-        loop {
-            match parse(connection.collected()) {
-                Err(error) => return (used, Some(Err(error))),
-                Ok(Parsed::Whole(value, _)) => {
-                    connection.input_bytes = 0;
-                    return (used, Some(Ok(value)));
-                }
-                Ok(Parsed::Needs(wanted)) => {
-                    used += connection.collect(&bytes[used..], wanted);
-                    if connection.collected().len() < wanted {
-                        return (used, None);
-                    }
-                }
-            }
-        }
-    }
-
     pub(super) fn take_request(
         &mut self,
         now: Instant,
@@ -95,7 +69,7 @@ impl Socklnd {
         bytes: &[u8],
         up: &mut impl Uplink,
     ) -> usize {
-        let (used, parsed) = self.parse(slot, bytes, ConnectionRequest::parse);
+        let (used, parsed) = self.connections[slot].incoming.parse(bytes, ConnectionRequest::parse);
         match parsed {
             None => {}
             Some(Ok(ConnectionRequest { target })) => match self.nis.iter().find(|ni| ni.nid == target) {
@@ -129,7 +103,7 @@ impl Socklnd {
         bytes: &[u8],
         up: &mut impl Uplink,
     ) -> usize {
-        let (used, parsed) = self.parse(slot, bytes, Hello::parse);
+        let (used, parsed) = self.connections[slot].incoming.parse(bytes, Hello::parse);
         let connection = &self.connections[slot];
         let (ends, local) = (connection.ends, connection.ni.map(|ni| self.known_ni(ni)));
         let (Some(parsed), Some(local)) = (parsed, local) else { return used };
@@ -280,10 +254,7 @@ impl Socklnd {
 
     /// Has bytes be sent in front of all others.
     pub(super) fn say_bytes(&mut self, slot: u32, bytes: &[u8]) {
-        let connection = &mut self.connections[slot];
-        let begin = usize::from(connection.greeting_bytes);
-        connection.greeting[begin..begin + bytes.len()].copy_from_slice(bytes);
-        connection.greeting_bytes += bytes.len() as u8;
+        self.connections[slot].outgoing.greet(bytes);
         self.ready.add(&mut self.connections, slot);
     }
 

@@ -5,7 +5,7 @@ use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::ConnectionType;
 
-use super::connection::{Connection, Phase, Reading};
+use super::connection::{Connection, Phase};
 use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 impl Socklnd {
@@ -55,9 +55,8 @@ impl Socklnd {
     /// Ends a connection. What was not polled for sending waits for another one; what is under way ends with
     /// [`Socklnd::closed`], since the driver may use its memory until then.
     pub(super) fn close(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
-        if let Reading::Delayed { .. } = self.connections[slot].reading {
+        if self.connections[slot].incoming.end_delayed() {
             up.received(now, self.rx(slot), Status::Unknown(Cause::Reset));
-            self.connections[slot].reading = Reading::Head;
         }
         if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
             self.handshakes.retain(|other| *other != slot);
@@ -75,17 +74,16 @@ impl Socklnd {
     pub fn closed(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
         assert!(connection.phase == Phase::Closed, "{conn:?} was to be closed");
-        while let Some(item) = connection.sending.pop_front(&mut self.items) {
-            let tx = self.items.remove(item).transmit.tx;
+        while let Some(tx) = connection.outgoing.pop_sent(&mut self.items, u64::MAX) {
             #[cfg(feature = "sabotage")]
             if self.sabotage.end_lost {
                 continue;
             }
             self.ended.push_back((tx, Status::Unknown(Cause::Reset)));
         }
-        let reading = connection.reading;
+        let has_arriving = connection.incoming.has_arriving();
         self.connections.vacate(conn.0);
-        if let Reading::Payload { .. } = reading {
+        if has_arriving {
             up.received(now, self.rx(conn.0), Status::Unknown(Cause::Reset));
         }
     }
@@ -94,18 +92,11 @@ impl Socklnd {
     fn requeue(&mut self, slot: u32) {
         let connection = &mut self.connections[slot];
         #[cfg(feature = "sabotage")]
-        while self.sabotage.resent_after_cut
-            && let Some(item) = connection.sending.pop_front(&mut self.items)
-        {
-            connection.queue.push_front(&mut self.items, item);
+        if self.sabotage.resent_after_cut {
+            connection.outgoing.send_again(&mut self.items);
         }
         let Some(peer) = self.peers.get_mut(connection.peer) else { return };
-        loop {
-            let last = connection.queue.last();
-            if last == NONE {
-                return;
-            }
-            connection.queue.remove(&mut self.items, last);
+        while let Some(last) = connection.outgoing.pop_last(&mut self.items) {
             peer.queue.push_front(&mut self.items, last);
         }
     }

@@ -113,7 +113,7 @@ impl Socklnd {
         bytes: &[u8],
         up: &mut impl Uplink,
     ) -> usize {
-        let (used, parsed) = self.parse(slot, bytes, Hello::parse);
+        let (used, parsed) = self.connections[slot].incoming.parse(bytes, Hello::parse);
         let Some(parsed) = parsed else { return used };
         let &Connection { peer, kind, version, .. } = &self.connections[slot];
         let known = &self.peers[peer];
@@ -213,7 +213,8 @@ impl Socklnd {
         let connection = &mut self.connections[slot];
         (connection.phase, connection.peer, connection.kind) = (Phase::Established, peer, kind);
         (connection.version, connection.order) = (hello.version, hello.order);
-        (connection.received_at, connection.sent_at) = (now, now);
+        connection.incoming.note(now);
+        connection.progress.begin(now);
         let path = Path { ni: known.ni, peer: known.nid };
         self.reports.push_back((path, PathReport::Answers { round_trip: None }));
         self.counters.add(SocklndEvent::Established);

@@ -367,7 +367,8 @@ impl Socklnd {
             connections: self.connections.used_count(),
             peers: self.peers.used_count(),
             messages: self.items.used_count(),
-            incoming: self.connections.used().filter(|(_, known)| known.has_arriving()).count() as u32,
+            incoming: self.connections.used().filter(|(_, known)| known.incoming.has_arriving()).count()
+                as u32,
         }
     }
 
@@ -410,7 +411,7 @@ impl Socklnd {
 
     /// The checksum that the payload of the message under way is to be added to.
     pub fn checksum_mut(&mut self, conn: ConnId) -> Option<&mut Checksum> {
-        self.connections[conn.0].checksum.as_mut().map(|(_, sum)| sum)
+        self.connections[conn.0].incoming.checksum_mut()
     }
 
     fn ni(&self, ni: NiId) -> Option<&SocklndNi> {

@@ -9,7 +9,7 @@ use lnet_wire::socklnd::{
 };
 use lnet_wire::{Body, Header, Nid, ProcessId};
 
-use super::connection::{Phase, Reading};
+use super::connection::{Connection, Phase, Reading, head_bytes, prefix_bytes};
 use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 
 /// Payload of fewer bytes is there before its message is matched: one that comes slowly, or never, keeps no
@@ -33,13 +33,13 @@ impl Socklnd {
     #[must_use]
     pub fn wants(&self, conn: ConnId) -> Wants {
         let Some(connection) = self.connections.get(conn.0) else { return Wants::Nothing };
-        match (connection.phase, connection.reading) {
+        match (connection.phase, connection.incoming.reading()) {
             (Phase::Dialling | Phase::Closed, _) | (_, Reading::Delayed { .. }) => Wants::Nothing,
-            (_, Reading::Head) if connection.acks.is_full() => Wants::Nothing,
+            (_, Reading::Head) if connection.outgoing.is_full_of_acks() => Wants::Nothing,
             (_, Reading::Head) => Wants::Head,
-            (_, Reading::Short(header)) => Wants::Whole(awaited_bytes(&header)),
-            (_, Reading::Payload { span, .. }) => Wants::Payload(span),
-            (_, Reading::Skip { left_bytes }) => Wants::Skip(left_bytes),
+            (_, Reading::Short(header)) => Wants::Whole(awaited_bytes(header)),
+            (_, Reading::Payload { span, .. }) => Wants::Payload(*span),
+            (_, Reading::Skip { left_bytes }) => Wants::Skip(*left_bytes),
         }
     }
 
@@ -54,10 +54,8 @@ impl Socklnd {
     /// and within one's payload.
     #[must_use]
     pub fn missing_of_head(&self, conn: ConnId) -> Option<usize> {
-        let connection = self.connections.get(conn.0)?;
-        let is_head = connection.phase == Phase::Established && matches!(connection.reading, Reading::Head);
-        let head_bytes = prefix_bytes(connection.version) + connection.version.header_bytes();
-        head_bytes.checked_sub(connection.collected().len()).filter(|missing| is_head && *missing != 0)
+        let connection = self.connections.get(conn.0).filter(|known| known.phase == Phase::Established)?;
+        connection.incoming.missing_of(head_bytes(connection.version))
     }
 
     /// A connection whose bytes had to wait, and need not any longer.
@@ -69,7 +67,7 @@ impl Socklnd {
     /// afterwards.
     pub fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8], up: &mut impl Uplink) -> usize {
         let connection = &mut self.connections[conn.0];
-        connection.received_at = now;
+        connection.incoming.note(now);
         let used = match connection.phase {
             Phase::Accepted => self.take_request(now, conn.0, bytes, up),
             Phase::Requested => self.take_hello(now, conn.0, bytes, up),
@@ -82,13 +80,12 @@ impl Socklnd {
     }
 
     fn take_head(&mut self, now: Instant, slot: u32, bytes: &[u8], up: &mut impl Uplink) -> usize {
-        let connection = &mut self.connections[slot];
-        let (version, order) = (connection.version, connection.order);
-        let prefix_bytes = prefix_bytes(version);
-        let mut used = connection.collect(bytes, prefix_bytes);
+        let Connection { version, order, incoming, .. } = &mut self.connections[slot];
+        let (prefix_bytes, head_bytes) = (prefix_bytes(*version), head_bytes(*version));
+        let mut used = incoming.collect(bytes, prefix_bytes);
         let mut prefix = None;
-        if let Some(collected) = connection.collected().first_chunk().filter(|_| prefix_bytes != 0) {
-            match Prefix::decode(collected, order) {
+        if let Some(collected) = incoming.collected().first_chunk().filter(|_| prefix_bytes != 0) {
+            match Prefix::decode(collected, *order) {
                 Ok(decoded) => prefix = Some(decoded),
                 Err(_) => {
                     self.fault(now, slot, SocklndEvent::BadMessage, up);
@@ -102,9 +99,8 @@ impl Socklnd {
             self.noop(now, slot, &noop, up);
             return used;
         }
-        let head_bytes = prefix_bytes + version.header_bytes();
-        used += connection.collect(&bytes[used..], head_bytes);
-        if connection.collected().len() == head_bytes {
+        used += incoming.collect(&bytes[used..], head_bytes);
+        if incoming.collected().len() == head_bytes {
             self.message(now, slot, prefix, prefix_bytes, up);
         }
         used
@@ -114,9 +110,9 @@ impl Socklnd {
         let connection = &mut self.connections[slot];
         let mut sum = Checksum::new();
         if connection.version == Version::V2 {
-            sum.update(&without_checksum(connection.collected()));
+            sum.update(&without_checksum(connection.incoming.collected()));
         }
-        connection.input_bytes = 0;
+        connection.incoming.clear();
         if prefix.checksum != 0 && prefix.checksum != sum.value() {
             return self.fault(now, slot, SocklndEvent::BadChecksum, up);
         }
@@ -135,20 +131,18 @@ impl Socklnd {
         prefix_bytes: usize,
         up: &mut impl Uplink,
     ) {
-        let connection = &mut self.connections[slot];
-        let header = decode(connection.version, &connection.collected()[prefix_bytes..]);
+        let Connection { version, peer, incoming, .. } = &mut self.connections[slot];
+        let header = decode(*version, &incoming.collected()[prefix_bytes..]);
         let header = header.filter(|header| header.check_payload().is_ok());
         let Some(mut header) = header else { return self.fault(now, slot, SocklndEvent::BadMessage, up) };
         let mut sum = Checksum::new();
-        if connection.version == Version::V2 {
-            sum.update(&without_checksum(&connection.collected()[..prefix_bytes]));
-            sum.update(&connection.collected()[prefix_bytes..]);
+        if *version == Version::V2 {
+            sum.update(&without_checksum(&incoming.collected()[..prefix_bytes]));
+            sum.update(&incoming.collected()[prefix_bytes..]);
         }
-        connection.input_bytes = 0;
-        connection.cookie = prefix.map_or(0, |prefix| prefix.cookies[0]);
-        let expected = prefix.map_or(0, |prefix| prefix.checksum);
-        connection.checksum = (expected != 0).then_some((expected, sum));
-        let peer = &self.peers[connection.peer];
+        let (cookie, expected) = prefix.map_or((0, 0), |prefix| (prefix.cookies[0], prefix.checksum));
+        incoming.begin(cookie, (expected != 0).then_some((expected, sum)));
+        let peer = &self.peers[*peer];
         if peer.pid & ProcessId::USER_FLAG != 0 {
             header.source = ProcessId { nid: peer.nid, pid: peer.pid };
         }
@@ -163,7 +157,7 @@ impl Socklnd {
         } else if expected != 0 && header.payload_length == 0 && expected != sum.value() {
             self.fault(now, slot, SocklndEvent::BadChecksum, up);
         } else if awaited_bytes(&header) != 0 {
-            self.connections[slot].reading = Reading::Short(header);
+            self.connections[slot].incoming.wait(header);
         } else {
             self.arrive(now, slot, &header, up);
         }
@@ -172,8 +166,8 @@ impl Socklnd {
     /// Goes on with a message that wants [`Wants::Whole`]: as many bytes are there.
     pub fn whole(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
-        if let Reading::Short(header) = connection.reading {
-            connection.received_at = now;
+        if let Reading::Short(header) = *connection.incoming.reading() {
+            connection.incoming.note(now);
             self.arrive(now, conn.0, &header, up);
             self.watch(conn.0);
         }
@@ -191,7 +185,7 @@ impl Socklnd {
         let peer = &self.peers[connection.peer];
         let (ni, from): (_, Nid) = (peer.ni, peer.nid);
         // Set before, since the shard may ask for the message to be resumed.
-        connection.reading = Reading::Delayed { length_bytes: header.payload_length };
+        connection.incoming.delay(header.payload_length);
         let verdict = up.header(now, ni, &from, rx, header);
         self.decide(now, slot, header.payload_length, verdict, up);
     }
@@ -199,17 +193,10 @@ impl Socklnd {
     fn decide(&mut self, now: Instant, slot: u32, length_bytes: u32, verdict: Verdict, up: &mut impl Uplink) {
         match verdict {
             Verdict::Delay => {}
-            Verdict::Drop => {
-                self.connections[slot].checksum = None;
-                self.skip(slot, length_bytes);
-            }
+            Verdict::Drop => self.skip(slot, length_bytes),
             Verdict::Deliver(span) => {
                 let skip_bytes = length_bytes - span.length_bytes;
-                if skip_bytes != 0 {
-                    // A truncated message is not checked: kernel nodes do not either.
-                    self.connections[slot].checksum = None;
-                }
-                self.connections[slot].reading = Reading::Payload { span, skip_bytes };
+                self.connections[slot].incoming.deliver(span, skip_bytes);
                 if span.length_bytes == 0 {
                     self.filled(now, slot, skip_bytes, up);
                 }
@@ -223,16 +210,16 @@ impl Socklnd {
     /// # Panics
     /// If these are more than were wanted.
     pub fn placed(&mut self, now: Instant, conn: ConnId, count: u32, up: &mut impl Uplink) {
-        let connection = &mut self.connections[conn.0];
-        connection.received_at = now;
-        match connection.reading {
+        let incoming = &mut self.connections[conn.0].incoming;
+        incoming.note(now);
+        match *incoming.reading() {
             Reading::Payload { span, skip_bytes } => {
                 assert!(count <= span.length_bytes, "{count} bytes are placed in {span:?}");
                 let offset_bytes = span.offset_bytes + u64::from(count);
                 #[cfg(feature = "sabotage")]
                 let offset_bytes = if self.sabotage.offset_stuck { span.offset_bytes } else { offset_bytes };
                 let rest = Span { offset_bytes, length_bytes: span.length_bytes - count, ..span };
-                connection.reading = Reading::Payload { span: rest, skip_bytes };
+                incoming.deliver(rest, skip_bytes);
                 if rest.length_bytes == 0 {
                     self.filled(now, conn.0, skip_bytes, up);
                 }
@@ -250,11 +237,9 @@ impl Socklnd {
 
     /// The wanted part of a payload is in place.
     fn filled(&mut self, now: Instant, slot: u32, skip_bytes: u32, up: &mut impl Uplink) {
-        let connection = &mut self.connections[slot];
-        if connection.checksum.take().is_some_and(|(expected, sum)| expected != sum.value()) {
+        if !self.connections[slot].incoming.is_right() {
             return self.fault(now, slot, SocklndEvent::BadChecksum, up);
         }
-        connection.reading = Reading::Head;
         self.skip(slot, skip_bytes);
         up.received(now, self.rx(slot), lnet_core::lnd::Status::Ok);
     }
@@ -262,14 +247,8 @@ impl Socklnd {
     /// Passes over the rest of a message; with its last byte it is acknowledged.
     fn skip(&mut self, slot: u32, left_bytes: u32) {
         let connection = &mut self.connections[slot];
-        if left_bytes != 0 {
-            connection.reading = Reading::Skip { left_bytes };
-            return;
-        }
-        connection.reading = Reading::Head;
-        let cookie = core::mem::take(&mut connection.cookie);
-        if cookie != 0 {
-            connection.acks.push(cookie);
+        if let Some(cookie) = connection.incoming.skip(left_bytes) {
+            connection.outgoing.push_ack(cookie);
             self.ready.add(&mut self.connections, slot);
         }
     }
@@ -277,10 +256,11 @@ impl Socklnd {
     /// Goes on with a message that was delayed.
     pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
         let slot = rx.0 - self.first_name;
-        let Reading::Delayed { length_bytes, .. } = self.connections[slot].reading else {
+        let incoming = &mut self.connections[slot].incoming;
+        let Reading::Delayed { length_bytes } = *incoming.reading() else {
             unreachable!("{rx:?} was not delayed")
         };
-        self.connections[slot].received_at = now;
+        incoming.note(now);
         self.decide(now, slot, length_bytes, verdict, up);
         // The connection may just have ended.
         if self.connections[slot].phase != Phase::Closed {
@@ -292,8 +272,8 @@ impl Socklnd {
     /// Sees to it that a message that has begun to arrive is looked at when its time is up.
     fn watch(&mut self, slot: u32) {
         let Some(connection) = self.connections.get(slot) else { return };
-        if connection.phase == Phase::Established && connection.is_within_message() {
-            let at = connection.received_at + self.config.tunables.timeout;
+        if connection.phase == Phase::Established && connection.incoming.is_within_message() {
+            let at = connection.incoming.received_at() + self.config.tunables.timeout;
             self.set_timer(Timer::Connection(slot), at);
         }
     }
@@ -302,13 +282,9 @@ impl Socklnd {
     #[must_use]
     pub fn is_within_message(&self, conn: ConnId) -> bool {
         let connection = self.connections.get(conn.0);
-        connection.is_some_and(|known| known.phase == Phase::Established && known.is_within_message())
+        connection
+            .is_some_and(|known| known.phase == Phase::Established && known.incoming.is_within_message())
     }
-}
-
-/// Bytes before the header of a message.
-const fn prefix_bytes(version: Version) -> usize {
-    if matches!(version, Version::V1) { 0 } else { PREFIX_BYTES }
 }
 
 fn decode(version: Version, bytes: &[u8]) -> Option<Header> {

@@ -1,14 +1,14 @@
 //! What leaves: which connection carries it, and in which pieces (LNet `socklnd_cb.c:
 //! ksocknal_find_conn_locked`, `ksocknal_queue_tx_locked`).
 
-use lnet_core::collections::{Link, NONE};
+use lnet_core::collections::NONE;
 use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{Checksum, PREFIX_BYTES, Prefix, Version};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use super::connection::{Connection, Item, Phase, Silence};
+use super::connection::{Connection, HEAD_BYTES_MAX, Item, Phase, Silence, head_bytes, prefix_bytes};
 use super::peer::REFUSALS_MAX;
 use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
 
@@ -43,7 +43,7 @@ impl Socklnd {
             return Ok(());
         }
         let deadline = now + self.config.tunables.timeout;
-        let item = Item { transmit: *transmit, deadline, end_bytes: 0, link: Link::UNLINKED };
+        let item = Item::new(*transmit, deadline);
         let Ok(item) = self.items.insert(item) else {
             self.settle(now, peer);
             return Err(Full(tx));
@@ -69,11 +69,8 @@ impl Socklnd {
             let payload_bytes = self.items[item].transmit.header.payload_length;
             let Some(slot) = self.choose(peer, payload_bytes) else { break };
             self.peers[peer].queue.remove(&mut self.items, item);
-            let connection = &mut self.connections[slot];
-            connection.queued_bytes += message_bytes(connection.version, payload_bytes);
-            connection.queue.push_back(&mut self.items, item);
             self.turn += 1;
-            connection.turn = self.turn;
+            self.connections[slot].push(&mut self.items, item, self.turn);
             self.ready.add(&mut self.connections, slot);
         }
         let first = self.peers[peer].queue.first();
@@ -93,10 +90,8 @@ impl Socklnd {
         let min_bulk_bytes = self.config.tunables.min_bulk_bytes;
         let carriers = self.peers[peer].connections.iter(&self.connections);
         let rank = |(slot, connection): (u32, &Connection)| {
-            let bytes = message_bytes(connection.version, payload_bytes);
-            let is_preferred = connection.carries(bytes as u32, min_bulk_bytes)?;
-            let waiting = connection.queued_bytes + connection.polled_bytes - connection.sent_bytes;
-            Some(((!is_preferred, waiting, connection.turn), slot))
+            let is_preferred = connection.carries(payload_bytes, min_bulk_bytes)?;
+            Some(((!is_preferred, connection.load()), slot))
         };
         carriers.filter_map(rank).min().map(|(_, slot)| slot)
     }
@@ -109,30 +104,22 @@ impl Socklnd {
     /// The next piece that a connection sends. A driver that stops before there is none polls on after
     /// [`Socklnd::sent`].
     pub fn poll_send(&mut self, now: Instant, conn: ConnId) -> Option<Piece> {
-        self.connections.get(conn.0).filter(|connection| connection.has_pieces())?;
-        let connection = &mut self.connections[conn.0];
-        if connection.polled_bytes == connection.sent_bytes {
-            connection.sent_at = now;
-        }
-        if connection.polled_bytes == connection.acknowledged_bytes {
-            connection.acknowledged_at = now;
-        }
-        let mut piece =
-            Piece { head: [0; super::connection::HEAD_BYTES_MAX], length: 0, payload: None, checksum: None };
-        if connection.greeting_bytes != 0 {
-            piece.head = connection.greeting;
-            piece.length = core::mem::take(&mut connection.greeting_bytes);
-        } else if let Some(cookie) = connection.acks.pop() {
+        let connection = self.connections.get_mut(conn.0).filter(|connection| connection.has_pieces())?;
+        connection.progress.poll(now);
+        let outgoing = &mut connection.outgoing;
+        let mut piece = Piece { head: [0; HEAD_BYTES_MAX], length: 0, payload: None, checksum: None };
+        if let Some(greeting) = outgoing.pop_greeting() {
+            (piece.head, piece.length) = greeting;
+        } else if let Some(cookie) = outgoing.pop_ack() {
             piece.set_prefix(&Prefix::acknowledgement(cookie));
             self.begin_checksum(conn.0, &mut piece);
             self.resumed.add(&mut self.connections, conn.0);
-        } else if core::mem::take(&mut connection.wants_keepalive) {
+        } else if outgoing.pop_keepalive() {
             piece.set_prefix(&Prefix::keepalive());
         } else {
             return self.poll_message(now, conn.0, piece);
         }
-        let connection = &mut self.connections[conn.0];
-        connection.polled_bytes += u64::from(piece.length);
+        self.connections[conn.0].progress.add(piece.length.into());
         self.watch_sending(now, conn.0);
         Some(piece)
     }
@@ -147,18 +134,14 @@ impl Socklnd {
 
     fn poll_message(&mut self, now: Instant, slot: u32, mut piece: Piece) -> Option<Piece> {
         let connection = &mut self.connections[slot];
-        while let Some(item) = connection.queue.pop_front(&mut self.items) {
+        while let Some(item) = connection.pop(&mut self.items) {
             let Transmit { tx, header, payload, .. } = self.items[item].transmit;
-            let bytes = message_bytes(connection.version, header.payload_length);
-            connection.queued_bytes -= bytes;
             if !piece.set_message(connection.version, &header) {
                 self.items.remove(item);
                 self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
                 continue;
             }
-            connection.polled_bytes += bytes;
-            self.items[item].end_bytes = connection.polled_bytes;
-            connection.sending.push_back(&mut self.items, item);
+            connection.begin(&mut self.items, item);
             piece.payload = payload.map(|span| (tx, span));
             self.begin_checksum(slot, &mut piece);
             self.watch_sending(now, slot);
@@ -171,23 +154,13 @@ impl Socklnd {
     /// ended.
     pub fn sent(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
-        (connection.sent_bytes, connection.sent_at) = (connection.sent_bytes + bytes, now);
-        loop {
-            let first = connection.sending.first();
-            if first == NONE {
-                break;
-            }
-            let end_bytes = self.items[first].end_bytes;
-            #[cfg(feature = "sabotage")]
-            let end_bytes = if self.sabotage.sent_early { 0 } else { end_bytes };
-            if end_bytes > connection.sent_bytes {
-                break;
-            }
-            connection.sending.remove(&mut self.items, first);
-            let tx = self.items.remove(first).transmit.tx;
+        let sent_bytes = connection.progress.send(now, bytes);
+        #[cfg(feature = "sabotage")]
+        let sent_bytes = if self.sabotage.sent_early { u64::MAX } else { sent_bytes };
+        while let Some(tx) = connection.outgoing.pop_sent(&mut self.items, sent_bytes) {
             self.ended.push_back((tx, Status::Ok));
         }
-        if connection.silence == Some(Silence::TakesNothing) {
+        if connection.progress.is_silent(Silence::TakesNothing) {
             self.end_silence(conn.0);
         }
         let connection = &mut self.connections[conn.0];
@@ -221,13 +194,11 @@ impl Piece {
 
     /// Whether the header can be written in this version.
     fn set_message(&mut self, version: Version, header: &Header) -> bool {
-        let begin = if version == Version::V1 {
-            0
-        } else {
+        let begin = prefix_bytes(version);
+        if begin != 0 {
             self.set_prefix(&Prefix::message());
-            PREFIX_BYTES
-        };
-        self.length = (begin + version.header_bytes()) as u8;
+        }
+        self.length = head_bytes(version) as u8;
         let bytes = &mut self.head[begin..];
         if version == Version::V4 {
             bytes.first_chunk_mut::<LARGE_HEADER_BYTES>().map(|bytes| header.encode_large(bytes)).is_some()
@@ -236,10 +207,4 @@ impl Piece {
             bytes.is_some_and(|bytes| header.encode_small(bytes).is_ok())
         }
     }
-}
-
-/// Bytes of a message on a stream.
-const fn message_bytes(version: Version, payload_bytes: u32) -> u64 {
-    let prefix_bytes = if matches!(version, Version::V1) { 0 } else { PREFIX_BYTES };
-    prefix_bytes as u64 + version.header_bytes() as u64 + payload_bytes as u64
 }

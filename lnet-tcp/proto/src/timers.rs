@@ -7,7 +7,7 @@ use lnet_core::lnd::{Cause, Path, PathReport, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::{ConnectionType, Version};
 
-use super::connection::{Connection, Phase, Reading, Silence};
+use super::connection::{Phase, Silence};
 use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// Keepalives are so far apart at least.
@@ -52,7 +52,8 @@ impl Socklnd {
         let connection = &self.connections[slot];
         let stall = connection.stalls_at(timeout);
         #[cfg(feature = "sabotage")]
-        let stall = stall.filter(|_| !self.sabotage.stall_unnoticed || !connection.is_within_message());
+        let stall =
+            stall.filter(|_| !self.sabotage.stall_unnoticed || !connection.incoming.is_within_message());
         if stall.is_some_and(|at| at <= now) {
             return self.give_up(now, slot, Silence::TakesNothing, up);
         }
@@ -64,7 +65,7 @@ impl Socklnd {
             keepalive_at = Some(at);
             if at <= now {
                 self.peers[peer].keepalive_at = now;
-                self.connections[slot].wants_keepalive = true;
+                self.connections[slot].outgoing.push_keepalive();
                 self.ready.add(&mut self.connections, slot);
                 keepalive_at = Some(now + KEEPALIVE_INTERVAL);
             }
@@ -86,14 +87,13 @@ impl Socklnd {
     /// When something last arrived from a peer, or TCP took something for it, on any connection.
     fn moved_at(&self, peer: u32) -> Instant {
         let connections = self.peers[peer].connections.iter(&self.connections);
-        let times = connections.map(|(_, connection)| connection.received_at.max(connection.sent_at));
-        times.max().unwrap_or(Instant(0))
+        connections.map(|(_, connection)| connection.moved_at()).max().unwrap_or(Instant(0))
     }
 
     /// When something last arrived from the peer of a connection, on any.
     fn last_received_at(&self, slot: u32) -> Instant {
         let siblings = self.peers[self.connections[slot].peer].connections.iter(&self.connections);
-        siblings.map(|(_, sibling)| sibling.received_at).max().unwrap_or(Instant(0))
+        siblings.map(|(_, sibling)| sibling.incoming.received_at()).max().unwrap_or(Instant(0))
     }
 
     fn silent_after(&self) -> Duration {
@@ -107,21 +107,20 @@ impl Socklnd {
     /// Reports the path of a connection by which nothing moves that is to be sent, so that other messages
     /// take another one long before this stalls. When to look again.
     fn look_for_silence(&mut self, now: Instant, slot: u32) -> Option<Instant> {
-        let connection = &self.connections[slot];
-        if connection.polled_bytes == connection.acknowledged_bytes {
+        if self.connections[slot].progress.is_acknowledged() {
             return None;
         }
         // A peer that has no room for this message, and answers by other connections, is not silent.
         let received_at = self.last_received_at(slot);
-        let connection = &self.connections[slot];
-        let is_sending = connection.polled_bytes != connection.sent_bytes;
-        let silent_at = connection.sent_at.max(received_at) + self.silent_after();
+        let progress = &self.connections[slot].progress;
+        let is_sending = progress.is_sending();
+        let silent_at = progress.sent_at().max(received_at) + self.silent_after();
         if is_sending && now >= silent_at {
             self.report_silence(slot, Silence::TakesNothing);
         } else if now >= received_at + self.silence_interval() {
             // TCP takes small messages for a long time that reach nothing.
             self.actions.push_back(StreamOrder::Ask { conn: ConnId(slot) });
-        } else if connection.silence == Some(Silence::AcknowledgesNothing) {
+        } else if progress.is_silent(Silence::AcknowledgesNothing) {
             self.end_silence(slot);
         }
         let next = now + self.silence_interval();
@@ -133,15 +132,14 @@ impl Socklnd {
     pub fn unacknowledged(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
         let connection = self.connections.get_mut(conn.0);
         let Some(connection) = connection.filter(|known| known.phase == Phase::Established) else { return };
-        let acknowledged_bytes = connection.sent_bytes.saturating_sub(bytes);
-        if acknowledged_bytes > connection.acknowledged_bytes {
-            (connection.acknowledged_bytes, connection.acknowledged_at) = (acknowledged_bytes, now);
-            if connection.silence == Some(Silence::AcknowledgesNothing) {
+        let progress = &mut connection.progress;
+        if progress.acknowledge(now, bytes) {
+            if progress.is_silent(Silence::AcknowledgesNothing) {
                 self.end_silence(conn.0);
             }
             return;
         }
-        let waits_since = connection.acknowledged_at;
+        let waits_since = progress.acknowledged_at();
         if now >= waits_since + self.config.tunables.timeout {
             #[cfg(feature = "sabotage")]
             if self.sabotage.stall_unnoticed {
@@ -163,7 +161,7 @@ impl Socklnd {
 
     fn report_silence(&mut self, slot: u32, why: Silence) {
         let connection = &mut self.connections[slot];
-        connection.silence = Some(why);
+        connection.progress.set_silence(Some(why));
         let peer = &self.peers[connection.peer];
         self.reports.push_back((Path { ni: peer.ni, peer: peer.nid }, PathReport::Silent));
     }
@@ -172,7 +170,7 @@ impl Socklnd {
     #[cold]
     pub(super) fn end_silence(&mut self, slot: u32) {
         let connection = &mut self.connections[slot];
-        connection.silence = None;
+        connection.progress.set_silence(None);
         if let Some(peer) = self.peers.get(connection.peer) {
             let path = Path { ni: peer.ni, peer: peer.nid };
             self.reports.push_back((path, PathReport::Answers { round_trip: None }));
@@ -197,21 +195,5 @@ impl Socklnd {
             self.ended.push_back((tx, Status::NeverSent(Cause::Timeout)));
         }
         self.settle(now, slot);
-    }
-}
-
-impl Connection {
-    /// Whether a message has begun to arrive, and waits for nothing but its own bytes.
-    pub(super) const fn is_within_message(&self) -> bool {
-        self.input_bytes != 0
-            || matches!(self.reading, Reading::Short(_) | Reading::Payload { .. } | Reading::Skip { .. })
-    }
-
-    /// When it has made no progress for too long, if it is to make some.
-    fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
-        let sends = self.polled_bytes != self.sent_bytes;
-        let received = self.is_within_message().then(|| self.received_at + timeout);
-        let sent = sends.then(|| self.sent_at + timeout);
-        lnet_core::time::earliest([received, sent])
     }
 }

@@ -96,7 +96,7 @@ tunables! {
     "accept", "WHO", OptionValues::Words(WHO), accept: Accept as Accept = Accept::Secure;
     /// Port of the acceptors, this node's and its peers'
     "accept_port", "PORT", numbers(1, 65_535), accept_port: u16 as Port = 988;
-    /// Their port for connections of types other than control
+    /// Port of acceptors for connections of other types than control
     "accept_port_bulk", "PORT", numbers(1, 65_535), accept_port_bulk: u16 as Port = 988;
     /// Connections that may wait to be accepted
     "accept_backlog", "COUNT", numbers(1, 65_535), accept_backlog: u32 as Number = 127;
