@@ -24,7 +24,12 @@ impl<O: Clone> Node<O> {
     pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) -> bool {
         let mut nids = nids_of(info);
         nids.retain(|nid| !self.is_local(nid));
-        let Some(primary) = info.primary().filter(|_| nids.contains(from)) else { return false };
+        if !nids.contains(from) {
+            return false;
+        }
+        // A primary NID that can be no NI's name is left out, and what else is told counts.
+        let primary = info.primary().map(|nid| if nid.can_name_an_ni() { nid } else { nids[0] });
+        let Some(primary) = primary else { return false };
         let has = |feature| info.features().contains(feature);
         let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
         if self.peers.get(from).is_none() {
@@ -66,6 +71,7 @@ impl<O: Clone> Node<O> {
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
             let contradicting = self.peers.merge(from, &primary, &told);
+            self.peers.bound_nids();
             self.discoveries.counters.contradicted += contradicting.len() as u64;
             for other in contradicting {
                 // A configured peer stays as it is. Another one may have answered this claim before.

@@ -3,7 +3,8 @@
 //!
 //! Invariants: a NID belongs to one peer; a peer has a primary NID, which is the first of its NIs; there are
 //! at most as many peers that are neither configured nor locked as the configuration says, of which the one
-//! without traffic for longest makes room, and a peer has at most [`TOLD_MAX`] NIs. What is configured is
+//! without traffic for longest makes room, also where all together have too many NIDs, and a peer has at most
+//! [`TOLD_MAX`] NIs. What is configured is
 //! changed by the administrator alone; where locked peers turn out to be one node, the lock that was made
 //! first stays (LNet `peer.c`).
 //!
@@ -37,6 +38,9 @@ use crate::topology::HEALTH_MAX;
 /// Most NIs of a peer: as many as `lnetctl` takes of one. What a peer tells beyond them is cut, with a
 /// warning.
 pub const TOLD_MAX: usize = 128;
+
+/// NIDs that all peers have together, for each peer that there may be.
+const NIDS_PER_PEER: usize = 4;
 
 pub use lnet_model::peer::peer_state;
 use peer_state::{
@@ -197,7 +201,7 @@ impl Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The NID is a wildcard, `lo`, or this node's own (`-EINVAL`).
+    /// The NID is a wildcard, `lo`, this node's own, or can be no NI's name (`-EINVAL`).
     #[error("peer nid {0}: that of an NI of another node is expected")]
     Nid(Nid),
     /// There is no such peer (`-ENOENT`).
@@ -378,7 +382,7 @@ impl PeerTable {
 
     /// Traffic with a NID, which makes a peer of it if it is none's.
     pub(super) fn note_traffic(&mut self, nid: &Nid) {
-        if self.max == 0 {
+        if self.max == 0 || !nid.can_name_an_ni() {
             return;
         }
         let primary = self.primaries.get(nid).copied().unwrap_or(*nid);
@@ -393,6 +397,16 @@ impl PeerTable {
             if !peer.stays() {
                 self.order.insert(last_traffic, primary);
             }
+        }
+    }
+
+    /// Forgets peers until the NIDs of all fit; the one that has told most recently stays.
+    pub(super) fn bound_nids(&mut self) {
+        while self.primaries.len() > NIDS_PER_PEER * self.max
+            && self.order.len() > 1
+            && let Some((_, &oldest)) = self.order.first_key_value()
+        {
+            self.remove(&oldest);
         }
     }
 

@@ -183,10 +183,11 @@ impl<O: Clone> Node<O> {
     }
 }
 
-/// The NIDs that a node has told of itself, in its order, without `lo`; none twice.
+/// The NIDs that a node has told of itself, in its order, without `lo` and what can be no NI's name; none
+/// twice.
 pub(super) fn nids_of(info: &PingInfo<'_>) -> Vec<Nid> {
     let nids = info.interfaces().map(|ni| ni.nid);
-    let mut nids: Vec<_> = nids.filter(|nid| !nid.is_loopback()).collect();
+    let mut nids: Vec<_> = nids.filter(|nid| !nid.is_loopback() && nid.can_name_an_ni()).collect();
     keep_first(&mut nids);
     nids
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, DiscoveryCounters, DriverError, NodeChange, PingId, Report, Request, TOLD_MAX,
+    Action, DiscoveryCounters, DriverError, NodeChange, NodeConfig, PeerEdit, PingId, Report, Request,
+    TOLD_MAX,
 };
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Features, NiStatus, PingInfo, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
 
-use crate::common::{Runner, nid, spec};
+use crate::common::{Runner, config, nid, spec};
 
 const MULTI_RAIL: Features = Features(0x1E);
 
@@ -391,5 +393,44 @@ proptest! {
             prop_assert!(runner.node.push_room_bytes() <= BUFFER_BYTES_MAX);
         }
         prop_assert!(pings(&mut runner).len() <= 12);
+    }
+}
+
+/// Nets of types that are not known here, and what can be no NI's name.
+#[test]
+fn what_is_told_of_unknown_nets_is_kept_and_what_names_no_ni_is_left_out() {
+    let mut runner = runner();
+    let [unknown, long]: [Nid; 2] = ["a000001@<200:3>", "1:2:3:4@<77:0>"].map(|text| text.parse().unwrap());
+    let [nobody, all]: [Nid; 2] = ["0.0.0.0@tcp", "255.255.255.255@tcp"].map(|text| text.parse().unwrap());
+    let told = [unknown, nid(1, 9), nobody, long, all, nid(2, 9)];
+    push(&mut runner, nid(1, 9), &info(MULTI_RAIL, &told));
+    let peer = runner.node.peer(&nid(1, 9)).unwrap();
+    assert_eq!((peer.primary, peer.nids().len()), (unknown, 4), "{:?}", peer.nids());
+    assert!([unknown, long, nid(2, 9)].iter().all(|nid| peer.nids().contains(nid)), "{:?}", peer.nids());
+    // A primary NID that names no NI: the next one stands for it.
+    push(&mut runner, nid(1, 8), &info(MULTI_RAIL, &[nobody, nid(1, 8), nid(1, 7)]));
+    let peer = runner.node.peer(&nid(1, 7)).unwrap();
+    assert_eq!((peer.primary, peer.nids()), (nid(1, 8), vec![nid(1, 8), nid(1, 7)]));
+    let spec = PeerSpec { primary_nid: nobody, nids: Vec::new(), multi_rail: true, lock_primary: false };
+    let refused = runner.batch(&[NodeChange::Peer(PeerEdit::Add(spec))]).unwrap_err();
+    assert!(refused.to_string().contains("0.0.0.0@tcp"), "{refused}");
+}
+
+/// Peers that each tell as many NIDs as they may hold no more than their share of the node's memory.
+#[test]
+fn the_nids_of_all_peers_together_are_bounded() {
+    let max = 64;
+    let mut runner = Runner::with(NodeConfig { peers_max: max, ..config(1) });
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
+    let host = |number: usize| -> Nid {
+        let [high, low] = u16::try_from(number).unwrap().to_be_bytes();
+        format!("10.9.{high}.{low}@tcp1").parse().unwrap()
+    };
+    for peer in 0..max {
+        let nids: Vec<Nid> = (0..TOLD_MAX).map(|number| host(peer * TOLD_MAX + number)).collect();
+        push(&mut runner, nids[0], &info(MULTI_RAIL, &nids));
+        let held: usize = runner.node.peers().map(|peer| peer.nids().len()).sum();
+        assert!(held <= 4 * max || runner.node.peers().count() == 1, "{held} NIDs of {max} peers");
+        assert!(runner.node.peer(&nids[0]).is_some(), "who has told last stays");
     }
 }

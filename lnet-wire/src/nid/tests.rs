@@ -340,7 +340,10 @@ proptest! {
         if let Ok(nid) = Nid::from_bytes(&bytes) {
             prop_assert_eq!(nid.to_bytes(), if nid.is_any() { [0xFF; NID_BYTES] } else { bytes });
             prop_assert!((8..=NID_BYTES).contains(&nid.used_bytes()));
-            let _ = (nid.to_string(), nid.ip(), nid.net().to_string());
+            let _ = (nid.ip(), nid.net().to_string());
+            if nid.can_name_an_ni() {
+                prop_assert_eq!(Nid::from_str(&nid.to_string()), Ok(nid));
+            }
         } else {
             prop_assert!(bytes[0] > 12);
         }
@@ -376,6 +379,29 @@ proptest! {
             prop_assert_eq!(Net::from_str(&net.to_string()), Ok(net));
         }
         let _ = Nid::from_str_or_any(&text);
+    }
+}
+
+#[test]
+fn what_can_name_an_ni_can_be_printed_and_read() {
+    for text in ["10.0.0.1@tcp", "fe80::1@o2ib3", "0@lo", "7@gni", "a000001@<200:3>", "1:0:0:ff@<77:65535>"] {
+        assert!(nid(text).can_name_an_ni() && nid(text).to_string() == text, "{text}");
+    }
+    for text in ["0.0.0.0@tcp", "::@tcp", "255.255.255.255@xdp", "224.0.0.1@tcp2", "ff02::1@tcp", "<?>"] {
+        assert!(!nid(text).can_name_an_ni(), "{text}");
+    }
+    // Eight bytes of an address on a net whose addresses have four or sixteen.
+    let mut bytes = nid("10.0.0.1@tcp").to_bytes();
+    bytes[0] = 4;
+    assert!(!Nid::from_bytes(&bytes).unwrap().can_name_an_ni());
+    // Bytes behind the address.
+    bytes[0] = 0;
+    bytes[19] = 1;
+    assert!(!Nid::from_bytes(&bytes).unwrap().can_name_an_ni());
+    for text in
+        ["1@<2:0>", "@<200:0>", "1:2:3:4:5@<200:0>", "123456789@<200:0>", "1@<255:0>", "1@<200:65536>"]
+    {
+        assert!(Nid::from_str(text).is_err(), "{text}");
     }
 }
 

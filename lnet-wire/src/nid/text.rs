@@ -1,13 +1,13 @@
 //! NIDs, nets and process ids as text, both ways.
 //!
-//! Source: `lnet/lnet/nidstrings.c`. Differences, all of them refusals: a net number must fit 16 bits, and
-//! digits are digits only (no sign, no leading blank).
+//! Source: `lnet/lnet/nidstrings.c`. Differences: a net number must fit 16 bits, and digits are digits only
+//! (no sign, no leading blank). What is printed of a NID on a net of an unknown type is read as well.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-use super::{Net, NetType, Nid, ProcessId, SIZE_LARGE, SIZE_SMALL};
+use super::{Net, NetType, Nid, ProcessId, SIZE_LARGE, SIZE_SMALL, TYPE_ANY};
 use crate::bytes::get;
 
 /// The wildcard as text.
@@ -101,6 +101,8 @@ pub enum Expected {
     Number,
     /// The address 0 of the loopback net.
     LoopbackAddress,
+    /// Words of an address, one to four, in front of a net of an unknown type.
+    Words,
     /// A net that begins with one of the known names.
     NetName,
     /// A net number, 0 to 65535, behind the name of a net.
@@ -118,6 +120,7 @@ impl fmt::Display for Expected {
             Self::Ipv4 => "an ipv4 address before the net",
             Self::Number => "a number from 0 to 4294967295 before the net",
             Self::LoopbackAddress => "0, the only address of net lo",
+            Self::Words => "one to four hexadecimal words with : between them before the net",
             Self::NetName => "a net whose name is one of lo, tcp, o2ib, gni, gip, ptlf, kfi, efa, bxi3f, xdp",
             Self::NetNumber => "a net number from 0 to 65535 after the net's name",
             Self::PlainLo => "net lo without a number",
@@ -214,6 +217,28 @@ fn parse_net(text: &str) -> Result<Net, Expected> {
     Ok(Net::new(family.net_type, number))
 }
 
+/// Reads a net of a type without a name, as it is printed.
+fn parse_unknown_net(text: &str) -> Option<Net> {
+    let (net_type, number) = text.strip_prefix('<')?.strip_suffix('>')?.split_once(':')?;
+    let net_type = NetType(u16::try_from(decimal(net_type)?).ok()?);
+    let number = u16::try_from(decimal(number)?).ok()?;
+    (net_type.0 < u16::from(TYPE_ANY) && !is_known(net_type)).then(|| Net::new(net_type, number))
+}
+
+/// Reads the words of an address on a net of an unknown type.
+fn parse_words(net: Net, text: &str) -> Option<Nid> {
+    let mut address = [0; 16];
+    let mut count = 0;
+    for word in text.split(':') {
+        let is_word = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let slot = address.as_chunks_mut::<4>().0.get_mut(count).filter(|_| is_word)?;
+        *slot = u32::from_str_radix(word, 16).ok()?.to_be_bytes();
+        count += 1;
+    }
+    let size = u8::try_from(4 * count.checked_sub(1)?).ok()?;
+    Some(Nid::new(size, u8::try_from(net.net_type().0).ok()?, net.number(), address))
+}
+
 /// Digits alone: `u32::from_str` would take a sign as well.
 fn decimal(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -250,6 +275,28 @@ impl Nid {
         }
     }
 
+    /// Whether this can be the name of an NI: an address of the kind that its net has, of one host. So
+    /// neither `0.0.0.0@tcp` can, nor a multicast address, nor what is longer than an address there.
+    #[must_use]
+    pub fn can_name_an_ni(&self) -> bool {
+        if self.is_any() {
+            return false;
+        }
+        let used = usize::from(self.size()) + 4;
+        let is_padded_with_zeros = self.address.iter().skip(used).all(|byte| *byte == 0);
+        let has_size = match addresses_of(self.net().net_type()) {
+            Some(Addresses::Ip) => matches!(self.size(), SIZE_SMALL | SIZE_LARGE),
+            Some(Addresses::Loopback) => *self == Self::LO,
+            Some(Addresses::Ipv4 | Addresses::Number | Addresses::AnyNumber) => self.size() == SIZE_SMALL,
+            None => self.size().is_multiple_of(4),
+        };
+        let is_of_one_host = self.ip().is_none_or(|address| {
+            let is_of_all = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+            !address.is_unspecified() && !address.is_multicast() && !is_of_all
+        });
+        has_size && is_padded_with_zeros && is_of_one_host
+    }
+
     /// The words of an address whose meaning is not known here.
     fn fmt_words(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = (self.used_bytes() - 4).div_ceil(4);
@@ -272,7 +319,8 @@ impl Nid {
 impl FromStr for Nid {
     type Err = ParseError;
 
-    /// Reads `address@net`, an address alone (its net is `tcp`), or the wildcard `<?>`.
+    /// Reads `address@net`, an address alone (its net is `tcp`), or the wildcard `<?>`; on a net of an
+    /// unknown type what is printed of such a NID.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         parse_nid(text).map_err(|expected| ParseError::new(text, expected))
     }
@@ -282,10 +330,11 @@ fn parse_nid(text: &str) -> Result<Nid, Expected> {
     if text == ANY_TEXT {
         return Ok(Nid::ANY);
     }
-    let (address, net) = match text.split_once('@') {
-        Some((address, net)) => (address, parse_net(net)?),
-        None => (text, Net::TCP),
-    };
+    let (address, net) = text.split_once('@').unwrap_or((text, "tcp"));
+    if let Some(net) = parse_unknown_net(net) {
+        return parse_words(net, address).ok_or(Expected::Words);
+    }
+    let net = parse_net(net)?;
     let addresses = addresses_of(net.net_type()).ok_or(Expected::NetName)?;
     let ip =
         |expected| address.parse().ok().and_then(|address| Nid::new_ip(net, address).ok()).ok_or(expected);

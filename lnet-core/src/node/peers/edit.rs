@@ -21,7 +21,7 @@ impl PeerTable {
         change: &PeerEdit,
         is_own: impl Fn(&Nid) -> bool,
     ) -> Result<(), PeerError> {
-        let is_peers = |nid: &Nid| !nid.is_any() && !nid.is_loopback() && !is_own(nid);
+        let is_peers = |nid: &Nid| nid.can_name_an_ni() && !nid.is_loopback() && !is_own(nid);
         match change {
             PeerEdit::Add(PeerSpec { primary_nid: primary, nids, multi_rail, lock_primary }) => {
                 if let Some(nid) = core::iter::once(primary).chain(nids).find(|nid| !is_peers(nid)) {
