@@ -5,26 +5,27 @@
 //! something in it never says that it is empty. A sender wakes after it has sent, and who takes looks once
 //! more after it has announced that it is about to sleep ([`Waker`]): so none sleeps while something waits.
 //!
-//! The queue is the standard library's for many senders, and the bound is the count's: memory follows what
-//! waits. A ring takes its memory at once; a node of many shards has a mailbox between each two.
+//! The queue is a list behind a lock, of which all that waits is taken at once. It is as long as it may
+//! become from the start, so that nothing is allocated later, and fills from its beginning each time, so that
+//! it touches no more memory than what has waited: a node of many shards has a mailbox between each two.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SendError, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::uring::Waker;
 
 /// The end that takes.
 pub struct Mailbox<T> {
-    items: Receiver<T>,
-    room: Arc<Room>,
+    shared: Arc<Shared<T>>,
+    /// Items that were taken off the list, and not taken here yet.
+    taken: VecDeque<T>,
 }
 
 /// An end that sends. Several threads may have one each.
 pub struct Sender<T> {
-    items: std::sync::mpsc::Sender<T>,
-    room: Arc<Room>,
+    shared: Arc<Shared<T>>,
     waker: Waker,
 }
 
@@ -37,19 +38,26 @@ pub enum Unsent<T> {
     Gone(T),
 }
 
-/// What both ends know of the room in the mailbox.
-struct Room {
+struct Shared<T> {
     capacity: usize,
     /// Items that wait, or are about to.
     count: AtomicUsize,
     /// Senders that wait for room.
     waiting: AtomicUsize,
-    is_gone: AtomicBool,
-    lock: Mutex<()>,
+    list: Mutex<Inbox<T>>,
     freed: Condvar,
 }
 
-impl Room {
+struct Inbox<T> {
+    items: VecDeque<T>,
+    is_gone: bool,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Inbox<T>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives a place up. All accesses are in one order: this sees who waits, or who waits sees the place.
     #[inline]
     fn free(&self) {
@@ -62,18 +70,16 @@ impl Room {
     #[cold]
     fn tell(&self) {
         // Who waits has looked and sleeps, or has not looked yet.
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.lock());
         self.freed.notify_all();
     }
 
     /// Waits until there may be room, or the mailbox is gone.
     fn wait(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let is_full = |_: &mut ()| {
-            self.count.load(Ordering::SeqCst) >= self.capacity && !self.is_gone.load(Ordering::SeqCst)
-        };
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.freed.wait_while(guard, is_full));
+        let is_full =
+            |sent: &mut Inbox<T>| self.count.load(Ordering::SeqCst) >= self.capacity && !sent.is_gone;
+        drop(self.freed.wait_while(self.lock(), is_full));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -82,27 +88,32 @@ impl<T> Mailbox<T> {
     /// A mailbox for so many items, and an end that sends to it. `waker`: that of who takes.
     #[must_use]
     pub fn new(capacity: usize, waker: &Waker) -> (Sender<T>, Self) {
-        let (sender, items) = channel();
-        let room = Arc::new(Room {
+        let shared = Arc::new(Shared {
             capacity,
             count: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            is_gone: AtomicBool::new(false),
-            lock: Mutex::new(()),
+            list: Mutex::new(Inbox { items: VecDeque::with_capacity(capacity), is_gone: false }),
             freed: Condvar::new(),
         });
-        (Sender { items: sender, room: Arc::clone(&room), waker: waker.clone() }, Self { items, room })
+        (
+            Sender { shared: Arc::clone(&shared), waker: waker.clone() },
+            Self { shared, taken: VecDeque::with_capacity(capacity) },
+        )
     }
 
     /// Takes the oldest item.
     #[inline]
-    pub fn take(&self) -> Option<T> {
-        // The queue is looked at only if there is something: its own look costs more.
-        if self.is_empty() {
-            return None;
+    pub fn take(&mut self) -> Option<T> {
+        if self.taken.is_empty() {
+            if self.is_empty() {
+                return None;
+            }
+            // Empty as it is, it begins at its beginning again.
+            self.taken.clear();
+            std::mem::swap(&mut self.taken, &mut self.shared.lock().items);
         }
-        let item = self.items.try_recv().ok()?;
-        self.room.free();
+        let item = self.taken.pop_front()?;
+        self.shared.free();
         Some(item)
     }
 
@@ -110,14 +121,18 @@ impl<T> Mailbox<T> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.room.count.load(Ordering::Acquire) == 0
+        self.shared.count.load(Ordering::Acquire) == 0
     }
 }
 
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
-        self.room.is_gone.store(true, Ordering::SeqCst);
-        self.room.tell();
+        let mut sent = self.shared.lock();
+        sent.is_gone = true;
+        let left = std::mem::take(&mut sent.items);
+        drop(sent);
+        self.shared.freed.notify_all();
+        drop(left);
     }
 }
 
@@ -128,15 +143,16 @@ impl<T> Sender<T> {
     /// The item, if there is no room or the mailbox is gone.
     #[inline]
     pub fn send(&self, item: T) -> Result<(), Unsent<T>> {
-        if self.room.count.fetch_add(1, Ordering::AcqRel) >= self.room.capacity {
-            self.room.free();
-            let is_gone = self.room.is_gone.load(Ordering::SeqCst);
-            return Err(if is_gone { Unsent::Gone(item) } else { Unsent::Full(item) });
+        let is_full = self.shared.count.fetch_add(1, Ordering::AcqRel) >= self.shared.capacity;
+        let mut sent = self.shared.lock();
+        if !is_full && !sent.is_gone {
+            sent.items.push_back(item);
+            return Ok(());
         }
-        self.items.send(item).map_err(|SendError(item)| {
-            self.room.free();
-            Unsent::Gone(item)
-        })
+        let is_gone = sent.is_gone;
+        drop(sent);
+        self.shared.free();
+        Err(if is_gone { Unsent::Gone(item) } else { Unsent::Full(item) })
     }
 
     /// Sends an item, and waits for room; false if the mailbox is gone.
@@ -147,7 +163,7 @@ impl<T> Sender<T> {
                 Err(Unsent::Gone(_)) => return false,
                 Err(Unsent::Full(unsent)) => item = unsent,
             }
-            self.room.wait();
+            self.shared.wait();
         }
     }
 
@@ -161,21 +177,20 @@ impl<T> Sender<T> {
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
-        self.room.count.load(Ordering::Acquire)
+        self.shared.count.load(Ordering::Acquire)
     }
 
     /// Items for which there is room, if this is the only sender.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.room.capacity.saturating_sub(self.count())
+        self.shared.capacity.saturating_sub(self.count())
     }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        let Self { items, room, waker } = self;
-        Self { items: items.clone(), room: Arc::clone(room), waker: waker.clone() }
+        Self { shared: Arc::clone(&self.shared), waker: self.waker.clone() }
     }
 }
 
@@ -196,7 +211,7 @@ mod tests {
 
     #[test]
     fn items_arrive_in_order_and_what_has_no_room_comes_back() {
-        let (sender, mailbox) = mailbox(2);
+        let (sender, mut mailbox) = mailbox(2);
         assert!(mailbox.is_empty() && mailbox.take().is_none() && sender.room() == 2);
         assert_eq!([1, 2].map(|item| sender.send(item)), [Ok(()), Ok(())]);
         assert_eq!((sender.send(3), sender.room(), sender.count()), (Err(Unsent::Full(3)), 0, 2));
@@ -217,7 +232,7 @@ mod tests {
     #[test]
     fn all_of_many_senders_arrives() {
         const EACH: u32 = 2000;
-        let (sender, mailbox) = mailbox(8);
+        let (sender, mut mailbox) = mailbox(8);
         let senders: Vec<_> = (0..3)
             .map(|number| {
                 let sender = sender.clone();
@@ -240,7 +255,7 @@ mod tests {
         sender.send(1).unwrap();
         let waiting = sender.clone();
         let thread = std::thread::spawn(move || waiting.send_waiting(2));
-        while sender.room.waiting.load(Ordering::SeqCst) == 0 {
+        while sender.shared.waiting.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         drop(mailbox);
