@@ -29,7 +29,7 @@ pub struct Sender<T> {
     waker: Waker,
 }
 
-/// What was not sent, and why.
+/// An item that was not sent, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsent<T> {
     /// There is no room.

@@ -87,7 +87,7 @@ impl Default for Layout {
     }
 }
 
-/// What both ends derive each message from, which is alike at both of them.
+/// The scheme from which both ends derive each message; it is alike at both of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scheme {

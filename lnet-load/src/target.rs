@@ -151,7 +151,7 @@ struct Server {
     scheme: Arc<Scheme>,
     shard: ShardHandle,
     queue: EventQueue,
-    /// What is posted, by user pointer; `None` for what could not be posted again.
+    /// Entries by user pointer, with their posting; `None` where one could not be posted again.
     posted: Vec<(Posting, Option<Entry>)>,
     shared: Arc<TargetState>,
 }

@@ -116,7 +116,7 @@ pub struct FactRow {
     pub is_brief: bool,
 }
 
-/// What an LND tells of an open NI: the value of a [`FactRow`].
+/// The value of a [`FactRow`] of an open NI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(untagged))]
 pub enum NiFact {
@@ -141,7 +141,7 @@ pub struct LndRow {
     pub net_defaults: [u32; 4],
     /// The options that its NIs have besides those of the net.
     pub options: &'static [NiOption],
-    /// What it tells of an open NI.
+    /// Facts that it tells of an open NI.
     pub facts: &'static [FactRow],
     /// Whether it has proven from which peer NI a message comes.
     pub proves_sources: bool,

@@ -57,7 +57,7 @@ struct Common {
 struct Requests {
     portal: u32,
     events: EventQueue,
-    /// What is posted, and on which shard, by user pointer.
+    /// Entries with their shards, by user pointer.
     rooms: Vec<(ShardHandle, Option<Entry>)>,
 }
 

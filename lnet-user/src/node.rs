@@ -65,7 +65,7 @@ pub struct NiState {
     pub xdp: Option<XdpNiState>,
     /// Options of its LND that it has chosen itself or that were changed.
     pub options: NiOptions,
-    /// What its LND tells of it, in the order of the facts of the LND's row.
+    /// Facts that its LND tells of it, in the order of the LND's row.
     pub facts: Vec<Option<NiFact>>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,

@@ -44,7 +44,7 @@ impl Form {
     }
 }
 
-/// What the objects were made of.
+/// The sources that the objects were made of.
 #[derive(PartialEq, Eq, Debug)]
 struct Origin {
     /// A digest of the sources without comments.

@@ -24,12 +24,9 @@ impl<O: Clone> Node<O> {
     pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) -> bool {
         let mut nids = nids_of(info);
         nids.retain(|nid| !self.is_local(nid));
-        if !nids.contains(from) {
-            return false;
-        }
+        let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };
         // A primary NID that can be no NI's name is left out, and what else is told counts.
-        let primary = info.primary().map(|nid| if nid.can_name_an_ni() { nid } else { nids[0] });
-        let Some(primary) = primary else { return false };
+        let primary = if first.can_name_an_ni() { first } else { nids[0] };
         let has = |feature| info.features().contains(feature);
         let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
         if self.peers.get(from).is_none() {

@@ -1,4 +1,4 @@
-//! What is counted of NIs and peers, as `net show` and `peer show` print it.
+//! Counters of NIs and peers, as `net show` and `peer show` print them.
 
 use std::sync::Arc;
 

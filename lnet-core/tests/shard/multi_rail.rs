@@ -41,7 +41,7 @@ pub(crate) fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
     node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
 }
 
-/// What leaves, by all NIs.
+/// Takes the messages that leave, by all NIs.
 pub(crate) fn sent(node: &mut Node) -> Vec<Transmit> {
     let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
     (0..4).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()

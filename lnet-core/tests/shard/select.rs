@@ -36,7 +36,7 @@ fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
     node.shard.put(NOW, &PutRequest { self_nid, ..put_request(md, to) }).unwrap();
 }
 
-/// What leaves by either NI.
+/// Takes the messages that leave by either NI.
 fn sent(node: &mut Node) -> [Vec<Transmit>; 2] {
     NIS.map(|ni| std::iter::from_fn(|| node.shard.poll_transmit(ni).map(|lent| *lent.transmit)).collect())
 }

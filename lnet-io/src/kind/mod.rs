@@ -94,7 +94,7 @@ pub trait OpenNi: std::fmt::Debug + Send {
         NiOptions::default()
     }
 
-    /// What its LND tells of it, in the order of the facts of its row.
+    /// Facts that its LND tells of it, in the order of the LND's row.
     fn facts(&self) -> Vec<Option<NiFact>> {
         Vec::new()
     }

@@ -33,7 +33,7 @@ pub(super) struct Buffers {
     tail: u16,
     /// Buffers that are in the ring, or in a completion.
     with_kernel: u16,
-    /// What tells them from the buffers of other rings.
+    /// A number that tells them from the buffers of other rings.
     id: NonZeroU32,
 }
 

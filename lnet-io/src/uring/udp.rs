@@ -87,8 +87,8 @@ pub struct Endpoint {
     ring: IoUring,
     socket: UdpSocket,
     receiving: Receiving,
-    /// What the kernel uses: freed by the endpoint's end alone, once nothing is under way. A panic in that
-    /// end gives it up.
+    /// Memory that the kernel uses. The endpoint's end alone frees it, once nothing is under way; a panic in
+    /// that end gives it up.
     shared: ManuallyDrop<KernelMemory>,
     filled: VecDeque<Filled>,
     refusals: VecDeque<Refusal>,

@@ -105,7 +105,7 @@ impl TransferMachine {
                 "it is finished by its own callback: any other thread is expected",
             ));
         }
-        // What was queued when it failed ends by itself, but where the application delivers.
+        // Buffers that were queued when it failed end by themselves, but where the application delivers.
         let is_left = |front: &TmFront| {
             front.state() == TmState::Failed && !front.delivers_synchronously && !front.ids().is_empty()
         };

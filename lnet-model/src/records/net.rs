@@ -46,7 +46,7 @@ pub struct NiRecord {
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.
     pub timeout_s: u32,
-    /// What its LND tells of it, in the order of the [`FactRow`](crate::lnd::FactRow)s of that LND; nothing
+    /// Facts that its LND tells of it, in the order of that LND's [`FactRow`](crate::lnd::FactRow)s; none
     /// until its port is open.
     pub facts: Vec<Option<NiFact>>,
     /// CPTs (shards) that serve it, each of them where it is not restricted.

@@ -202,7 +202,7 @@ pub struct SelftestNode {
     /// Why it did not do what was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Errno>,
-    /// What is active there; the answer to a query.
+    /// Tests that are active there; the answer to a query.
     #[serde(default)]
     pub active: u32,
     /// The session that it is in; the answer to a ping.

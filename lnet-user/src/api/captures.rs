@@ -78,18 +78,23 @@ fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<()
     let nis: Vec<_> = nis.iter().filter(|ni| spec.interfaces.is_empty() || is_asked(ni)).collect();
     let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && device(ni) == *name);
     // NIs between nodes of one process have no device, and so no packets either.
-    let of_kernel = |ni: &NiState| ni.lnd().filter(|lnd| lnd.asked.is_some() && !lnd.has_frames);
-    let lnd = nis.iter().find_map(|ni| of_kernel(ni)).map_or("", |lnd| lnd.name);
-    let mut interfaces: Vec<_> =
-        nis.iter().filter(|ni| of_kernel(ni).is_some()).map(|ni| device(ni)).collect();
+    let of_kernel: Vec<_> = nis
+        .iter()
+        .filter_map(|ni| {
+            Some((ni.lnd().filter(|lnd| lnd.asked.is_some() && !lnd.has_frames)?.name, device(ni)))
+        })
+        .collect();
+    let mut interfaces: Vec<_> = of_kernel.iter().map(|(_, name)| name.clone()).collect();
     interfaces.retain(|name| !has_frames(name));
     interfaces.dedup();
     // Without a list: a net whose frames can be captured does, and others may come later.
-    let is_bare = nis.iter().all(|ni| of_kernel(ni).is_some());
-    if interfaces.is_empty() || spec.interfaces.is_empty() && !is_bare {
-        return Ok(());
+    let is_bare = of_kernel.len() == nis.len();
+    match of_kernel.first() {
+        Some(&(lnd, _)) if !interfaces.is_empty() && (is_bare || !spec.interfaces.is_empty()) => {
+            Err(CaptureError::NoFrames { lnd, interfaces, ports })
+        }
+        _ => Ok(()),
     }
-    Err(CaptureError::NoFrames { lnd, interfaces, ports })
 }
 
 /// The capture with the devices of the aliases that it names; other names stay, to be refused as they are.

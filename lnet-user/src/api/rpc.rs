@@ -245,7 +245,7 @@ pub struct Server {
     lnet: Lnet,
     service: ServiceSpec,
     events: EventQueue,
-    /// What is posted, and on which shard, by user pointer, which begins at 1.
+    /// Entries with their shards, by user pointer, which begins at 1.
     rooms: Vec<(usize, Option<Entry>)>,
 }
 

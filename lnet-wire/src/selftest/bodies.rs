@@ -108,7 +108,7 @@ bodies! {
         operation: u32 = 32,
         /// 0 for the batch, or the number of one of its tests.
         test_index: u32 = 36,
-        /// What a stop does: other than 0 cuts off what is under way.
+        /// Manner of a stop: other than 0 cuts off what is under way.
         argument: u32 = 40,
     }
 

@@ -120,7 +120,7 @@ impl Submission {
     }
 
     fn has_room(&self) -> bool {
-        // What describes operations stays until the kernel has taken all of them.
+        // Descriptions of operations stay until the kernel has taken all of them.
         let of_entries = [self.waiting, self.messages.len(), self.addresses.len()];
         of_entries.into_iter().all(|used| used + ENTRIES_OF_STREAM <= ENTRIES)
             && self.pieces.len() + PIECES_OF_STREAM <= PIECES

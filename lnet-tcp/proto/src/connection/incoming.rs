@@ -1,4 +1,4 @@
-//! What arrives on a connection: bytes that are collected, and one message.
+//! The receiving half of a connection: bytes that are collected, and one message.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use super::HEAD_BYTES_MAX;
 const INPUT_BYTES_MAX: usize = 136;
 const _: () = assert!(HEAD_BYTES_MAX <= INPUT_BYTES_MAX);
 
-/// What the next bytes are.
+/// Meaning of the next bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reading {
     /// A handshake, or the head of a message.
@@ -29,15 +29,15 @@ pub(crate) enum Reading {
     Skip { left_bytes: u32 },
 }
 
-/// What arrives on a connection.
+/// The receiving half of a connection.
 pub(crate) struct Incoming {
-    /// What is collected.
+    /// Bytes that are collected.
     input: [u8; INPUT_BYTES_MAX],
     input_bytes: u8,
     reading: Reading,
     /// The cookie of the message under way; 0 if none is to be acknowledged.
     cookie: u64,
-    /// What the checksum of the message under way should be, and is so far.
+    /// The checksum that the message under way should have, and the sum so far.
     checksum: Option<(u32, Checksum)>,
     /// When something last arrived.
     received_at: Instant,

@@ -1,4 +1,5 @@
-//! What leaves by a connection, in this order: what is said first, acknowledgements, a keepalive, messages.
+//! The sending half of a connection. It sends in this order: the greeting, acknowledgements, a keepalive,
+//! messages.
 
 use lnet_core::collections::{Link, List, NONE, Slab, linked};
 use lnet_core::lnd::{Transmit, TxId};
@@ -52,9 +53,9 @@ impl Acks {
     }
 }
 
-/// What leaves by a connection.
+/// The sending half of a connection.
 pub(crate) struct Outgoing {
-    /// What is to be said first.
+    /// Bytes that are to be said first.
     greeting: [u8; HEAD_BYTES_MAX],
     greeting_bytes: u8,
     acks: Acks,
@@ -93,7 +94,7 @@ impl Outgoing {
         self.greeting_bytes != 0
     }
 
-    /// What is to be said first, and how many bytes of it.
+    /// Takes the bytes that are to be said first, and how many there are.
     pub(crate) fn pop_greeting(&mut self) -> Option<([u8; HEAD_BYTES_MAX], u8)> {
         let length = core::mem::take(&mut self.greeting_bytes);
         (length != 0).then_some((self.greeting, length))

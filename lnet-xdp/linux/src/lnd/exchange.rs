@@ -141,7 +141,7 @@ impl std::fmt::Debug for ReturnRings {
     }
 }
 
-/// What another shard, or the thread that closes queues, sends here.
+/// Hand-offs that another shard, or the thread that closes queues, sends here.
 struct Sent {
     hand_offs: Mailbox<HandOff>,
     /// The packet that this sender is about to hand over: its other descriptors may still be on the way.
@@ -281,7 +281,7 @@ impl Exchange {
 }
 
 fn push(to: &Sender<HandOff>, hand_off: HandOff) {
-    // What is for a shard that has ended ends with it.
+    // A hand-off to a shard that has ended ends with it.
     if let Err(Unsent::Full(_)) = to.send(hand_off) {
         unreachable!(
             "a place is free for every frame and buffer of the addressee's, and packets are counted first"

@@ -219,7 +219,7 @@ struct Pace {
 /// Places for the work of one call, empty between calls.
 struct Scratch {
     packet: Packet,
-    /// What [`frames::take`] has found further.
+    /// Further finds of [`frames::take`].
     further: Vec<Further>,
     sending: Vec<RingDescriptor>,
 }
