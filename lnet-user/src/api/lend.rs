@@ -15,6 +15,7 @@ use super::queue::RefusedRequest;
 use super::request::{NO_MD, Outcome, PutOrGet, RefusalSlot};
 use super::service::Queues;
 use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
+use crate::runtime::wakes::Awaited;
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
 
 /// Entries and messages that a shard makes between two turns: those of long lists do not hold its frames up.
@@ -208,7 +209,7 @@ impl ShardHandle {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome { shard: self.id(), outcome, refused: left.err() }
+        Outcome { shard: self.id(), outcome: Awaited(outcome), refused: left.err() }
     }
 
     /// Has `run` deal with these, between few turns.
@@ -260,7 +261,7 @@ struct Making<T> {
 
 impl<T> Making<T> {
     async fn outcome(&mut self) -> Result<T, NotLent> {
-        let made = (&mut self.made).await;
+        let made = Awaited(&mut self.made).await;
         outcome(made.map_err(|_| LnetError::Stopped(self.shard.id())))
     }
 }

@@ -88,6 +88,7 @@ use tokio::sync::oneshot;
 use crate::node::{
     ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, NodeView, Numa, Started, setters,
 };
+use crate::runtime::wakes::Awaited;
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Caller, Command, Signals, channel};
@@ -493,7 +494,7 @@ impl ShardHandle {
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {
         let shard = self.id();
         let begun = self.end().caller.begin(move |worker, _| run(worker));
-        async move { begun?.await.map_err(|_| LnetError::Stopped(shard)) }
+        async move { Awaited(begun?).await.map_err(|_| LnetError::Stopped(shard)) }
     }
 
     /// What it has done so far.

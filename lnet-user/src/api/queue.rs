@@ -30,7 +30,7 @@ use super::error::LnetError;
 use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
-use crate::runtime::Worker;
+use crate::runtime::{Worker, wakes};
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -201,7 +201,7 @@ impl QueueEnd {
     /// Wakes the waiting consumer, if there is anything new for it.
     pub(super) fn tell(&mut self) {
         if std::mem::take(&mut self.is_news) {
-            self.waiting.wake();
+            wakes::wake(self.waiting.take());
         }
     }
 }
@@ -209,7 +209,7 @@ impl QueueEnd {
 impl Drop for QueueEnd {
     fn drop(&mut self) {
         drop(self.ring.take());
-        self.waiting.wake();
+        wakes::wake(self.waiting.take());
     }
 }
 

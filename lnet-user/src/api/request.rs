@@ -25,6 +25,7 @@ use super::calls::Command;
 use super::descriptor::{Ack, Descriptor, Target};
 use super::error::LnetError;
 use super::queue::QueuedEvent;
+use crate::runtime::wakes::Awaited;
 
 /// Queued requests of one descriptor that may yet be refused, or whose refusal was not yet taken.
 const REFUSALS_MAX: u32 = 256;
@@ -256,7 +257,7 @@ impl IntoFuture for UnsentRequest<'_> {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome { shard: shard.id(), outcome, refused: left.err() }
+        Outcome { shard: shard.id(), outcome: Awaited(outcome), refused: left.err() }
     }
 }
 
@@ -264,7 +265,7 @@ impl IntoFuture for UnsentRequest<'_> {
 #[derive(Debug)]
 pub struct Outcome {
     pub(super) shard: ShardId,
-    pub(super) outcome: oneshot::Receiver<Result<QueuedEvent, LnetError>>,
+    pub(super) outcome: Awaited<oneshot::Receiver<Result<QueuedEvent, LnetError>>>,
     /// Why the shard was not asked.
     pub(super) refused: Option<LnetError>,
 }

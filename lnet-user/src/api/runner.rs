@@ -46,6 +46,7 @@ use super::queue::this_thread;
 use super::traffic::SeenTraffic;
 use super::{Core, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
+use crate::runtime::wakes::Awaited;
 use crate::runtime::{Clock, Worker};
 
 /// How often new peers that have sent something are looked for, and interfaces that have gone; those that
@@ -228,7 +229,7 @@ impl Runner {
         };
         let _given_up = GivenUp { runner: self, id };
         self.wake.notify_one();
-        Ok(ended.await.map_err(|_| LnetError::Ended)??)
+        Ok(Awaited(ended).await.map_err(|_| LnetError::Ended)??)
     }
 
     /// Ready when the state machine's next deadline is over.

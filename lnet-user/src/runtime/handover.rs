@@ -5,7 +5,8 @@
 //!  guest:                                     drives until its event is there; comes again, and again
 //! ```
 //!
-//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A
+//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A driver
+//! releases it for what wakes programs ([`super::wakes`]). A
 //! keeper that stands by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for
 //! good only during a long visit, whose end wakes it. Where none has, it does what there is to do, and drives
 //! if that goes on, or if no guest comes for many such looks: a guest that pauses finds the shard as it has
@@ -39,6 +40,8 @@ use loom::sync::{Mutex, MutexGuard};
 use loom::thread::{self, Thread};
 #[cfg(loom)]
 use std::sync::TryLockError;
+
+use super::wakes::{self, Hold};
 
 /// How long a keeper that stands by sleeps at first; twice as long each time that a guest has driven
 /// meanwhile.
@@ -123,7 +126,7 @@ impl<T> Handover<T> {
     pub(super) fn try_visit(&self) -> Result<Visit<'_, T>, NoVisit> {
         match self.driven.try_lock() {
             Ok(driven) if driven.is_some() => {
-                Ok(Visit { handover: self, driven: Some(driven), drove: false })
+                Ok(Visit { handover: self, driven: Some(driven), drove: false, _hold: Hold::new() })
             }
             Err(TryLockError::WouldBlock) => Err(NoVisit::Busy),
             Ok(_) | Err(TryLockError::Poisoned(_)) => Err(NoVisit::Gone),
@@ -202,6 +205,10 @@ impl<T> Handover<T> {
                     self.keeper_drives.store(true, Ordering::Relaxed);
                     drive(visit.get());
                     self.keeper_drives.store(false, Ordering::Relaxed);
+                    // It has left to wake a program, and goes on.
+                    if wakes::any_held() && !self.is_asked() {
+                        continue;
+                    }
                 }
                 Err(NoVisit::Busy) => {}
                 Err(NoVisit::Gone) => return drop(self.take()),
@@ -284,6 +291,8 @@ pub(super) struct Visit<'a, T> {
     /// There until the end.
     driven: Option<MutexGuard<'a, Option<T>>>,
     drove: bool,
+    /// Dropped last.
+    _hold: Hold,
 }
 
 impl<T> Visit<'_, T> {

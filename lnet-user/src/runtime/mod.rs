@@ -12,6 +12,7 @@ mod spin;
 mod steering;
 mod thread;
 mod turn;
+pub(crate) mod wakes;
 mod worker;
 
 pub use clock::Clock;

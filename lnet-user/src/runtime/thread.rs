@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::cpu::pin_to_cpu;
 use super::handover::{Handover, Look, NoVisit};
 use super::spin::Spin;
+use super::wakes;
 use super::worker::Worker;
 
 /// The shard has ended: a thread that drove it has panicked.
@@ -70,11 +71,14 @@ impl<S> Driven<S> {
                 break;
             }
             found = Look::Busy;
+            if wakes::any_held() {
+                break;
+            }
         }
         found
     }
 
-    /// Takes turns until `is_done`, or until a time; sleeps in between.
+    /// Takes turns until `is_done`, until a time, or until a program is to be woken; sleeps in between.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>) {
         let Self { worker, service, turn, has_work, spin } = self;
         let (mut idle_since, mut can_sleep, mut turns) = (None, true, 0_u32);
@@ -85,7 +89,10 @@ impl<S> Driven<S> {
             turn(worker, service);
             turns = turns.wrapping_add(1);
             // The clock is looked at seldom while there is something to do.
-            if is_done() || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now()) {
+            if is_done()
+                || wakes::any_held()
+                || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now())
+            {
                 return spin.end(Some(idle_since.map_or(Duration::ZERO, |since: Instant| since.elapsed())));
             }
             // Events that the turn leaves are for another thread to take, and no reason to stay awake. But
@@ -220,9 +227,17 @@ impl<S: Send + 'static> ShardThread<S> {
             visit = self.shard.try_visit();
         }
         match visit {
-            Ok(mut visit) => {
+            Ok(mut visit) => loop {
                 visit.drive(|driven| driven.drive(|| is_done() || self.shard.is_asked(), until));
-            }
+                let wakes = wakes::any_held();
+                drop(visit);
+                if !wakes || is_done() || self.shard.is_asked() {
+                    break;
+                }
+                // Another thread may have taken its place meanwhile.
+                let Ok(next) = self.shard.try_visit() else { break };
+                visit = next;
+            },
             Err(NoVisit::Busy) if eager && self.shard.is_for_a_guest() => {
                 self.shard.ask();
                 self.waker.wake();
@@ -273,7 +288,7 @@ impl<S> ShardThread<S> {
     fn join(&mut self) {
         self.shard.stop();
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take_if(|thread| !is_current(thread)) {
             // A panic of the shard's thread has been printed by then.
             let _ = thread.join();
         }
@@ -283,8 +298,15 @@ impl<S> ShardThread<S> {
 impl<S> Drop for ShardThread<S> {
     fn drop(&mut self) {
         self.join();
-        drop(self.shard.take());
+        // The shard's own thread, where a program drops the last handle, drops the shard when it ends.
+        if self.thread.is_none() {
+            drop(self.shard.take());
+        }
     }
+}
+
+fn is_current<T>(thread: &JoinHandle<T>) -> bool {
+    thread.thread().id() == std::thread::current().id()
 }
 
 /// Drops a shard whose driver has panicked: its callers learn that it has ended.

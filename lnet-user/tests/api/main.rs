@@ -20,6 +20,7 @@ mod requests;
 mod rpc;
 mod stress;
 mod topology;
+mod wakers;
 
 #[path = "../../examples/put_get.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]

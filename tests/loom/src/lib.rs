@@ -15,3 +15,5 @@ mod region;
 mod ring;
 #[path = "../../../lnet-io/src/uring/sleep.rs"]
 mod sleep;
+#[path = "../../../lnet-user/src/runtime/wakes.rs"]
+mod wakes;
