@@ -7,7 +7,7 @@ use lnet_control::document::{self, NodeState};
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DropRule;
-use lnet_model::lnd::{NiOption, OptionError};
+use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::request::{Change, Effect};
 use lnet_model::steering::PortalPolicy;
@@ -248,7 +248,10 @@ impl Control {
     ) -> Result<Effect, Refusal> {
         let lnd_of = |net, options: &NiOptions| options.lnd_of(net).and_then(|row| row.asked);
         let Some(lnd) = lnd_of(net, &NiOptions::default()) else {
-            let message = format!("{net}: a net of a type whose LND has a timeout is expected: tcp, xdp");
+            let message = format!(
+                "{net}: a net of a type whose LND has a timeout is expected: {}",
+                nets_of_lnds().join(", ")
+            );
             return Err(Refusal::new(Errno::NOMSG, message));
         };
         let timeout = Duration::from_secs(timeout_s.into());

@@ -261,8 +261,8 @@ pub struct Path {
 /// How long a path that was found silent is avoided, unless it answers before or is found silent again.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// News of a [`Path`] from its LND. The LND alone finds out: the shard goes by what it was told last, and
-/// tells the node.
+/// News of a [`Path`]. The LND finds out, but for a message that could not be sent, which the shard sees. The
+/// shard goes by what it was told last, and tells the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathReport {

@@ -8,6 +8,9 @@
 //!
 //! Where a constructor is passed as a function, all that it makes there is of one class.
 //!
+//! Crates for this were looked at: tracing-mutex knows mutexes one by one, and no classes of them, so two
+//! nodes of a test must meet; lock-hierarchy and ordered-locks want a level declared for each mutex.
+//!
 //! Invariants: without debug assertions a mutex is the standard library's, in size and time.
 
 use std::fmt;

@@ -8,6 +8,9 @@
 //! The queue is a list behind a lock, of which all that waits is taken at once. It is as long as it may
 //! become from the start, so that nothing is allocated later, and fills from its beginning each time, so that
 //! it touches no more memory than what has waited: a node of many shards has a mailbox between each two.
+//!
+//! Rings without a lock were here before. They took a ring and its memory for each pair of threads, and could
+//! not serve the callers of a program, who are many. The lock is taken for one push, or for one swap.
 
 use std::collections::VecDeque;
 use std::fmt;

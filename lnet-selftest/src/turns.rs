@@ -20,7 +20,7 @@ struct Held<T> {
 /// Whether there is room for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
-    /// There is.
+    /// Room for it now.
     Now,
     /// Requests of many sources fill it.
     Later,

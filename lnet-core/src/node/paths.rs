@@ -1,5 +1,5 @@
 //! Health that paths cost before a message times out, by what shards were told of them last. The LND of a
-//! path knows whether it is silent at this moment; here is no copy of that.
+//! path knows whether it is silent at this moment; here is what it said last, which may be old.
 //!
 //! A path that is silent, or far worse than another one to the same peer, costs a step of health, each path
 //! at most once a second whatever it is, and again while it stays so and is used: that of the peer NI, or of
@@ -33,7 +33,7 @@ const POOR_LASTS: Duration = Duration::from_secs(3);
 #[derive(Clone, Default, Debug)]
 pub(super) struct PathTable(BTreeMap<(Nid, Nid), Known>);
 
-/// Each takes memory of every peer.
+/// What was reported of a path last, and what that has cost.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     state: PathState,

@@ -76,7 +76,9 @@ fn check_lnds(nis: &[NiState], spec: &CaptureSpec, ports: [u16; 2]) -> Result<()
     let device = |ni: &NiState| device_of(&ni.config.interface).to_owned();
     let is_asked = |ni: &&NiState| spec.interfaces.iter().any(|name| device_of(name) == device(ni));
     let nis: Vec<_> = nis.iter().filter(|ni| spec.interfaces.is_empty() || is_asked(ni)).collect();
-    let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && device(ni) == *name);
+    let has_frames = |name: &String| {
+        nis.iter().any(|ni| ni.lnd().is_some_and(|lnd| lnd.has_frames) && device(ni) == *name)
+    };
     // NIs between nodes of one process have no device, and so no packets either.
     let of_kernel: Vec<_> = nis
         .iter()

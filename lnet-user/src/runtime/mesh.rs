@@ -40,7 +40,7 @@ struct Sibling {
 /// One shard's end of the mesh.
 pub(crate) struct MeshEnd {
     siblings: Vec<Sibling>,
-    /// Whether the last turn left something unsent because a ring was full.
+    /// Whether the last turn left something unsent because a mailbox was full.
     blocked: bool,
 }
 

@@ -9,8 +9,8 @@ use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{MapEntry, Marked, Position, Value};
 
-/// Keys of every policy, and those of some.
-const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];
+/// Keys of every policy; the fields of some come to them.
+const KEYS: [&str; 3] = ["portal", "policy", "seq_no"];
 
 impl Reader {
     pub(super) fn steering(&mut self, position: Position, entries: &[MapEntry]) {
@@ -20,7 +20,7 @@ impl Reader {
     }
 
     fn portal_policy(&mut self, position: Position, entries: &[MapEntry]) -> Option<PortalPolicy> {
-        self.known_keys(entries, "steering", &KEYS);
+        self.known_keys(entries, "steering", &[KEYS.as_slice(), PolicyField::NAMES].concat());
         self.needed(position, entries, "portal", "a steering policy")?;
         let policy = self.needed(position, entries, "policy", "a steering policy")?;
         let portal = self.integer_of(entries, "portal", 0..=63);

@@ -137,7 +137,7 @@ impl ReturnRings {
 
 impl std::fmt::Debug for ReturnRings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WaysHome").field("shards", &self.by_shard.len()).finish_non_exhaustive()
+        f.debug_struct("ReturnRings").field("shards", &self.by_shard.len()).finish_non_exhaustive()
     }
 }
 
