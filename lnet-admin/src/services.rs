@@ -140,7 +140,7 @@ pub(super) fn capture_refusal(error: LnetError) -> Refusal {
         LnetError::Capture(CaptureError::Forbidden(_)) => Errno::ACCES,
         LnetError::Capture(CaptureError::NoDirectory(_) | CaptureError::NoCapture(_)) => Errno::NOENT,
         LnetError::Capture(CaptureError::File { .. }) => Errno::IO,
-        LnetError::Stopped(_) => Errno::SHUTDOWN,
+        LnetError::Ended(_) => Errno::SHUTDOWN,
         _ => Errno::INVAL,
     };
     Refusal::new(errno, error.to_string())

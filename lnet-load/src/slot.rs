@@ -167,7 +167,7 @@ impl RunSlot {
             }
             Err(NotLent { error, buffer }) => {
                 // Without it the last event of the descriptor brings it, if there is still a shard.
-                self.is_lent = buffer.is_none() && !matches!(error, LnetError::Stopped(_));
+                self.is_lent = buffer.is_none() && !matches!(error, LnetError::Ended(_));
                 self.buffer = buffer;
                 if !error.is_busy() {
                     self.end_current(Err((FaultKind::NotStarted, None)), outcomes);

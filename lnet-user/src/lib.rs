@@ -88,4 +88,4 @@ pub use lnet_io::netlink;
 pub use lnet_io::region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use lnet_io::uring::Waker;
 pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
-pub use runtime::Worker;
+pub use runtime::{Ended, Worker};

@@ -82,7 +82,7 @@ impl NodePoster {
         match self.shard.start(message) {
             Ok(descriptor) => Ok(Box::new(descriptor)),
             // The descriptor was made, and its end brings the memory.
-            Err(NotLent { error, buffer: None }) if !matches!(error, LnetError::Stopped(_)) => {
+            Err(NotLent { error, buffer: None }) if !matches!(error, LnetError::Ended(_)) => {
                 Err(NotPosted { error: error_of(&error), memory: None })
             }
             Err(refused) => Err(not_posted(refused)),

@@ -76,7 +76,7 @@ fn request_errno(error: &SubmitError) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use lnet_user::ShardId;
+    use lnet_user::runtime::Fate;
 
     use super::*;
 
@@ -96,7 +96,7 @@ mod tests {
             (slots.into(), Errno::NoMemory),
             (EqError::Full.into(), Errno::NoMemory),
             (SubmitError::RequestsFull.into(), Errno::NoMemory),
-            (LnetError::Stopped(ShardId(0)), Errno::Io),
+            (Fate::default().why().into(), Errno::Io),
             (LnetError::NoEventQueue, Errno::Invalid),
         ];
         for (error, errno) in cases {

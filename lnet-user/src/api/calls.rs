@@ -21,7 +21,7 @@ use super::error::LnetError;
 use super::marks::Marks;
 use super::request::{Answer, PutOrGet};
 use super::service::Queues;
-use crate::runtime::Worker;
+use crate::runtime::{Fate, Worker};
 
 /// Calls that wait at one shard.
 pub(super) const CALLS_MAX: usize = 256;
@@ -97,17 +97,32 @@ pub(super) struct Caller {
     shard: ShardId,
     calls: Sender<Command>,
     signals: Arc<Signals>,
+    fate: Arc<Fate>,
 }
 
 /// Both ends of the calls to a shard.
-pub(super) fn channel(shard: ShardId, signals: &Arc<Signals>) -> (Caller, Mailbox<Command>) {
+pub(super) fn channel(
+    shard: ShardId,
+    signals: &Arc<Signals>,
+    fate: &Arc<Fate>,
+) -> (Caller, Mailbox<Command>) {
     let (sender, calls) = Mailbox::new(CALLS_MAX, &signals.waker);
-    (Caller { shard, calls: sender, signals: Arc::clone(signals) }, calls)
+    let (signals, fate) = (Arc::clone(signals), Arc::clone(fate));
+    (Caller { shard, calls: sender, signals, fate }, calls)
 }
 
 impl Caller {
     pub(super) fn shard(&self) -> ShardId {
         self.shard
+    }
+
+    /// Why the shard is gone.
+    pub(super) fn ended(&self) -> LnetError {
+        self.fate.why().into()
+    }
+
+    pub(super) fn fate(&self) -> &Arc<Fate> {
+        &self.fate
     }
 
     pub(super) fn signals(&self) -> &Arc<Signals> {
@@ -127,7 +142,7 @@ impl Caller {
             Err(Unsent::Gone(_)) => false,
         };
         self.signals.wake();
-        if left { Ok(()) } else { Err(LnetError::Stopped(self.shard)) }
+        if left { Ok(()) } else { Err(self.ended()) }
     }
 
     /// Has something run by the shard's driver, and brings its result. It must not own what ends the shard.
@@ -155,6 +170,6 @@ impl Caller {
             let _ = answer.send(run(worker, queues));
         };
         self.enqueue(Command::Run(Box::new(run)), || {})?;
-        result.recv().map_err(|_| LnetError::Stopped(self.shard))
+        result.recv().map_err(|_| self.ended())
     }
 }

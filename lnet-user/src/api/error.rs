@@ -15,7 +15,7 @@ use lnet_wire::Nid;
 use thiserror::Error;
 
 use crate::node::NodeError;
-use crate::runtime::LendError;
+use crate::runtime::{Ended, LendError};
 
 /// What goes wrong at once. What goes wrong later comes as the status of an event.
 #[derive(Debug, Error)]
@@ -41,10 +41,10 @@ pub enum LnetError {
         /// How many there are.
         shards: usize,
     },
-    /// The shard has ended: a thread that drove it has panicked, and what it said is on standard error. Its
-    /// buffers are gone with it; start another node.
-    #[error("the thread of shard {} has ended: start the node anew", .0.0)]
-    Stopped(ShardId),
+    /// The node has ended as a whole, since a thread of it has panicked. Its buffers are gone with it; start
+    /// another node.
+    #[error("the node has ended, since {0}: start it anew")]
+    Ended(#[from] Ended),
     /// An entry or a descriptor is not made.
     #[error(transparent)]
     Lend(#[from] LendError),
@@ -98,11 +98,6 @@ pub enum LnetError {
     /// The thread that controls the node has not started.
     #[error("the node's control thread does not start: {0}")]
     Control(#[source] std::io::Error),
-    /// The node cannot be controlled any more.
-    #[error(
-        "the node has ended, since a thread of it has, and standard error or the log say why: start it anew"
-    )]
-    Ended,
     /// A capture is not made, or not found.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -127,7 +122,7 @@ pub struct NotLent {
     /// Why.
     #[source]
     pub error: LnetError,
-    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]), or where it comes with an
+    /// The buffer; `None` if the node has ended with it ([`LnetError::Ended`]), or where it comes with an
     /// event ([`ShardHandle::start`](super::ShardHandle::start)).
     pub buffer: Option<Buffer>,
 }

@@ -3,6 +3,8 @@
 //! Invariant: a buffer that is not lent comes back, with the error, the future or the event that says so.
 //! What is made for a future that was dropped is unlinked.
 
+use std::sync::Arc;
+
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::MdPart;
@@ -209,7 +211,7 @@ impl ShardHandle {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome { shard: self.id(), outcome: Awaited(outcome), refused: left.err() }
+        Outcome { fate: Arc::clone(self.end().caller.fate()), outcome: Awaited(outcome), refused: left.err() }
     }
 
     /// Has `run` deal with these, between few turns.
@@ -226,11 +228,10 @@ impl ShardHandle {
             let run = move |worker: &mut Worker, queues: &mut Queues| {
                 burst.into_iter().map(|one| run(worker, queues, one)).collect::<Vec<_>>()
             };
+            let refused = || Err(NotLent { error: self.end().caller.ended(), buffer: None });
             match self.end().run(run) {
                 Ok(done) => results.extend(done),
-                Err(_) => results.extend(
-                    (0..count).map(|_| Err(NotLent { error: LnetError::Stopped(self.id()), buffer: None })),
-                ),
+                Err(_) => results.extend((0..count).map(|_| refused())),
             }
         }
         results
@@ -262,7 +263,7 @@ struct Making<T> {
 impl<T> Making<T> {
     async fn outcome(&mut self) -> Result<T, NotLent> {
         let made = Awaited(&mut self.made).await;
-        outcome(made.map_err(|_| LnetError::Stopped(self.shard.id())))
+        outcome(made.map_err(|_| self.shard.end().caller.ended()))
     }
 }
 

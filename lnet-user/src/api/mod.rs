@@ -89,7 +89,7 @@ use crate::node::{
     ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, NodeView, Numa, Started, setters,
 };
 use crate::runtime::wakes::Awaited;
-use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
+use crate::runtime::{Fate, Idle, ShardThread, Steering, Worker};
 
 use calls::{Caller, Command, Signals, channel};
 use news::News;
@@ -241,10 +241,10 @@ impl Lnet {
             return Err(NodeError::from(ConfigError::Shards(config.shards)).into());
         };
         let (clock, topology) = (first.clock().clone(), Arc::clone(first.shard().topology()));
-        let news = Arc::<News>::default();
+        let (news, fate) = (Arc::<News>::default(), Arc::<Fate>::default());
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
-            ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&news))
+            ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&news), &fate)
         });
         let shards = shards.collect::<Result<Vec<_>, _>>()?;
         let core = Arc::new(Core {
@@ -256,6 +256,7 @@ impl Lnet {
                 Numa::of_shards(&threads.cpus, shards.len()),
                 node.nis(),
                 news,
+                fate,
             ),
             view: Arc::clone(node.view()),
             node: Mutex::new(node),
@@ -377,13 +378,20 @@ impl Core {
 }
 
 impl ShardEnd {
-    fn spawn(worker: Worker, cpu: Option<usize>, idle: Idle, news: Arc<News>) -> Result<Self, LnetError> {
+    fn spawn(
+        worker: Worker,
+        cpu: Option<usize>,
+        idle: Idle,
+        news: Arc<News>,
+        fate: &Arc<Fate>,
+    ) -> Result<Self, LnetError> {
         let shard = worker.shard_id();
         let signals = Signals::new(worker.waker(), worker.shard().event_queues_max());
-        let (caller, calls) = channel(shard, &signals);
+        let (caller, calls) = channel(shard, &signals, fate);
         let service = Service::new(calls, signals, news);
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
-        let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
+        let thread =
+            ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, Arc::clone(fate), turn);
         match thread {
             Ok(thread) => Ok(Self { caller, refusals: Refusals::of_entries(), thread }),
             Err(error) => Err(LnetError::Thread { shard, error }),
@@ -413,7 +421,7 @@ impl ShardEnd {
             service.run(|worker, queues| queues.answer(call, worker), worker);
         };
         match self.thread.try_call(call, answer) {
-            Ok(result) => result.map_err(|ShardGone| LnetError::Stopped(self.caller.shard())),
+            Ok(result) => result.map_err(LnetError::Ended),
             Err(call) => self.caller.enqueue(call, || self.thread.drive(|| true, None, false)),
         }
     }
@@ -425,7 +433,7 @@ impl ShardEnd {
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
         match self.thread.try_call(run, |run, worker, service| service.run(run, worker)) {
-            Ok(result) => result.map_err(|ShardGone| LnetError::Stopped(self.caller.shard())),
+            Ok(result) => result.map_err(LnetError::Ended),
             Err(run) => self.caller.run(run),
         }
     }
@@ -475,7 +483,7 @@ impl ShardHandle {
     /// LNDs have counted, or to set its drop rules. It must not own a handle of the node.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when it has ended.
+    /// [`LnetError::Ended`] when the node has ended.
     pub fn run<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker) -> R + Send + 'static,
@@ -487,20 +495,20 @@ impl ShardHandle {
     /// once, and is carried out even if the result is not waited for.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when it has ended.
+    /// [`LnetError::Ended`] when the node has ended.
     pub fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
         &self,
         run: F,
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {
-        let shard = self.id();
+        let fate = Arc::clone(self.end().caller.fate());
         let begun = self.end().caller.begin(move |worker, _| run(worker));
-        async move { Awaited(begun?).await.map_err(|_| LnetError::Stopped(shard)) }
+        async move { Awaited(begun?).await.map_err(|_| fate.why().into()) }
     }
 
     /// What it has done so far.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when it has ended.
+    /// [`LnetError::Ended`] when the node has ended.
     pub fn counters(&self) -> Result<Counters, LnetError> {
         self.end().run(|worker, _| *worker.shard().counters())
     }
@@ -508,7 +516,7 @@ impl ShardHandle {
     /// What it has in use, but for what answers pings and takes pushes.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when it has ended.
+    /// [`LnetError::Ended`] when the node has ended.
     pub fn usage(&self) -> Result<Usage, LnetError> {
         let usage = self.end().run(|worker, _| worker.shard().usage())?;
         let own = self.inner.runner.posted_count(self.shard);

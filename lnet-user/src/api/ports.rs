@@ -168,7 +168,7 @@ impl Lnet {
     async fn pinged(&self, request: Request<LndOptions>) -> Result<Pinged, LnetError> {
         match self.request(request).await? {
             Outcome::Pinged(pinged) => Ok(pinged),
-            Outcome::Changed => Err(LnetError::Ended),
+            Outcome::Changed => Err(self.inner.runner.why_ended()),
         }
     }
 
@@ -176,7 +176,7 @@ impl Lnet {
     /// primary NIDs.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] if a shard has ended.
+    /// [`LnetError::Ended`].
     pub fn peers(&self) -> Result<Vec<Peer>, LnetError> {
         block_on(self.inner.follow_traffic())?;
         Ok(self.machine().peers().cloned().collect())
@@ -237,7 +237,7 @@ impl Lnet {
     /// Sets an option of an NI that can be changed while it is there. An NI that there is not is passed over.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when a shard has ended.
+    /// [`LnetError::Ended`].
     pub async fn set_option(&self, nid: &Nid, option: NiOption, value: i64) -> Result<(), LnetError> {
         let asked = NiOptions::default().with(option, value);
         let changed = self.inner.node().change_options(nid, &asked);
@@ -273,7 +273,7 @@ impl Lnet {
     /// Finds out with which peers there was traffic.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when a shard has ended.
+    /// [`LnetError::Ended`].
     pub async fn follow_traffic(&self) -> Result<(), LnetError> {
         self.inner.follow_traffic().await
     }
@@ -296,10 +296,9 @@ impl Lnet {
         self.inner.confirmations().await
     }
 
-    /// Ready when the node cannot go on, since a shard has ended.
+    /// Ready when the node has ended, since a thread of it has panicked.
     pub async fn ended(&self) -> LnetError {
-        self.inner.runner.ended().await;
-        LnetError::Ended
+        self.inner.runner.ended().await
     }
 }
 

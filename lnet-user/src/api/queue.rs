@@ -346,7 +346,7 @@ impl EventQueue {
     /// The next event, if there is one. Never blocks.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when the shard has ended and all events were taken.
+    /// [`LnetError::Ended`] when the node has ended and all events were taken.
     pub fn try_next(&mut self) -> Result<Option<QueuedEvent>, LnetError> {
         let mut stopped = None;
         for _ in 0..self.ends.len() {
@@ -354,7 +354,7 @@ impl EventQueue {
             match end.pop() {
                 Some(Some(queued)) => return Ok(Some(queued)),
                 Some(None) => {}
-                None => stopped = Some(LnetError::Stopped(end.wakes.shard.id())),
+                None => stopped = Some(end.wakes.shard.end().caller.ended()),
             }
             self.next = (self.next + 1) % self.ends.len();
         }

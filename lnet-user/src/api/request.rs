@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use lnet_core::event::{Event, EventKind, EventMd};
-use lnet_core::handle::{Cookie, EqHandle, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, EqHandle, MdHandle};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
@@ -25,6 +25,7 @@ use super::calls::Command;
 use super::descriptor::{Ack, Descriptor, Target};
 use super::error::LnetError;
 use super::queue::QueuedEvent;
+use crate::runtime::Fate;
 use crate::runtime::wakes::Awaited;
 
 /// Queued requests of one descriptor that may yet be refused, or whose refusal was not yet taken.
@@ -257,14 +258,18 @@ impl IntoFuture for UnsentRequest<'_> {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome { shard: shard.id(), outcome: Awaited(outcome), refused: left.err() }
+        Outcome {
+            fate: Arc::clone(shard.end().caller.fate()),
+            outcome: Awaited(outcome),
+            refused: left.err(),
+        }
     }
 }
 
 /// What comes of a request. Dropped before that is known, the events come by the event queue.
 #[derive(Debug)]
 pub struct Outcome {
-    pub(super) shard: ShardId,
+    pub(super) fate: Arc<Fate>,
     pub(super) outcome: Awaited<oneshot::Receiver<Result<QueuedEvent, LnetError>>>,
     /// Why the shard was not asked.
     pub(super) refused: Option<LnetError>,
@@ -277,7 +282,7 @@ impl Future for Outcome {
         if let Some(error) = self.refused.take() {
             return Poll::Ready(Err(error));
         }
-        let stopped = LnetError::Stopped(self.shard);
-        Pin::new(&mut self.outcome).poll(context).map(|outcome| outcome.unwrap_or(Err(stopped)))
+        let outcome = Pin::new(&mut self.outcome).poll(context);
+        outcome.map(|outcome| outcome.unwrap_or_else(|_| Err(self.fate.why().into())))
     }
 }

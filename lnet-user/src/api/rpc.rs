@@ -160,15 +160,15 @@ impl Client {
             calls.into_iter().flatten().for_each(|call| queues.answer(call, worker));
         })?;
         let mut posted = Posted { shard: &shard, started, handles: None, is_over: false };
-        let stopped = || LnetError::Stopped(shard.id());
-        posted.handles = Some((&mut posted.started).await.map_err(|_| stopped())??);
+        let ended = || shard.end().caller.ended();
+        posted.handles = Some((&mut posted.started).await.map_err(|_| ended())??);
         let (mut expired, mut is_sent) = (std::pin::pin!(expired), false);
         let reply = loop {
             tokio::select! {
                 biased;
-                reply = &mut reply => break reply.map_err(|_| stopped())??,
+                reply = &mut reply => break reply.map_err(|_| ended())??,
                 sent = &mut sent, if !is_sent => {
-                    let status = sent.map_err(|_| stopped())??.event.status();
+                    let status = sent.map_err(|_| ended())??.event.status();
                     is_sent = true;
                     if status != Status::Ok {
                         return Err(LnetError::NotSent { nid: server, status });
@@ -297,7 +297,7 @@ impl Server {
     /// The next request, in whatever runtime. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when a shard has ended.
+    /// [`LnetError::Ended`] when the node has ended.
     pub async fn next(&mut self) -> Result<ReceivedRequest, LnetError> {
         loop {
             let queued = self.events.next().await?;
@@ -389,9 +389,9 @@ impl ReceivedRequest {
         drop(queued);
         let nid = to.process.nid;
         async move {
-            let stopped = || LnetError::Stopped(shard.id());
-            started?.await.map_err(|_| stopped())??;
-            match sent.await.map_err(|_| stopped())??.event.status() {
+            let ended = || shard.end().caller.ended();
+            started?.await.map_err(|_| ended())??;
+            match sent.await.map_err(|_| ended())??.event.status() {
                 Status::Ok => Ok(()),
                 status => Err(LnetError::NotSent { nid, status }),
             }

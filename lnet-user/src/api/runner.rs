@@ -37,6 +37,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 use tracing::{error, info, warn};
 
+use super::calls::Caller;
 use super::errno::driver_error;
 use super::news::News;
 use super::peer_log::PeerLog;
@@ -47,7 +48,7 @@ use super::traffic::SeenTraffic;
 use super::{Core, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::wakes::Awaited;
-use crate::runtime::{Clock, Worker};
+use crate::runtime::{Clock, Fate, Worker};
 
 /// How often new peers that have sent something are looked for, and interfaces that have gone; those that
 /// there are tell what changes, and shards tell at once of peers that requests go to.
@@ -74,6 +75,7 @@ pub(super) struct Runner {
     ping_slots: Semaphore,
     pub(super) pushes: PushTargets,
     news: Arc<News>,
+    fate: Arc<Fate>,
 }
 
 #[derive(Default, Debug)]
@@ -148,6 +150,7 @@ impl Runner {
         numa: Numa,
         nis: impl Iterator<Item = NiState>,
         news: Arc<News>,
+        fate: Arc<Fate>,
     ) -> Self {
         let nis: BTreeMap<_, _> = nis.map(|state| (state.ni.0, state)).collect();
         for state in nis.values() {
@@ -163,6 +166,7 @@ impl Runner {
             ping_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
             news,
+            fate,
         }
     }
 
@@ -181,10 +185,15 @@ impl Runner {
         self.wake.notify_one();
     }
 
-    /// Ready when it has ended.
-    pub(super) async fn ended(&self) {
+    /// Ready when it has ended, with the reason.
+    pub(super) async fn ended(&self) -> LnetError {
         // The sender lives as long as this.
         let _ = self.over.subscribe().wait_for(|is_over| *is_over).await;
+        self.why_ended()
+    }
+
+    pub(super) fn why_ended(&self) -> LnetError {
+        self.fate.why().into()
     }
 
     /// What is known of an open NI, without asking the kernel.
@@ -221,7 +230,7 @@ impl Runner {
         let id = {
             let mut machine = self.machine();
             if *self.over.borrow() {
-                return Err(LnetError::Ended);
+                return Err(self.why_ended());
             }
             let id = machine.handle_request(self.clock.now(), request)?;
             self.books().waiting.insert(id, waiter);
@@ -229,7 +238,7 @@ impl Runner {
         };
         let _given_up = GivenUp { runner: self, id };
         self.wake.notify_one();
-        Ok(Awaited(ended).await.map_err(|_| LnetError::Ended)??)
+        Ok(Awaited(ended).await.map_err(|_| self.why_ended())??)
     }
 
     /// Ready when the state machine's next deadline is over.
@@ -326,15 +335,25 @@ impl Drop for GivenUp<'_> {
     }
 }
 
-/// The end of the thread, also if it panics: what waits for a request learns of it.
-struct Ending<'a>(&'a Runner);
+/// The end of the thread. What waits for a request learns of it. Where a thread of the node has panicked,
+/// this one or a shard's, all shards end, and all who wait for one learn that.
+struct Ending<'a>(&'a Core);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        // Under the lock: a request is refused, or its waiter is there already.
-        let _machine = self.0.machine();
-        self.0.over.send_replace(true);
-        self.0.books().waiting.clear();
+        let Core { runner, shards, .. } = self.0;
+        if std::thread::panicking() {
+            runner.fate.end("the thread that controls it has panicked");
+        }
+        {
+            // Under the lock: a request is refused, or its waiter is there already.
+            let _machine = runner.machine();
+            runner.over.send_replace(true);
+            runner.books().waiting.clear();
+        }
+        if runner.fate.cause().is_some() {
+            shards.iter().for_each(|end| end.thread.end());
+        }
     }
 }
 
@@ -345,9 +364,10 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
     let core = Arc::clone(core);
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     let run = move || {
-        let _ending = Ending(&core.runner);
+        let _ending = Ending(&core);
         if let Err(error) = runtime.block_on(drive(&core)) {
-            error!(%error, "the node cannot go on");
+            error!(%error, "the node ends");
+            core.runner.fate.end(&error.to_string());
         }
     };
     std::thread::Builder::new()
@@ -355,8 +375,7 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
         .spawn(move || tracing::dispatcher::with_default(&dispatch, run))
 }
 
-/// Does what there is to be done, until the node's last handle goes, or a shard ends, which none does by
-/// itself.
+/// Does what there is to be done, until the node's last handle goes, or a shard panics.
 async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let runner = &core.runner;
     let interface_changes = core.node().interface_changes();
@@ -369,6 +388,7 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
         settle(core, &work).await?;
         tokio::select! {
             () = runner.wake.notified() => {}
+            ended = runner.fate.ended() => return Err(ended.into()),
             () = runner.deadline() => runner.machine().handle_timeout(runner.clock.now()),
             Some(done) = work.next() => runner.report(done),
             push = runner.pushes.next() => {
@@ -540,14 +560,16 @@ impl Core {
         &self,
         ask: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
     ) -> Result<Vec<R>, LnetError> {
-        let begin = |end: &super::ShardEnd| {
+        let begin = |caller: &Caller| {
             let ask = ask.clone();
-            Ok((end.caller.shard(), end.caller.begin(move |worker, _| ask(worker))?))
+            caller.begin(move |worker, _| ask(worker))
         };
-        let begun = self.shards.iter().map(begin).collect::<Result<Vec<_>, LnetError>>()?;
+        let callers = self.shards.iter().map(|end| &end.caller);
+        let begun =
+            callers.map(|caller| Ok((caller, begin(caller)?))).collect::<Result<Vec<_>, LnetError>>()?;
         let mut told = Vec::with_capacity(begun.len());
-        for (shard, answer) in begun {
-            told.push(answer.await.map_err(|_| LnetError::Stopped(shard))?);
+        for (caller, answer) in begun {
+            told.push(answer.await.map_err(|_| caller.ended())?);
         }
         Ok(told)
     }

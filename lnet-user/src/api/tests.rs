@@ -1,5 +1,7 @@
 //! What cannot be seen from outside: a shard that panics, and what a turn allocates.
 
+use std::future::IntoFuture;
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -10,6 +12,7 @@ use lnet_wire::ProcessId;
 use super::calls::Command;
 use super::queue::QueueEnd;
 use super::request::{Answer, PutOrGet, RefusalSlot, Refusals};
+use super::runner::block_on;
 use super::*;
 
 const PORTAL: u32 = 4;
@@ -48,7 +51,10 @@ fn a_shard_that_ends_tells_everybody() {
             }
         }
     });
-    let gone = |result: Result<(), LnetError>| assert!(matches!(result, Err(LnetError::Stopped(ShardId(0)))));
+    let gone = |result: Result<(), LnetError>| {
+        let said = result.unwrap_err().to_string();
+        assert!(said.contains("shard 0 has panicked: on purpose"), "{said}");
+    };
     gone(shard.end().caller.run(|_, _| panic!("on purpose")));
     let (seen, error) = waiting.join().unwrap();
     assert_eq!(seen, 1, "the SEND that came before");
@@ -58,6 +64,55 @@ fn a_shard_that_ends_tells_everybody() {
     let refused = shard.bind(&spec, Buffer::zeroed(4)).unwrap_err();
     assert!(refused.buffer.is_none());
     gone(Err(refused.error));
+}
+
+/// All who wait for another shard of the node, or for the node, are told, and why.
+#[test]
+fn a_shard_that_ends_ends_the_node() {
+    for by_a_guest in [false, true] {
+        let lnet = Lnet::start(&NodeConfig::loopback().shards(2)).unwrap();
+        let [dies, lives] = [0, 1].map(|shard| lnet.shard(shard).unwrap());
+        let (tell, told) = mpsc::channel();
+        let mut blocked = lives.create_event_queue(16).unwrap();
+        let mut awaited = lives.create_event_queue(16).unwrap();
+        let mut of_both = lnet.create_event_queue(16).unwrap();
+        let spec = MdSpec::new(4, Threshold::Count(2), MdOptions::NONE, awaited.handle());
+        let unanswered = lives.bind(&spec, Buffer::zeroed(4)).unwrap();
+        let say = |error: LnetError, tell: &Sender<String>| tell.send(error.to_string()).unwrap();
+        std::thread::scope(|scope| {
+            let (to_blocked, to_both, to_ended) = (tell.clone(), tell.clone(), tell.clone());
+            scope.spawn(move || {
+                let error = blocked.next_blocking(Some(Duration::from_secs(20))).unwrap_err();
+                say(error, &to_blocked);
+            });
+            scope.spawn(move || say(of_both.next_blocking(None).unwrap_err(), &to_both));
+            scope.spawn(|| {
+                // No entry takes it, which its initiator is not told.
+                let put = unanswered.put(&Target::new(Nid::LO, PORTAL, 1), Ack::Wanted, 0).into_future();
+                say(block_on(put).unwrap_err(), &tell);
+                let error = loop {
+                    if let Err(error) = block_on(awaited.next()) {
+                        break error;
+                    }
+                };
+                say(error, &tell);
+            });
+            let lnet = &lnet;
+            scope.spawn(move || say(block_on(lnet.ended()), &to_ended));
+            std::thread::sleep(Duration::from_millis(50));
+            if by_a_guest {
+                dies.end().thread.call(|_| panic!("on purpose")).map(|(): ()| ()).unwrap_err();
+            } else {
+                dies.end().caller.run(|_, _| panic!("on purpose")).unwrap_err();
+            }
+            for _ in 0..5 {
+                let said = told.recv_timeout(Duration::from_secs(20)).expect("everyone is told");
+                assert!(said.contains("shard 0 has panicked: on purpose"), "{said}");
+            }
+        });
+        let said = lives.usage().unwrap_err().to_string();
+        assert!(said.contains("on purpose"), "{said}");
+    }
 }
 
 /// The panic comes on the thread that drives the shard while it waits.
@@ -83,8 +138,8 @@ fn a_shard_that_ends_leaves_the_thread_that_drives_it() {
     std::thread::sleep(Duration::from_millis(100));
     caller.run(|_, _| panic!("on purpose")).unwrap_err();
     let (rounds, error) = waiting.join().expect("a thread that waits has no part in it");
-    assert!(rounds > 10 && matches!(error, LnetError::Stopped(ShardId(0))), "{rounds}: {error}");
-    assert!(matches!(shard.counters(), Err(LnetError::Stopped(_))));
+    assert!(rounds > 10 && matches!(error, LnetError::Ended(_)), "{rounds}: {error}");
+    assert!(matches!(shard.counters(), Err(LnetError::Ended(_))));
 }
 
 #[test]
@@ -100,7 +155,7 @@ fn driven(config: &NodeConfig) -> (NodeDriver, Worker, Caller, Service) {
     let (node, mut workers) = NodeDriver::start(config).unwrap();
     let worker = workers.remove(0);
     let signals = Signals::new(worker.waker(), worker.shard().event_queues_max());
-    let (caller, calls) = channel(worker.shard_id(), &signals);
+    let (caller, calls) = channel(worker.shard_id(), &signals, &Arc::default());
     (node, worker, caller, Service::new(calls, signals, std::sync::Arc::default()))
 }
 
@@ -219,7 +274,7 @@ fn a_capture_of_nothing() {
     let shard = lnet.shard(0).unwrap();
     shard.end().caller.run(|_, _| panic!("on purpose")).unwrap_err();
     let error = lnet.start_capture(&CaptureSpec::new(path.to_str().unwrap(), 4096)).unwrap_err();
-    assert!(matches!(error, LnetError::Stopped(ShardId(0))));
+    assert!(matches!(error, LnetError::Ended(_)), "{error}");
     assert!(!path.exists() && lnet.captures().is_empty());
 }
 

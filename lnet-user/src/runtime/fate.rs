@@ -1,4 +1,4 @@
-//! The end of a node: a thread of it that panics ends the node as a whole, and everyone who waits is told why.
+//! The end of a node: a thread of it that panics ends the node as a whole, and all who wait are told why.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};

@@ -5,12 +5,12 @@
 //!  guest:                                     drives until its event is there; comes again, and again
 //! ```
 //!
-//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A driver
-//! releases it for what wakes programs ([`super::wakes`]). A
-//! keeper that stands by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for
-//! good only during a long visit, whose end wakes it. Where none has, it does what there is to do, and drives
-//! if that goes on, or if no guest comes for many such looks: a guest that pauses finds the shard as it has
-//! left it. So a shard that is left alone is driven again soon.
+//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. It is
+//! released for what wakes programs ([`super::wakes`]). A keeper that stands by looks now and then
+//! ([`STAND_BY`]) whether a guest has driven since, and sleeps for good only during a long visit, whose end
+//! wakes it. Where none has, it does what there is to do, and drives if that goes on, or if no guest comes
+//! for many such looks: a guest that pauses finds the shard as it has left it. So a shard that is left alone
+//! is driven again soon.
 //!
 //! A waiter's ring and the receives of sockets belong to one thread in the kernel. A new driver makes the
 //! ring anew, which takes some tens of microseconds. Hence a guest asks for the shard only after four waits
@@ -19,8 +19,9 @@
 //! The keeper drives at once where sockets or streams receive, and where several threads wait. Elsewhere it
 //! looks every 100 to 500 us, and drives if there was work for three looks, or if no guest came for 64. What
 //! arrives after the last visit waits for 1 ms at most. A shard that panics while a guest drives has ended,
-//! and the guest learns it as others do.
+//! and the guest learns it as others do. The node ends with it ([`super::fate`]).
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
 use std::sync::TryLockError;
@@ -41,7 +42,7 @@ use loom::thread::{self, Thread};
 #[cfg(loom)]
 use std::sync::TryLockError;
 
-use super::wakes::{self, Hold};
+use super::wakes::{self, NoWakes};
 
 /// How long a keeper that stands by sleeps at first; twice as long each time that a guest has driven
 /// meanwhile.
@@ -126,7 +127,7 @@ impl<T> Handover<T> {
     pub(super) fn try_visit(&self) -> Result<Visit<'_, T>, NoVisit> {
         match self.driven.try_lock() {
             Ok(driven) if driven.is_some() => {
-                Ok(Visit { handover: self, driven: Some(driven), drove: false, _hold: Hold::new() })
+                Ok(Visit { handover: self, driven: Some(driven), drove: false, _no_wakes: NoWakes::new() })
             }
             Err(TryLockError::WouldBlock) => Err(NoVisit::Busy),
             Ok(_) | Err(TryLockError::Poisoned(_)) => Err(NoVisit::Gone),
@@ -205,8 +206,8 @@ impl<T> Handover<T> {
                     self.keeper_drives.store(true, Ordering::Relaxed);
                     drive(visit.get());
                     self.keeper_drives.store(false, Ordering::Relaxed);
-                    // It has left to wake a program, and goes on.
-                    if wakes::any_held() && !self.is_asked() {
+                    // The shard was left to wake a program, and is driven further.
+                    if wakes::any_postponed() && !self.is_asked() {
                         continue;
                     }
                 }
@@ -292,7 +293,7 @@ pub(super) struct Visit<'a, T> {
     driven: Option<MutexGuard<'a, Option<T>>>,
     drove: bool,
     /// Dropped last.
-    _hold: Hold,
+    _no_wakes: NoWakes,
 }
 
 impl<T> Visit<'_, T> {
@@ -302,22 +303,27 @@ impl<T> Visit<'_, T> {
         driven.expect("a visit has what it drives until it is dropped")
     }
 
-    /// Runs something between two turns. What panics has ended, and this thread, which has no part in that,
-    /// goes on.
+    /// Runs something between two turns. What panics has ended; `died` is told what it said, before other
+    /// threads can see that. This thread, which has no part in it, goes on.
     ///
     /// # Errors
-    /// [`NoVisit::Gone`] if it has ended.
-    pub(super) fn run<R>(&mut self, run: impl FnOnce(&mut T) -> R) -> Result<R, NoVisit> {
+    /// What `died` makes of it.
+    pub(super) fn run<R, E>(
+        &mut self,
+        run: impl FnOnce(&mut T) -> R,
+        died: impl FnOnce(&(dyn Any + Send)) -> E,
+    ) -> Result<R, E> {
         let driven = self.get();
-        catch_unwind(AssertUnwindSafe(|| run(driven))).map_err(|_| {
+        catch_unwind(AssertUnwindSafe(|| run(driven))).map_err(|panic| {
+            let error = died(&*panic);
             drop(self.driven.as_mut().and_then(|driven| driven.take()));
-            NoVisit::Gone
+            error
         })
     }
 
     /// Drives, as a guest, which will again soon. One that finds the shard gone learns it as others do.
-    pub(super) fn drive(&mut self, drive: impl FnOnce(&mut T)) {
-        self.drove = self.run(drive).is_ok();
+    pub(super) fn drive<E>(&mut self, drive: impl FnOnce(&mut T), died: impl FnOnce(&(dyn Any + Send)) -> E) {
+        self.drove = self.run(drive, died).is_ok();
     }
 }
 
@@ -377,7 +383,7 @@ mod tests {
         let (handover, drives, keeper) = keeper(look);
         for _ in 0..ROUNDS {
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(|()| {});
+                visit.drive(|()| {}, |_| {});
             }
             thread::sleep(PAUSE);
         }
@@ -399,7 +405,7 @@ mod tests {
     fn a_shard_that_is_left_is_driven() {
         for look in [Look::Busy, Look::Quiet] {
             let (handover, drives, keeper) = keeper(look);
-            while handover.try_visit().map(|mut visit| visit.drive(|()| {})).is_err() {
+            while handover.try_visit().map(|mut visit| visit.drive(|()| {}, |_| {})).is_err() {
                 thread::yield_now();
             }
             let before = drives.load(Ordering::SeqCst);
@@ -461,7 +467,7 @@ mod model {
             };
             handover.ask();
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(Driven::turn);
+                visit.drive(Driven::turn, |_| {});
             }
             work.fetch_add(1, Ordering::SeqCst);
             keeper.join().unwrap();
@@ -484,7 +490,7 @@ mod model {
                     assert!(handover.try_visit().is_ok());
                 })
             };
-            visit.drive(|()| {});
+            visit.drive(|()| {}, |_| {});
             drop(visit);
             keeper.join().unwrap();
         });

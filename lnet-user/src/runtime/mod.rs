@@ -5,6 +5,7 @@
 
 mod clock;
 mod cpu;
+mod fate;
 mod handover;
 mod mesh;
 mod ports;
@@ -17,11 +18,12 @@ mod worker;
 
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
+pub use fate::{Ended, Fate};
 pub use lnet_core::topology::Steering;
 pub use lnet_io::driver::Counted;
 pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, SteeringError, entry_home};
-pub use thread::{Idle, ShardGone, ShardThread};
+pub use thread::{Idle, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};
 
 #[cfg(test)]

@@ -1,25 +1,23 @@
 //! A shard with a thread of its own, its keeper; a thread that waits for the shard's events drives it
 //! instead.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lnet_core::handle::ShardId;
 use lnet_io::uring::Waker;
 use rustix::thread::{Pid, gettid};
-use thiserror::Error;
 
 use super::cpu::pin_to_cpu;
+use super::fate::{Ended, Fate};
 use super::handover::{Handover, Look, NoVisit};
 use super::spin::Spin;
 use super::wakes;
 use super::worker::Worker;
-
-/// The shard has ended: a thread that drove it has panicked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the shard's thread has ended")]
-pub struct ShardGone;
 
 /// What a thread does that drives a shard and has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +69,7 @@ impl<S> Driven<S> {
                 break;
             }
             found = Look::Busy;
-            if wakes::any_held() {
+            if wakes::any_postponed() {
                 break;
             }
         }
@@ -90,7 +88,7 @@ impl<S> Driven<S> {
             turns = turns.wrapping_add(1);
             // The clock is looked at seldom while there is something to do.
             if is_done()
-                || wakes::any_held()
+                || wakes::any_postponed()
                 || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now())
             {
                 return spin.end(Some(idle_since.map_or(Duration::ZERO, |since: Instant| since.elapsed())));
@@ -127,6 +125,8 @@ pub struct ShardThread<S> {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     thread_id: Pid,
+    shard_id: ShardId,
+    fate: Arc<Fate>,
 }
 
 impl<S> std::fmt::Debug for ShardThread<S> {
@@ -149,12 +149,12 @@ impl<S: Send + 'static> ShardThread<S> {
         service: S,
         turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
     ) -> std::io::Result<Self> {
-        Self::spawn_with(worker, cpu, idle, service, |_| false, turn)
+        Self::spawn_with(worker, cpu, idle, service, |_| false, Arc::default(), turn)
     }
 
     /// Does what [`ShardThread::spawn`] does, but its driver does not sleep if `has_work` says so once
     /// wake-ups are armed: then there is something for another turn, of which the [`Waker`] was told when the
-    /// shard was still awake.
+    /// shard was still awake. A panic of a driver is noted in `fate`, and ends all shards that have the same.
     ///
     /// # Errors
     /// As [`ShardThread::spawn`].
@@ -164,39 +164,46 @@ impl<S: Send + 'static> ShardThread<S> {
         idle: Idle,
         service: S,
         has_work: fn(&S) -> bool,
+        fate: Arc<Fate>,
         turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (waker, name) = (worker.waker(), format!("lnet-shard-{}", worker.shard_id().0));
+        let (waker, shard_id) = (worker.waker(), worker.shard_id());
+        let name = format!("lnet-shard-{}", shard_id.0);
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
         let shard = Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin }));
         let (tell, told) = mpsc::sync_channel(1);
-        let own = Arc::clone(&shard);
+        let (own, own_fate) = (Arc::clone(&shard), Arc::clone(&fate));
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let pinned = cpu.map_or(Ok(()), pin_to_cpu).map(|()| gettid());
             let is_pinned = pinned.is_ok();
             if tell.send(pinned).is_ok() && is_pinned {
-                let _ends = Ends(&own);
-                own.keep(|driven| driven.drive(|| own.is_asked(), None), Driven::look);
+                let keep = || own.keep(|driven| driven.drive(|| own.is_asked(), None), Driven::look);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(keep)) {
+                    own_fate.end_by_shard(shard_id, &*panic);
+                }
+                if own_fate.cause().is_some() {
+                    drop(own.take());
+                }
             }
         })?;
         let thread_id =
             told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the shard's thread has ended")))?;
-        Ok(Self { shard, waker, thread: Some(thread), thread_id })
+        Ok(Self { shard, waker, thread: Some(thread), thread_id, shard_id, fate })
     }
 
     /// Runs `call` between two turns, on this thread.
     ///
     /// # Errors
-    /// [`ShardGone`] if the shard has ended, or ends now, since the call panics.
-    pub fn call<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> Result<R, ShardGone> {
+    /// [`Ended`] if the shard has ended, or ends now, since the call panics.
+    pub fn call<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> Result<R, Ended> {
         /// A driver that was asked leaves at once, unless another thread has asked as well.
         const PATIENCE: Duration = Duration::from_millis(1);
         loop {
             match self.shard.try_visit() {
                 Ok(mut visit) => {
-                    return visit.run(|driven| call(&mut driven.worker)).map_err(|_| ShardGone);
+                    return visit.run(|driven| call(&mut driven.worker), |panic| self.died(panic));
                 }
-                Err(NoVisit::Gone) => return Err(ShardGone),
+                Err(NoVisit::Gone) => return Err(self.fate.why()),
                 Err(NoVisit::Busy) => self.shard.ask(),
             }
             self.waker.wake();
@@ -210,10 +217,10 @@ impl<S: Send + 'static> ShardThread<S> {
         &self,
         argument: A,
         call: impl FnOnce(A, &mut Worker, &mut S) -> R,
-    ) -> Result<Result<R, ShardGone>, A> {
+    ) -> Result<Result<R, Ended>, A> {
         let Ok(mut visit) = self.shard.try_visit() else { return Err(argument) };
-        let result = visit.run(|Driven { worker, service, .. }| call(argument, worker, service));
-        Ok(result.map_err(|_| ShardGone))
+        let call = |Driven { worker, service, .. }: &mut Driven<S>| call(argument, worker, service);
+        Ok(visit.run(call, |panic| self.died(panic)))
     }
 
     /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it.
@@ -228,8 +235,10 @@ impl<S: Send + 'static> ShardThread<S> {
         }
         match visit {
             Ok(mut visit) => loop {
-                visit.drive(|driven| driven.drive(|| is_done() || self.shard.is_asked(), until));
-                let wakes = wakes::any_held();
+                let drive =
+                    |driven: &mut Driven<S>| driven.drive(|| is_done() || self.shard.is_asked(), until);
+                visit.drive(drive, |panic| self.died(panic));
+                let wakes = wakes::any_postponed();
                 drop(visit);
                 if !wakes || is_done() || self.shard.is_asked() {
                     break;
@@ -276,18 +285,27 @@ impl<S: Send + 'static> ShardThread<S> {
     /// Stops the thread and gives the shard back, to be driven by the caller.
     ///
     /// # Errors
-    /// [`ShardGone`] if the thread has panicked.
-    pub fn stop(mut self) -> Result<(Worker, S), ShardGone> {
+    /// [`Ended`] if the shard has ended, by a panic.
+    pub fn stop(mut self) -> Result<(Worker, S), Ended> {
         self.join();
-        let Driven { worker, service, .. } = self.shard.take().ok_or(ShardGone)?;
+        let Driven { worker, service, .. } = self.shard.take().ok_or_else(|| self.fate.why())?;
         Ok((worker, service))
     }
 }
 
 impl<S> ShardThread<S> {
-    fn join(&mut self) {
+    /// Has the shard's thread end, and drop the shard, whose node has ended.
+    pub(crate) fn end(&self) {
         self.shard.stop();
         self.waker.wake();
+    }
+
+    fn died(&self, panic: &(dyn Any + Send)) -> Ended {
+        self.fate.end_by_shard(self.shard_id, panic)
+    }
+
+    fn join(&mut self) {
+        self.end();
         if let Some(thread) = self.thread.take_if(|thread| !is_current(thread)) {
             // A panic of the shard's thread has been printed by then.
             let _ = thread.join();
@@ -307,15 +325,4 @@ impl<S> Drop for ShardThread<S> {
 
 fn is_current<T>(thread: &JoinHandle<T>) -> bool {
     thread.thread().id() == std::thread::current().id()
-}
-
-/// Drops a shard whose driver has panicked: its callers learn that it has ended.
-struct Ends<'a, S>(&'a Handover<Driven<S>>);
-
-impl<S> Drop for Ends<'_, S> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            drop(self.0.take());
-        }
-    }
 }

@@ -2,8 +2,8 @@
 //! wait for the shard, or drop the last handle of the node. So none of it runs under a shard's lock: what is
 //! to be woken there waits until the thread has released it.
 //!
-//! Invariants: a waker that is woken under a lock is woken once that is released, by the same thread; one that
-//! panics has no effect on the thread that wakes it.
+//! Invariants: a waker that is woken under a lock is woken once that is released, by the same thread. Where a
+//! waker panics, the thread that wakes it goes on.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,48 +12,48 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What a thread has held back.
+/// What a thread has postponed.
 #[derive(Default)]
-struct Held {
+struct Postponed {
     /// Locks that it has, of those under which nothing wakes.
     depth: u32,
-    waiting: Vec<HeldBack>,
+    waiting: Vec<Deferred>,
 }
 
-enum HeldBack {
+enum Deferred {
     Wake(Waker),
     Late(Arc<Late>),
     Drop(#[expect(dead_code, reason = "it is only dropped")] Waker),
 }
 
 thread_local! {
-    static HELD: RefCell<Held> = RefCell::default();
+    static POSTPONED: RefCell<Postponed> = RefCell::default();
 }
 
 /// Keeps the calling thread from waking anything until it is dropped. It is made before a lock is taken, or
 /// with it, and dropped behind it.
 #[derive(Debug)]
-pub(crate) struct Hold(());
+pub(crate) struct NoWakes(());
 
-impl Hold {
-    /// Begins to hold back.
+impl NoWakes {
+    /// Begins to postpone.
     pub(crate) fn new() -> Self {
-        change(|held| held.depth += 1);
+        change(|postponed| postponed.depth += 1);
         Self(())
     }
 }
 
-impl Drop for Hold {
+impl Drop for NoWakes {
     fn drop(&mut self) {
-        let waiting = change(|held| {
-            held.depth -= 1;
-            if held.depth == 0 { std::mem::take(&mut held.waiting) } else { Vec::new() }
+        let waiting = change(|postponed| {
+            postponed.depth -= 1;
+            if postponed.depth == 0 { std::mem::take(&mut postponed.waiting) } else { Vec::new() }
         });
-        for held_back in waiting.unwrap_or_default() {
-            guarded(|| match held_back {
-                HeldBack::Wake(waker) => waker.wake(),
-                HeldBack::Late(late) => late.pass_on(),
-                HeldBack::Drop(_) => {}
+        for deferred in waiting.unwrap_or_default() {
+            guarded(|| match deferred {
+                Deferred::Wake(waker) => waker.wake(),
+                Deferred::Late(late) => late.pass_on(),
+                Deferred::Drop(_) => {}
             });
         }
     }
@@ -61,27 +61,27 @@ impl Drop for Hold {
 
 /// Whether something waits until the calling thread has released its lock.
 #[inline]
-pub(crate) fn any_held() -> bool {
-    change(|held| !held.waiting.is_empty()).unwrap_or(false)
+pub(crate) fn any_postponed() -> bool {
+    change(|postponed| !postponed.waiting.is_empty()).unwrap_or(false)
 }
 
 /// Wakes a waker, once no lock forbids it.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        hold_back(HeldBack::Wake(waker));
+        postpone(Deferred::Wake(waker));
     }
 }
 
-fn hold_back(what: HeldBack) {
+fn postpone(what: Deferred) {
     let mut what = Some(what);
     // Without a lock it wakes here: the list is empty then, and stays so.
-    let _hold = Hold::new();
-    change(|held| held.waiting.extend(what.take()));
+    let _no_wakes = NoWakes::new();
+    change(|postponed| postponed.waiting.extend(what.take()));
 }
 
-/// Changes what the thread holds back; `None` where the thread is ending, and has no more of it.
-fn change<R>(change: impl FnOnce(&mut Held) -> R) -> Option<R> {
-    HELD.try_with(|held| change(&mut held.borrow_mut())).ok()
+/// Changes what the thread has postponed; `None` where the thread is ending, and has no more of it.
+fn change<R>(change: impl FnOnce(&mut Postponed) -> R) -> Option<R> {
+    POSTPONED.try_with(|postponed| change(&mut postponed.borrow_mut())).ok()
 }
 
 /// Runs code of a program, which may panic.
@@ -104,14 +104,14 @@ impl Late {
 
 impl Wake for Late {
     fn wake(self: Arc<Self>) {
-        hold_back(HeldBack::Late(self));
+        postpone(Deferred::Late(self));
     }
 }
 
 impl Drop for Late {
     fn drop(&mut self) {
         if let Some(waker) = self.0.take() {
-            hold_back(HeldBack::Drop(waker));
+            postpone(Deferred::Drop(waker));
         }
     }
 }

@@ -32,7 +32,7 @@ fn begin(body: impl Future<Output = ()> + Send + 'static) {
     let task = Arc::new(InPlace(Mutex::new(None)));
     let mut body: Body = Box::pin(body);
     let waker = Waker::from(Arc::clone(&task));
-    // Whoever wakes it meanwhile finds no body; the caller sees to it that none does.
+    // A waker that is called meanwhile finds no body. The caller sees to it that none is.
     assert!(body.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     *task.0.lock().unwrap() = Some(body);
 }
@@ -44,8 +44,8 @@ fn put(lnet: &Lnet, queue: &EventQueue, match_bits: u64) {
     source.detach();
 }
 
-/// Has a task wait for a PUT by its queue, or for the end of one by a future, and brings that about. `then` goes on
-/// where the task was woken.
+/// Has a task wait for a PUT by its queue, or for the end of one by a future, and brings that about. `then`
+/// goes on where the task was woken.
 fn wake_with<F: Future<Output = ()> + Send>(
     lnet: &Lnet,
     by_future: bool,
