@@ -272,7 +272,8 @@ impl Topology {
 
     /// The NID by which the peer goes that has this one: what events and matching go by.
     #[inline]
-    pub(crate) fn primary_of(&self, nid: &Nid) -> Nid {
+    #[must_use]
+    pub fn primary_of(&self, nid: &Nid) -> Nid {
         if !self.has_aliases {
             return *nid;
         }

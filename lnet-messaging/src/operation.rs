@@ -68,12 +68,12 @@ pub enum Operation {
     },
     /// Another transfer machine may write to it once.
     PassiveReceive {
-        /// The only one that may, where the transport can tell (mem, rpc).
+        /// The only one that may; over lnet all of its node may.
         initiator: Option<EndPoint>,
     },
     /// Another transfer machine may read its first bytes once.
     PassiveSend {
-        /// The only one that may, where the transport can tell (mem, rpc).
+        /// The only one that may; over lnet all of its node may.
         initiator: Option<EndPoint>,
         /// How many bytes.
         length_bytes: u64,

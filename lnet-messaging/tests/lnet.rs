@@ -19,7 +19,7 @@ use lnet_messaging::{
 };
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
-use lnet_user::{Limits, Lnet, NiConfig, NodeConfig, Policy, Spread};
+use lnet_user::{Limits, Lnet, NiConfig, Nid, NodeConfig, Policy, Spread};
 
 const PORTAL: u32 = 34;
 
@@ -30,8 +30,16 @@ fn node(fabric: &str, host: u8, shards: u32) -> Lnet {
 
 /// A node with another policy of the portal.
 fn node_that_steers(fabric: &str, host: u8, shards: u32, policy: Policy) -> Lnet {
-    let nid = format!("10.9.8.{host}@xdp").parse().unwrap();
-    let config = NodeConfig::new(vec![NiConfig::new(nid, &format!("in-process:{fabric}"))])
+    node_with(fabric, &[&format!("10.9.8.{host}@xdp")], shards, policy)
+}
+
+/// A node with these NIs, each on the fabric's part for its net.
+fn node_with(fabric: &str, nids: &[&str], shards: u32, policy: Policy) -> Lnet {
+    let ni = |nid: &&str| {
+        let nid: Nid = nid.parse().unwrap();
+        NiConfig::new(nid, &format!("in-process:{fabric} {}", nid.net()))
+    };
+    let config = NodeConfig::new(nids.iter().map(ni).collect())
         .shards(shards)
         .policies(vec![(PORTAL as u8, policy)])
         .lnd_timeout(Duration::from_secs(5))
@@ -111,8 +119,8 @@ fn a_pool_feeds_a_receive_queue() {
     scenarios::a_pool_that_runs_empty(pair("pooled"));
 }
 
-/// The counter of a passive buffer says on which shard it is: those of one transfer machine are on both,
-/// where peers and their answers find them, and so are messages and pools, which have the counter 0.
+/// The name of a passive buffer says on which shard it is: those of one transfer machine are on both, where
+/// peers and their answers find them, and so are messages and pools, which have the name 0.
 #[test]
 fn buffers_of_one_transfer_machine_are_on_several_shards() {
     let policy = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
@@ -149,6 +157,98 @@ fn me_01_bulk_data_and_messages_across_segments() {
 #[test]
 fn me_09_a_descriptor_dies_with_its_use() {
     scenarios::a_descriptor_of_an_earlier_use(pair("earlier"));
+}
+
+/// The time that a test gives to what shall not happen.
+const IN_VAIN: Duration = Duration::from_millis(200);
+
+/// A stranger who has the descriptor itself reads and writes nothing that is for another node, and the friend
+/// does.
+#[test]
+fn a_passive_buffer_with_an_initiator_is_for_no_other_node() {
+    let started = |host| Party::started(&transport(&node("stranger", host, 2)), &address(host, "7"));
+    let [mut friend, mut far, mut stranger] = [1, 2, 3].map(started);
+    let initiator = || Some(far.tm.create_end_point(&friend.address()).unwrap());
+    let send = Operation::PassiveSend { initiator: initiator(), length_bytes: 8 };
+    let source = far.tm.add(far.filled(b"a secret"), send).unwrap();
+    let room = far.tm.add(far.buffer(&[8]), Operation::PassiveReceive { initiator: initiator() }).unwrap();
+    let (from, to) = (source.descriptor.unwrap(), room.descriptor.unwrap());
+    let read = Addition::from(Operation::ActiveReceive { from: from.clone() });
+    let id = stranger.add(stranger.buffer(&[8]), read.deadline(Instant::now() + IN_VAIN));
+    assert_eq!(stranger.end_of(id).0, Err(Errno::TimedOut));
+    let write = Operation::ActiveSend { to: to.clone(), length_bytes: 8 };
+    let id = stranger.add(stranger.filled(b"a forged"), write);
+    assert_eq!(stranger.end_of(id).0, Ok(()), "it has left");
+    std::thread::sleep(IN_VAIN);
+    assert!(far.tm.queued(source.id).is_some() && far.tm.queued(room.id).is_some());
+
+    friend.add(friend.buffer(&[8]), Operation::ActiveReceive { from });
+    assert_eq!(friend.buffer_event().payload_bytes(), b"a secret");
+    assert_eq!(far.end_of(source.id).0, Ok(()));
+    let id = friend.add(friend.filled(b"by right"), Operation::ActiveSend { to, length_bytes: 8 });
+    assert_eq!(friend.end_of(id).0, Ok(()));
+    let event = far.buffer_event();
+    assert_eq!((event.id, event.payload_bytes()), (room.id, b"by right".to_vec()));
+    drop(event);
+    [friend, far, stranger].into_iter().for_each(Party::end);
+}
+
+/// Match bits near to those that a stranger was given lead nowhere: neither counted up nor down, nor those of
+/// a counter from 1.
+#[test]
+fn match_bits_of_one_passive_buffer_say_nothing_of_the_next() {
+    let [mut near, far] = pair("guesses");
+    let sources = [(); 8].map(|()| far.tm.add(far.filled(b"a secret"), passive_send(8)).unwrap());
+    let known = sources[3].descriptor.clone().unwrap();
+    let words = known.as_bytes().as_chunks::<8>().0;
+    let first = u64::from_le_bytes(words[0]);
+    let guesses = (1..=8).flat_map(|step| [first + step, first - step, 7 << 52 | step]);
+    let ids: Vec<_> = guesses
+        .map(|guess| {
+            // The checksum is the exclusive or of all words.
+            let sum = u64::from_le_bytes(words[5]) ^ first ^ guess;
+            let mut forged = known.as_bytes().to_vec();
+            forged[..8].copy_from_slice(&guess.to_le_bytes());
+            forged[40..].copy_from_slice(&sum.to_le_bytes());
+            let from = lnet_messaging::BulkDescriptor::from_bytes(&forged);
+            let read = Addition::from(Operation::ActiveReceive { from });
+            near.add(near.buffer(&[8]), read.deadline(Instant::now() + IN_VAIN))
+        })
+        .collect();
+    for _ in ids {
+        assert_eq!(near.buffer_event().status, Err(Errno::TimedOut));
+    }
+    assert!(sources.iter().all(|source| far.tm.queued(source.id).is_some()));
+    near.end();
+    far.end();
+}
+
+/// A node with two NIs is one peer: entries go by its primary NID, whichever of them names it.
+#[test]
+fn an_initiator_may_be_named_by_any_nid_of_its_node() {
+    let nis = ["10.9.8.1@xdp", "10.9.8.11@xdp1"];
+    let near = node_with("rails", &nis, 2, portal_policy());
+    let far = node_with("rails", &["10.9.8.2@xdp", "10.9.8.12@xdp1"], 2, portal_policy());
+    far.discover(nis[1].parse().unwrap(), false).unwrap();
+    let mut far = Party::started(&transport(&far), &format!("10.9.8.12@xdp1:12345:{PORTAL}:7"));
+    let mut near = Party::started(&transport(&near), &format!("{}:12345:{PORTAL}:7", nis[1]));
+    far.post(8, 8, 1);
+    let id = near.send(&far.address(), b"hello");
+    assert_eq!(near.end_of(id).0, Ok(()));
+    let sender = far.buffer_event().end_point.as_ref().unwrap().address().to_owned();
+    let named = |nid: &str| format!("{nid}:12345:{PORTAL}:7");
+    assert_eq!(sender, named(nis[0]), "its peer was discovered");
+    for nid in nis {
+        let initiator = Some(far.tm.create_end_point(&named(nid)).unwrap());
+        let send = Operation::PassiveSend { initiator, length_bytes: 8 };
+        let source = far.tm.add(far.filled(b"a secret"), send).unwrap();
+        let from = source.descriptor.unwrap();
+        near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
+        assert_eq!(near.buffer_event().payload_bytes(), b"a secret", "named {nid}");
+        assert_eq!(far.end_of(source.id).0, Ok(()));
+    }
+    near.end();
+    far.end();
 }
 
 #[test]

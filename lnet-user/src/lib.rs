@@ -85,6 +85,7 @@ pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
 pub use lnet_io::locks;
 pub use lnet_io::memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use lnet_io::netlink;
+pub use lnet_io::random;
 pub use lnet_io::region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use lnet_io::uring::Waker;
 pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};

@@ -90,7 +90,10 @@ pub(crate) trait Carrier: Send + Sync + 'static {
 /// The contents of a bulk descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor<A> {
-    pub(crate) id: BufferId,
+    /// Queue of the passive buffer.
+    pub(crate) queue: QueueType,
+    /// Its name.
+    pub(crate) name: u64,
     /// Bytes to be read, or 0: of what is written, the other end says how many bytes there are.
     pub(crate) length_bytes: u64,
     pub(crate) passive: A,
@@ -149,18 +152,20 @@ impl<C: Carrier> TransportTm for Crew<C> {
 
     fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
         let (Some(passive), Some(queued)) = (self.address, front.queued(id)) else { return Ok(None) };
+        let has_deadline = queued.deadline().is_some();
         let mut descriptor = None;
         if id.queue.is_passive() {
             let initiator = queued.operation().end_point();
             let initiator = initiator.map(|end_point| C::parse(end_point.address())).transpose()?;
             let length_bytes = queued.operation().length_bytes().unwrap_or(0);
-            descriptor = Some(C::encode(&Descriptor { id, length_bytes, passive, initiator }));
+            let (queue, name) = (id.queue, front.name(id)?);
+            descriptor = Some(C::encode(&Descriptor { queue, name, length_bytes, passive, initiator }));
         } else if id.queue != QueueType::Receive {
             self.work.push(Item::Operate(id));
         }
         // An item has woken a worker already; a buffer that waits for others concerns workers by its deadline
         // alone.
-        if queued.deadline().is_some() {
+        if has_deadline {
             self.work.wake();
         }
         Ok(descriptor)
@@ -245,7 +250,7 @@ fn descriptor<C: Carrier>(
     active: QueueType,
 ) -> Result<Descriptor<C::Address>, Errno> {
     let descriptor = C::decode(bytes)?;
-    if descriptor.id.queue.inverse() != Some(active) {
+    if descriptor.queue.inverse() != Some(active) {
         return Err(Errno::NotPermitted);
     }
     match descriptor.initiator {

@@ -6,16 +6,15 @@ use std::fmt;
 use lnet_user::{Nid, ProcessId};
 
 use crate::errno::Error;
+use crate::transport::NAME_MASK;
 
 /// Longest text of an address, and of its NID.
 const TEXT_BYTES_MAX: usize = 80;
 const NID_BYTES_MAX: usize = 32;
 /// Largest identifier of a transfer machine; 0 is none.
 pub(crate) const TMID_MAX: u16 = 4095;
-/// Bits of a counter below the identifier.
-const COUNTER_BITS: u32 = 52;
-/// Largest counter of a passive buffer.
-pub(crate) const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+/// Bits below the identifier: those of a passive buffer's name, or zero.
+const NAME_BITS: u32 = NAME_MASK.trailing_ones();
 
 /// Where a transfer machine is found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,19 +84,14 @@ impl fmt::Display for LnetAddress {
     }
 }
 
-/// An identifier above a counter or a portal: match bits, or header data.
+/// An identifier above a name or a portal: match bits, or header data.
 pub(crate) const fn join(tmid: u16, low: u64) -> u64 {
-    (tmid as u64) << COUNTER_BITS | low & COUNTER_MAX
+    (tmid as u64) << NAME_BITS | low & NAME_MASK
 }
 
 /// The reverse of [`join`].
 pub(crate) const fn split(bits: u64) -> (u16, u64) {
-    ((bits >> COUNTER_BITS) as u16, bits & COUNTER_MAX)
-}
-
-/// The counter behind this one: after the largest comes 1.
-pub(crate) const fn next_counter(counter: u64) -> u64 {
-    if counter >= COUNTER_MAX { 1 } else { counter + 1 }
+    ((bits >> NAME_BITS) as u16, bits & NAME_MASK)
 }
 
 /// Whether a text is an address as programs write them: a NID of tcp, o2ib or `0@lo`, the pid of Lustre, two

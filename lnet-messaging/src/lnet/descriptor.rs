@@ -112,8 +112,8 @@ impl LnetDescriptor {
             let found = format!("{data} bytes for a buffer of {room}: as many at most are expected");
             return Err(Error::new(Errno::TooBig, found));
         }
-        let (tmid, counter) = split(match_bits);
-        if counter == 0 || Some(tmid) != address.tmid || tmid == 0 {
+        let (tmid, name) = split(match_bits);
+        if name == 0 || Some(tmid) != address.tmid || tmid == 0 {
             let found = format!("match bits {match_bits:#x}: those of a passive buffer are expected");
             return Err(Error::invalid(found));
         }

@@ -9,7 +9,8 @@
 //! a transfer machine to one shard, where its descriptors and events are.
 //!
 //! Invariants: for each event that an operation may bring there is a slot in the ring before the operation
-//! starts; a buffer's memory is with the node from then until the last event, and is neither copied nor
+//! starts; what stands below the identifier of a passive buffer's match bits is its name, which no peer can
+//! guess; a buffer's memory is with the node from then until the last event, and is neither copied nor
 //! looked at; events are delivered in the order in which the node tells of them, which holds the last event
 //! of a buffer back while the payload of an earlier one is in use.
 
@@ -34,7 +35,6 @@ use crate::errno::Error;
 use crate::memory::{Limits, Memory};
 use crate::transport::{Transport, TransportDomain, TransportTm};
 
-use address::COUNTER_MAX;
 use descriptor::DESCRIPTOR_BYTES;
 use network::Network;
 use node::NodeNetwork;
@@ -72,8 +72,6 @@ pub struct LnetTransport {
     interfaces: Vec<String>,
     /// Whether transfer machines send by any NI of the net, instead of their own.
     any_rail: bool,
-    /// The number of a transfer machine's first passive buffer.
-    first_counter: u64,
 }
 
 impl std::fmt::Debug for LnetTransport {
@@ -98,13 +96,13 @@ impl LnetTransport {
         let nids = lnet.nis().into_iter().map(|ni| ni.config.nid.to_string());
         let interfaces = nids.chain(["0@lo".to_owned()]).collect();
         let network = Arc::new(NodeNetwork { lnet: lnet.clone(), event_slots });
-        Self { network, addresses: Addresses::of(lnet), interfaces, any_rail: false, first_counter: 1 }
+        Self { network, addresses: Addresses::of(lnet), interfaces, any_rail: false }
     }
 
     #[cfg(test)]
     fn over(network: Arc<dyn Network>) -> Self {
         let interfaces = Vec::new();
-        Self { network, addresses: Arc::default(), interfaces, any_rail: false, first_counter: 1 }
+        Self { network, addresses: Arc::default(), interfaces, any_rail: false }
     }
 
     /// Has transfer machines send by any NI of the node on the net of the destination, in domains that are
@@ -114,15 +112,6 @@ impl LnetTransport {
     #[must_use]
     pub fn over_any_rail(self) -> Self {
         Self { any_rail: true, ..self }
-    }
-
-    /// Has transfer machines number their passive buffers from here on and not from 1, in domains that are
-    /// made from now on. A program that starts anew under its former addresses thereby leaves out the numbers
-    /// of its former life: bulk descriptors from then name no buffer of now. The lower 52 bits count, of
-    /// which 0 stands for 1; behind the largest number comes 1.
-    #[must_use]
-    pub fn counting_from(self, first: u64) -> Self {
-        Self { first_counter: (first & COUNTER_MAX).max(1), ..self }
     }
 
     /// Messages that a receive buffer may be for: each takes an event slot, and the buffer one.

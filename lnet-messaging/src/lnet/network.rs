@@ -40,12 +40,14 @@ pub(crate) struct MdPlan {
     pub(crate) user_ptr: u64,
 }
 
-/// A match entry to be made, for any initiator.
+/// A match entry to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryPlan {
     pub(crate) portal: u32,
     pub(crate) match_bits: u64,
     pub(crate) allowed: Allowed,
+    /// The only NID that may use it, if not any.
+    pub(crate) initiator: Option<Nid>,
 }
 
 /// The use of an entry's memory that is allowed to peers.

@@ -8,7 +8,8 @@ use futures_util::stream::Stream;
 use lnet_user::api::OwnedRequest;
 use lnet_user::{
     Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventKind, EventQueue, Lnet, LnetError,
-    MdOptions, MdSpec, Nid, NotLent, QueuedEvent, ShardHandle, Status as LnetStatus, Target, Threshold,
+    MdOptions, MdSpec, Nid, NotLent, ProcessId, QueuedEvent, ShardHandle, Status as LnetStatus, Target,
+    Threshold,
 };
 
 use super::network::{
@@ -17,7 +18,7 @@ use super::network::{
 use super::refusals::error_of;
 use crate::errno::{Errno, Error, Status};
 use crate::memory::Memory;
-use crate::transport::RetainedPayload;
+use crate::transport::{NAME_MASK, RetainedPayload};
 
 /// A node, and the event slots of each of its transfer machines.
 pub(super) struct NodeNetwork {
@@ -39,9 +40,8 @@ impl Network for NodeNetwork {
     }
 
     fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error> {
-        // All match bits of a transfer machine differ in their counter alone.
-        let entries =
-            EntrySpec { ignore_bits: super::address::COUNTER_MAX, ..EntrySpec::new(portal, match_bits) };
+        // All match bits of a transfer machine differ in the names of buffers alone.
+        let entries = EntrySpec { ignore_bits: NAME_MASK, ..EntrySpec::new(portal, match_bits) };
         let queue =
             self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| error_of(&error))?;
         let poster = NodePoster {
@@ -75,7 +75,14 @@ impl NodePoster {
             Allowed::Put => MdOptions::PUT,
             Allowed::Get => MdOptions::GET,
         };
-        (EntrySpec::new(entry.portal, entry.match_bits), self.spec(md, options))
+        let mut source = ProcessId::ANY;
+        if let Some(nid) = &entry.initiator {
+            // Messages of a peer that is known to be Multi-Rail are matched by its primary NID. Which of the
+            // processes of a node it is, the node alone knows: a pid would prove nothing.
+            source.nid = self.lnet.topology().primary_of(nid);
+        }
+        let spec = EntrySpec { source, ..EntrySpec::new(entry.portal, entry.match_bits) };
+        (spec, self.spec(md, options))
     }
 
     fn start(&self, message: OwnedRequest) -> Result<Box<dyn Posted>, NotPosted> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lnet_user::{EventKind, Nid, ProcessId, Target};
 
 use super::LnetTransport;
-use super::address::{COUNTER_MAX, LnetAddress, TMID_MAX, join, next_counter, split};
+use super::address::{LnetAddress, TMID_MAX, join, split};
 use super::descriptor::LnetDescriptor;
 use super::network::{
     Allowed, Ends, EntryPlan, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload, Posted, Poster,
@@ -20,6 +20,7 @@ use crate::errno::{Errno, Error, Status};
 use crate::memory::Memory;
 use crate::operation::{BulkDescriptor, Operation};
 use crate::queue::QueueType;
+use crate::transport::NAME_MASK;
 use crate::{Added, Addition, BufferEvent, Domain, Event, Events, StopMode, TmState, TransferMachine};
 
 const OWN: &str = "0@lo:12345:34:7";
@@ -28,7 +29,7 @@ const PEER: ProcessId = ProcessId { nid: Nid::LO, pid: 12345 };
 /// What was asked of LNet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Call {
-    Attach { portal: u32, match_bits: u64, allowed: Allowed, md: MdPlan },
+    Attach { portal: u32, match_bits: u64, allowed: Allowed, initiator: Option<Nid>, md: MdPlan },
     Put { to: Target, hdr_data: u64, md: MdPlan },
     Get { from: Target, md: MdPlan },
 }
@@ -160,8 +161,8 @@ impl Poster for FakeLnet {
         md: &MdPlan,
         memory: Memory,
     ) -> Result<Box<dyn Posted>, NotPosted> {
-        let EntryPlan { portal, match_bits, allowed } = *entry;
-        self.lend(Call::Attach { portal, match_bits, allowed, md: *md }, memory)
+        let EntryPlan { portal, match_bits, allowed, initiator } = *entry;
+        self.lend(Call::Attach { portal, match_bits, allowed, initiator, md: *md }, memory)
     }
 
     fn put(
@@ -227,12 +228,8 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        Self::counting_from(1)
-    }
-
-    fn counting_from(first: u64) -> Self {
         let lnet = FakeLnet::default();
-        let transport = LnetTransport::over(Arc::new(lnet.clone())).counting_from(first).shared();
+        let transport = LnetTransport::over(Arc::new(lnet.clone())).shared();
         let domain = Domain::new(&transport).unwrap();
         let (handler, mut events) = Events::channel();
         let tm = TransferMachine::new(&domain, handler).unwrap();
@@ -335,28 +332,52 @@ fn kc_03_and_kc_04_addresses_are_parsed_and_printed() {
 }
 
 #[test]
-fn kc_05_and_ln_15_match_bits_and_counters() {
+fn kc_05_match_bits_and_header_data() {
     for tmid in [0, 1, 4095] {
-        for low in [0, 1, 30, 63, COUNTER_MAX] {
+        for low in [0, 1, 30, 63, NAME_MASK] {
             assert_eq!(split(join(tmid, low)), (tmid, low));
         }
     }
-    assert_eq!([COUNTER_MAX - 1, COUNTER_MAX].map(next_counter), [COUNTER_MAX, 1]);
     assert_eq!(LnetAddress::of_sender(PEER, 0), None, "header data of no transfer machine");
 }
 
-/// The counter of a transfer machine that has had as many passive buffers as there are numbers.
+/// Match bits of passive buffers: the identifier steers, and what stands below it was drawn.
 #[test]
-fn ln_15_a_transfer_machine_whose_counter_wraps() {
-    let mut setup = Setup::counting_from(COUNTER_MAX - 1);
-    for counter in [COUNTER_MAX - 1, COUNTER_MAX, 1, 2] {
+fn ln_15_match_bits_of_passive_buffers_are_drawn() {
+    let mut setup = Setup::new();
+    let mut names = Vec::new();
+    for _ in 0..64 {
         let (added, call) = setup.add(Operation::PassiveReceive { initiator: None });
         let Call::Attach { match_bits, .. } = call else { panic!("{call:?}") };
-        assert_eq!(split(match_bits), (7, counter));
+        let (tmid, name) = split(match_bits);
+        assert_eq!(tmid, 7);
+        names.push(name);
         let described = LnetDescriptor::decode(&added.descriptor.unwrap()).unwrap();
         assert_eq!(described.match_bits, match_bits);
         setup.lnet.post(last(event(EventKind::Put, added.id.number)));
         assert_eq!(setup.end(), (Ok(()), 0));
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 64);
+    // Of 64 numbers of 52 bits no two are this near: one in 10^9 runs.
+    assert!(names[0] != 0 && names.windows(2).all(|pair| pair[1] - pair[0] > 1000), "{names:x?}");
+    setup.finish();
+}
+
+#[test]
+fn the_initiator_of_a_passive_buffer_is_named_in_its_entry() {
+    let setup = Setup::new();
+    let end_point = setup.tm.create_end_point("10.1.2.3@tcp:12345:34:9").unwrap();
+    let nid = || "10.1.2.3@tcp".parse().ok();
+    for (named, expected) in [(None, None), (Some(end_point), nid())] {
+        let receive = Operation::PassiveReceive { initiator: named.clone() };
+        let send = Operation::PassiveSend { initiator: named, length_bytes: 8 };
+        for operation in [receive, send] {
+            let (_, call) = setup.add(operation);
+            let Call::Attach { initiator, .. } = call else { panic!("{call:?}") };
+            assert_eq!(initiator, expected);
+        }
     }
     setup.finish();
 }
@@ -366,7 +387,8 @@ fn kc_07_and_kc_08_a_receive_buffer_takes_several_messages() {
     let mut setup = Setup::new();
     let (added, call) = setup.add(RECEIVE);
     let md = MdPlan { max_size_bytes: Some(25), ..md(100, 4, &added) };
-    assert_eq!(call, Call::Attach { portal: 34, match_bits: join(7, 0), allowed: Allowed::Put, md });
+    let (match_bits, initiator) = (join(7, 0), None);
+    assert_eq!(call, Call::Attach { portal: 34, match_bits, allowed: Allowed::Put, initiator, md });
     let (reserved, size) = setup.tm.event_room().unwrap();
     assert_eq!((reserved, size > 4), (4, true), "a slot for each message, and one that is free");
     for (number, offset) in [(0, 0), (1, 10), (2, 20)] {
@@ -443,11 +465,16 @@ fn kc_11_a_message_is_sent() {
 #[test]
 fn kc_12_and_kc_13_passive_buffers() {
     let mut setup = Setup::new();
-    for (counter, unlinks) in [(1, false), (3, true)] {
+    let drawn = |call: &Call| match *call {
+        Call::Attach { match_bits, .. } if split(match_bits).0 == 7 => match_bits,
+        _ => panic!("{call:?}"),
+    };
+    for unlinks in [false, true] {
         let (added, call) = setup.add(Operation::PassiveReceive { initiator: None });
-        let match_bits = join(7, counter);
+        let (match_bits, initiator) = (drawn(&call), None);
         let whole = md(100, 1, &added);
-        assert_eq!(call, Call::Attach { portal: 34, match_bits, allowed: Allowed::Put, md: whole });
+        let expected = Call::Attach { portal: 34, match_bits, allowed: Allowed::Put, initiator, md: whole };
+        assert_eq!(call, expected);
         let described = LnetDescriptor::decode(&added.descriptor.unwrap()).unwrap();
         assert_eq!((described.match_bits, described.size_bytes), (match_bits, 100));
         let put = NetworkEvent { length_bytes: 99, ..event(EventKind::Put, added.id.number) };
@@ -457,9 +484,10 @@ fn kc_12_and_kc_13_passive_buffers() {
 
         let send = Operation::PassiveSend { initiator: None, length_bytes: 70 };
         let (added, call) = setup.add(send);
-        let match_bits = join(7, counter + 1);
+        let match_bits = drawn(&call);
         let md = md(70, 1, &added);
-        assert_eq!(call, Call::Attach { portal: 34, match_bits, allowed: Allowed::Get, md });
+        let expected = Call::Attach { portal: 34, match_bits, allowed: Allowed::Get, initiator, md };
+        assert_eq!(call, expected);
         let kind = if unlinks { EventKind::Unlink } else { EventKind::Get };
         setup.lnet.post(last(event(kind, added.id.number)));
         assert_eq!(setup.end(), (if unlinks { Err(Errno::Canceled) } else { Ok(()) }, 0));

@@ -6,16 +6,17 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 
-use lnet_user::Target;
 use lnet_user::locks::{Mutex, MutexGuard};
+use lnet_user::{Nid, Target};
 
 use super::LnetTransport;
-use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
+use super::address::{LnetAddress, join};
 use super::core::{Operations, RingEvent, Sender};
 use super::descriptor::LnetDescriptor;
 use super::network::{Allowed, EntryPlan, MdPlan, NotPosted, Payload, Posted, Poster};
 use super::registry::Claim;
 use super::worker::Worker;
+use crate::end_point::EndPoint;
 use crate::errno::{Errno, Error, Status};
 use crate::memory::Memory;
 use crate::operation::{BulkDescriptor, Operation};
@@ -32,8 +33,6 @@ pub(super) struct Active {
     pub(super) operations: Arc<Mutex<Operations>>,
     /// Entries and descriptors that are there, by the number of their buffers' uses.
     pub(super) posted: ByNumber<Box<dyn Posted>>,
-    /// Number of the next passive buffer.
-    pub(super) counter: u64,
 }
 
 /// State that the transfer machine and its worker share. Its locks are taken under that of the transfer
@@ -192,6 +191,12 @@ fn has_stopped() -> Error {
     Error::new(Errno::NotPermitted, "a transfer machine that has stopped: a started one is expected")
 }
 
+/// The NID of the only node that may use a passive buffer, if one is named.
+fn initiator_nid(initiator: &Option<EndPoint>) -> Result<Option<Nid>, Error> {
+    let named = initiator.as_ref().map(|end_point| LnetAddress::parse(end_point.address()));
+    Ok(named.transpose()?.map(|address| address.process.nid))
+}
+
 /// A buffer's operation in terms of LNet.
 enum Start {
     Attach(EntryPlan),
@@ -242,7 +247,7 @@ impl Active {
                 begun.push((index, begin.events));
             }));
         }
-        let posted = self.poster.attach_all(&self.entry(0, Allowed::Put), mds);
+        let posted = self.poster.attach_all(&self.entry(0, Allowed::Put, None), mds);
         for ((index, events), posted) in begun.into_iter().zip(posted) {
             results[index] = self.settle(front, &mut operations, ids[index], events, posted);
         }
@@ -252,8 +257,9 @@ impl Active {
     /// Prepares the operation of a queued buffer, with slots in the ring for its events, and takes its
     /// memory.
     fn begin(&mut self, front: &mut TmFront, id: BufferId) -> Result<(Begin, Memory), Error> {
+        let name = if id.queue.is_passive() { front.name(id)? } else { 0 };
         let queued = front.queued(id).ok_or_else(|| Error::invalid("a buffer that is not queued"))?;
-        let begin = self.plan(queued.operation(), queued.size_bytes(), id)?;
+        let begin = self.plan(queued.operation(), queued.size_bytes(), id, name)?;
         let events = begin.events;
         let events_max = self.transport.messages_max();
         if events > events_max as usize {
@@ -292,7 +298,7 @@ impl Active {
         Ok(())
     }
 
-    fn plan(&mut self, operation: &Operation, size_bytes: u64, id: BufferId) -> Result<Begin, Error> {
+    fn plan(&self, operation: &Operation, size_bytes: u64, id: BufferId, name: u64) -> Result<Begin, Error> {
         let own = self.address();
         let md = |length_bytes, threshold| MdPlan {
             length_bytes,
@@ -303,7 +309,7 @@ impl Active {
         let begin = |start, md| Begin { start, md, descriptor: None, events: 1 };
         Ok(match operation {
             Operation::Receive { min_receive_bytes, max_messages } => {
-                let start = Start::Attach(self.entry(0, Allowed::Put));
+                let start = Start::Attach(self.entry(0, Allowed::Put, None));
                 let md = MdPlan { max_size_bytes: Some(*min_receive_bytes), ..md(size_bytes, *max_messages) };
                 Begin { events: *max_messages as usize, ..begin(start, md) }
             }
@@ -314,9 +320,13 @@ impl Active {
                 let to = self.destination(&to, match_bits);
                 begin(Start::Put { to, hdr_data }, md(*length_bytes, 1))
             }
-            Operation::PassiveReceive { .. } => self.passive(md(size_bytes, 1), Allowed::Put, id.queue())?,
-            Operation::PassiveSend { length_bytes, .. } => {
-                self.passive(md(*length_bytes, 1), Allowed::Get, id.queue())?
+            Operation::PassiveReceive { initiator } => {
+                let entry = self.entry(name, Allowed::Put, initiator_nid(initiator)?);
+                self.passive(md(size_bytes, 1), entry, id.queue())?
+            }
+            Operation::PassiveSend { initiator, length_bytes } => {
+                let entry = self.entry(name, Allowed::Get, initiator_nid(initiator)?);
+                self.passive(md(*length_bytes, 1), entry, id.queue())?
             }
             Operation::ActiveReceive { from } => {
                 let bulk = LnetDescriptor::decode(from)?.bulk(QueueType::ActiveReceive, size_bytes)?;
@@ -332,19 +342,17 @@ impl Active {
         })
     }
 
-    fn passive(&mut self, md: MdPlan, allowed: Allowed, queue: QueueType) -> Result<Begin, Error> {
-        let entry = self.entry(self.counter, allowed);
+    fn passive(&self, md: MdPlan, entry: EntryPlan, queue: QueueType) -> Result<Begin, Error> {
         let match_bits = entry.match_bits;
         let (address, size_bytes) = (self.address(), md.length_bytes);
         let descriptor = LnetDescriptor { match_bits, address, queue, size_bytes }.encode()?;
-        debug_assert!((1..=COUNTER_MAX).contains(&self.counter));
-        self.counter = next_counter(self.counter);
         Ok(Begin { start: Start::Attach(entry), md, descriptor: Some(descriptor), events: 1 })
     }
 
-    /// An entry of this transfer machine.
-    fn entry(&self, counter: u64, allowed: Allowed) -> EntryPlan {
-        EntryPlan { portal: self.address().portal, match_bits: join(self.claim.tmid(), counter), allowed }
+    /// An entry of this transfer machine: for messages (0), or for the passive buffer of a name.
+    fn entry(&self, name: u64, allowed: Allowed, initiator: Option<Nid>) -> EntryPlan {
+        let match_bits = join(self.claim.tmid(), name);
+        EntryPlan { portal: self.address().portal, match_bits, allowed, initiator }
     }
 
     fn destination(&self, to: &LnetAddress, match_bits: u64) -> Target {

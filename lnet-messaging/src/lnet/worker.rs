@@ -119,7 +119,6 @@ impl Worker {
             ring,
             operations: Arc::clone(&operations),
             posted: Default::default(),
-            counter: self.transport.first_counter,
         };
         *self.shared.active() = Some(active);
         Ok((address, events, operations))

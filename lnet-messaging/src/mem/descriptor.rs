@@ -5,7 +5,7 @@
 //! | 0 | 4 | `LMem` |
 //! | 4 | 2 | version, 1 |
 //! | 6 | 2 | queue of the passive buffer |
-//! | 8 | 8 | number of this use of it |
+//! | 8 | 8 | name of this use of it |
 //! | 16 | 8 | length: to be read, or room |
 //! | 24 | 8 | passive address: IPv4 address, port, 0 |
 //! | 32 | 8 | address of the only initiator, 0xFFFF behind it; or zeros |
@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use crate::crew::Descriptor;
 use crate::errno::Error;
 use crate::operation::BulkDescriptor;
-use crate::queue::{BufferId, QueueType};
+use crate::queue::QueueType;
 
 pub(super) const DESCRIPTOR_BYTES: usize = 40;
 const MAGIC: [u8; 4] = *b"LMem";
@@ -28,8 +28,8 @@ impl Descriptor<SocketAddrV4> {
         let mut bytes = Vec::with_capacity(DESCRIPTOR_BYTES);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((self.id.queue.number() as u16).to_le_bytes());
-        bytes.extend(self.id.number.to_le_bytes());
+        bytes.extend((self.queue.number() as u16).to_le_bytes());
+        bytes.extend(self.name.to_le_bytes());
         bytes.extend(self.length_bytes.to_le_bytes());
         for address in [Some(self.passive), self.initiator] {
             let (ip, port) = address.map_or((0, 0), |address| (address.ip().to_bits(), address.port()));
@@ -62,8 +62,7 @@ impl Descriptor<SocketAddrV4> {
         })?;
         let address = |at| SocketAddrV4::new(Ipv4Addr::from_bits(word(at)), half(at + 4));
         let initiator = (half(38) == PRESENT).then(|| address(32));
-        let id = BufferId { queue, number: long(8) };
-        Ok(Self { id, length_bytes: long(16), passive: address(24), initiator })
+        Ok(Self { queue, name: long(8), length_bytes: long(16), passive: address(24), initiator })
     }
 }
 
@@ -76,8 +75,7 @@ mod tests {
         let passive = SocketAddrV4::new([127, 0, 0, 1].into(), 7);
         for initiator in [None, Some(SocketAddrV4::new([255; 4].into(), 0))] {
             for queue in [QueueType::PassiveReceive, QueueType::PassiveSend] {
-                let id = BufferId { queue, number: u64::MAX - 1 };
-                let made = Descriptor { id, length_bytes: 5, passive, initiator };
+                let made = Descriptor { queue, name: u64::MAX - 1, length_bytes: 5, passive, initiator };
                 let encoded = made.encode();
                 assert_eq!(encoded.as_bytes().len(), DESCRIPTOR_BYTES);
                 assert_eq!(Descriptor::<SocketAddrV4>::decode(&encoded), Ok(made));

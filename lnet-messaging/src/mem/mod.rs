@@ -108,17 +108,17 @@ fn serve(
     copy: impl FnOnce(&mut Memory) -> Result<(), Error>,
 ) -> Status {
     let target = find(own, descriptor.passive)?;
-    let mut memory = target.link.with_front(|front| {
-        let queued = front.passive(descriptor.id)?;
+    let (id, mut memory) = target.link.with_front(|front| {
+        let (id, queued) = front.passive(descriptor.queue, descriptor.name)?;
         // A descriptor is trusted for the buffer's name alone.
         if queued.operation().length_bytes().is_some_and(|length| length != descriptor.length_bytes) {
             return Err(Errno::Invalid);
         }
         queued.flags.in_use = true;
-        Ok(queued.take_memory())
+        Ok((id, queued.take_memory()))
     })?;
     let status = copy(&mut memory).map_err(|error| error.errno());
-    target.work.push(Item::Done(Completion::new(descriptor.id, status, length_bytes).memory(memory)));
+    target.work.push(Item::Done(Completion::new(id, status, length_bytes).memory(memory)));
     status
 }
 

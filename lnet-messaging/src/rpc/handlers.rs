@@ -97,12 +97,12 @@ fn passive<'a>(
     front: &'a mut TmFront,
     descriptor: &RpcDescriptor,
     queue: QueueType,
-) -> Result<&'a mut QueuedBuffer, Errno> {
-    let queued = front.passive(BufferId { queue, ..descriptor.id })?;
+) -> Result<(BufferId, &'a mut QueuedBuffer), Errno> {
+    let (id, queued) = front.passive(queue, descriptor.name)?;
     let stated = descriptor.initiator.map(|stated| stated.to_string());
     match queued.operation().end_point() {
         Some(initiator) if stated.as_deref() != Some(initiator.address()) => Err(Errno::AccessDenied),
-        _ => Ok(queued),
+        _ => Ok((id, queued)),
     }
 }
 
@@ -125,7 +125,7 @@ impl From<Errno> for Refusal {
 fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result<(), Refusal> {
     let target = target(descriptor)?;
     let completion = target.link.with_front(|front| {
-        let queued = passive(front, descriptor, QueueType::PassiveSend)?;
+        let (id, queued) = passive(front, descriptor, QueueType::PassiveSend)?;
         let &Operation::PassiveSend { length_bytes, .. } = queued.operation() else {
             return Err(Refusal::Status(Errno::NotFound));
         };
@@ -138,7 +138,7 @@ fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result
         put_opaque(results, piece.len(), [piece].into_iter());
         Ok(is_last.then(|| {
             queued.flags.in_use = true;
-            Completion::new(descriptor.id, Ok(()), 0).memory(queued.take_memory())
+            Completion::new(id, Ok(()), 0).memory(queued.take_memory())
         }))
     })?;
     if let Some(completion) = completion {
@@ -147,34 +147,30 @@ fn get(descriptor: &RpcDescriptor, offset: u64, results: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-/// Writes the next part of a passive buffer. With the last one the buffer has served.
+/// Writes the next part of a passive buffer. With the last one the buffer has served; what is refused leaves
+/// it as it was.
 fn put(descriptor: &RpcDescriptor, offset: u64, bytes: &[u8]) -> Status {
     let target = target(descriptor)?;
     let total = descriptor.length_bytes;
     let end = offset + bytes.len() as u64;
-    let (completion, status) = target.link.with_front(|front| {
-        let queued = passive(front, descriptor, QueueType::PassiveReceive)?;
+    let completion = target.link.with_front(|front| {
+        let (id, queued) = passive(front, descriptor, QueueType::PassiveReceive)?;
         let size = queued.size_bytes();
-        let status = match () {
-            () if total > size || end > size => Err(Errno::TooBig),
-            () if offset != queued.received_bytes || end > total || bytes.is_empty() => {
-                return Err(Errno::Invalid);
-            }
-            () => Ok(()),
-        };
-        if status.is_ok() {
-            queued.memory_mut().fill_at(offset, bytes);
-            queued.received_bytes = end;
-            if end < total {
-                return Ok((None, status));
-            }
+        if total > size || end > size {
+            return Err(Errno::TooBig);
         }
-        queued.flags.in_use = true;
-        let completion = Completion::new(descriptor.id, status, total).memory(queued.take_memory());
-        Ok((Some(completion), status))
+        if offset != queued.received_bytes || end > total || bytes.is_empty() {
+            return Err(Errno::Invalid);
+        }
+        queued.memory_mut().fill_at(offset, bytes);
+        queued.received_bytes = end;
+        Ok((end == total).then(|| {
+            queued.flags.in_use = true;
+            Completion::new(id, Ok(()), total).memory(queued.take_memory())
+        }))
     })?;
     if let Some(completion) = completion {
         target.work.push(Item::Done(completion));
     }
-    status
+    Ok(())
 }

@@ -60,6 +60,9 @@ pub const PROGRAM: u32 = message::PROGRAM;
 /// Its version.
 pub const VERSION: u32 = message::VERSION;
 
+/// Longest time of a call: a year. Beyond that no clock need tell.
+const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(31_536_000);
+
 /// The rpc transport.
 #[derive(Clone, Copy, Debug)]
 pub struct RpcTransport {
@@ -106,15 +109,15 @@ impl RpcTransport {
         self
     }
 
-    /// How long a call may take; for the server, how long a call may take to arrive, and a reply to leave.
+    /// How long a call may take, a year at most; for the server, how long a call may take to arrive, and a reply to leave.
     #[must_use]
     pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout.max(Duration::from_millis(1));
+        self.call_timeout = call_timeout.clamp(Duration::from_millis(1), CALL_TIMEOUT_MAX);
         self
     }
 
-    /// Connections that the server serves at the same time, one at least. Each may occupy 4 MiB and some.
-    /// The number that the first transfer machine of the process asks for holds.
+    /// Connections that the server serves at the same time, one at least; three quarters of them may be from
+    /// one address. Each may occupy 4 MiB and some. The number that the first transfer machine of the process asks for holds.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.connections_max = connections_max.max(1);

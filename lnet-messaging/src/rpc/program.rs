@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! struct ep_addr   { unsigned int addr; unsigned int port; unsigned int service; };
-//! struct bulk_desc { unsigned hyper id; ep_addr active; ep_addr passive; unsigned int qtype; unsigned int total; };
+//! struct bulk_desc { unsigned hyper name; ep_addr active; ep_addr passive; unsigned int qtype; unsigned int total; };
 //! MSG  { ep_addr sender; ep_addr receiver; opaque data<4194304>; }         -> { int rc; }
 //! GET  { bulk_desc desc; unsigned int offset; }                            -> { int rc; bool eof; opaque data<262144>; }
 //! PUT  { bulk_desc desc; unsigned int offset; opaque data<262144>; }       -> { int rc; }
@@ -17,7 +17,7 @@ use super::xdr::{Decoder, Garbage, put_hyper, put_word};
 use crate::crew::Descriptor;
 use crate::errno::{Errno, Status};
 use crate::operation::BulkDescriptor;
-use crate::queue::{BufferId, QueueType};
+use crate::queue::QueueType;
 
 /// Most bytes of a part of bulk data, and of a segment.
 pub(super) const SEGMENT_BYTES_MAX: usize = 1 << 18;
@@ -48,20 +48,20 @@ impl From<Garbage> for NoDescriptor {
 
 impl RpcDescriptor {
     pub(super) fn put(&self, to: &mut Vec<u8>) {
-        put_hyper(to, self.id.number);
+        put_hyper(to, self.name);
         match self.initiator {
             Some(initiator) => put_address(to, initiator),
             None => (0..3).for_each(|_| put_word(to, 0)),
         }
         put_address(to, self.passive);
-        put_word(to, self.id.queue.number());
+        put_word(to, self.queue.number());
         put_word(to, self.length_bytes as u32);
     }
 
     /// # Errors
     /// Too few bytes, or values that no descriptor has.
     pub(super) fn take(decoder: &mut Decoder<'_>) -> Result<Self, NoDescriptor> {
-        let number = decoder.hyper()?;
+        let name = decoder.hyper()?;
         let initiator = words(decoder)?;
         let passive = words(decoder)?;
         let [queue, length_bytes] = [decoder.word()?, decoder.word()?];
@@ -73,7 +73,7 @@ impl RpcDescriptor {
         let (Some(queue), Some(passive)) = (queue, address(passive)) else {
             return Err(NoDescriptor::Invalid);
         };
-        Ok(Self { id: BufferId { queue, number }, initiator, passive, length_bytes: length_bytes.into() })
+        Ok(Self { queue, name, initiator, passive, length_bytes: length_bytes.into() })
     }
 
     /// The bytes that the application has.

@@ -2,11 +2,13 @@
 //!
 //! Invariants: it lives from the start of the first transfer machine to the stop of the last one. A
 //! connection has a thread, which handles its calls one behind the other; the number of connections is
-//! bounded, and so is what each may occupy: a record of the size that has come, and a reply.
+//! bounded, and so are those of one source, and what each may occupy: a record of the size that has come, and
+//! a reply. A connection that waits for its client makes room for others, be a part of a call there or not.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +23,8 @@ use crate::errno::Errno;
 
 /// How long accepting pauses after a failure, such as a want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often the log tells of calls that were cut off.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The server, if a transfer machine needs one.
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
@@ -39,6 +43,13 @@ pub(super) struct ServerSpec {
     pub(super) connections_max: usize,
     /// How long a record or a reply may take.
     pub(super) record_timeout: Duration,
+}
+
+impl ServerSpec {
+    /// Connections that one source may have: the others are for everyone else.
+    fn source_connections_max(&self) -> usize {
+        (self.connections_max - self.connections_max / 4).max(1)
+    }
 }
 
 fn lock() -> MutexGuard<'static, Option<Server>> {
@@ -104,12 +115,76 @@ struct Served {
 struct State {
     connections: HashMap<u64, Connection>,
     is_stopping: bool,
+    /// Calls that were cut off by the end of their connections, and not told of.
+    cut_off: u64,
+    told_at: Option<Instant>,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// Since when no call is on it; `None` while one is.
-    idle_since: Option<Instant>,
+    source: IpAddr,
+    stage: Stage,
+}
+
+/// How far a connection is with its call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// No part of a call has come since then.
+    Idle(Instant),
+    /// A part of a call has come, or a reply has begun to leave, since then.
+    Partial(Instant),
+    /// A call is carried out, which waits for nobody.
+    Running,
+    /// The thread is told to end, and removes it.
+    Closing,
+}
+
+impl Stage {
+    /// Since when it waits for its client.
+    fn waits_since(self) -> Option<Instant> {
+        match self {
+            Self::Idle(since) | Self::Partial(since) => Some(since),
+            Self::Running | Self::Closing => None,
+        }
+    }
+}
+
+impl State {
+    /// Whether there is room for a connection from `source`. Where all are taken, one of the source that has
+    /// the most ends; where this source has its share, one of its own: the one that has waited longest for
+    /// its client. Calls that are carried out are left alone.
+    fn make_room(&mut self, source: IpAddr, spec: &ServerSpec) -> bool {
+        // The new one among them.
+        let mut counts = HashMap::from([(source, 1)]);
+        let live = self.connections.values_mut().filter(|connection| connection.stage != Stage::Closing);
+        let mut live: Vec<_> = live.collect();
+        live.iter().for_each(|connection| *counts.entry(connection.source).or_default() += 1);
+        let has_share = counts[&source] > spec.source_connections_max();
+        if live.len() < spec.connections_max && !has_share {
+            return true;
+        }
+        live.retain(|connection| !has_share || connection.source == source);
+        let waiting =
+            live.into_iter().filter_map(|connection| Some((connection.stage.waits_since()?, connection)));
+        let longest = waiting.min_by_key(|(since, connection)| (Reverse(counts[&connection.source]), *since));
+        let Some((_, connection)) = longest else { return false };
+        self.cut_off += u64::from(matches!(connection.stage, Stage::Partial(_)));
+        connection.stage = Stage::Closing;
+        // Its thread ends, and removes it.
+        let _ = connection.stream.shutdown(Shutdown::Both);
+        self.tell();
+        true
+    }
+
+    /// Says in the log, once in a while, how many calls were cut off.
+    fn tell(&mut self) {
+        if self.cut_off == 0 || self.told_at.is_some_and(|told_at| told_at.elapsed() < TELL_INTERVAL) {
+            return;
+        }
+        self.told_at = Some(Instant::now());
+        let calls = std::mem::take(&mut self.cut_off);
+        tracing::warn!(calls, "connections with a part of a call were closed: all are taken");
+    }
 }
 
 impl Served {
@@ -124,7 +199,7 @@ impl Served {
     fn accept(self: Arc<Self>, listener: &TcpListener) {
         for number in 0.. {
             match listener.accept() {
-                Ok((stream, _)) => self.take(number, stream),
+                Ok((stream, from)) => self.take(number, stream, from.ip()),
                 Err(_) if self.lock().is_stopping => return,
                 Err(error) => {
                     tracing::warn!("no connection is accepted: {error}");
@@ -134,19 +209,15 @@ impl Served {
         }
     }
 
-    /// Serves one more connection. Where there are as many as may be, that goes which was idle longest; where
-    /// none is idle, the new one.
-    fn take(self: &Arc<Self>, number: u64, stream: TcpStream) {
+    /// Serves one more connection, if there is room or another one makes it.
+    fn take(self: &Arc<Self>, number: u64, stream: TcpStream, source: IpAddr) {
         let Ok(clone) = stream.try_clone() else { return };
         let mut state = self.lock();
-        if state.connections.len() >= self.spec.connections_max {
-            let idle = state.connections.values_mut().filter(|connection| connection.idle_since.is_some());
-            let Some(oldest) = idle.min_by_key(|connection| connection.idle_since) else { return };
-            oldest.idle_since = None;
-            // Its thread ends, and removes it.
-            let _ = oldest.stream.shutdown(Shutdown::Both);
+        if !state.make_room(source, &self.spec) {
+            return;
         }
-        state.connections.insert(number, Connection { stream: clone, idle_since: Some(Instant::now()) });
+        let stage = Stage::Idle(Instant::now());
+        state.connections.insert(number, Connection { stream: clone, source, stage });
         drop(state);
         let served = Arc::clone(self);
         let thread = std::thread::Builder::new().name("rpc-serve".to_owned());
@@ -165,20 +236,25 @@ impl Served {
         stream.set_nodelay(true)?;
         loop {
             record::wait(&stream)?;
-            self.mark_idle(number, None);
+            self.mark(number, Stage::Partial(Instant::now()));
             let deadline = Instant::now() + self.spec.record_timeout;
             let call = record::read(&mut stream, RECORD_BYTES_MAX, deadline)?;
+            self.mark(number, Stage::Running);
             let reply = handlers::answer(&call).ok_or(io::ErrorKind::InvalidData)?;
             drop(call);
+            self.mark(number, Stage::Partial(Instant::now()));
             let deadline = Instant::now() + self.spec.record_timeout;
             record::write(&mut stream, &reply, deadline).map_err(|not_written| not_written.error)?;
-            self.mark_idle(number, Some(Instant::now()));
+            self.mark(number, Stage::Idle(Instant::now()));
         }
     }
 
-    fn mark_idle(&self, number: u64, idle_since: Option<Instant>) {
-        if let Some(connection) = self.lock().connections.get_mut(&number) {
-            connection.idle_since = idle_since;
+    /// Notes how far a connection is, unless it was told to end.
+    fn mark(&self, number: u64, stage: Stage) {
+        let mut state = self.lock();
+        let connection = state.connections.get_mut(&number);
+        if let Some(connection) = connection.filter(|connection| connection.stage != Stage::Closing) {
+            connection.stage = stage;
         }
     }
 

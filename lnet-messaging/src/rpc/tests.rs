@@ -10,7 +10,7 @@ use super::xdr::{Decoder, put_hyper, put_opaque, put_word};
 use super::{handlers, record};
 use crate::errno::Errno;
 use crate::operation::BulkDescriptor;
-use crate::queue::{BufferId, QueueType};
+use crate::queue::QueueType;
 
 /// Bytes from words.
 fn words(words: &[u32]) -> Vec<u8> {
@@ -23,7 +23,8 @@ fn address(text: &str) -> RpcAddress {
 
 fn descriptor() -> RpcDescriptor {
     RpcDescriptor {
-        id: BufferId { queue: QueueType::PassiveSend, number: 0x0102_0304_0506_0708 },
+        queue: QueueType::PassiveSend,
+        name: 0x0102_0304_0506_0708,
         initiator: Some(address("10.0.0.2:258:3")),
         passive: address("127.0.0.1:988:4660"),
         length_bytes: 0x000A_0B0C,
@@ -130,8 +131,9 @@ fn descriptors() -> impl Strategy<Value = RpcDescriptor> {
     let queue = prop_oneof![Just(QueueType::PassiveSend), Just(QueueType::PassiveReceive)];
     let initiator = proptest::option::of(addresses());
     (queue, any::<u64>(), initiator, addresses(), any::<u32>()).prop_map(
-        |(queue, number, initiator, passive, length_bytes)| RpcDescriptor {
-            id: BufferId { queue, number },
+        |(queue, name, initiator, passive, length_bytes)| RpcDescriptor {
+            queue,
+            name,
             initiator,
             passive,
             length_bytes: length_bytes.into(),

@@ -14,6 +14,8 @@ use crate::operation::Operation;
 use crate::queue::{BufferId, Flags, QueueType};
 use crate::stats::QueueStats;
 
+use super::names::Names;
+
 /// How far a transfer machine is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TmState {
@@ -42,6 +44,8 @@ pub struct QueuedBuffer {
     /// How far it is.
     pub flags: Flags,
     deadline: Option<Instant>,
+    /// Its name in a bulk descriptor, if it has one.
+    name: Option<u64>,
     pub(crate) messages_received: u32,
     /// Bytes that a transport has received of bulk data that comes in parts.
     pub received_bytes: u64,
@@ -118,6 +122,7 @@ pub struct TmFront {
     /// Deadlines of queued buffers that have not passed.
     deadlines: BTreeSet<(Instant, BufferId)>,
     next_number: u64,
+    names: Names,
     pub(crate) delivers_synchronously: bool,
     end_points: Arc<EndPoints>,
 }
@@ -143,6 +148,7 @@ impl TmFront {
             stats: Default::default(),
             deadlines: BTreeSet::new(),
             next_number: LIVES.fetch_add(1, Ordering::Relaxed).wrapping_mul(NUMBERS_PER_LIFE),
+            names: Names::default(),
             delivers_synchronously: false,
             end_points,
         }
@@ -203,15 +209,36 @@ impl TmFront {
         self.queues[id.queue as usize].get_mut(&id.number)
     }
 
+    /// The name of a queued passive buffer, for its descriptor: a number that no peer can guess. It is drawn
+    /// when it is first asked for, and serves until the buffer leaves its queue.
+    ///
+    /// # Errors
+    /// `EINVAL` where it is not queued or not passive, `EIO` where the kernel gives no random numbers.
+    pub fn name(&mut self, id: BufferId) -> Result<u64, Error> {
+        let queued = self.queues[id.queue as usize].get_mut(&id.number);
+        let Some(queued) = queued.filter(|_| id.queue.is_passive()) else {
+            return Err(Error::invalid("a buffer that waits for no peer: a queued passive one is expected"));
+        };
+        if let Some(name) = queued.name {
+            return Ok(name);
+        }
+        let name = self.names.give(id.number)?;
+        queued.name = Some(name);
+        Ok(name)
+    }
+
     /// The passive buffer of this name that another transfer machine may use now.
     ///
     /// # Errors
     /// `ENETUNREACH` unless the transfer machine is started, `ENOENT` where no such buffer is usable.
-    pub fn passive(&mut self, id: BufferId) -> Result<&mut QueuedBuffer, Errno> {
+    pub fn passive(&mut self, queue: QueueType, name: u64) -> Result<(BufferId, &mut QueuedBuffer), Errno> {
         if self.state != TmState::Started {
             return Err(Errno::NetworkUnreachable);
         }
-        self.queued(id).filter(|queued| queued.is_usable()).ok_or(Errno::NotFound)
+        let number = self.names.number_of(name).ok_or(Errno::NotFound)?;
+        let id = BufferId { queue, number };
+        let queued = self.queued(id).filter(|queued| queued.name == Some(name) && queued.is_usable());
+        queued.map(|queued| (id, queued)).ok_or(Errno::NotFound)
     }
 
     /// The buffers of a queue, in the order in which they were added.
@@ -265,6 +292,7 @@ impl TmFront {
             operation,
             flags: Flags::default(),
             deadline,
+            name: None,
             messages_received: 0,
             received_bytes: 0,
         };
@@ -278,6 +306,9 @@ impl TmFront {
         let removed = self.queues[id.queue as usize].remove(&id.number)?;
         if let Some(deadline) = removed.deadline {
             self.deadlines.remove(&(deadline, id));
+        }
+        if let Some(name) = removed.name {
+            self.names.forget(name);
         }
         Some(removed)
     }

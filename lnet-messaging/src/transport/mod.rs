@@ -13,6 +13,7 @@
 
 mod front;
 mod link;
+mod names;
 
 use std::fmt;
 use std::task::Waker;
@@ -26,6 +27,7 @@ use crate::queue::BufferId;
 pub use front::{QueuedBuffer, TmFront, TmState};
 pub(crate) use link::Linked;
 pub use link::{Report, TmLink};
+pub(crate) use names::NAME_MASK;
 
 /// A kind of network. Programs choose one by its name ([`Registry`](crate::Registry)) or by hand.
 pub trait Transport: Send + Sync + 'static {

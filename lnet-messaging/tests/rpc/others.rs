@@ -1,12 +1,13 @@
 //! Clients that are not ours: one that shows the program is what it says, and those that mean ill.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lnet_messaging::rpc::{PROGRAM, VERSION};
 use lnet_messaging::{Added, BulkDescriptor, Errno, Operation, RpcTransport, TmEvent};
+use rustix::net::{AddressFamily, SocketType, bind, socket};
 use xtask::privilege::{self, UNPRIVILEGED};
 
 use super::common::{PATIENCE, Party};
@@ -188,6 +189,94 @@ fn rp_08_byte_vectors_of_the_client() {
     let id = party.add(buffer, write);
     assert_eq!(party.end_of(id).0, Ok(()));
     server.join().unwrap();
+    party.end();
+}
+
+/// A connection from another loopback address.
+fn connect_from(place: &Place, source: [u8; 4]) -> TcpStream {
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&stream, &SocketAddrV4::new(source.into(), 0)).unwrap();
+    rustix::net::connect(&stream, &SocketAddrV4::new(host(), place.port)).unwrap();
+    let stream = TcpStream::from(stream);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Calls NULL on a connection; whether it was answered.
+fn is_served(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 28];
+    stream.write_all(&null_call()).is_ok() && stream.read_exact(&mut answer).is_ok()
+}
+
+/// Twice as many connections as there may be, with a byte of a call each: nobody waits for their timeout, and
+/// those of another address are not touched.
+#[test]
+fn connections_with_a_byte_of_a_call_shut_no_client_out() {
+    let place = Place::new();
+    let party = Party::started(&rpc(), &place.address(1));
+    let mut friend = connect_from(&place, [127, 0, 0, 9]);
+    assert!(is_served(&mut friend));
+    let begun = Instant::now();
+    let mut flood = Vec::new();
+    for _ in 0..256 {
+        let mut stream = connect(&place);
+        let _ = stream.write_all(&[0]);
+        flood.push(stream);
+        // Before and while all are taken, newcomers are served, of this address too.
+        if flood.len().is_multiple_of(64) {
+            assert!(is_served(&mut connect(&place)), "behind {}", flood.len());
+            assert!(is_served(&mut connect_from(&place, [127, 0, 0, 8])), "behind {}", flood.len());
+        }
+    }
+    assert!(is_served(&mut friend), "its address has one connection");
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}, half of a call's time", begun.elapsed());
+    // Many addresses with one connection each: the longest silent goes.
+    for number in 0..200 {
+        let mut stream = connect_from(&place, [127, 0, 1, number]);
+        let _ = stream.write_all(&[0]);
+        flood.push(stream);
+    }
+    assert!(is_served(&mut connect_from(&place, [127, 0, 0, 10])));
+    drop(flood);
+    party.end();
+}
+
+/// A write that claims more bytes than there is room for, by a caller who has the descriptor, or claims to.
+#[test]
+fn a_write_that_is_refused_ends_no_passive_buffer() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let room = Operation::PassiveReceive { initiator: None };
+    let added = party.tm.add(party.buffer(&[8]), room).unwrap();
+    let mut descriptor: Vec<u32> = added
+        .descriptor
+        .as_ref()
+        .unwrap()
+        .as_bytes()
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u32::from_be_bytes(*word))
+        .collect();
+    let put = |descriptor: &[u32], part: &[u32]| play(&place, &call(3, &[descriptor, part].concat()));
+    for claimed in [9, 1 << 20, u32::MAX] {
+        descriptor[9] = claimed;
+        assert_eq!(put(&descriptor, &[0, 1, 0]), success(&[-27_i32 as u32]), "{claimed} bytes");
+        assert_eq!(put(&descriptor, &[u32::MAX, 1, 0]), success(&[-27_i32 as u32]), "{claimed} bytes");
+    }
+    descriptor[9] = 8;
+    assert_eq!(put(&descriptor, &[1, 1, 0]), success(&[-22_i32 as u32]), "not the next part");
+    // Names near to this one, and the numbers of the first buffers of a process.
+    let name = [descriptor[0], descriptor[1]];
+    for guess in [[name[0], name[1] ^ 1], [name[0] ^ 1, name[1]], [0, 1], [0, 2], [256, 1]] {
+        let guessed = [&guess[..], &descriptor[2..]].concat();
+        assert_eq!(put(&guessed, &[0, 1, 0]), success(&[-2_i32 as u32]), "{guess:?}");
+    }
+    assert!(party.tm.queued(added.id).is_some());
+    assert_eq!(put(&descriptor, &[0, 8, 0x6162_6364, 0x6566_6768]), success(&[0]));
+    let event = party.buffer_event();
+    assert_eq!((event.id, event.status, event.payload_bytes()), (added.id, Ok(()), b"abcdefgh".to_vec()));
+    drop(event);
     party.end();
 }
 

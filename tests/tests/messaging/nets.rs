@@ -148,11 +148,6 @@ impl Nodes {
         self.parties_by(tmid, |transport| transport.clone().over_any_rail())
     }
 
-    /// A transfer machine on each, which numbers its passive buffers from here on.
-    pub(crate) fn parties_counting_from(&self, first: u64) -> [Party; 2] {
-        self.parties_by(7, |transport| transport.clone().counting_from(first))
-    }
-
     fn parties_by(&self, tmid: u16, by: impl Fn(&LnetTransport) -> LnetTransport) -> [Party; 2] {
         let namespaces = [self.netns.a(), self.netns.b()];
         [0, 1].map(|at| {
