@@ -205,6 +205,9 @@ pub(crate) enum Kind {
     Stub,
 }
 
+/// Most seconds of a test: about thirty years. What an order says may be beyond what clocks can tell.
+const SECONDS_MAX: u64 = 1_000_000_000;
+
 /// The test that a client does.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Test {
@@ -233,6 +236,11 @@ impl Test {
         for (name, value) in [("concurrency", u64::from(self.concurrency)), ("timeout", self.timeout)] {
             if value == 0 {
                 bail!("--{name} 0: 1 at least is expected");
+            }
+        }
+        for (name, seconds) in [("timeout", Some(self.timeout)), ("duration", self.duration)] {
+            if let Some(seconds) = seconds.filter(|seconds| *seconds > SECONDS_MAX) {
+                bail!("--{name} {seconds}: {SECONDS_MAX} at most is expected");
             }
         }
         if self.count == Some(0) || self.duration == Some(0) {
@@ -287,6 +295,24 @@ fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_beyond_what_clocks_can_tell_are_refused() {
+        let test = Test {
+            kind: Kind::Ping,
+            size: 4096,
+            concurrency: 1,
+            count: None,
+            duration: Some(SECONDS_MAX),
+            timeout: SECONDS_MAX,
+        };
+        test.check().unwrap();
+        for beyond in [SECONDS_MAX + 1, u64::MAX] {
+            let said = Test { duration: Some(beyond), ..test.clone() }.check().unwrap_err().to_string();
+            assert!(said.contains(&format!("--duration {beyond}: 1000000000 at most")), "{said}");
+            Test { timeout: beyond, ..test.clone() }.check().unwrap_err();
+        }
+    }
 
     #[test]
     fn sizes_and_options() {
