@@ -109,7 +109,8 @@ impl RpcTransport {
         self
     }
 
-    /// How long a call may take, a year at most; for the server, how long a call may take to arrive, and a reply to leave.
+    /// How long a call may take, a year at most; for the server, how long a call may take to arrive, and a
+    /// reply to leave.
     #[must_use]
     pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout.clamp(Duration::from_millis(1), CALL_TIMEOUT_MAX);
@@ -117,7 +118,8 @@ impl RpcTransport {
     }
 
     /// Connections that the server serves at the same time, one at least; three quarters of them may be from
-    /// one address. Each may occupy 4 MiB and some. The number that the first transfer machine of the process asks for holds.
+    /// one address. Each may occupy 4 MiB and some. The number that the first transfer machine of the process
+    /// asks for holds.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.connections_max = connections_max.max(1);

@@ -133,7 +133,7 @@ enum Stage {
     Idle(Instant),
     /// A part of a call has come, or a reply has begun to leave, since then.
     Partial(Instant),
-    /// A call is carried out, which waits for nobody.
+    /// A call is carried out, which waits for no client.
     Running,
     /// The thread is told to end, and removes it.
     Closing,

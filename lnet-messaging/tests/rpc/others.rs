@@ -208,8 +208,8 @@ fn is_served(stream: &mut TcpStream) -> bool {
     stream.write_all(&null_call()).is_ok() && stream.read_exact(&mut answer).is_ok()
 }
 
-/// Twice as many connections as there may be, with a byte of a call each: nobody waits for their timeout, and
-/// those of another address are not touched.
+/// Twice as many connections as there may be, with a byte of a call each: no client waits for their timeout,
+/// and those of another address are not touched.
 #[test]
 fn connections_with_a_byte_of_a_call_shut_no_client_out() {
     let place = Place::new();
