@@ -58,18 +58,22 @@ pub mod node;
 mod reading;
 pub mod runtime;
 
-pub use lnet_core::event::{EqError, Event, EventKind};
+// Crates whose types are in signatures here: a program that depends on this one alone can name all of them.
+pub use {lnet_core, lnet_io, lnet_model, lnet_tcp, lnet_tcp_proto, lnet_wire, lnet_xdp, rustix};
+
+pub use lnet_core::event::{EqError, Event, EventKind, EventMd, Origin};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
-pub use lnet_core::lnd::{Cause, Status};
+pub use lnet_core::lnd::{Cause, NiId, Span, Status};
 pub use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
-pub use lnet_core::node::PeerEdit;
+pub use lnet_core::node::{Peer, PeerEdit, Pinged, Request, RequestError};
 pub use lnet_core::portal::{EntryError, EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
-pub use lnet_core::topology::Distance;
+pub use lnet_core::topology::{Distance, Topology};
 pub use lnet_core::tunables::NetTunables;
+pub use lnet_model::lnd::{Lnd, NiOption};
 pub use lnet_model::peer::PeerSpec;
 pub use lnet_tcp_proto::{Accept, SOCK_TUNABLES, SockTunable, SockTunables};
 pub use lnet_wire::nid::{Net, NetType};
@@ -78,7 +82,8 @@ pub use lnet_wire::{Discovery, Global, Nid, ProcessId};
 
 pub use api::rpc;
 pub use api::{
-    Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, QueuedEvent, ShardHandle, Target,
+    Ack, Descriptor, Entry, EventQueue, Guest, Hold, Lnet, LnetError, NotLent, OwnedRequest, QueuedEvent,
+    ShardHandle, Target, Threads, UnsentRequest,
 };
 pub use lnet_io::blocking;
 pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};
@@ -87,6 +92,7 @@ pub use lnet_io::memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use lnet_io::netlink;
 pub use lnet_io::random;
 pub use lnet_io::region::{Fragments, FragmentsMut, LeaseError, ReadLease};
-pub use lnet_io::uring::Waker;
-pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
-pub use runtime::{Ended, Worker};
+pub use lnet_io::uring::{WaitError, Waker};
+pub use lnet_io::xsk::RingSizes;
+pub use node::{ConfigError, LndDefaults, NiConfig, NiState, NodeConfig, NodeDriver, NodeError, XdpMode};
+pub use runtime::{Ended, Idle, Worker};

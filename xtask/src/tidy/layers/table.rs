@@ -504,4 +504,12 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
         tests: Tests::Any,
         modules: &[],
     },
+    Crate {
+        name: "lnet-outside",
+        directory: "tests/outside",
+        crates: &["lnet-user"],
+        others: Others::Any,
+        tests: Tests::Any,
+        modules: &[],
+    },
 ];

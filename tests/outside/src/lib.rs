@@ -1,0 +1,127 @@
+//! A program that depends on `lnet-user` alone. What the tests use of a node has names here: a signature that
+//! a program could not write down would not compile.
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_user::lnet_core::fault::Faults;
+use lnet_user::lnet_core::node::Outcome;
+use lnet_user::lnet_core::shard::{Confirmation, Shard};
+use lnet_user::lnet_io::netlink::NetlinkError;
+use lnet_user::lnet_model::lnd::{LndRow, NiFact, OptionError};
+use lnet_user::lnet_model::ni::NiOptions;
+use lnet_user::lnet_xdp::{XdpFrames, XdpLnd};
+use lnet_user::node::{LndOptions, Machine};
+use lnet_user::rustix::io::Errno;
+use lnet_user::{
+    Ack, Buffer, CaptureError, Discovery, Distance, EntrySpec, EventKind, EventMd, EventQueue, Global,
+    Limits, Lnd, Lnet, LnetError, MdOptions, MdSpec, NiConfig, NiId, NiOption, NiState, Nid, NodeConfig,
+    NodeError, Origin, Peer, PeerEdit, PeerSpec, Pinged, QueuedEvent, Request, RequestError, RingSizes,
+    ShardHandle, Span, Target, Threads, Threshold, Topology, Usage, WaitError, Worker,
+};
+
+const FRIEND: &str = "10.0.0.9@tcp";
+
+fn node() -> Lnet {
+    Lnet::start_on(&NodeConfig::loopback(), &Threads::new()).unwrap()
+}
+
+#[test]
+fn peers_are_edited_and_read() {
+    let lnet = node();
+    let friend: Nid = FRIEND.parse().unwrap();
+    let spec = PeerSpec { primary_nid: friend, nids: vec![friend], multi_rail: true, lock_primary: false };
+    lnet.edit_peers(&[PeerEdit::Add(spec)]).unwrap();
+    let peers: Vec<Peer> = lnet.peers().unwrap();
+    assert_eq!(peers.len(), 1);
+    lnet.edit_peers(&[PeerEdit::SetHealth { nid: Some(friend), value: 500 }]).unwrap();
+    lnet.edit_peers(&[PeerEdit::Delete { primary: friend, nids: Vec::new(), is_forced: false }]).unwrap();
+    let refused: Result<(), LnetError> =
+        lnet.edit_peers(&[PeerEdit::Delete { primary: friend, nids: Vec::new(), is_forced: false }]);
+    let Err(LnetError::Refused(error)) = refused else { panic!("{refused:?}") };
+    let _: RequestError = error;
+}
+
+#[test]
+fn what_a_node_tells_has_names() {
+    let lnet = node();
+    let _: Arc<Topology> = lnet.topology();
+    let _: Option<Distance> = lnet.distance(&Nid::LO);
+    let nis: Vec<NiState> = lnet.nis();
+    for ni in &nis {
+        let (_, _, _): (NiId, Option<&LndRow>, &[Option<NiFact>]) = (ni.ni, ni.lnd(), &ni.facts);
+    }
+    let _: &Limits = lnet.limits();
+    let pinged: Result<Pinged, LnetError> = lnet.ping(FRIEND.parse().unwrap(), None, Duration::ZERO);
+    assert!(pinged.is_err(), "no NI is on that net");
+    lnet.set(Global::Discovery, Discovery::Verify as u32).unwrap();
+    let _: XdpFrames = lnet.xdp_frames().unwrap();
+    let shard: ShardHandle = lnet.shard(0).unwrap();
+    let _: Usage = shard.usage().unwrap();
+}
+
+#[test]
+fn events_can_be_taken_apart() {
+    let lnet = node();
+    let mut events: EventQueue = lnet.create_event_queue(16).unwrap();
+    let take = MdSpec::new(8, Threshold::Count(1), MdOptions::PUT, events.handle());
+    lnet.attach(&EntrySpec::new(4, 1), &take, Buffer::zeroed(8)).unwrap().detach();
+    let give = MdSpec::new(8, Threshold::Count(1), MdOptions::NONE, events.handle());
+    let source = lnet.bind(&give, Buffer::zeroed(8)).unwrap();
+    source.put(&Target::new(Nid::LO, 4, 1), Ack::NotWanted, 0).queue().unwrap();
+    loop {
+        let queued: QueuedEvent = events.next_blocking(Some(Duration::from_secs(20))).unwrap().unwrap();
+        if queued.event.kind() == EventKind::Put {
+            let _: Option<Span> = queued.event.payload();
+            let _: Option<&Origin> = queued.event.origin();
+            break;
+        }
+    }
+}
+
+/// Signatures that no test here calls.
+#[expect(dead_code, reason = "it compiles, which is all that it is for")]
+mod signatures {
+    use super::*;
+
+    fn of_a_worker(worker: &mut Worker) -> Result<(), WaitError> {
+        let _: &Shard = worker.shard();
+        let _: &mut Faults = worker.faults_mut();
+        let _: Option<&XdpLnd> = worker.xdp();
+        worker.wait(None)
+    }
+
+    async fn of_the_machine(lnet: &Lnet, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
+        let _: Vec<Confirmation> = lnet.confirmations().await?;
+        let machine: &Machine = &lnet.machine();
+        let _ = machine.nets();
+        lnet.request(request).await
+    }
+
+    fn of_a_document(config: NiConfig, rings: RingSizes) -> NodeConfig {
+        let _: &NiOptions = &config.options;
+        let config = config.lnd(Some(Lnd::Xdp)).option(NiOption::Queues, Some(2));
+        NodeConfig::new(vec![config]).rings(rings)
+    }
+
+    fn of_an_error(error: &LnetError) -> &str {
+        match error {
+            LnetError::Node(NodeError::Wait(_)) => "io_uring",
+            LnetError::Capture(CaptureError::Exists(_)) => "capture",
+            _ => "another",
+        }
+    }
+
+    fn of_options(error: OptionError) -> String {
+        error.to_string()
+    }
+
+    fn of_netlink(error: &NetlinkError) -> Errno {
+        lnet_user::api::netlink_errno(error)
+    }
+
+    fn of_an_event(md: EventMd) -> EventMd {
+        md
+    }
+}
