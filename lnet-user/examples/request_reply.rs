@@ -7,7 +7,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use lnet_user::rpc::{Client, ReceivedRequest, Server, ServiceSpec};
-use lnet_user::{Buffer, EntrySpec, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Target, Threshold};
+use lnet_user::{
+    Buffer, EntrySpec, Lnet, MdOptions, NiConfig, Nid, NodeConfig, PAYLOAD_BYTES_MAX, Status, Target,
+    Threshold,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -89,7 +92,7 @@ async fn serve(lnet: &Lnet, server: &mut Server, count: u32) -> Result<()> {
 
 async fn answer(lnet: &Lnet, call: ReceivedRequest) -> Result<()> {
     let (length_bytes, number) = call.request().split_first_chunk().ok_or("a short request")?;
-    let length_bytes = u64::from_le_bytes(*length_bytes).min(1 << 20);
+    let length_bytes = u64::from_le_bytes(*length_bytes).min(PAYLOAD_BYTES_MAX.into());
     let number = u64::from_le_bytes(number.try_into()?);
     let events = lnet.create_event_queue(3)?;
     let sink = Buffer::zeroed(length_bytes as usize);

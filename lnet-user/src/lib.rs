@@ -76,6 +76,7 @@ pub use lnet_core::tunables::NetTunables;
 pub use lnet_model::lnd::{Lnd, NiOption};
 pub use lnet_model::peer::PeerSpec;
 pub use lnet_tcp_proto::{Accept, SOCK_TUNABLES, SockTunable, SockTunables};
+pub use lnet_wire::header::PAYLOAD_BYTES_MAX;
 pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Discovery, Global, Nid, ProcessId};

@@ -38,10 +38,13 @@
 //! ```
 
 use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::stream::Stream;
 use lnet_core::event::Event;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::Status;
@@ -332,6 +335,22 @@ impl Server {
         let Some(to) = Target::reply_to(event, self.service.reply_portal, hdr_data) else { return Ok(None) };
         let shard = self.lnet.shard(event.md().0.shard().0.into())?;
         Ok(Some(ReceivedRequest { queued, to, shard, queue: self.events.handle() }))
+    }
+}
+
+/// Requests until the node ends. An error is of a room that was not posted anew.
+impl Stream for Server {
+    type Item = Result<ReceivedRequest, LnetError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let Some(queued) = ready!(Pin::new(&mut self.events).poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            if let Some(next) = self.take(queued).transpose() {
+                return Poll::Ready(Some(next));
+            }
+        }
     }
 }
 

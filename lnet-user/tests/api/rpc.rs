@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lnet_core::lnd::Cause;
 use lnet_user::api::Threads;
-use lnet_user::rpc::{Client, Server, ServiceSpec};
+use lnet_user::rpc::{Client, ReceivedRequest, Server, ServiceSpec};
 use lnet_user::runtime::Idle;
 use lnet_user::{Buffer, Lnet, LnetError, Net, NiConfig, Nid, Status};
 
@@ -40,6 +40,26 @@ async fn echo(server: &mut Server) -> LnetError {
             return error;
         }
     }
+}
+
+#[test]
+fn a_server_is_a_stream_that_ends_with_the_node() {
+    use futures_util::StreamExt;
+
+    let lnet = start(1);
+    let mut server = Server::start(&lnet, &SERVICE).unwrap();
+    let client = Client::new(&lnet, &SERVICE).unwrap();
+    lnet.open().unwrap();
+    run(async {
+        let serve = async {
+            let call: ReceivedRequest = server.next().await.unwrap();
+            call.reply(Buffer::from(b"so".to_vec())).await.unwrap();
+        };
+        let call = client.call(Nid::LO, Buffer::from(b"how".to_vec()), PATIENCE);
+        assert_eq!(futures_util::join!(serve, call).1.unwrap().payload(), Some(&b"so"[..]));
+        lnet.shard(0).unwrap().run(|_| -> () { panic!("on purpose") }).unwrap_err();
+        assert!(StreamExt::next(&mut server).await.is_none());
+    });
 }
 
 /// More calls than the rooms of the server have place for, many at once.
