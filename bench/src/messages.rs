@@ -13,7 +13,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
 use lnet_user::node::CHUNK_BYTES;
-use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, Switch};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
@@ -78,6 +78,8 @@ pub struct EndConfig {
     pub peer_entries: u32,
     /// Entries with the node's limits made for them, and without events.
     pub silent: bool,
+    /// Whether payloads have checksums.
+    pub checksum: Switch,
     /// Whether the thread sleeps when it has nothing to do; else it polls.
     pub sleeps: bool,
 }
@@ -96,6 +98,7 @@ impl EndConfig {
             entries: 1,
             peer_entries: 1,
             silent: false,
+            checksum: Switch::On,
             sleeps: false,
         }
     }
@@ -127,8 +130,10 @@ impl End {
     /// What the node refused.
     pub fn open(side: Side<'_>, config: EndConfig) -> anyhow::Result<Self> {
         let EndConfig { bytes, buffers, entries, .. } = config;
-        let mut node_config =
-            NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(node::LIMITS);
+        // Another LND than xdp has no such option.
+        let checksum = Some(config.checksum).filter(|checksum| *checksum == Switch::Off);
+        let ni = NiConfig::new(side.nid, side.interface).checksum(checksum);
+        let mut node_config = NodeConfig::new(vec![ni]).limits(node::LIMITS);
         if config.registered {
             let chunk_bytes = u64::from(CHUNK_BYTES);
             let count = buffers as u64 + u64::from(entries);

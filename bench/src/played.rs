@@ -24,7 +24,7 @@ use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{PORTALS, PolicyWord, initiator_hash};
 use lnet_wire::{Body, FrameHeader, Header, Net, Nid, ProcessId, WireHandle};
 use lnet_xdp_proto::{
-    Arrived, Content, Disposition, Identity, OutgoingFrame, Xfer, XferConfig, XferLimits, XferTimes,
+    Arrived, Content, Disposition, Identity, OutgoingFrame, Xfer, XferConfig, XferLimits, XferNi, XferTimes,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -111,8 +111,8 @@ impl Peer {
             seed: index.into(),
             initiator_hash: initiator_hash(&nid),
             policies: [PolicyWord(0); PORTALS],
-            nids: vec![nid],
-            datagram_max_bytes: vec![DATAGRAM_BYTES_MAX],
+            // Payloads are not looked at.
+            nis: vec![XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES_MAX, checksum: false }],
             receive_bytes: 1 << 20,
             limits: XferLimits {
                 messages,

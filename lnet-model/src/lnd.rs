@@ -39,6 +39,8 @@ named! {
         Port => "port",
         /// Receive queues of the interface.
         Queues => "queues",
+        /// Whether payloads have checksums.
+        Checksum => "checksum",
     }
 }
 
@@ -65,6 +67,18 @@ words! {
         Generic = "generic",
         /// UDP sockets.
         Socket = "socket",
+    }
+}
+
+words! {
+    /// The value of an option that is on or off.
+    #[derive(Default)]
+    Switch {
+        /// On.
+        #[default]
+        On = "on",
+        /// Off.
+        Off = "off",
     }
 }
 
@@ -244,6 +258,15 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
         is_lenient: false,
         ..NUMBER
     },
+    OptionRow {
+        option: NiOption::Checksum,
+        values: OptionValues::Words(Switch::NAMES),
+        unit: "SWITCH",
+        meaning: "Checksums of payloads over xdp; off only where both ends say so",
+        default: "on",
+        is_lenient: false,
+        ..NUMBER
+    },
 ];
 
 /// `lo`: what a node sends to itself.
@@ -304,7 +327,7 @@ pub const XDP: LndRow = LndRow {
     net_types: &[NetType::XDP, NetType::TCP],
     default_of: Some(NetType::XDP),
     net_defaults: [180, 128, 0, 1024],
-    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues],
+    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum],
     facts: &[
         FactRow { key: "no rings", is_brief: true },
         FactRow { key: "active mode", is_brief: false },

@@ -8,7 +8,7 @@ use lnet_wire::{Net, Nid};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, fabric_of};
+use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, Switch, fabric_of};
 
 pub use crate::lnd::{Lnd, XdpMode};
 
@@ -99,6 +99,12 @@ impl NiOptions {
     #[must_use]
     pub fn mode(&self) -> Option<XdpMode> {
         XdpMode::ALL.get(self.number::<usize>(NiOption::Mode)?).copied()
+    }
+
+    /// Whether payloads have checksums, as far as this end is asked.
+    #[must_use]
+    pub fn has_checksum(&self) -> bool {
+        self.get(NiOption::Checksum) != Some(Switch::Off as i64)
     }
 
     /// The options that have a value, in their order.

@@ -74,6 +74,7 @@ pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::{Distance, Topology};
 pub use lnet_core::tunables::NetTunables;
 pub use lnet_model::lnd::{Lnd, NiOption};
+pub use lnet_model::lnd::Switch;
 pub use lnet_model::peer::PeerSpec;
 pub use lnet_tcp_proto::{Accept, SOCK_TUNABLES, SockTunable, SockTunables};
 pub use lnet_wire::header::PAYLOAD_BYTES_MAX;

@@ -41,6 +41,7 @@ pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
 pub use lnet_io::xsk::{CHUNK_BYTES, RingSizes};
+pub use lnet_model::lnd::Switch;
 pub use lnet_model::ni::XdpMode;
 pub use lnet_xdp::{DEFAULT_PORT, SendFault, XdpConfig, XdpError};
 pub(crate) use numa::Numa;

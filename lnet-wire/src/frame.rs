@@ -33,9 +33,9 @@
 //! | 80 | 4 | CRC32C of the payload, if the flag says so |
 //! | 84 | 4 | ticket of a deferred message |
 //!
-//! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the
-//! payload begins at 84, and there is no LNet header; the CRC32C is that of the 84 bytes and of the NIDs of
-//! destination and source, which are not sent.
+//! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72, its offset at 80 and the CRC32C
+//! of the payload at 84, and there is no LNet header; the CRC32C at 60 is that of the frame header and of the
+//! NIDs of destination and source, which are not sent.
 
 mod transfer;
 
@@ -57,8 +57,6 @@ pub const FRAME_HEADER_BYTES: usize = 88;
 /// Bytes before the payload in the first frame of a message, unless it is a short one: the LNet header is
 /// there too.
 pub const FIRST_HEADERS_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-/// Bytes before the payload of a [short](FrameHeader::short) frame.
-pub const SHORT_HEADER_BYTES: usize = 84;
 /// The first four bytes of a frame, read as a little-endian integer: `LNDX`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"LNDX");
 /// The version that this module speaks.
@@ -113,6 +111,8 @@ pub const TICKET_OFFSET: usize = 84;
 pub const HDR_DATA_OFFSET: usize = 72;
 /// Offset of a PUT's offset in a short frame.
 pub const PUT_OFFSET_OFFSET: usize = 80;
+/// Offset of the CRC32C of the payload in a short frame.
+pub const SHORT_PAYLOAD_CRC_OFFSET: usize = 84;
 
 /// Flag: the acknowledgement fields hold something.
 pub const FLAG_ACK: u8 = 1 << 0;
@@ -312,10 +312,7 @@ impl FrameHeader {
     /// handshake.
     #[must_use]
     pub const fn covered_bytes(&self) -> usize {
-        match self.short {
-            Some(_) => SHORT_HEADER_BYTES,
-            None => FRAME_HEADER_BYTES + self.lnet_header_bytes() + self.kind.body_bytes(),
-        }
+        FRAME_HEADER_BYTES + self.lnet_header_bytes() + self.kind.body_bytes()
     }
 
     /// Writes the header with zero in the fields of [`Transfer`] and in that of the CRC: the LND fills it in

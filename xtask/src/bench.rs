@@ -33,6 +33,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
   cargo xtask bench --compare --net tcp
+  cargo xtask bench --compare --only checksums
   cargo xtask bench --compare --net tcp --size 1048576 --only lst,iperf3
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
@@ -49,7 +50,8 @@ pub(crate) struct Options {
     bulk: bool,
     /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of
     /// application-driven and threaded nodes, and bulk data of LNet selftest, beside raw frames,
-    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed
+    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; and Puts with and
+    /// without checksums of payloads
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted
@@ -84,7 +86,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=64),
           default_value_t = 64, requires = "compare")]
     at_once: u16,
-    /// Rows whose names have one of these words in them, and no others, with --compare
+    /// Rows whose names have one of these words in them, and no others, with --compare; checksums is the
+    /// table of these
     #[arg(long, value_name = "WORDS", value_delimiter = ',', requires = "compare")]
     only: Vec<String>,
     /// Print one JSON object instead of the tables

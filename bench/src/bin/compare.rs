@@ -1,6 +1,7 @@
 //! Puts and Gets of application-driven and of threaded nodes beside raw `AF_XDP` frames and beside what other
-//! programs find on the same link, for three sizes, one message alone and many at once; and bulk data of LNet
-//! selftest, 8 transfers at once: all in one run, over one veth pair.
+//! programs find on the same link, for three sizes, one message alone and many at once; bulk data of LNet
+//! selftest, 8 transfers at once; and Puts with and without checksums of payloads, in turns: all in one run,
+//! over one veth pair.
 //!
 //! `cargo xtask bench --compare` makes the namespaces and calls this.
 
@@ -17,7 +18,9 @@ use lnet_bench::others::{Found, Other};
 use lnet_bench::{raw, selftest, threaded};
 use lnet_load::Distribution;
 use lnet_user::api::Threads;
+use lnet_user::node::Switch;
 use lnet_user::runtime::Idle;
+use lnet_wire::NetType;
 use serde::Serialize;
 
 /// Compares Puts and Gets with raw AF_XDP and with other programs over one veth pair.
@@ -34,7 +37,7 @@ struct Cli {
     /// Messages that are under way at once.
     #[arg(long, default_value_t = 64)]
     at_once: usize,
-    /// Rows whose names have one of these words in them, and no pauses.
+    /// Rows whose names have one of these words in them, and no pauses; `checksums` is the table of these.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     only: Vec<String>,
 }
@@ -80,6 +83,26 @@ struct PauseRow {
     p99_us: f64,
 }
 
+/// Puts with and without checksums of payloads, of application-driven nodes. Each turn has both.
+#[derive(Serialize)]
+struct ChecksumRow {
+    size_bytes: usize,
+    /// Half a round trip of one Put alone, p50.
+    half_us: Vec<WithAndWithout>,
+    /// Puts a second, many at once.
+    per_second: Vec<WithAndWithout>,
+}
+
+/// Both figures of a turn.
+#[derive(Clone, Copy, Serialize)]
+struct WithAndWithout {
+    with: f64,
+    without: f64,
+}
+
+/// The words of `--only` for the checksums.
+const CHECKSUMS: &str = "checksums";
+
 /// Payload bytes of a Put with pauses.
 const PAUSE_BYTES: usize = 64;
 /// How long pauses take, and how many there are.
@@ -94,6 +117,7 @@ struct Document {
     at_once: usize,
     rows: Vec<Row>,
     pauses: Vec<PauseRow>,
+    checksums: Vec<ChecksumRow>,
     /// Debian packages of the programs that were not there.
     not_installed: BTreeSet<&'static str>,
 }
@@ -166,6 +190,39 @@ fn pauses(link: &Link, quick: bool) -> anyhow::Result<Vec<PauseRow>> {
     Ok(rows)
 }
 
+/// Sets Puts with checksums of payloads beside Puts without.
+fn checksums(cli: &Cli) -> anyhow::Result<Vec<ChecksumRow>> {
+    let Cli { options, sizes, at_once, .. } = cli;
+    let (link, time) = (&options.link, options.time(Duration::from_secs(1)));
+    let pings = if options.quick { 2_000 } else { 20_000 };
+    let row = |bytes: &usize| ChecksumRow { size_bytes: *bytes, half_us: vec![], per_second: vec![] };
+    let mut rows: Vec<_> = sizes.iter().map(row).collect();
+    options.turns(|| {
+        for row in &mut rows {
+            let bytes = row.size_bytes;
+            // A long Put is not to take the time of a hundred short ones.
+            let pings = pings / (1 + bytes as u64 / 16384);
+            let end = |side: Side<'_>, operation, window, checksum| {
+                let config = EndConfig { operation, window, checksum, ..EndConfig::puts(bytes) };
+                messages::End::open(side, config)
+            };
+            let half_us = |checksum| {
+                let open = |side: Side<'_>| end(side, UNACKNOWLEDGED_PUT, 4, checksum);
+                anyhow::Ok(measure::ping(link, open, pings, |_| {})?.quantile(0.5) as f64 / 1000.0)
+            };
+            let per_second = |checksum| {
+                let open = |side: Side<'_>| end(side, Operation::Put { ack: true }, *at_once, checksum);
+                anyhow::Ok(measure::flood(link, open, time)?.received_per_second())
+            };
+            row.half_us.push(WithAndWithout { with: half_us(Switch::On)?, without: half_us(Switch::Off)? });
+            row.per_second
+                .push(WithAndWithout { with: per_second(Switch::On)?, without: per_second(Switch::Off)? });
+        }
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
 /// The rows of one size.
 fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> anyhow::Result<Vec<Row>> {
     let Cli { options, at_once, .. } = cli;
@@ -217,6 +274,8 @@ fn main() -> anyhow::Result<()> {
         found.extend(rows(&cli, *bytes, &mut not_installed)?);
     }
     let pauses = if cli.only.is_empty() { pauses(link, options.quick)? } else { Vec::new() };
+    let has_checksums = link.nid_a.net().net_type() == NetType::XDP && cli.wants(CHECKSUMS);
+    let checksums = if has_checksums { checksums(&cli)? } else { Vec::new() };
     let here = || Ok(std::fs::read_to_string(CONGESTION_CONTROL)?.trim().to_owned());
     let ready = |is_ready: &dyn Fn(), _: &_| {
         is_ready();
@@ -224,10 +283,46 @@ fn main() -> anyhow::Result<()> {
     };
     let congestion_control = link.pair(ready, here)?;
     let setup = options.setup();
-    let document =
-        Document { setup, congestion_control, at_once: *at_once, rows: found, pauses, not_installed };
+    let (at_once, rows) = (*at_once, found);
+    let document = Document { setup, congestion_control, at_once, rows, pauses, checksums, not_installed };
     options.tell("compare.json", &document, &table(&document))?;
     Ok(())
+}
+
+/// Appends the medians over the turns, and of the ratios the range as well.
+fn checksum_table(text: &mut String, document: &Document) {
+    if document.checksums.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<NAME_WIDTH$}{:>12}{:>12}   ratio (least, most)",
+        "Put, checksums of payload", "with", "without"
+    );
+    for ChecksumRow { size_bytes, half_us, per_second } in &document.checksums {
+        let rate = format!("{} at once/s", document.at_once);
+        for (what, turns, digits) in [("half a round trip, us", half_us, 2), (rate.as_str(), per_second, 0)] {
+            let sorted = |of: fn(&WithAndWithout) -> f64| {
+                let mut all: Vec<f64> = turns.iter().map(of).collect();
+                all.sort_by(f64::total_cmp);
+                all
+            };
+            let (with, without) = (sorted(|turn| turn.with), sorted(|turn| turn.without));
+            let ratios = sorted(|turn| turn.with / turn.without);
+            let median = |sorted: &[f64]| sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+            let ends = [ratios.first(), ratios.last()].map(|end| end.copied().unwrap_or(f64::NAN));
+            let _ = writeln!(
+                text,
+                "{:<NAME_WIDTH$}{:>12.digits$}{:>12.digits$}   {:.3} ({:.3}, {:.3})",
+                format!("{size_bytes} bytes, {what}"),
+                median(&with),
+                median(&without),
+                median(&ratios),
+                ends[0],
+                ends[1],
+            );
+        }
+    }
 }
 
 fn table(document: &Document) -> String {
@@ -274,6 +369,7 @@ fn table(document: &Document) -> String {
     for PauseRow { name, pause_us, p50_us, p99_us } in &document.pauses {
         let _ = writeln!(text, "{name:<NAME_WIDTH$}{pause_us:>12}{p50_us:>8.1}{p99_us:>8.1}");
     }
+    checksum_table(&mut text, document);
     text += "\npause: half a round trip after a pause, in which both ends have slept.\n\
              alone: one message from its start until its initiator knows that it is over (a Put by its ACK, one without ACK by its SEND), or a round trip; \
              a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \

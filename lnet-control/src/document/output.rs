@@ -84,9 +84,10 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
-/// Whether a text means itself without quotes, to this reader and to others.
+/// Whether a text means itself without quotes, to this reader and to others. Where a value is `on` or `off`,
+/// the truth that YAML 1.1 takes it for is what it means.
 fn is_plain(text: &str) -> bool {
-    const WORDS: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
+    const WORDS: [&str; 7] = ["null", "true", "false", "yes", "no", "y", "n"];
     let inside = |one: char| one.is_ascii_alphanumeric() || "_./@+-<>()[]*=,:? ".contains(one);
     let begins = text.starts_with(|one: char| one.is_ascii_alphanumeric() || "_/<(".contains(one));
     let number = text.starts_with(|one: char| one.is_ascii_digit())

@@ -33,7 +33,7 @@ const REFUSED: [&str; 9] = [
     "bad_checksum",
     "bad_header",
     "header_mismatch",
-    "bad_payload",
+    "payload_corrupt",
 ];
 /// Connections that were refused or ended since the other end did what it may not, or too much of it.
 const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [

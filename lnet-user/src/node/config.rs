@@ -18,7 +18,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use lnet_xdp_proto::XferTimes;
 
-use super::{ConfigError, SendFault, XdpConfig, XdpMode, plan, setters, start};
+use super::{ConfigError, SendFault, Switch, XdpConfig, XdpMode, plan, setters, start};
 
 /// The number of the NI `lo`, on every node. Other NIs have numbers from 1 to [`Limits::nis`].
 pub const LO: NiId = NiId(0);
@@ -117,6 +117,12 @@ impl NiConfig {
     #[must_use]
     pub fn queues(self, count: Option<u32>) -> Self {
         self.option(NiOption::Queues, count.map(i64::from))
+    }
+
+    /// Sets whether payloads have checksums. They have them as well where the peer's NI wants them.
+    #[must_use]
+    pub fn checksum(self, checksum: Option<Switch>) -> Self {
+        self.option(NiOption::Checksum, checksum.map(|checksum| checksum as i64))
     }
 
     /// Sets how many connections there are with a peer for messages of each direction; 0 is as many as the
@@ -257,7 +263,6 @@ impl NodeConfig {
         log_refusals: bool,
         registered_bytes: u64,
         rings: RingSizes,
-        payload_checksum: bool,
         send_fault: SendFault,
         frame_loss_per_million: u32,
     }

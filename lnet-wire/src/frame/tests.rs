@@ -157,24 +157,25 @@ fn short_frames() {
     let bytes = encoded(&frame);
     assert_eq!(bytes[59], 0x20);
     assert_eq!(bytes[72..84], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xCC, 0xBB, 0xAA, 0x99]);
-    assert_eq!((frame.covered_bytes(), frame.lnet_header_bytes()), (SHORT_HEADER_BYTES, 0));
+    assert_eq!(bytes[84..], [0; 4]);
+    assert_eq!((frame.covered_bytes(), frame.lnet_header_bytes()), (FRAME_HEADER_BYTES, 0));
     let check = |frame: FrameHeader, datagram_bytes: usize, expected: Result<(), FrameError>| {
         let result = FrameHeader::decode(&encoded(&frame), datagram_bytes);
         assert_eq!(result, expected.map(|()| frame), "{frame:?} in {datagram_bytes} bytes");
     };
-    let whole = SHORT_HEADER_BYTES + 10;
+    let whole = FRAME_HEADER_BYTES + 10;
     check(frame, whole, Ok(()));
     check(frame, whole - 1, Err(FrameError::Length));
     check(frame, whole + 1, Err(FrameError::Length));
-    check(frame, SHORT_HEADER_BYTES - 1, Err(FrameError::Truncated));
-    check(FrameHeader { total_length: PAYLOAD_BYTES_MAX, ..frame }, 84 + (1 << 20), Ok(()));
+    check(frame, FRAME_HEADER_BYTES - 1, Err(FrameError::Truncated));
+    check(FrameHeader { total_length: PAYLOAD_BYTES_MAX, ..frame }, 88 + (1 << 20), Ok(()));
     check(
         FrameHeader { total_length: PAYLOAD_BYTES_MAX + 1, ..frame },
-        85 + (1 << 20),
+        89 + (1 << 20),
         Err(FrameError::Length),
     );
     check(FrameHeader { bundled: true, ..frame }, whole, Err(FrameError::Length));
-    check(FrameHeader { fragment_offset: 5, ..frame }, SHORT_HEADER_BYTES + 5, Err(FrameError::Length));
+    check(FrameHeader { fragment_offset: 5, ..frame }, FRAME_HEADER_BYTES + 5, Err(FrameError::Length));
     let mut reply = frame;
     (reply.key.message_type, reply.key.portal) = (MessageType::Reply, 0);
     check(reply, whole, Err(FrameError::Length));
@@ -209,7 +210,7 @@ proptest! {
             prop_assert_eq!(decoded, Err(FrameError::Length));
         }
         let whole = FrameHeader { short: Some(ShortPut { hdr_data: key.key, offset: length }), ..FrameHeader::data(key, 0, total_length) };
-        let decoded = FrameHeader::decode(&encoded(&whole), SHORT_HEADER_BYTES + total_length as usize);
+        let decoded = FrameHeader::decode(&encoded(&whole), FRAME_HEADER_BYTES + total_length as usize);
         let expected = if key.message_type == MessageType::Put { Ok(whole) } else { Err(FrameError::Length) };
         prop_assert_eq!(decoded, expected);
         key.initiator_hash ^= 1;

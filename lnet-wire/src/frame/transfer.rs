@@ -5,7 +5,7 @@ use super::{
     ACK_BITS_OFFSET, ACK_OFFSET, FLAG_ACK, FLAG_ACK_NOW, FLAG_BUFFERED, FLAG_BUNDLE, FLAG_PAYLOAD_CRC,
     FLAG_PULLED, FLAG_SHORT, FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET,
     GRANT_OFFSET, INCARNATION_OFFSET, OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET,
-    TICKET_OFFSET,
+    SHORT_PAYLOAD_CRC_OFFSET, TICKET_OFFSET,
 };
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::header::PAYLOAD_BYTES_MAX;
@@ -56,9 +56,7 @@ impl Transfer {
     #[inline]
     #[must_use]
     pub fn fits_short(&self) -> bool {
-        self.ack.is_none_or(|ack| ack.below == u64::MAX)
-            && self.payload_crc.is_none()
-            && self.ticket.is_none()
+        self.ack.is_none_or(|ack| ack.below == u64::MAX) && self.ticket.is_none()
     }
 
     /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made;
@@ -82,7 +80,10 @@ impl Transfer {
         }
         if let Some(crc) = self.payload_crc {
             flags |= FLAG_PAYLOAD_CRC;
-            put_u32::<PAYLOAD_CRC_OFFSET, _>(bytes, crc);
+            match flags & FLAG_SHORT {
+                0 => put_u32::<PAYLOAD_CRC_OFFSET, _>(bytes, crc),
+                _ => put_u32::<SHORT_PAYLOAD_CRC_OFFSET, _>(bytes, crc),
+            }
         }
         if let Some(ticket) = self.ticket {
             flags |= FLAG_PULLED;
@@ -104,7 +105,7 @@ impl Transfer {
         }
         let has = |flag: u8| flags & flag != 0;
         let short = has(FLAG_SHORT);
-        if short && has(FLAG_PAYLOAD_CRC | FLAG_PULLED) || has(FLAG_BUFFERED) && !has(FLAG_ACK) {
+        if short && has(FLAG_PULLED) || has(FLAG_BUFFERED) && !has(FLAG_ACK) {
             return None;
         }
         Some(Self {
@@ -120,7 +121,10 @@ impl Transfer {
                 grant_bytes: get_u32::<GRANT_OFFSET, _>(bytes),
                 buffered: has(FLAG_BUFFERED),
             }),
-            payload_crc: has(FLAG_PAYLOAD_CRC).then(|| get_u32::<PAYLOAD_CRC_OFFSET, _>(bytes)),
+            payload_crc: has(FLAG_PAYLOAD_CRC).then(|| match short {
+                true => get_u32::<SHORT_PAYLOAD_CRC_OFFSET, _>(bytes),
+                false => get_u32::<PAYLOAD_CRC_OFFSET, _>(bytes),
+            }),
             ticket: has(FLAG_PULLED).then(|| get_u32::<TICKET_OFFSET, _>(bytes)),
         })
     }
@@ -138,6 +142,8 @@ pub struct Certificate {
 
 /// Bytes of a [`Certificate`].
 const CERTIFICATE_BYTES: usize = 32 + 64;
+/// Bit of the options in a [`Handshake`]: payloads need no checksum. Other bits are not looked at.
+const OPTION_NO_CHECKSUM: u8 = 1 << 0;
 /// Offset of the certificate in a [`Handshake`].
 const CERTIFICATE_OFFSET: usize = 8 + 8 * PORTALS;
 /// Bytes behind the header of a HELLO and a WELCOME: a [`Handshake`].
@@ -148,7 +154,9 @@ pub const HANDSHAKE_BYTES: usize = CERTIFICATE_OFFSET + CERTIFICATE_BYTES;
 pub struct Handshake {
     /// Its shards, 1 to [`SHARDS_MAX`].
     pub shards: u8,
-    /// Longest UDP payload that it takes by the NI that sends this.
+    /// Whether it wants a checksum with each payload that it takes by the NI that sends this.
+    pub checksum: bool,
+    /// Longest UDP payload that it takes by that NI.
     pub datagram_max_bytes: u32,
     /// The policies of its portals.
     pub policies: [PolicyWord; PORTALS],
@@ -160,7 +168,7 @@ impl Handshake {
     /// Writes it.
     pub fn encode(&self, bytes: &mut [u8; HANDSHAKE_BYTES]) {
         *bytes = [0; HANDSHAKE_BYTES];
-        put::<0, _, _>(bytes, [self.shards]);
+        put::<0, _, _>(bytes, [self.shards, if self.checksum { 0 } else { OPTION_NO_CHECKSUM }]);
         put_u32::<4, _>(bytes, self.datagram_max_bytes);
         for (word, policy) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
             *policy = word.0.to_le_bytes();
@@ -172,7 +180,8 @@ impl Handshake {
     /// Reads it; `None` if it names no shard or too many, or would not take a HELLO.
     #[must_use]
     pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Option<Self> {
-        let [shards] = get::<0, _, _>(bytes);
+        let [shards, options] = get::<0, _, _>(bytes);
+        let checksum = options & OPTION_NO_CHECKSUM == 0;
         let datagram_max_bytes = get_u32::<4, _>(bytes);
         let mut policies = [PolicyWord::default(); PORTALS];
         for (word, policy) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
@@ -184,7 +193,7 @@ impl Handshake {
         };
         let least = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
         ((1..=SHARDS_MAX).contains(&u32::from(shards)) && datagram_max_bytes as usize >= least)
-            .then_some(Self { shards, datagram_max_bytes, policies, certificate })
+            .then_some(Self { shards, checksum, datagram_max_bytes, policies, certificate })
     }
 }
 
@@ -277,12 +286,14 @@ mod tests {
         #[test]
         fn handshakes_round_trip(
             shards in 1..=64_u8,
+            checksum in any::<bool>(),
             datagram_max_bytes in (FRAME_HEADER_BYTES + HANDSHAKE_BYTES) as u32..=u32::MAX,
             word in any::<u64>(),
             key in any::<[u8; 32]>(),
         ) {
             let handshake = Handshake {
                 shards,
+                checksum,
                 datagram_max_bytes,
                 policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)),
                 certificate: Certificate { key, signature: core::array::from_fn(|n| key[n / 2] ^ n as u8) },
@@ -301,8 +312,8 @@ mod tests {
         }
     }
 
-    /// Short frames have something else where the bits of an acknowledgement, a checksum and a ticket would
-    /// be.
+    /// Short frames have something else where the bits of an acknowledgement would be, and a checksum in the
+    /// place of a ticket.
     #[test]
     fn a_short_frame_acknowledges_without_gaps_and_says_no_more() {
         let short = Some(ShortPut { hdr_data: 0x0102_0304_0506_0708, offset: 0x090A_0B0C });
@@ -324,7 +335,13 @@ mod tests {
         transfer.encode(&mut bytes);
         assert!(transfer.fits_short());
         assert_eq!(Transfer::decode(&bytes), Some(transfer));
-        assert_eq!(bytes[72..84], [8, 7, 6, 5, 4, 3, 2, 1, 12, 11, 10, 9]);
+        assert_eq!(bytes[72..], [8, 7, 6, 5, 4, 3, 2, 1, 12, 11, 10, 9, 0, 0, 0, 0]);
+        let summed = Transfer { payload_crc: Some(0xA1A2_A3A4), ..transfer };
+        header.encode(&mut bytes);
+        summed.encode(&mut bytes);
+        assert!(summed.fits_short());
+        assert_eq!(Transfer::decode(&bytes), Some(summed));
+        assert_eq!(bytes[72..], [8, 7, 6, 5, 4, 3, 2, 1, 12, 11, 10, 9, 0xA4, 0xA3, 0xA2, 0xA1]);
         let none = Transfer { ack: None, ..transfer };
         header.encode(&mut bytes);
         none.encode(&mut bytes);
@@ -332,15 +349,12 @@ mod tests {
         assert_eq!(Transfer::decode(&bytes), Some(none));
         for other in [
             Transfer { ack: Some(Ack { below: u64::MAX >> 1, ..ack }), ..transfer },
-            Transfer { payload_crc: Some(0), ..transfer },
             Transfer { ticket: Some(0), ..transfer },
         ] {
             assert!(!other.fits_short(), "{other:?}");
         }
-        for flag in [FLAG_PAYLOAD_CRC, FLAG_PULLED] {
-            bytes[FLAGS_OFFSET] = FLAG_SHORT | flag;
-            assert_eq!(Transfer::decode(&bytes), None);
-        }
+        bytes[FLAGS_OFFSET] = FLAG_SHORT | FLAG_PULLED;
+        assert_eq!(Transfer::decode(&bytes), None);
     }
 
     #[test]

@@ -92,6 +92,19 @@ impl Default for XferTimes {
     }
 }
 
+/// A local NI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XferNi {
+    /// Its NID: a message that took another way than its own counts as arrived by the NI that its header
+    /// names.
+    pub nid: Nid,
+    /// The longest UDP payload that it can send and take.
+    pub datagram_max_bytes: u32,
+    /// Whether payloads have checksums, those that it sends and those that it takes. A peer's NI that wants
+    /// them gets them all the same.
+    pub checksum: bool,
+}
+
 /// What an [`Xfer`](super::Xfer) is made of.
 #[derive(Clone, Debug)]
 pub struct XferConfig {
@@ -110,11 +123,8 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The NIDs of the NIs that there are at first, in their order (others are added later): a message
-    /// that took another way than its own counts as arrived by the NI that its header names.
-    pub nids: Vec<Nid>,
-    /// The longest UDP payload that each NI can send and take.
-    pub datagram_max_bytes: Vec<u32>,
+    /// The NIs that there are at first, in their order; others are added later.
+    pub nis: Vec<XferNi>,
     /// Bytes of frames that the shard can take at once, in whole chunks of 4096: what it grants its peers.
     pub receive_bytes: u32,
     /// How much of everything it may hold.

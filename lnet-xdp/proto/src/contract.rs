@@ -99,7 +99,7 @@ pub struct OutgoingFrame {
     /// The steering part of its header. Whether the frame is [short](FrameHeader::short) is for the driver to
     /// say.
     pub header: FrameHeader,
-    /// The rest of its header; whether a payload has a checksum is for the driver to add.
+    /// The rest of its header; the checksum of a payload is for the driver to add.
     pub transfer: Transfer,
     /// What stands behind the header.
     pub content: Content,
@@ -124,6 +124,8 @@ pub enum Content {
         payload: Option<Span>,
         /// Further messages, below [`BUNDLE_MAX`].
         bundled: u8,
+        /// Whether this payload and those of the further messages are to have checksums.
+        checksum: bool,
         /// Whether it was sent before: then it is not sent [short](FrameHeader::short) once more, since that
         /// may be what its receiver cannot take.
         resent: bool,

@@ -9,7 +9,7 @@ use lnet_wire::frame::{Handshake, Kind};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Nid};
 
-use super::config::XferConfig;
+use super::config::{XferConfig, XferNi};
 use super::local::SWEEP_INTERVAL;
 use super::receiving::{ReceiveContext, ReceivingSide, Writing};
 use super::sending::{SendContext, SendingSide, Unread};
@@ -402,8 +402,10 @@ impl Xfer {
     ///
     /// # Panics
     /// If there is one of this number.
-    pub fn add_ni(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
-        self.sessions.add_ni(ni, nid, datagram_max_bytes);
+    pub fn add_ni(&mut self, number: NiId, ni: XferNi) {
+        self.sessions.add_ni(number, ni);
+        // Checksums may be wanted that the NI before it did without.
+        self.receiving.examine_anew();
     }
 
     /// Changes the longest UDP payload that an NI can send and take. Peers learn it with their next session;

@@ -71,6 +71,7 @@ impl Xfer {
                 lnet: Some(*header),
                 payload: payload.filter(|_| length != 0),
                 bundled: 0,
+                checksum: sessions.has_checksums(ni, Some(session)),
                 resent: false,
             },
         })

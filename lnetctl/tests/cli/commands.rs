@@ -96,7 +96,7 @@ fn nets_are_added_and_deleted() {
 #[test]
 fn an_xdp_net_has_its_own_tunables() {
     let node = configured();
-    node.good("net add --net xdp --if eth0 --mode socket --port 1988 --queues 2 --cpt 1");
+    node.good("net add --net xdp --if eth0 --mode socket --port 1988 --queues 2 --checksum off --cpt 1");
     let shown = node.good("net show --net xdp --verbose");
     let expected = "            lnd tunables:
                   timeout: 49
@@ -104,6 +104,7 @@ fn an_xdp_net_has_its_own_tunables() {
                   mode: socket
                   port: 1988
                   queues: 2
+                  checksum: off
                   active mode: socket
                   active queues: 0
                   mtu: 1500
@@ -118,6 +119,23 @@ fn an_xdp_net_has_its_own_tunables() {
     assert!(shown.ends_with(expected), "{shown}");
     assert_eq!(node.good_with("import --dry-run", &shown), "");
     node.good("net add --net tcp --if eth1 --lnd xdp");
+    // Payloads have checksums unless that is said; a document says it as well.
+    let said = |net: &str| value(&node.good(&format!("net show --net {net} -v")), "checksum").unwrap();
+    assert_eq!(["xdp", "xdp5", "tcp"].map(said), ["off", "on", "on"]);
+    for word in ["on", "off"] {
+        let document = |net: &str| {
+            let ni = format!("interfaces:\n      0: eth1\n    lnd tunables:\n      checksum: {word}\n");
+            format!("net:\n- net type: {net}\n  local NI(s):\n  - {ni}")
+        };
+        let net = if word == "on" { "xdp6" } else { "xdp7" };
+        node.good_with("import", &document(net));
+        assert_eq!(said(net), word);
+    }
+    assert_eq!(node.good_with("import --dry-run", &node.good("net show -v")), "");
+    let of_tcp = "net:\n- net type: tcp6\n  local NI(s):\n  - interfaces:\n      0: eth1\n    lnd tunables:\n      checksum: off\n";
+    node.bad_with("import", of_tcp, 234, &["'checksum' is a tunable of the xdp LND"]);
+    node.bad("net add --net xdp8 --if eth1 --checksum maybe", 234, &["one of on, off"]);
+    assert!(node.good("net add --help").contains("--checksum <SWITCH>"));
     assert_eq!(value(&node.good("net show --net tcp -v"), "lnd").unwrap(), "xdp");
     node.bad("net add --net xdp --if eth1 --mode natve", 234, &["auto, native, generic, socket"]);
     node.bad("net add --net xdp --if eth1 --port 0", 234, &["1 to 65535"]);

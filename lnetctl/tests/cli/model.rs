@@ -382,7 +382,8 @@ fn options_of(spec: &NiSpec) -> Result<NiOptions> {
             .with(NiOption::Lnd, Lnd::Xdp as i64)
             .with(NiOption::Mode, or(NiOption::Mode, 0))
             .with(NiOption::Port, or(NiOption::Port, 988))
-            .with(NiOption::Queues, or(NiOption::Queues, 0))),
+            .with(NiOption::Queues, or(NiOption::Queues, 0))
+            .with(NiOption::Checksum, or(NiOption::Checksum, 0))),
         None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
     }
 }

@@ -96,7 +96,7 @@ impl Frame {
         let mut header = [0; FRAME_HEADER_BYTES];
         self.header.encode(&mut header);
         let datagram_end = bytes.len() + self.datagram_bytes();
-        bytes.extend_from_slice(&header[..FRAME_HEADER_BYTES.min(self.header.covered_bytes())]);
+        bytes.extend_from_slice(&header);
         bytes.resize(datagram_end, 0xA5);
         bytes.resize(datagram_end + self.padding_bytes, 0);
     }
@@ -134,7 +134,7 @@ pub fn valid(random: &mut Random, endpoints: &[(IpAddr, u16)], large_once_in: us
         let end = frame.header.fragment_offset + frame.payload_bytes as u32;
         frame.header.total_length = end + random.pick(&[0, 1, 4096]);
         let whole = frame.header.fragment_offset == 0 && frame.header.total_length == end;
-        if frame.header.key.message_type == MessageType::Put && whole && end >= 4 && random.once_in(2) {
+        if frame.header.key.message_type == MessageType::Put && whole && random.once_in(2) {
             frame.header.short = Some(ShortPut { hdr_data: random.bits(), offset: random.bits() as u32 });
         }
     }

@@ -19,7 +19,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Net, NetType, Nid};
 use lnet_xdp_proto::{
     Arrived, BufferId, Content, Disposition, Identity, OutgoingFrame, Replay, Xfer, XferConfig, XferCounters,
-    XferLimits, XferTimes,
+    XferLimits, XferNi, XferTimes,
 };
 
 use super::node::{Member, nid, nid_on};
@@ -101,8 +101,7 @@ impl End {
             seed,
             initiator_hash: number,
             policies: [PolicyWord::default(); PORTALS],
-            nids: Vec::new(),
-            datagram_max_bytes: Vec::new(),
+            nis: Vec::new(),
             receive_bytes: 1 << 20,
             limits: XferLimits {
                 messages: 256,
@@ -117,7 +116,7 @@ impl End {
         });
         for nid in nids {
             let ni = member.slot_of(&nid).expect("the NI is there");
-            xfer.add_ni(ni, nid, DATAGRAM_BYTES);
+            xfer.add_ni(ni, XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES, checksum: true });
         }
         Self { member, xfer, buffered: BTreeMap::new(), look_at: LOOK_NS }
     }

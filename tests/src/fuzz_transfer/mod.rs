@@ -101,6 +101,7 @@ impl Scene {
             number: 1,
             handshake: Handshake {
                 shards: 1,
+                checksum: true,
                 datagram_max_bytes: DATAGRAM_BYTES,
                 policies: [PolicyWord::default(); PORTALS],
                 certificate: lives[0].certify(&nid(HOSTILE[0])),
@@ -184,6 +185,7 @@ impl Scene {
                 let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes"));
                 self.handshake = Handshake {
                     shards: 1 + bytes[1] % 64,
+                    checksum: bytes[1] & 64 == 0,
                     datagram_max_bytes: 704 + (word(2) >> (word(2) % 60)) as u32 % 70_000,
                     policies: [PolicyWord(word(10)); PORTALS],
                     ..self.handshake

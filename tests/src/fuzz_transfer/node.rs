@@ -10,7 +10,7 @@ use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use lnet_xdp_proto::{
-    Arrived, BufferId, Disposition, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage,
+    Arrived, BufferId, Disposition, Identity, Replay, Xfer, XferConfig, XferNi, XferTimes, XferUsage,
 };
 
 use super::{DATAGRAM_BYTES, DELAYING, DROPPING, LIMITS, nid, span};
@@ -71,8 +71,7 @@ impl Node {
             seed: u64::from(host),
             initiator_hash: u32::from(host),
             policies: [PolicyWord::default(); PORTALS],
-            nids: vec![nid(host)],
-            datagram_max_bytes: vec![DATAGRAM_BYTES],
+            nis: vec![XferNi { nid: nid(host), datagram_max_bytes: DATAGRAM_BYTES, checksum: true }],
             receive_bytes: 1 << 18,
             limits: LIMITS,
             times: XferTimes { message: Duration::from_secs(1), ..XferTimes::DEFAULT },

@@ -2,7 +2,7 @@
 
 use lnet_wire::frame::{
     CRC_OFFSET, FIRST_HEADERS_BYTES, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, FrameHeader,
-    HANDSHAKE_BYTES, KIND_OFFSET, Kind, SHORT_HEADER_BYTES, ShortPut, Transfer,
+    HANDSHAKE_BYTES, KIND_OFFSET, Kind, ShortPut, Transfer,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
@@ -86,7 +86,7 @@ impl Message {
         let mut frame = [0; FRAME_HEADER_BYTES];
         FrameHeader { short: Some(ShortPut { hdr_data, offset }), ..self.frame }.encode(&mut frame);
         self.transfer.encode(&mut frame);
-        let mut bytes = [&frame[..SHORT_HEADER_BYTES], &self.payload].concat();
+        let mut bytes = [&frame[..], &self.payload].concat();
         self.seal_short(&mut bytes);
         bytes
     }
@@ -95,7 +95,7 @@ impl Message {
     pub fn seal_short(&self, datagram: &mut [u8]) {
         datagram[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
         let ends = [self.header.destination.nid.to_bytes(), self.header.source.nid.to_bytes()].concat();
-        let crc = crc32c(&[&ends, &datagram[..SHORT_HEADER_BYTES]].concat());
+        let crc = crc32c(&[&ends, &datagram[..FRAME_HEADER_BYTES]].concat());
         datagram[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }

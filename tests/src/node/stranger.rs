@@ -113,7 +113,8 @@ impl Stranger {
         let policies = [PolicyWord::default(); PORTALS];
         let certificate = self.identity().certify(&self.nid);
         let mut body = [0; HANDSHAKE_BYTES];
-        Handshake { shards: 1, datagram_max_bytes: 1400, policies, certificate }.encode(&mut body);
+        Handshake { shards: 1, checksum: true, datagram_max_bytes: 1400, policies, certificate }
+            .encode(&mut body);
         body
     }
 

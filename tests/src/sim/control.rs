@@ -237,8 +237,11 @@ impl World {
         let snapshot = Arc::clone(&control.snapshot);
         let rails: Vec<_> = (0..self.plan.rails).map(|rail| nid(&self.plan, number, rail)).collect();
         let now = Instant(self.now);
-        let fresh =
-            Fresh { config: node.config.clone(), datagram_max_bytes: self.datagram_max_bytes[number] };
+        let fresh = Fresh {
+            config: node.config.clone(),
+            datagram_max_bytes: self.datagram_max_bytes[number],
+            checksum: self.plan.checksums[number],
+        };
         self.with_lane(number, shard, |lane, around| {
             lane.install(now, &snapshot, &rails, &fresh, around);
         });

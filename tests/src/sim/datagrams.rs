@@ -10,7 +10,7 @@ use lnet_core::time::Instant;
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::SteerKey;
-use lnet_xdp_proto::{Arrived, BufferId, Disposition, OutgoingFrame, Replay, Xfer, XferConfig};
+use lnet_xdp_proto::{Arrived, BufferId, Disposition, OutgoingFrame, Replay, Xfer, XferConfig, XferNi};
 
 use super::Bug;
 use super::frame::{self, Decoded};
@@ -78,7 +78,8 @@ impl Datagrams {
     /// `fresh`.
     pub(super) fn add_interface(
         &mut self,
-        (ni, nid, datagram_max_bytes): (NiId, Nid, u32),
+        ni: NiId,
+        xfer_ni: XferNi,
         fresh: &XferConfig,
         up: &mut Up<'_, '_>,
     ) {
@@ -86,7 +87,7 @@ impl Datagrams {
         if is_first {
             self.renew_xfer(fresh, up);
         }
-        self.xfer.add_ni(ni, nid, datagram_max_bytes);
+        self.xfer.add_ni(ni, xfer_ni);
     }
 
     /// Begins another life of the transfer protocol, once all of the former one has ended.
@@ -178,7 +179,7 @@ impl Datagrams {
         up.around.trace.say(|| format!("{name} -> {}", describe(outgoing)));
         let bytes = up.around.send_pool.bytes_mut(frame);
         let (memory, ledger) = (&*up.around.memory, &mut *up.around.ledger);
-        frame::encode(outgoing, &self.xfer, up.around.plan.payload_crc, bytes, |span, bytes| {
+        frame::encode(outgoing, &self.xfer, bytes, |span, bytes| {
             let there = memory.read(span, bytes);
             ledger.expect(there, "a descriptor lives as long as its spans", || format!("{span:?} is read"));
         });

@@ -3,7 +3,7 @@
 use lnet_core::lnd::{Cause, NiId, RxId, Transmit, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
-use lnet_xdp_proto::XferConfig;
+use lnet_xdp_proto::{XferConfig, XferNi};
 
 use super::datagrams::{Arrival, Datagrams};
 use super::report::Counts;
@@ -22,6 +22,8 @@ pub(super) struct Fresh {
     pub(super) config: DriverConfig,
     /// The longest datagrams, by rail.
     pub(super) datagram_max_bytes: [u32; 2],
+    /// Whether the node's NIs want checksums.
+    pub(super) checksum: bool,
 }
 
 /// The driver of a lane.
@@ -115,8 +117,9 @@ impl LaneDriver {
     pub(super) fn add_interface(&mut self, ni: NiId, nid: Nid, fresh: &Fresh, up: &mut Up<'_, '_>) {
         match (self, &fresh.config) {
             (Self::Xdp(driver), DriverConfig::Xdp(config)) => {
-                let bytes = fresh.datagram_max_bytes[usize::from(ni.0)];
-                driver.add_interface((ni, nid, bytes), config, up);
+                let datagram_max_bytes = fresh.datagram_max_bytes[usize::from(ni.0)];
+                let xfer_ni = XferNi { nid, datagram_max_bytes, checksum: fresh.checksum };
+                driver.add_interface(ni, xfer_ni, config, up);
             }
             (Self::Tcp(driver), DriverConfig::Tcp(config)) => driver.add_interface(ni, nid, config),
             _ => unreachable!("all NIs of a node are of one LND"),

@@ -30,14 +30,13 @@ pub(super) struct Decoded {
 pub(super) fn encode(
     outgoing: &OutgoingFrame,
     xfer: &Xfer,
-    payload_crc: bool,
     bytes: &mut Vec<u8>,
     mut payload_of: impl FnMut(&Span, &mut Vec<u8>),
 ) {
     bytes.clear();
     bytes.resize(FRAME_HEADER_BYTES, 0);
     let mut transfer = outgoing.transfer;
-    let short = short_put(outgoing, xfer).filter(|_| !payload_crc);
+    let short = short_put(outgoing, xfer);
     let outer = FrameHeader { short, ..outgoing.header };
     let mut ends = Vec::new();
     match outgoing.content {
@@ -47,10 +46,9 @@ pub(super) fn encode(
             xfer.handshake(outgoing.ni).encode(&mut body);
             bytes.extend_from_slice(&body);
         }
-        Content::Message { lnet, payload, bundled, .. } => {
+        Content::Message { lnet, payload, bundled, checksum, .. } => {
             if let Some(lnet) = lnet {
                 if short.is_some() {
-                    bytes.truncate(outer.covered_bytes());
                     ends = ends_of(&lnet.destination.nid, &lnet.source.nid);
                 } else {
                     append_header(&lnet, bytes);
@@ -60,7 +58,7 @@ pub(super) fn encode(
             if let Some(span) = payload {
                 payload_of(&span, bytes);
             }
-            if payload_crc {
+            if checksum {
                 transfer.payload_crc = Some(crc_fast::crc32_iscsi(&bytes[start..]));
             }
             for index in 0..bundled {
@@ -73,7 +71,7 @@ pub(super) fn encode(
                     payload_of(&span, bytes);
                 }
                 let length = (bytes.len() - start) as u32;
-                let payload_crc = if payload_crc { crc_fast::crc32_iscsi(&bytes[start..]) } else { 0 };
+                let payload_crc = if checksum { crc_fast::crc32_iscsi(&bytes[start..]) } else { 0 };
                 let record = Record { id_delta: further.id_delta, length, payload_crc };
                 record.encode(bytes[head..].first_chunk_mut().expect("made above"));
                 let crc = crc_fast::crc32_iscsi(&bytes[head..start]);
@@ -84,8 +82,7 @@ pub(super) fn encode(
     let mut header = [0; FRAME_HEADER_BYTES];
     outer.encode(&mut header);
     transfer.encode(&mut header);
-    let header_bytes = FRAME_HEADER_BYTES.min(outer.covered_bytes());
-    bytes[..header_bytes].copy_from_slice(&header[..header_bytes]);
+    bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header);
     ends.extend_from_slice(&bytes[..outer.covered_bytes()]);
     put_crc(bytes, CRC_OFFSET, crc_fast::crc32_iscsi(&ends));
 }
@@ -97,7 +94,7 @@ fn short_put(outgoing: &OutgoingFrame, xfer: &Xfer) -> Option<ShortPut> {
         return None;
     };
     let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };
-    let whole = payload.length_bytes == outgoing.header.total_length && payload.length_bytes >= 4;
+    let whole = payload.length_bytes == outgoing.header.total_length;
     let from = *xfer.nid_of(outgoing.ni)?;
     let ends =
         lnet.destination == ProcessId::lustre(outgoing.destination) && lnet.source == ProcessId::lustre(from);

@@ -13,7 +13,7 @@ use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_tcp_proto::{SockTunables, Socklnd, SocklndLimits};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, Nid, ProcessId};
-use lnet_xdp_proto::{Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_xdp_proto::{Xfer, XferConfig, XferLimits, XferNi, XferTimes};
 
 use super::control::Control;
 use super::datagrams::Datagrams;
@@ -228,7 +228,7 @@ impl Node {
         bugs: &Bugs,
     ) -> Self {
         let Identity { number, policies, ref initiator_hashes } = *identity;
-        let shards = plan.shards[number];
+        let (shards, checksum) = (plan.shards[number], plan.checksums[number]);
         let control = plan.mesh.then(|| Control::new(plan, number, policies));
         let topology = control
             .as_ref()
@@ -246,8 +246,9 @@ impl Node {
                 seed: random.bits(),
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
                 policies,
-                nids: rails.clone(),
-                datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
+                nis: (rails.iter().zip(datagram_max_bytes))
+                    .map(|(nid, datagram_max_bytes)| XferNi { nid: *nid, datagram_max_bytes, checksum })
+                    .collect(),
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
                 limits: xfer_limits,
                 times: XferTimes {
@@ -311,7 +312,7 @@ impl Node {
                 config.identity = self.keys.clone();
                 config.secret = [random.bits(), random.bits()];
                 config.seed = random.bits();
-                (config.nids, config.datagram_max_bytes) = (Vec::new(), Vec::new());
+                config.nis = Vec::new();
             }
             DriverConfig::Xdp(_) => {}
             DriverConfig::Tcp(config) => config.incarnations[usize::from(rail)] = random.bits(),

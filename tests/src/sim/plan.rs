@@ -71,7 +71,8 @@ pub(super) struct Plan {
     /// Frame buffers of each node, for sending and for receiving.
     pub(super) send_frames: u32,
     pub(super) receive_frames: u32,
-    pub(super) payload_crc: bool,
+    /// Whether the NIs of a node want checksums with payloads, by node.
+    pub(super) checksums: Vec<bool>,
     /// A shard works off so many frames in one turn.
     pub(super) budget: usize,
     /// Whether the shards of a node hand headers to each other, and lend spans.
@@ -136,6 +137,13 @@ impl Cut {
     }
 }
 
+/// Which nodes want checksums: all, as is the default, but for one, which has what the others want. Where
+/// nothing changes payloads there may be none that wants any.
+fn checksums(random: &mut Random, nodes: usize, corruption: u32) -> Vec<bool> {
+    let all = corruption != 0 || random.once_in(2);
+    (0..nodes).map(|node| all && node != 1).collect()
+}
+
 impl Plan {
     /// The plan of a seed, with what the options ask for.
     pub(super) fn new(random: &mut Random, options: &Options) -> Self {
@@ -192,7 +200,7 @@ impl Plan {
             delay_ns: delay_most,
             send_frames: random.pick(&[8, 32, 64]),
             receive_frames: if gentle { 256 } else { random.pick(&[16, 64, 256]) },
-            payload_crc: corruption != 0 || random.once_in(2),
+            checksums: checksums(random, nodes, corruption),
             budget: random.pick(&[1, 8, 32]),
             stalls: rarely(random, 500),
             stall_ns: if gentle { 5 * MS } else { random.pick(&[MS, 20 * MS, 500 * MS]) },

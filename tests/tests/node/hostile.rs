@@ -170,7 +170,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add(XferDrop::Malformed.name(), with_byte(&good, frame::MESSAGE_ID_OFFSET + 7, 1));
     add(XferDrop::Malformed.name(), with_byte(&good, frame::OLDEST_OFFSET, 200));
     // A payload whose checksum is wrong.
-    add(XdpDrop::BadPayload.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
+    add(XdpDrop::PayloadCorrupt.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
     add("taken", with_byte(&fresh(), FIRST_HEADERS_BYTES + 5, 1));
     // A frame for another NI of the node than it arrives by, as when a rail does not answer.
     let mut by_another = victim.put(10, 3, 20);
@@ -223,12 +223,15 @@ fn short(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add(Reason::BadLength.name(), changed(frame::TYPE_OFFSET, 2));
     add(Reason::BadLength.name(), changed(frame::FLAGS_OFFSET, frame::FLAG_SHORT | frame::FLAG_BUNDLE));
     add(Reason::BadLength.name(), changed(frame::FRAGMENT_OFFSET_OFFSET, 1));
-    for flag in [frame::FLAG_PAYLOAD_CRC, frame::FLAG_PULLED, 0x80] {
+    for flag in [frame::FLAG_PULLED, 0x80] {
         add(XdpDrop::BadHeader.name(), changed(frame::FLAGS_OFFSET, frame::FLAG_SHORT | flag));
     }
+    // A payload whose checksum is wrong.
+    let has_checksum = frame::FLAG_SHORT | frame::FLAG_PAYLOAD_CRC;
+    add(XdpDrop::PayloadCorrupt.name(), changed(frame::FLAGS_OFFSET, has_checksum));
     add(XferDrop::UnknownSession.name(), changed(frame::SESSION_OFFSET, good[frame::SESSION_OFFSET] ^ 1));
     add(XferDrop::Malformed.name(), changed(frame::MESSAGE_ID_OFFSET + 7, 1));
-    for offset in frame::INCARNATION_OFFSET..frame::SHORT_HEADER_BYTES {
+    for offset in frame::INCARNATION_OFFSET..frame::FRAME_HEADER_BYTES {
         if offset != frame::FLAGS_OFFSET {
             let mut bytes = good.clone();
             bytes[offset] ^= 0x10;

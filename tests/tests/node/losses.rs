@@ -43,7 +43,6 @@ fn suffer(trouble: Trouble, sizes: &[u32], meanwhile: impl FnOnce(&Netns) + Send
     let nids = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
     let [source, target] = [(netns.a(), nids[0]), (netns.b(), nids[1])].map(|(namespace, nid)| {
         let config = config(namespace, nid)
-            .payload_checksum(trouble.corrupted_ppm != 0)
             .send_fault(trouble.send_fault)
             .lnd_timeout(5 * LND_TIMEOUT)
             .mode(trouble.mode);
@@ -72,7 +71,7 @@ fn reason(ended: &[Ended; 2], name: &str) -> u64 {
 }
 
 /// What changed frames are counted as.
-const CHANGED: [&str; 5] = ["not_ours", "bad_checksum", "bad_header", "header_mismatch", "bad_payload"];
+const CHANGED: [&str; 5] = ["not_ours", "bad_checksum", "bad_header", "header_mismatch", "payload_corrupt"];
 const SIZES: [u32; 12] = [0, 1, 64, 64, 1000, 1300, 4000, 9000, 20_000, 66_000, 66_001, 300_000];
 
 #[test]
@@ -134,7 +133,7 @@ fn frames_are_changed() {
         let trouble = Trouble { mtu_bytes, corrupted_ppm: 50_000, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
         let corrupted = reason(&ended, "fault_corrupted");
-        let noticed = [XdpDrop::BadPayload, XdpDrop::BadChecksum].map(|reason| {
+        let noticed = [XdpDrop::PayloadCorrupt, XdpDrop::BadChecksum].map(|reason| {
             sum(&ended, |worker| worker.xdp().expect("there is an NI").counters().dropped(reason))
         });
         assert!(corrupted != 0 && noticed.iter().sum::<u64>() != 0, "{corrupted}, {noticed:?}");

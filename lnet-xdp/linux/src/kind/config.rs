@@ -35,9 +35,6 @@ pub struct XdpConfig {
     pub registered_bytes: u64,
     /// Entries of the rings of each queue and socket.
     pub rings: RingSizes,
-    /// Whether payloads are sent with a checksum. A payload with a checksum is verified wherever it arrives;
-    /// headers always have one.
-    pub payload_checksum: bool,
     /// Fault that is made on purpose when frames are sent: for tests.
     pub send_fault: SendFault,
     /// How many of a million frames with messages the XDP programs drop, at random: for tests. Only frames
@@ -57,7 +54,6 @@ impl Default for XdpConfig {
             log_refusals: false,
             registered_bytes: 0,
             rings: RingSizes::default(),
-            payload_checksum: false,
             send_fault: SendFault::default(),
             frame_loss_per_million: 0,
         }

@@ -196,8 +196,7 @@ impl XdpKind {
             policies: host.steering.policies,
             // Each shard knows which it is, and NIs come with their ports.
             shard: ShardId(0),
-            nids: Vec::new(),
-            datagram_max_bytes: Vec::new(),
+            nis: Vec::new(),
             receive_bytes,
             limits: XferLimits::for_shard(&host.limits),
             times: XferTimes { message: self.timeout, ..XferTimes::DEFAULT },
@@ -216,7 +215,6 @@ impl XdpKind {
             rings: config.rings,
             early_chunks_max: config.early_chunks_max() as usize,
             frame_max_bytes: lnd::frame_max_bytes(&config.rings),
-            payload_checksum: config.payload_checksum,
             send_fault: config.send_fault,
             opened: Arc::clone(&host.opened),
             xfer: self.xfer_config(host, lnd::receive_bytes(&config.rings, host.shard_count(), 1))?,

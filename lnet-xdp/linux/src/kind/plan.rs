@@ -63,7 +63,7 @@ fn check_queues(Interface { name, rx_queues, .. }: &Interface) -> Result<(), Int
 }
 
 fn port(request: &NiRequest<'_>, interface: &Interface, udp_port: u16) -> Result<Port, InterfaceError> {
-    let &NiRequest { ni, nid, address, .. } = request;
+    let &NiRequest { ni, nid, address, options, .. } = request;
     check_address(interface, nid, address)?;
     let port = Port {
         ni,
@@ -74,6 +74,7 @@ fn port(request: &NiRequest<'_>, interface: &Interface, udp_port: u16) -> Result
         interface_index: interface.index,
         mac: interface.mac,
         mtu_bytes: interface.mtu_bytes as usize,
+        checksum: options.has_checksum(),
     };
     let needed_bytes = packet_min_bytes(address);
     if port.mtu_bytes < needed_bytes {

@@ -18,7 +18,7 @@ pub enum XdpDrop {
     /// An LNet header contradicts the frame header.
     HeaderMismatch,
     /// The checksum of a payload does not fit it.
-    BadPayload,
+    PayloadCorrupt,
     /// The packet belongs to a sibling shard that has too many handed-over packets to deal with already.
     SiblingBusy,
 }
@@ -30,7 +30,7 @@ impl XdpDrop {
         Self::BadChecksum,
         Self::BadHeader,
         Self::HeaderMismatch,
-        Self::BadPayload,
+        Self::PayloadCorrupt,
         Self::SiblingBusy,
     ];
 
@@ -42,7 +42,7 @@ impl XdpDrop {
             Self::BadChecksum => "bad_checksum",
             Self::BadHeader => "bad_header",
             Self::HeaderMismatch => "header_mismatch",
-            Self::BadPayload => "bad_payload",
+            Self::PayloadCorrupt => "payload_corrupt",
             Self::SiblingBusy => "sibling_busy",
         }
     }

@@ -13,7 +13,7 @@ use lnet_core::time::Instant;
 use lnet_io::memory::{Fragments, FragmentsMut, Memory, checksum};
 use lnet_wire::frame::{
     CRC_OFFSET, FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind,
-    RECORD_BYTES, RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
+    RECORD_BYTES, RECORD_CRC_OFFSET, Record, ShortPut, Transfer,
 };
 use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
 use lnet_wire::nid::NID_BYTES;
@@ -29,9 +29,6 @@ pub(crate) const DATAGRAM_BYTES_MIN: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTE
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
-/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which
-/// the receiver of a frame reads whole.
-const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
 /// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies,
 /// which leaves the headers to a descriptor of their own.
 const SHORT_PAYLOAD_MAX: u32 = 1024;
@@ -40,8 +37,6 @@ const SHORT_PAYLOAD_MAX: u32 = 1024;
 pub(super) struct Source<'a> {
     pub(super) xfer: &'a Xfer,
     pub(super) memory: &'a Memory,
-    /// Whether payloads get a checksum.
-    pub(super) payload_checksum: bool,
 }
 
 /// The beginning of a frame, written, and what follows it.
@@ -52,6 +47,8 @@ pub(super) struct Head<'a> {
     pub(super) payload: Fragments<'a>,
     /// How many records follow that.
     pub(super) records: u8,
+    /// Whether their payloads have checksums.
+    pub(super) checksum: bool,
 }
 
 impl<'a> Source<'a> {
@@ -79,7 +76,7 @@ impl<'a> Source<'a> {
                 let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("there is room for a handshake");
                 self.xfer.handshake(outgoing.ni).encode(body);
             }
-            Content::Message { lnet, payload: span, bundled, .. } => {
+            Content::Message { lnet, payload: span, bundled, checksum: is_summed, .. } => {
                 if let Some(lnet) = lnet.as_ref().filter(|_| short.is_none()) {
                     let body = body
                         .first_chunk_mut::<LARGE_HEADER_BYTES>()
@@ -87,7 +84,8 @@ impl<'a> Source<'a> {
                     lnet.encode_large(body);
                 }
                 payload = self.payload(span.as_ref());
-                payload_crc = self.payload_checksum.then(|| checksum(payload.clone()));
+                // Fetches the payload, a frame at most, into the cache that it is copied out of next.
+                payload_crc = is_summed.then(|| checksum(payload.clone()));
                 records = *bundled;
             }
         }
@@ -98,37 +96,36 @@ impl<'a> Source<'a> {
         }
         let crc = crc_fast::crc32_iscsi(&room[..covered_bytes]) ^ short.map_or(0, |_| ends_crc());
         room[CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
-        Head { covered_bytes, payload, records }
+        Head { covered_bytes, payload, records, checksum: payload_crc.is_some() }
     }
 
     /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that
     /// wants no ACK, in a session that is in full swing. Sent again it says everything.
     #[inline]
     fn short_put(&self, outgoing: &OutgoingFrame) -> Option<ShortPut> {
-        let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0, resent: false } =
+        let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0, resent: false, .. } =
             &outgoing.content
         else {
             return None;
         };
         let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };
-        let is_whole = span.length_bytes == outgoing.header.total_length
-            && (SHORT_PAYLOAD_MIN..=SHORT_PAYLOAD_MAX).contains(&span.length_bytes);
+        let is_whole =
+            span.length_bytes == outgoing.header.total_length && span.length_bytes <= SHORT_PAYLOAD_MAX;
         let from = self.xfer.nid_of(outgoing.ni)?;
         let says_all = is_whole
             && ack_md.is_none()
             && outgoing.transfer.ack.is_some()
             && outgoing.transfer.fits_short()
-            && !self.payload_checksum
             && lnet.destination == ProcessId::lustre(outgoing.destination)
             && lnet.source == ProcessId::lustre(*from);
         says_all.then_some(ShortPut { hdr_data, offset })
     }
 
-    /// The head of a further message of the frame, and its payload.
-    pub(super) fn record(&self, index: u8) -> ([u8; RECORD_HEAD_BYTES], Fragments<'a>) {
+    /// The head of a further message of the frame, and its payload, which may have a checksum.
+    pub(super) fn record(&self, index: u8, has_checksum: bool) -> ([u8; RECORD_HEAD_BYTES], Fragments<'a>) {
         let record = self.xfer.bundled(index);
         let payload = self.payload(record.payload.as_ref());
-        let payload_crc = if self.payload_checksum { checksum(payload.clone()) } else { 0 };
+        let payload_crc = if has_checksum { checksum(payload.clone()) } else { 0 };
         let mut bytes = [0; RECORD_HEAD_BYTES];
         let (head, rest) = bytes.split_first_chunk_mut::<RECORD_BYTES>().expect("a record has a head");
         Record { id_delta: record.id_delta, length: record.lnet.payload_length, payload_crc }.encode(head);
@@ -248,7 +245,7 @@ impl Owner<'_> {
         if let Some(crc) = arrived.transfer.payload_crc
             && datagram.checksum(rest.start, arrived.payload_bytes as usize) != crc
         {
-            return Err(Aside::Dropped(XdpDrop::BadPayload));
+            return Err(Aside::Dropped(XdpDrop::PayloadCorrupt));
         }
         if arrived.header.bundled {
             further.clear();
@@ -295,7 +292,7 @@ impl Owner<'_> {
             if arrived.transfer.payload_crc.is_some()
                 && datagram.checksum(payload_offset, length as usize) != payload_crc
             {
-                return Err(XdpDrop::BadPayload);
+                return Err(XdpDrop::PayloadCorrupt);
             }
             further.push(Further { id_delta, lnet, payload_offset });
             at = payload_offset + length as usize;
@@ -440,10 +437,10 @@ fn spelled_out(
 // CRCs are linear but for a constant, so the sum of the two is the CRC of all of it; this part is known
 // before there is a frame.
 pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
-    let mut bytes = [0; 2 * NID_BYTES + SHORT_HEADER_BYTES];
+    let mut bytes = [0; 2 * NID_BYTES + FRAME_HEADER_BYTES];
     bytes[..NID_BYTES].copy_from_slice(&destination.to_bytes());
     bytes[NID_BYTES..2 * NID_BYTES].copy_from_slice(&source.to_bytes());
-    crc_fast::crc32_iscsi(&bytes) ^ crc_fast::crc32_iscsi(&[0; SHORT_HEADER_BYTES])
+    crc_fast::crc32_iscsi(&bytes) ^ crc_fast::crc32_iscsi(&[0; FRAME_HEADER_BYTES])
 }
 
 /// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero
@@ -451,10 +448,7 @@ pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
 /// would have to give them up for a write.
 #[inline(always)]
 fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
-    // A copy of a known length is made without a call: of a short frame, a first fragment, and most others.
-    if let Ok(mut copy) = <[u8; SHORT_HEADER_BYTES]>::try_from(bytes) {
-        return copy_has_right_checksum(&mut copy, offset, beside);
-    }
+    // A copy of a known length is made without a call: of a first fragment, and most others.
     if let Ok(mut copy) = <[u8; FIRST_HEADERS_BYTES]>::try_from(bytes) {
         return copy_has_right_checksum(&mut copy, offset, beside);
     }

@@ -98,6 +98,8 @@ pub(crate) struct Port {
     pub(crate) mac: Mac,
     /// Bytes of an IP packet at most.
     pub(crate) mtu_bytes: usize,
+    /// Whether payloads are to have checksums.
+    pub(crate) checksum: bool,
 }
 
 impl Port {
@@ -155,8 +157,6 @@ pub(crate) struct Common {
     pub(crate) early_chunks_max: usize,
     /// Bytes of a frame that the rings can hold.
     pub(crate) frame_max_bytes: usize,
-    /// Whether payloads that are sent get a checksum.
-    pub(crate) payload_checksum: bool,
     /// What goes wrong on purpose.
     pub(crate) send_fault: SendFault,
     /// Whether the node lets frames in: until then, sockets receive nothing.

@@ -25,6 +25,7 @@ use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::xsk::{Device, Frame, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_xdp_proto::XferNi;
 
 use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
@@ -266,12 +267,12 @@ impl Driver for XdpLnd {
     }
 
     fn add_port(&mut self, port: XdpPort) {
-        let Port { ni, nid, .. } = *port.port();
+        let Port { ni, nid, checksum, .. } = *port.port();
         let datagram_max_bytes = match &port {
             XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
         };
-        self.xfer.add_ni(ni, nid, datagram_max_bytes);
+        self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum });
         match port {
             XdpPort::Rings { port, frames, rings } => {
                 if let Some(frames) = frames {

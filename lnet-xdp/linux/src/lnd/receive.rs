@@ -331,6 +331,7 @@ mod tests {
             interface_index: 1,
             mac: [2; 6],
             mtu_bytes: 1500,
+            checksum: true,
         }
     }
 

@@ -292,7 +292,7 @@ impl XdpLnd {
         };
         let (local, to) = (socket.local(), socket.remote(address));
         let port = &socket.port;
-        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        let source = Source { xfer: &self.xfer, memory };
         let mut frame_bytes = 0;
         socket.endpoint.send(to, |out| {
             frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
@@ -375,14 +375,15 @@ fn take_bytes(
 #[inline]
 fn write_datagram(outgoing: &OutgoingFrame, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
     let ends_crc = || ends_crc(&outgoing.destination, own);
-    let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out, ends_crc);
+    let Head { covered_bytes: mut at, payload, records, checksum } =
+        source.write_head(outgoing, out, ends_crc);
     let mut write = |bytes: &[u8]| {
         out[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
     payload.for_each(&mut write);
     for index in 0..records {
-        let (head, payload) = source.record(index);
+        let (head, payload) = source.record(index, checksum);
         write(&head);
         payload.for_each(&mut write);
     }

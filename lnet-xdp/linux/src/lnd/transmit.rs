@@ -333,7 +333,7 @@ impl XdpLnd {
             in_place.note(self.xfer.polled());
         }
         let ((umem, stock), path) = (self.home.umem_and_stock(), &self.paths[path]);
-        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        let source = Source { xfer: &self.xfer, memory };
         let headers = write_headers(outgoing, path, (umem, &source), stock);
         self.scratch.sending.push(headers);
         let Content::Message { payload: Some(span), .. } = &outgoing.content else {
@@ -361,7 +361,7 @@ impl XdpLnd {
     #[inline]
     fn write(&mut self, outgoing: &OutgoingFrame, path: PathId, memory: &Memory) {
         let path = &self.paths[path];
-        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        let source = Source { xfer: &self.xfer, memory };
         let (umem, stock) = self.home.umem_and_stock();
         write_frame(outgoing, path, (umem, &source), stock, &mut self.scratch.sending);
     }

@@ -61,12 +61,12 @@ pub(super) fn write_frame(
     let start = path.length();
     let mut frame = next_chunk(stock);
     let bytes = umem.bytes_mut(&mut frame);
-    let Head { covered_bytes, payload, records } =
+    let Head { covered_bytes, payload, records, checksum } =
         source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
     let mut chunks = Chunks { umem, stock, out, frame, length: start + covered_bytes };
     payload.for_each(|piece| chunks.write(piece));
     for index in 0..records {
-        let (head, payload) = source.record(index);
+        let (head, payload) = source.record(index, checksum);
         chunks.write(&head);
         payload.for_each(|piece| chunks.write(piece));
     }

@@ -11,7 +11,7 @@ use super::stream::ReceiveStream;
 use super::{ReceiveContext, ReceivingSide};
 use crate::contract::{Address, Arrived};
 use crate::local::existing;
-use crate::sessions::{Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
+use crate::sessions::{NOWHERE, Reply, Sessions, Worth, is_newer};
 use crate::stats::XferDrop;
 
 impl ReceivingSide {
@@ -30,7 +30,7 @@ impl ReceivingSide {
             stream.is_examined && stream.token == transfer.session && stream.address.1 == frame.from
         };
         if known.is_none_or(|known| !is_as_before(&self.streams[known])) {
-            let worth = sessions.tokens.worth(now, &Holder::of(frame), transfer.session);
+            let worth = sessions.tokens.worth(now, &sessions.holder(frame), transfer.session);
             // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
             let begun = known.is_some_and(|known| self.streams[known].window_begun);
             if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
@@ -42,7 +42,7 @@ impl ReceivingSide {
             if let Some(known) = known {
                 let stream = &mut self.streams[known];
                 let former = stream.token;
-                let is_aged = || sessions.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
+                let is_aged = || sessions.tokens.worth(now, &sessions.holder(frame), former) != Worth::Fresh;
                 // The newer one counts where two for one address are fresh; else the fresh one, however far
                 // the counts of time are apart.
                 if !stream.is_examined
@@ -104,7 +104,7 @@ impl ReceivingSide {
         }
     }
 
-    /// The policies have changed: tokens are looked at anew.
+    /// What tokens are keyed by has changed: they are looked at anew.
     pub(crate) fn examine_anew(&mut self) {
         for stream in 0..self.streams.capacity() {
             if self.streams.get(stream).is_some() {

@@ -202,12 +202,13 @@ impl SendingSide {
         };
         let transfer = self.charge((stream, item), datagram_bytes, transfer, sessions);
         let bundled = (self.bundle.len() - 1) as u8;
+        let checksum = sessions.has_checksums(ni, sessions.paths[path].session.as_ref());
         Some(OutgoingFrame {
             ni,
             destination,
             header,
             transfer,
-            content: Content::Message { lnet, payload, bundled, resent },
+            content: Content::Message { lnet, payload, bundled, checksum, resent },
         })
     }
 

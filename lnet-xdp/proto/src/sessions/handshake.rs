@@ -17,7 +17,7 @@ use lnet_wire::frame::{Handshake, Kind};
 
 use super::paths::{Asking, PeerPath, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
-use super::tokens::{FRESH_NS, Holder, Worth};
+use super::tokens::{FRESH_NS, Worth};
 use super::{NOWHERE, Reply, Sessions};
 use crate::contract::{Address, Arrived, Disposition};
 use crate::stats::XferDrop;
@@ -136,7 +136,7 @@ impl Sessions {
     pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Disposition, XferDrop> {
         let now = self.local.now;
         self.identify(frame)?;
-        let session = self.tokens.make(now, &Holder::of(frame));
+        let session = self.tokens.make(now, &self.holder(frame));
         let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
         self.reply(Reply { kind: Kind::Welcome, to: frame.address(), shard, nonce, session, ack: None });
         Ok(Disposition::Done)
@@ -148,7 +148,7 @@ impl Sessions {
         let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
         let is_asked = frame.header.kind == Kind::Welcome;
         // A token is given after a check only.
-        let renews = || self.tokens.worth(now, &Holder::of(frame), frame.transfer.session) != Worth::Invalid;
+        let renews = || self.tokens.worth(now, &self.holder(frame), frame.transfer.session) != Worth::Invalid;
         if !self.has_shown(frame) && (is_asked || !renews()) {
             let incarnation = frame.transfer.incarnation;
             self.checks.check(now, (incarnation, &frame.from), &handshake.certificate, is_asked)?;
@@ -222,6 +222,7 @@ impl Sessions {
             former_token,
             since: now,
             datagram_max_bytes: handshake.datagram_max_bytes,
+            checksum: handshake.checksum,
         });
         Opened { former, is_resteered }
     }

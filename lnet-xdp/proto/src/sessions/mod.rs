@@ -31,7 +31,7 @@ use self::reply::REPLIES_MAX;
 pub(super) use self::reply::Reply;
 use self::saved::Saved;
 use self::tokens::Tokens;
-pub(super) use self::tokens::{Holder, Worth, is_newer};
+pub(super) use self::tokens::{Worth, is_newer};
 use super::config::XferConfig;
 use super::local::Local;
 use crate::contract::{Address, Arrived};
@@ -62,7 +62,7 @@ pub(super) struct Sessions {
     /// How often a session was asked for.
     questions: u64,
     /// NIs by number; those that are gone leave holes.
-    nis: Vec<Option<nis::XferNi>>,
+    nis: Vec<Option<nis::OwnNi>>,
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
@@ -75,8 +75,7 @@ impl Sessions {
         let peers = config.limits.peers;
         let seed = Seed::new(config.seed);
         let local = Local::new(&config);
-        let nis = config.nids.into_iter().zip(config.datagram_max_bytes);
-        let xfer_ni = |(nid, bytes)| Some(nis::XferNi::new(nid, bytes, &config.identity));
+        let own_ni = |ni| Some(nis::OwnNi::new(ni, &config.identity));
         Self {
             local,
             paths: Paths::new(peers, peers, seed),
@@ -84,7 +83,7 @@ impl Sessions {
             tokens: Tokens::new(config.secret, &config.policies),
             checks: Checks::new(config.secret, peers),
             saved: Saved::new(peers, seed),
-            nis: nis.map(xfer_ni).collect(),
+            nis: config.nis.into_iter().map(own_ni).collect(),
             identity: config.identity,
             secret: config.secret,
             shards: config.shard_count,

@@ -6,6 +6,8 @@ use lnet_wire::Nid;
 use lnet_wire::frame::{Certificate, Handshake};
 
 use super::Sessions;
+use super::paths::Session;
+use crate::config::XferNi;
 use crate::contract::{Address, PATH_CANDIDATES_MAX};
 use crate::identity::Identity;
 
@@ -20,35 +22,33 @@ const NOT_SENT: Certificate = Certificate { key: [0; 32], signature: [0; 64] };
 
 /// A local NI, as this shard sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct XferNi {
-    nid: Nid,
-    /// The longest UDP payload that it can send and take.
-    datagram_max_bytes: u32,
+pub(crate) struct OwnNi {
+    ni: XferNi,
     /// What shows that this node lives there.
     certificate: Certificate,
 }
 
-impl XferNi {
-    pub(crate) fn new(nid: Nid, datagram_max_bytes: u32, identity: &Identity) -> Self {
-        Self { nid, datagram_max_bytes, certificate: identity.certify(&nid) }
+impl OwnNi {
+    pub(crate) fn new(ni: XferNi, identity: &Identity) -> Self {
+        Self { ni, certificate: identity.certify(&ni.nid) }
     }
 }
 
 impl Sessions {
     /// Has a further NI, which was not there before.
-    pub(crate) fn add_ni(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
-        let index = usize::from(ni.0);
+    pub(crate) fn add_ni(&mut self, number: NiId, ni: XferNi) {
+        let index = usize::from(number.0);
         if index >= self.nis.len() {
             self.nis.resize(index + 1, None);
         }
-        let former = self.nis[index].replace(XferNi::new(nid, datagram_max_bytes, &self.identity));
-        assert!(former.is_none(), "there is an NI {} already", ni.0);
+        let former = self.nis[index].replace(OwnNi::new(ni, &self.identity));
+        assert!(former.is_none(), "there is an NI {} already", number.0);
     }
 
     /// Changes the longest UDP payload that an NI can send and take, if there is such an NI.
     pub(crate) fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
-        if let Some(Some(xfer_ni)) = self.nis.get_mut(usize::from(ni.0)) {
-            xfer_ni.datagram_max_bytes = bytes;
+        if let Some(Some(own)) = self.nis.get_mut(usize::from(ni.0)) {
+            own.ni.datagram_max_bytes = bytes;
         }
     }
 
@@ -56,9 +56,10 @@ impl Sessions {
     pub(crate) fn handshake(&self, ni: NiId) -> Handshake {
         Handshake {
             shards: self.shards,
+            checksum: self.wants_checksum(ni),
             datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
-            certificate: self.ni(ni).map_or(NOT_SENT, |xfer_ni| xfer_ni.certificate),
+            certificate: self.own_ni(ni).map_or(NOT_SENT, |own| own.certificate),
         }
     }
 
@@ -66,18 +67,31 @@ impl Sessions {
     #[inline]
     #[must_use]
     pub(crate) fn nid_of(&self, ni: NiId) -> Option<&Nid> {
-        self.ni(ni).map(|xfer_ni| &xfer_ni.nid)
+        self.own_ni(ni).map(|own| &own.ni.nid)
     }
 
     #[inline]
-    fn ni(&self, ni: NiId) -> Option<&XferNi> {
+    fn own_ni(&self, ni: NiId) -> Option<&OwnNi> {
         self.nis.get(usize::from(ni.0))?.as_ref()
     }
 
     /// The longest UDP payload that an NI can send and take.
     #[inline]
     pub(crate) fn own_datagram_max(&self, ni: NiId) -> u32 {
-        self.ni(ni).map_or(NOWHERE_BYTES, |xfer_ni| xfer_ni.datagram_max_bytes)
+        self.own_ni(ni).map_or(NOWHERE_BYTES, |own| own.ni.datagram_max_bytes)
+    }
+
+    /// Whether an NI wants checksums with payloads.
+    #[inline]
+    pub(super) fn wants_checksum(&self, ni: NiId) -> bool {
+        self.own_ni(ni).is_none_or(|own| own.ni.checksum)
+    }
+
+    /// Whether payloads that go by an NI to where a peer has given a session have checksums: unless neither
+    /// end wants them.
+    #[inline]
+    pub(crate) fn has_checksums(&self, ni: NiId, session: Option<&Session>) -> bool {
+        self.wants_checksum(ni) || session.is_none_or(|session| session.checksum)
     }
 
     /// The longest datagram that goes by a path with a session.
@@ -91,7 +105,7 @@ impl Sessions {
     /// The NI that has a NID.
     #[inline]
     pub(crate) fn ni_of(&self, nid: &Nid) -> Option<NiId> {
-        let its = |xfer_ni: &Option<XferNi>| xfer_ni.as_ref().is_some_and(|xfer_ni| xfer_ni.nid == *nid);
+        let its = |own: &Option<OwnNi>| own.as_ref().is_some_and(|own| own.ni.nid == *nid);
         self.nis.iter().position(its).map(|index| NiId(index as u16))
     }
 
@@ -100,8 +114,8 @@ impl Sessions {
     /// # Panics
     /// If there is no such NI.
     pub(crate) fn remove_ni(&mut self, ni: NiId) {
-        let xfer_ni = self.nis.get_mut(usize::from(ni.0)).and_then(Option::take);
-        assert!(xfer_ni.is_some(), "there is no NI {}", ni.0);
+        let own = self.nis.get_mut(usize::from(ni.0)).and_then(Option::take);
+        assert!(own.is_some(), "there is no NI {}", ni.0);
         self.replies.retain(|reply| reply.to.0 != ni);
     }
 

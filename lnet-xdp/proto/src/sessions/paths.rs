@@ -372,6 +372,8 @@ pub(crate) struct Session {
     pub(crate) since: Instant,
     /// The longest datagram that it takes there.
     pub(crate) datagram_max_bytes: u32,
+    /// Whether it wants checksums with payloads there.
+    pub(crate) checksum: bool,
 }
 
 impl Session {

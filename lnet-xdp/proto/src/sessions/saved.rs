@@ -21,8 +21,9 @@ use crate::contract::Address;
 
 /// Sessions that are saved for each peer that is, as many as certificates.
 const SAVED_PER_PEER: usize = 4;
-/// Words of a session: the digest of its path, the incarnation, the token, the time, and the longest datagram
-/// with the number of the steering. They are plain numbers, so that memory is touched as it is used.
+/// Words of a session: the digest of its path, the incarnation, the token, the time, and the longest
+/// datagram, doubled, plus 1 if checksums are wanted, with the number of the steering. They are plain
+/// numbers, so that memory is touched as it is used.
 const WORDS: usize = 5;
 /// Bytes that sessions take for each peer.
 pub(crate) const SAVED_BYTES: usize = SAVED_PER_PEER * size_of::<[u64; WORDS]>();
@@ -75,8 +76,9 @@ impl Saved {
 
     /// Saves a session, over the oldest one where there is no other.
     fn save(&mut self, digest: u64, incarnation: u64, session: &Session, steering: &PeerSteering) {
-        let datagram = u64::from(session.datagram_max_bytes);
-        let last = datagram << 32 | u64::from(self.number_of(steering));
+        // None is as long as what would not fit.
+        let datagram = session.datagram_max_bytes.min(i32::MAX as u32) << 1 | u32::from(session.checksum);
+        let last = u64::from(datagram) << 32 | u64::from(self.number_of(steering));
         let slots = self.slots(digest);
         let own = slots.iter().position(|slot| slot[0] == digest);
         let oldest = || (0..GROUP_SLOTS).min_by_key(|at| slots[*at][3]).unwrap_or(0);
@@ -87,8 +89,13 @@ impl Saved {
     fn take(&mut self, digest: u64) -> Option<Resumed> {
         let slot = self.slots(digest).iter_mut().find(|slot| slot[0] == digest)?;
         let [_, incarnation, token, since, last] = core::mem::take(slot);
-        let datagram_max_bytes = (last >> 32) as u32;
-        let session = Session { token, former_token: None, since: Instant(since), datagram_max_bytes };
+        let session = Session {
+            token,
+            former_token: None,
+            since: Instant(since),
+            datagram_max_bytes: (last >> 33) as u32,
+            checksum: last >> 32 & 1 != 0,
+        };
         Some(Resumed { incarnation, session, steering: last as u32 })
     }
 

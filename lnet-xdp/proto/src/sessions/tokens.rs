@@ -7,7 +7,8 @@
 //! what is said to that node.
 //!
 //! Tokens are keyed by the portals' policies: numbers of frames that other policies steered mean nothing to
-//! their new shard.
+//! their new shard. They name whether checksums were wanted, so an NI that wants them from now on is asked
+//! anew.
 
 use core::hash::Hasher;
 
@@ -17,6 +18,7 @@ use lnet_wire::frame::Transfer;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use siphasher::sip::SipHasher13;
 
+use super::Sessions;
 use crate::contract::Arrived;
 
 /// Tokens count time in units of 2^30 ns.
@@ -47,13 +49,15 @@ pub(crate) struct Holder<'a> {
     pub(crate) shard: u8,
     /// Where its frames come from.
     pub(crate) address: &'a Nid,
+    /// Whether the NI that they come to wants checksums with payloads.
+    pub(crate) checksum: bool,
 }
 
-impl<'a> Holder<'a> {
-    /// The sender of a frame.
-    pub(crate) const fn of(frame: &'a Arrived<'_>) -> Self {
+impl Sessions {
+    /// The sender of a frame, whom a token is for.
+    pub(crate) fn holder<'a>(&self, frame: &'a Arrived<'_>) -> Holder<'a> {
         let &Transfer { incarnation, shard, .. } = frame.transfer;
-        Self { incarnation, shard, address: &frame.from }
+        Holder { incarnation, shard, address: &frame.from, checksum: self.wants_checksum(frame.ni) }
     }
 }
 
@@ -98,11 +102,11 @@ impl Tokens {
         hasher.finish()
     }
 
-    fn token(&self, time: u64, &Holder { incarnation, shard, address }: &Holder<'_>) -> u64 {
+    fn token(&self, time: u64, &Holder { incarnation, shard, address, checksum }: &Holder<'_>) -> u64 {
         let time = time & ((1 << TIME_BITS) - 1);
         let mut hasher = self.key;
         hasher.write_u64(incarnation);
-        hasher.write_u64(time << 8 | u64::from(shard));
+        hasher.write_u64(u64::from(checksum) << 63 | time << 8 | u64::from(shard));
         hasher.write(&address.to_bytes());
         time << MAC_BITS | hasher.finish() >> TIME_BITS
     }
@@ -124,7 +128,7 @@ mod tests {
     const POLICIES: [PolicyWord; PORTALS] = [PolicyWord(0); PORTALS];
 
     fn holder(incarnation: u64, shard: u8, address: &Nid) -> Holder<'_> {
-        Holder { incarnation, shard, address }
+        Holder { incarnation, shard, address, checksum: true }
     }
 
     #[test]
@@ -161,6 +165,8 @@ mod tests {
         }
         let address = nid(1, 1);
         let holder = holder(77, 3, &address);
+        let unsummed = Holder { checksum: false, ..holder };
+        assert_eq!(tokens.worth(made_at, &unsummed, token), Worth::Invalid);
         assert_eq!(Tokens::new([1, 3], &POLICIES).worth(made_at, &holder, token), Worth::Invalid);
         let others = [PolicyWord(1); PORTALS];
         assert_eq!(Tokens::new([1, 2], &others).worth(made_at, &holder, token), Worth::Invalid);

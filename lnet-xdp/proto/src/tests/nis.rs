@@ -257,3 +257,34 @@ fn acknowledgements_need_not_wait() {
     assert_eq!(frames.len(), 1, "without waiting for anything to travel with");
     assert_eq!((frames[0].header.kind, network.frames(Kind::Ack)), (Kind::Ack, acks));
 }
+
+/// The second node's interface comes back with another wish while the first one has a session: frames without
+/// checksums are not taken where they are wanted.
+#[test]
+fn payloads_have_checksums_unless_neither_end_wants_them() {
+    let mut network = network(1);
+    let wishes = [(true, true), (false, true), (false, false), (false, true), (false, false), (true, false)];
+    for (round, (near, far)) in wishes.into_iter().enumerate() {
+        for (node, checksum) in [near, far].into_iter().enumerate() {
+            if network.nodes[node].checksum != checksum {
+                let nid = network.nodes[node].nids[0];
+                remove(&mut network, node, 0);
+                network.nodes[node].checksum = checksum;
+                network.nodes[node].add_ni(0, nid);
+            }
+        }
+        network.log.clear();
+        put_by(&mut network, 6 * round as u64, 6, &[0], 3000);
+        network.run(SECOND);
+        let told = network.log.iter().rposition(|frame| frame.header.kind == Kind::Welcome).unwrap_or(0);
+        let data: Vec<_> =
+            network.log[told..].iter().filter(|frame| frame.header.kind == Kind::Data).collect();
+        let has_checksum = |frame: &&super::wire::Frame| frame.transfer.payload_crc.is_some();
+        assert!(data.len() >= 6, "all that was sent before is refused");
+        assert_eq!(
+            data.iter().filter(|frame| has_checksum(frame)).count(),
+            if near || far { data.len() } else { 0 }
+        );
+    }
+    network.assert_all_arrived(0, 1, 6 * wishes.len() as u64);
+}

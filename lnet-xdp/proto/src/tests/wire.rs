@@ -159,12 +159,19 @@ pub(super) struct Shard {
 pub(super) struct Node {
     pub(super) nids: Vec<Nid>,
     pub(super) shards: Vec<Shard>,
+    /// Whether NIs that are added want checksums with payloads.
+    pub(super) checksum: bool,
     policies: [PolicyWord; PORTALS],
     next_tx: u32,
 }
 
 pub(super) const ROTOR: u32 = 9;
 pub(super) const DATAGRAM: u32 = 1500 - 28;
+
+/// An NI of a node.
+fn ni(nid: Nid) -> XferNi {
+    XferNi { nid, datagram_max_bytes: DATAGRAM, checksum: true }
+}
 
 pub(super) fn limits() -> XferLimits {
     XferLimits { messages: 256, incoming: 64, partials: 16, peers: 8, streams: 16, frames: 1024, buffered: 8 }
@@ -194,8 +201,7 @@ impl Node {
             seed: u64::from(host) * 1000 + life,
             initiator_hash: u32::from(host),
             policies: policies(),
-            nids: vec![nid(1, host), nid(2, host)],
-            datagram_max_bytes: vec![DATAGRAM; 2],
+            nis: vec![ni(nid(1, host)), ni(nid(2, host))],
             receive_bytes: 1 << 20,
             limits: limits(),
             times: XferTimes { message: Duration::from_secs(2), ..XferTimes::DEFAULT },
@@ -214,6 +220,7 @@ impl Node {
         Self {
             nids: vec![nid(1, host), nid(2, host)],
             shards: shards.collect(),
+            checksum: true,
             policies: policies(),
             next_tx: 0,
         }
@@ -279,9 +286,10 @@ impl Node {
     }
 
     /// Adds an interface in the place of one that was taken away.
-    pub(super) fn add_ni(&mut self, ni: u16, nid: Nid) {
-        self.nids[usize::from(ni)] = nid;
-        self.shards.iter_mut().for_each(|shard| shard.xfer.add_ni(NiId(ni), nid, DATAGRAM));
+    pub(super) fn add_ni(&mut self, number: u16, nid: Nid) {
+        self.nids[usize::from(number)] = nid;
+        let ni = XferNi { checksum: self.checksum, ..ni(nid) };
+        self.shards.iter_mut().for_each(|shard| shard.xfer.add_ni(NiId(number), ni));
     }
 
     /// Messages are numbered anew.
@@ -384,7 +392,8 @@ impl Shard {
             handshake: None,
         };
         match out.content {
-            Content::Message { lnet, payload, bundled, .. } => {
+            Content::Message { lnet, payload, bundled, checksum, .. } => {
+                frame.transfer.payload_crc = checksum.then_some(0);
                 frame.lnet = lnet;
                 frame.payload = bytes(payload);
                 for index in 0..bundled {

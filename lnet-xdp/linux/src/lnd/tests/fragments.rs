@@ -50,9 +50,9 @@ proptest! {
         messages in prop::collection::vec((0..BYTES, prop_oneof![0..100_usize, 0..5000_usize, 0..BYTES]), 1..12),
         mtu_bytes in prop::sample::select(vec![1500, 9000, 65535]),
         ipv6 in any::<bool>(),
-        payload_checksum in any::<bool>(),
+        checksum in any::<bool>(),
     ) {
-        let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..Plan::new(host) };
+        let plan = |host| Plan { ipv6, mtu_bytes, checksum, ..Plan::new(host) };
         let mut wire = Wire::new(plan(1), plan(2));
         wire.nodes[0].replace_buffer(0, |_| long(cut(&bytes(), &cuts[0])));
         wire.nodes[1].replace_buffer(0, |_| long(cut(&[0; BYTES], &cuts[1])));

@@ -43,6 +43,7 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         interface_index: 1,
         mac: [0; 6],
         mtu_bytes: 9000,
+        checksum: true,
     };
     let sizes =
         EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_BYTES_MAX };

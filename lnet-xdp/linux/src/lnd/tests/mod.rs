@@ -97,8 +97,8 @@ fn full_frames(frame_max_bytes: usize) -> BTreeSet<usize> {
 #[test]
 fn a_message_goes_out_and_in() {
     for mtu_bytes in [1500, 9000, 65535] {
-        for (ipv6, payload_checksum) in [(false, true), (true, false)] {
-            let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..Plan::new(host) };
+        for (ipv6, checksum) in [(false, true), (true, false)] {
+            let plan = |host| Plan { ipv6, mtu_bytes, checksum, ..Plan::new(host) };
             let mut wire = Wire::new(plan(1), plan(2));
             for length_bytes in [0, 1, 64, 8191, 20_000, 200_001, PAYLOAD_BYTES_MAX] {
                 carry(&mut wire, length_bytes);
@@ -124,9 +124,9 @@ fn a_message_goes_out_and_in() {
 /// Messages that are ready together share a frame, and a lone one does not wait.
 #[test]
 fn small_messages_travel_together() {
-    for payload_checksum in [false, true] {
+    for checksum in [false, true] {
         for mtu_bytes in [1500, 65535] {
-            let plan = |host| Plan { payload_checksum, mtu_bytes, ..Plan::new(host) };
+            let plan = |host| Plan { checksum, mtu_bytes, ..Plan::new(host) };
             let mut wire = acquainted(plan(1), plan(2));
             let [a, b] = &mut wire.nodes;
             pattern(a, 0, 77);

@@ -68,7 +68,7 @@ pub struct Plan {
     /// Bytes of an IP packet at most.
     pub mtu_bytes: usize,
     /// Whether payloads are sent with a checksum.
-    pub payload_checksum: bool,
+    pub checksum: bool,
     /// Fault that is made on purpose when it sends.
     pub send_fault: SendFault,
     /// Whether the shards' buffers are registered.
@@ -86,7 +86,7 @@ impl Plan {
             queues: 1,
             rings,
             mtu_bytes: 65535,
-            payload_checksum: false,
+            checksum: true,
             send_fault: SendFault::default(),
             registered: false,
         }
@@ -338,6 +338,7 @@ impl Node {
             interface_index: INTERFACE,
             mac: [2, 0, 0, 0, 0, plan.host],
             mtu_bytes: plan.mtu_bytes,
+            checksum: plan.checksum,
         };
         let frame_max_bytes = frame_max_bytes(&plan.rings);
         let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
@@ -349,10 +350,9 @@ impl Node {
             seed: plan.host.into(),
             initiator_hash: steer::initiator_hash(&plan.nid()),
             policies,
-            datagram_max_bytes: Vec::new(),
             receive_bytes: receive_bytes(&plan.rings, plan.shards, 1),
             shard: ShardId(0),
-            nids: Vec::new(),
+            nis: Vec::new(),
             limits,
             times: XferTimes::DEFAULT,
         };
@@ -362,7 +362,6 @@ impl Node {
             rings: plan.rings,
             early_chunks_max: early_chunks_max as usize,
             frame_max_bytes,
-            payload_checksum: plan.payload_checksum,
             send_fault: plan.send_fault,
             opened: Arc::default(),
             xfer,

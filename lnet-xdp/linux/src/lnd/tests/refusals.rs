@@ -155,8 +155,8 @@ fn an_lnet_header_that_says_something_else_than_the_frame_is_a_mismatch() {
 /// A packet with three messages, the third of which is spoiled: none of them is taken.
 #[test]
 fn a_packet_is_looked_at_whole_before_any_of_it_is_taken() {
-    for payload_checksum in [false, true] {
-        let plan = |host| Plan { payload_checksum, ..Plan::new(host) };
+    for checksum in [false, true] {
+        let plan = |host| Plan { checksum, ..Plan::new(host) };
         let mut wire = acquainted(plan(1), plan(2));
         let now = wire.now;
         let [a, b] = &mut wire.nodes;
@@ -191,10 +191,10 @@ fn a_packet_is_looked_at_whole_before_any_of_it_is_taken() {
         assert_dropped(&mut wire.nodes[1], &[&resealed(third + 7, 1)], XdpDrop::BadHeader);
         // A type that there is not, a REPLY, whose portal and match bits are none.
         assert_dropped(&mut wire.nodes[1], &[&resealed(lnet + 48, 8)], XdpDrop::BadHeader);
-        if payload_checksum {
-            assert_dropped(&mut wire.nodes[1], &[&changed(packet.len() - 1, 1)], XdpDrop::BadPayload);
+        if checksum {
+            assert_dropped(&mut wire.nodes[1], &[&changed(packet.len() - 1, 1)], XdpDrop::PayloadCorrupt);
             let first = LNET + LARGE_HEADER_BYTES;
-            assert_dropped(&mut wire.nodes[1], &[&changed(first, 1)], XdpDrop::BadPayload);
+            assert_dropped(&mut wire.nodes[1], &[&changed(first, 1)], XdpDrop::PayloadCorrupt);
         }
         let b = &mut wire.nodes[1];
         assert!(b.deliver(0, 0, packet));

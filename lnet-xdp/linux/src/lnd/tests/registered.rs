@@ -22,8 +22,8 @@ fn in_place(wire: &Wire) -> u64 {
 #[test]
 fn what_is_registered_is_not_copied() {
     for mtu_bytes in [1500, 9000, 65535] {
-        for (ipv6, payload_checksum) in [(false, true), (false, false), (true, false)] {
-            let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..plan(host) };
+        for (ipv6, checksum) in [(false, true), (false, false), (true, false)] {
+            let plan = |host| Plan { ipv6, mtu_bytes, checksum, ..plan(host) };
             let mut wire = Wire::new(plan(1), plan(2));
             for length_bytes in [0, 1, 1023, 1024, 1400, 8800, 65_200, 65_400, 200_001, PAYLOAD_BYTES_MAX] {
                 carry(&mut wire, length_bytes);

@@ -3,8 +3,8 @@
 use lnet_core::lnd::Transmit;
 use lnet_core::time::Instant;
 use lnet_wire::frame::{
-    CRC_OFFSET, FLAG_SHORT, FLAGS_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, KIND_OFFSET, Kind,
-    SHORT_HEADER_BYTES, TOTAL_LENGTH_OFFSET,
+    CRC_OFFSET, FLAG_PAYLOAD_CRC, FLAG_PULLED, FLAG_SHORT, FLAGS_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET,
+    KIND_OFFSET, Kind, SHORT_PAYLOAD_CRC_OFFSET, TOTAL_LENGTH_OFFSET,
 };
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
@@ -62,22 +62,22 @@ fn is_short(packet: &[u8]) -> bool {
     packet[FRAME + FLAGS_OFFSET] & FLAG_SHORT != 0
 }
 
-/// Makes the checksum of a short frame right again, for these two NIDs.
+/// Makes the checksum of a short frame's header right again, for these two NIDs.
 fn seal(packet: &mut [u8], destination: &Plan, source: &Plan) {
     packet[FRAME + CRC_OFFSET..][..4].fill(0);
     let ends = [destination, source].map(|plan| plan.nid().to_bytes()).concat();
-    let crc = crc_fast::crc32_iscsi(&[&ends, &packet[FRAME..FRAME + SHORT_HEADER_BYTES]].concat());
+    let crc = crc_fast::crc32_iscsi(&[&ends, &packet[FRAME..FRAME + FRAME_HEADER_BYTES]].concat());
     packet[FRAME + CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[test]
 fn a_short_frame_arrives_as_the_message_that_was_sent() {
-    for ipv6 in [false, true] {
-        let plan = |host| Plan { ipv6, ..Plan::new(host) };
+    for (ipv6, checksum) in [(false, true), (true, true), (false, false)] {
+        let plan = |host| Plan { ipv6, checksum, ..Plan::new(host) };
         let (a_plan, b_plan) = (plan(1), plan(2));
         let mut wire = in_full_swing(a_plan, b_plan);
         let now = wire.now;
-        for length in [4, 64, 1024] {
+        for length in [1, 64, 1024] {
             let [a, b] = &mut wire.nodes;
             let mut put = a.put_at(7, &b.plan, 0x1122_3344_5566_7788, 128, length);
             let Body::Put { hdr_data, .. } = &mut put.header.body else { unreachable!() };
@@ -88,7 +88,8 @@ fn a_short_frame_arrives_as_the_message_that_was_sent() {
             let packet = sent(a, now, put);
             let frame = FRAME + if ipv6 { 20 } else { 0 };
             assert!(packet[frame + FLAGS_OFFSET] & FLAG_SHORT != 0, "{length} bytes");
-            assert_eq!(packet.len(), frame + SHORT_HEADER_BYTES + length as usize);
+            assert_eq!(packet.len(), frame + FRAME_HEADER_BYTES + length as usize);
+            assert_eq!(packet[frame + FLAGS_OFFSET] & FLAG_PAYLOAD_CRC != 0, checksum);
             b.shards[0].buffer().fill(0xEE);
             assert!(b.deliver(0, 0, &packet));
             b.settle_at(now);
@@ -135,7 +136,7 @@ fn what_a_short_frame_cannot_say_is_sent_with_its_lnet_header() {
         assert_eq!(b.shards[0].up.last, Some(put.header), "{what}");
         wire.run();
     }
-    for length in [0, 3, 1025] {
+    for length in [0, 1025] {
         let now = wire.now;
         let a = &mut wire.nodes[0];
         let put = a.put(7, &b_plan, 9, length);
@@ -232,13 +233,51 @@ fn a_session_that_has_just_begun_or_has_a_gap_uses_no_short_frames() {
     assert!(is_short(&sent(a, now, put)));
 }
 
+/// Wherever a bit of the payload changes.
 #[test]
-fn payload_checksums_take_the_long_form() {
-    let plan = |host| Plan { payload_checksum: true, ..Plan::new(host) };
-    let mut wire = in_full_swing(plan(1), plan(2));
+fn a_short_frame_whose_payload_was_changed_is_lost_and_comes_again() {
+    let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
+    let mut wire = in_full_swing(a_plan, b_plan);
+    let (put, packet) = short_put(&mut wire, 9);
     let now = wire.now;
-    let put = wire.nodes[0].put(7, &plan(2), 9, 64);
-    assert!(!is_short(&sent(&mut wire.nodes[0], now, put)));
+    let payload = FRAME + FRAME_HEADER_BYTES..packet.len();
+    assert_eq!(payload.len(), 64);
+    for place in payload {
+        let mut packet = packet.clone();
+        packet[place] ^= 1 << (place % 8);
+        assert_dropped(&mut wire.nodes[1], &[&packet], XdpDrop::PayloadCorrupt);
+    }
+    // A wrong checksum under headers that are right.
+    let mut wrong = packet;
+    wrong[FRAME + SHORT_PAYLOAD_CRC_OFFSET] ^= 1;
+    seal(&mut wrong, &b_plan, &a_plan);
+    assert_dropped(&mut wire.nodes[1], &[&wrong], XdpDrop::PayloadCorrupt);
+    assert_eq!(wire.nodes[1].shards[0].up.arrived, [], "nothing of it has reached the shard");
+    wire.nodes[0].settle_at(now);
+    wire.run();
+    assert_eq!(wire.nodes[1].shards[0].up.last, Some(put.header));
+    assert_eq!(wire.nodes[1].shards[0].up.received, 1);
+}
+
+/// The ends that want checksums, and whether what goes from one to the other has them.
+#[test]
+fn payloads_have_checksums_unless_neither_end_wants_them() {
+    for (a_wants, b_wants) in [(true, true), (true, false), (false, true), (false, false)] {
+        let plan = |host, checksum| Plan { checksum, ..Plan::new(host) };
+        let (a_plan, b_plan) = (plan(1, a_wants), plan(2, b_wants));
+        let mut wire = in_full_swing(a_plan, b_plan);
+        let now = wire.now;
+        for length in [64, 1025] {
+            let put = wire.nodes[0].put(7, &b_plan, 9, length);
+            let packet = sent(&mut wire.nodes[0], now, put);
+            let has_checksum = packet[FRAME + FLAGS_OFFSET] & FLAG_PAYLOAD_CRC != 0;
+            assert_eq!(has_checksum, a_wants || b_wants, "{length} bytes, {a_wants} {b_wants}");
+            assert!(wire.nodes[1].deliver(0, 0, &packet));
+            wire.nodes[1].settle_at(now);
+            assert_eq!(std::mem::take(&mut wire.nodes[1].shards[0].up.received), 1);
+            wire.run();
+        }
+    }
 }
 
 #[test]
@@ -249,7 +288,7 @@ fn a_spoiled_short_frame_is_dropped() {
     let (now, b) = (wire.now, &mut wire.nodes[1]);
     let lengths = KEY_OFFSET + 20..TOTAL_LENGTH_OFFSET + 4;
     // Its flags decide what else is covered; they have a test of their own.
-    let covered = (KEY_OFFSET..SHORT_HEADER_BYTES).filter(|at| !lengths.contains(at) && *at != FLAGS_OFFSET);
+    let covered = (KEY_OFFSET..FRAME_HEADER_BYTES).filter(|at| !lengths.contains(at) && *at != FLAGS_OFFSET);
     for place in covered {
         let mut packet = packet.clone();
         packet[FRAME + place] ^= 0x10;
@@ -261,7 +300,7 @@ fn a_spoiled_short_frame_is_dropped() {
     assert_dropped(b, &[&other], XdpDrop::BadChecksum);
     // Nor does a second error make up for it.
     for place in
-        (FRAME + KEY_OFFSET + 20..FRAME + SHORT_HEADER_BYTES).filter(|at| *at != FRAME + FLAGS_OFFSET)
+        (FRAME + KEY_OFFSET + 20..FRAME + FRAME_HEADER_BYTES).filter(|at| *at != FRAME + FLAGS_OFFSET)
     {
         let mut twice = other.clone();
         twice[place] ^= 4;
@@ -273,8 +312,8 @@ fn a_spoiled_short_frame_is_dropped() {
     let mut other = packet.clone();
     other[FRAME + FLAGS_OFFSET] ^= FLAG_SHORT;
     assert_dropped(b, &[&other], XdpDrop::NotOurs);
-    // A payload checksum, a ticket: it has no room for them. A flag that there is not.
-    for flag in [1 << 2, 1 << 3, 1 << 7] {
+    // A ticket, for which it has no room; a flag that there is not.
+    for flag in [FLAG_PULLED, 1 << 7] {
         let mut other = packet.clone();
         other[FRAME + FLAGS_OFFSET] |= flag;
         seal(&mut other, &b_plan, &a_plan);
@@ -283,7 +322,7 @@ fn a_spoiled_short_frame_is_dropped() {
     // Cut.
     assert_dropped(b, &[&packet[..packet.len() - 1]], XdpDrop::NotOurs);
     // Pieces, the first of which ends within what every frame has.
-    for length in [FRAME + SHORT_HEADER_BYTES, FRAME + FRAME_HEADER_BYTES - 1] {
+    for length in [FRAME + CRC_OFFSET, FRAME + FRAME_HEADER_BYTES - 1] {
         let (head, rest) = packet.split_at(length);
         assert_dropped(b, &[head, rest], XdpDrop::NotOurs);
     }

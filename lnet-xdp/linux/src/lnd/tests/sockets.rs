@@ -92,7 +92,7 @@ struct Node {
 
 impl Node {
     /// A node at 127.0.0.`host` that lets frames in.
-    fn new(host: u8, udp_port: u16, payload_checksum: bool) -> Self {
+    fn new(host: u8, udp_port: u16, checksum: bool) -> Self {
         let address = IpAddr::from([127, 0, 0, host]);
         let nid = Nid::new_ip(Net::XDP, address).unwrap();
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
@@ -113,6 +113,7 @@ impl Node {
             interface_index: 1,
             mac: [0; 6],
             mtu_bytes: MTU_BYTES,
+            checksum,
         };
         assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_BYTES_MAX);
         let rings = RingSizes::default();
@@ -123,7 +124,6 @@ impl Node {
             early_chunks_max: 0,
             frame_max_bytes: frame_max_bytes(&rings),
             send_fault: SendFault::default(),
-            payload_checksum,
             opened: Arc::new(AtomicBool::new(true)),
             xfer: XferConfig {
                 shard_count: SHARDS as u8,
@@ -132,10 +132,9 @@ impl Node {
                 seed: host.into(),
                 initiator_hash: steer::initiator_hash(&nid),
                 policies,
-                datagram_max_bytes: Vec::new(),
                 receive_bytes: 1 << 20,
                 shard: ShardId(0),
-                nids: Vec::new(),
+                nis: Vec::new(),
                 limits,
                 times: XferTimes::DEFAULT,
             },
@@ -209,9 +208,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(payload_checksum: bool) -> Self {
-        let near = Node::new(2, 0, payload_checksum);
-        let far = Node::new(3, near.udp_port, payload_checksum);
+    fn new(checksum: bool) -> Self {
+        let near = Node::new(2, 0, checksum);
+        let far = Node::new(3, near.udp_port, checksum);
         Self { begun: std::time::Instant::now(), near, far }
     }
 
@@ -251,8 +250,8 @@ fn shard_of(match_bits: u64) -> usize {
 
 #[test]
 fn messages_of_every_size_arrive_at_the_right_shard() {
-    for payload_checksum in [false, true] {
-        let mut pair = Pair::new(payload_checksum);
+    for checksum in [false, true] {
+        let mut pair = Pair::new(checksum);
         let mut ok = 0;
         for length_bytes in [0, 1, 64, 8700, 8812, 8813, 20_000, 100_001, PAYLOAD_BYTES_MAX] {
             for match_bits in 0..4 {
@@ -287,8 +286,8 @@ fn messages_of_every_size_arrive_at_the_right_shard() {
 /// datagram and in several.
 #[test]
 fn fragments_are_gathered_and_scattered() {
-    for payload_checksum in [false, true] {
-        let mut pair = Pair::new(payload_checksum);
+    for checksum in [false, true] {
+        let mut pair = Pair::new(checksum);
         let bytes: Vec<u8> = (0..BUFFER_BYTES).map(|index| index as u8 ^ (index >> 8) as u8).collect();
         let replace = |shard: &mut Shard, buffer| {
             let terms = Terms { comes_home: true, ..Terms::default() };
@@ -317,7 +316,7 @@ fn fragments_are_gathered_and_scattered() {
 
 #[test]
 fn what_is_no_frame_is_counted_and_harms_nobody() {
-    let mut pair = Pair::new(false);
+    let mut pair = Pair::new(true);
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let stranger = Plain::bind("127.0.0.4:0").unwrap();
@@ -355,7 +354,7 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
 /// What the kernel refuses because it is too long makes the next ones shorter.
 #[test]
 fn a_path_that_is_too_narrow_makes_frames_shorter() {
-    let mut pair = Pair::new(false);
+    let mut pair = Pair::new(true);
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
