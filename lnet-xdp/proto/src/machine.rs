@@ -105,7 +105,7 @@ impl Xfer {
             return Some(reply);
         }
         if let Some(mut frame) = self.sending.poll(&mut self.sessions) {
-            frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to);
+            frame.transfer.ack = self.receiving.acknowledge(now, self.sending.polled_to);
             return Some(frame);
         }
         // What has no path has asked for one.

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use lnet_core::collections::{List, NONE};
 use lnet_core::lnd::Uplink;
+use lnet_core::time::Instant;
 use lnet_wire::frame::{Ack, Kind};
 
 use super::stream::{Busy, ReceiveStream};
@@ -33,16 +34,31 @@ impl ReceivingSide {
     }
 
     /// What is to be acknowledged of a stream, alone in a frame.
-    fn ack_alone(&mut self, slot: u32, sessions: &Sessions) -> Reply {
+    /// Where that is not heard it goes back by the path that the last frame came by, and by the others in
+    /// turn.
+    fn ack_alone(&mut self, slot: u32, sessions: &mut Sessions) -> Reply {
         let ack = self.acknowledgement(slot);
-        let &ReceiveStream { peer, address, shard, token: session, .. } = &self.streams[slot];
-        Reply { kind: Kind::Ack, to: sessions.answered_at(peer, address), shard, nonce: 0, session, ack }
+        let &ReceiveStream { peer, address, shard, token: session, doubt, .. } = &self.streams[slot];
+        let repeats = doubt.repeats_by(sessions.local.now);
+        let to = if repeats == 0 { sessions.answered_at(peer, address) } else { address };
+        let reply = Reply { kind: Kind::Ack, to, shard, nonce: 0, session, ack };
+        if repeats > 1
+            && !sessions.is_full_of_replies()
+            && let Some(to) = sessions.also_answered_at(peer, address, repeats)
+        {
+            sessions.reply(Reply { to, ..reply });
+        }
+        reply
     }
 
-    /// What a frame that goes to a shard of a peer acknowledges.
+    /// What a frame that goes to a shard of a peer acknowledges. The frame has a path of its own: where
+    /// acknowledgements are not heard, one goes alone all the same.
     #[inline]
-    pub(crate) fn acknowledge(&mut self, to: (u32, u8)) -> Option<Ack> {
+    pub(crate) fn acknowledge(&mut self, now: Instant, to: (u32, u8)) -> Option<Ack> {
         let stream = self.stream_from(to)?;
+        if self.streams[stream].doubt.repeats_by(now) != 0 {
+            return self.acknowledged_by(stream);
+        }
         self.acknowledgement(stream)
     }
 
@@ -101,6 +117,9 @@ impl ReceivingSide {
         urgent: bool,
         call: &mut ReceiveContext<'_, impl Uplink>,
     ) {
+        if urgent {
+            self.streams[fragment.stream].doubt.add(call.now());
+        }
         if let Some(number) = fragment.number {
             let is_whole = fragment.length == fragment.total;
             self.note_frame(fragment.stream, number, (urgent, is_whole), call.sessions);

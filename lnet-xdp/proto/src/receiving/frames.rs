@@ -34,6 +34,9 @@ impl ReceivingSide {
                 return Err(XferDrop::Duplicate);
             }
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
+            if transfer.ack_now {
+                self.streams[stream].doubt.add(call.now());
+            }
             self.controlled(stream, Control { kind: frame.header.kind, id, ticket }, call);
             self.note_frame(stream, transfer.number, (transfer.ack_now, true), call.sessions);
             return Ok(Disposition::Done);

@@ -1,5 +1,7 @@
 //! Receive streams: what this shard receives from one shard of a peer.
 
+use core::time::Duration;
+
 use lnet_core::collections::{Link, List, linked};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
@@ -33,6 +35,7 @@ pub(crate) struct ReceiveStream {
     pub(crate) is_awaited: bool,
     /// Where its last frame came from.
     pub(crate) address: Address,
+    pub(crate) doubt: Doubt,
     /// Where it was opened: whose share of the table it takes.
     pub(crate) opened_at: Nid,
     pub(crate) seen_at: Instant,
@@ -57,6 +60,34 @@ linked!(ReceiveStream, Busy, busy);
 linked!(ReceiveStream, AcksDue, acks);
 linked!(ReceiveStream, Recent, recent);
 
+/// How long something that was repeated tells that acknowledgements may not be heard: a sender that has no
+/// answer at all repeats something once a second.
+const DOUBT_LASTS: Duration = Duration::from_secs(4);
+
+/// Whether acknowledgements are heard: a sender that repeats what it was told of has not heard that.
+#[derive(Clone, Copy)]
+pub(crate) struct Doubt {
+    /// How often it has, one time soon after the other.
+    repeats: u32,
+    until: Instant,
+}
+
+impl Doubt {
+    const NONE: Self = Self { repeats: 0, until: Instant(0) };
+
+    /// Something was repeated.
+    pub(crate) fn add(&mut self, now: Instant) {
+        self.repeats = self.repeats_by(now).saturating_add(1);
+        self.until = now + DOUBT_LASTS;
+    }
+
+    /// How often something was repeated of late.
+    #[inline]
+    pub(crate) fn repeats_by(self, now: Instant) -> u32 {
+        if now < self.until { self.repeats } else { 0 }
+    }
+}
+
 impl ReceiveStream {
     pub(crate) fn new((peer, shard): (u32, u8), token: u64, address: Address, now: Instant) -> Self {
         Self {
@@ -72,6 +103,7 @@ impl ReceiveStream {
             unacknowledged_from: 0,
             is_awaited: false,
             address,
+            doubt: Doubt::NONE,
             opened_at: address.1,
             seen_at: now,
             arriving: List::new(),

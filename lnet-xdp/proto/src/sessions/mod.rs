@@ -186,6 +186,20 @@ impl Sessions {
         self.answering_path(peer).map_or(address, |path| (self.paths[path].ni, self.paths[path].nid))
     }
 
+    /// Another address of a peer, where it is answered besides: each in its turn. What this node knows of its
+    /// paths it has from its own messages, and a path may carry frames one way.
+    pub(super) fn also_answered_at(&self, peer: u32, address: Address, turn: u32) -> Option<Address> {
+        let is_another = |other: &Address| *other != address && self.nid_of(other.0).is_some();
+        let of_path = |path: u32| {
+            let PeerPath { ni, nid, session, .. } = &self.paths[path];
+            session.map(|_| (*ni, *nid))
+        };
+        let from = self.peers[peer].other_address.into_iter();
+        let others = || from.clone().chain(self.paths.of_peer(peer).filter_map(of_path)).filter(is_another);
+        let index = (turn as usize).checked_rem(others().count())?;
+        others().nth(index)
+    }
+
     /// A path to a peer that has a session and is not silent.
     fn answering_path(&self, peer: u32) -> Option<u32> {
         let answers = |path: &PeerPath| path.session.is_some() && !path.is_silent(self.local.now);

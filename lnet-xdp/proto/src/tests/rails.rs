@@ -209,6 +209,32 @@ fn a_rail_without_a_session_is_taken_when_the_other_one_loses_all_that_comes_bac
     }
 }
 
+/// Both nodes have found the rail silent that is whole by now, and the other one is cut: what each says of it
+/// to the other one would go by the cut one for ever, since that is the one that neither finds silent.
+#[test]
+fn what_is_repeated_is_acknowledged_by_each_path_in_turn() {
+    for seed in 0..10 {
+        let mut network = pair(seed);
+        let nids = [0, 1].map(|node| network.nodes[node].nids.clone());
+        let put = |network: &mut Network, rail: u16, number| {
+            for (node, there) in [(0, 1), (1, 0)] {
+                let (now, to) = (network.now, nids[there][usize::from(rail)]);
+                network.nodes[node].put(now, &to, rail, 4, number, 10);
+            }
+        };
+        (0..4).for_each(|number| put(&mut network, number as u16 % 2, number));
+        network.run(SECOND / 10);
+        network.dead = vec![1];
+        put(&mut network, 1, 4);
+        network.run(SECOND / 20);
+        network.dead = vec![0];
+        (5..9).for_each(|number| put(&mut network, number as u16 % 2, number));
+        network.run(SECOND / 2);
+        network.assert_all_arrived(0, 1, 9);
+        network.assert_all_arrived(1, 0, 9);
+    }
+}
+
 /// No shard knows another path: none is made up.
 #[test]
 fn a_sole_rail_that_loses_all_that_comes_back_is_not_left() {
