@@ -2,12 +2,17 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, NONE, Seed, Table, linked};
-use lnet_core::lnd::Span;
+use lnet_core::lnd::{PING_PORTAL, Span};
 use lnet_core::time::Instant;
 use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::header::PAYLOAD_BYTES_MAX;
+use lnet_wire::{Body, Header};
+
+/// How long a push may keep its place.
+const PUSH_LASTS: Duration = Duration::from_secs(1);
 
 /// Where an arriving message stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +40,9 @@ pub(crate) struct Arriving {
     pub(crate) pull_owed: bool,
     /// When something of it came last.
     pub(crate) touched_at: Instant,
+    /// Whether it is a push, and when it began to be put in place.
+    is_push: bool,
+    begun_at: Instant,
     pub(crate) by_stream: Link,
     chain: Link,
 }
@@ -70,9 +78,28 @@ impl Arriving {
             missing_bytes: total_bytes,
             pull_owed: false,
             touched_at: now,
+            is_push: false,
+            begun_at: now,
             by_stream: Link::UNLINKED,
             chain: Link::UNLINKED,
         }
+    }
+
+    /// Takes note of what the message is.
+    pub(crate) const fn is_of(&mut self, header: &Header) {
+        self.is_push = matches!(header.body, Body::Put { portal: PING_PORTAL, .. });
+    }
+
+    /// Its place is known, and kept for it from now on.
+    pub(crate) const fn begin(&mut self, now: Instant, phase: ArrivalStage) {
+        (self.phase, self.touched_at, self.begun_at) = (phase, now, now);
+    }
+
+    /// Whether it has kept its place for too long without being whole: for so long without progress, or as a
+    /// push for long, since there is one place for those of all peers, and a push comes again.
+    pub(crate) fn is_overdue(&self, now: Instant, patience: Duration) -> bool {
+        let has_place = matches!(self.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
+        has_place && (now - self.touched_at > patience || self.is_push && now - self.begun_at > PUSH_LASTS)
     }
 
     /// The slot of a message.

@@ -131,7 +131,7 @@ impl ReceivingSide {
         let (stream, id, total_bytes) = (arriving.stream, arriving.id, arriving.total_bytes);
         match (arriving.phase, verdict) {
             (ArrivalStage::Delayed, Verdict::Deliver(span)) => {
-                self.arrivals[slot].phase = ArrivalStage::Receiving(span);
+                self.arrivals[slot].begin(call.now(), ArrivalStage::Receiving(span));
                 self.buffer.replay(stream, id);
             }
             (ArrivalStage::Delayed, Verdict::Drop) => {
@@ -144,8 +144,7 @@ impl ReceivingSide {
                 call.up.received(call.now(), rx, Status::Ok);
             }
             (ArrivalStage::Deferred, Verdict::Deliver(span)) => {
-                self.arrivals[slot].phase = ArrivalStage::Pulled(span);
-                self.arrivals[slot].touched_at = call.now();
+                self.arrivals[slot].begin(call.now(), ArrivalStage::Pulled(span));
                 call.sessions.local.counters.messages_pulled += 1;
                 self.pull(slot, call);
             }

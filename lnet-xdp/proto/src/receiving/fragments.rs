@@ -188,7 +188,10 @@ impl ReceivingSide {
         let stream = fragment.stream;
         let new = Arriving::new(call.now(), stream, fragment.id, fragment.total);
         let Some(slot) = self.arrivals.insert(new) else { unreachable!("a slot was free") };
-        self.arrivals[slot].phase = phase;
+        self.arrivals[slot].begin(call.now(), phase);
+        if let Some(header) = fragment.lnet {
+            self.arrivals[slot].is_of(header);
+        }
         self.streams[stream].arriving.push_back(&mut self.arrivals, slot);
         self.streams[stream].arriving_count += 1;
         call.sessions.local.schedule_sweep();

@@ -7,7 +7,6 @@ use lnet_core::collections::List;
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::Instant;
 
-use super::arrivals::ArrivalStage;
 use super::stream::Busy;
 use super::{ReceiveContext, ReceivingSide};
 use crate::local::SWEEP_INTERVAL;
@@ -62,9 +61,7 @@ impl ReceivingSide {
             if arriving.pull_owed {
                 self.pull(slot, call);
             }
-            let arriving = &self.arrivals[slot];
-            let moves = matches!(arriving.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
-            if moves && now - arriving.touched_at > patience {
+            if self.arrivals[slot].is_overdue(now, patience) {
                 self.abandon(slot, Cause::Timeout, call);
             }
         }

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_core::lnd::{RxId, Status, Verdict};
+use lnet_core::lnd::{Cause, PING_PORTAL, RxId, Status, Verdict};
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
 
 use super::super::{Disposition, XferDrop};
@@ -270,6 +270,34 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
     assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
     network.run(SECOND * 20);
     network.nodes[1].assert_idle();
+}
+
+/// The beginning of a push that never goes on, and comes bit by bit: one place is for the pushes of all.
+#[test]
+fn a_push_that_is_not_whole_keeps_its_place_for_a_second() {
+    for (portal, is_given_up) in [(PING_PORTAL, true), (4, false)] {
+        let (mut network, log) = met();
+        let data = find(&log, Kind::Data);
+        let id = data.header.key.message_id + 1;
+        for part in 0..10_u32 {
+            let mut begun = data.clone();
+            begun.header = FrameHeader::data(put_key(portal as u8, id), part * 64, 1 << 20);
+            begun.transfer.number += 1 + part;
+            begun.transfer.oldest = 0;
+            let mut lnet = begun.lnet.unwrap();
+            lnet.payload_length = 1 << 20;
+            if let lnet_wire::Body::Put { portal: of, hdr_data, .. } = &mut lnet.body {
+                (*of, *hdr_data) = (portal, 7777);
+            }
+            begun.lnet = (part == 0).then_some(lnet);
+            begun.payload.resize(64, 0);
+            network.nodes[1].receive(network.now, &begun);
+            network.run(SECOND / 8);
+        }
+        let ended = network.nodes[1].arrived().into_iter().find(|(number, _)| *number == 7777);
+        let expected = is_given_up.then_some((7777, Status::Unknown(Cause::Timeout)));
+        assert_eq!(ended, expected, "portal {portal}");
+    }
 }
 
 /// Fragments whose beginning never comes.
