@@ -325,6 +325,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
         pushes_contradicted: discovery.contradicted,
         pushes_refused: discovery.refused,
         answers_refused: discovery.answers_refused,
+        discoveries_evicted: discovery.evicted,
     }
 }
 

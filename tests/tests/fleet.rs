@@ -117,6 +117,17 @@ workload: {{peers_per_node: {peers}, puts_per_second: 8, seconds: 20}}
     assert!((few - many).abs() < 300.0, "{few} {many}");
 }
 
+/// More hostile nodes than there are places for discoveries, and friends that come to know each other beside
+/// them.
+#[test]
+fn friends_find_each_other_while_others_answer_nothing() {
+    let fleet = Fleet::parse(include_str!("../../examples/topologies/hostile.yaml")).unwrap();
+    for seed in 1..=2 {
+        let report = run(&fleet, seed, measure, |_| {});
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}\n{report}");
+    }
+}
+
 /// The topologies that are there as examples are ones.
 #[test]
 fn examples_are_understood() {

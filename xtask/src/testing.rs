@@ -69,7 +69,7 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 9] = [
+const OURS_ALONE: [&str; 10] = [
     "Preferred source NIDs",
     "numa distance",
     "fsm state",
@@ -79,6 +79,7 @@ const OURS_ALONE: [&str; 9] = [
     "pushes_contradicted",
     "pushes_refused",
     "answers_refused",
+    "discoveries_evicted",
 ];
 
 /// Whether LNet's own tool prints no such key, or no key at the end of such a path.

@@ -6,12 +6,13 @@
 //! else it is discovered. What comes of a ping or push brings the next visit. The first requests to a peer
 //! wait for that ([`Node::gate_requests`]), all others go by what is known.
 //!
-//! Invariants: at most [`DISCOVERIES_UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says
+//! Invariants: at most [`DISCOVERIES_UNDER_WAY_MAX`] peers are pinged or pushed to at once, each in its turn;
+//! what a peer says
 //! is checked as any answer to a ping, bounded, and about the peer itself; each request that waits for a peer
 //! ends once; where nothing changes nothing is sent.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -23,11 +24,11 @@ use lnet_wire::{Discovery, Global, Nid};
 use super::error::RequestError;
 use super::peers::{Peer, peer_state};
 use super::pings::{Ping, PingId, PingPurpose, Pinged};
+#[cfg(doc)]
+use super::turns::DISCOVERIES_UNDER_WAY_MAX;
+use super::turns::{Rank, STRANGER_TIMEOUT, Turns};
 use super::{Action, Node, Outcome, RequestId};
 use crate::time::Instant;
-
-/// Peers that are pinged or pushed to at once.
-pub(super) const DISCOVERIES_UNDER_WAY_MAX: usize = 64;
 
 /// What became of pushes that came, and of answers to pings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -42,13 +43,15 @@ pub struct DiscoveryCounters {
     pub contradicted: u64,
     /// Answers to pings that were malformed, or not of the peer that was asked: nothing is known by them.
     pub answers_refused: u64,
+    /// Pings and pushes that were given up while they were silent, since others had no room.
+    pub evicted: u64,
 }
 
 /// Peers that are being discovered, and what was learned so.
 #[derive(Debug)]
 pub(super) struct Discoveries {
-    /// Peers that are to be visited, by a NID of each.
-    queue: VecDeque<Nid>,
+    /// Peers that are to be visited.
+    pub(super) turns: Turns,
     /// Requests that wait for a peer to be discovered, by its NID.
     pub(super) requests: BTreeMap<RequestId, Nid>,
     pub(super) counters: DiscoveryCounters,
@@ -58,7 +61,7 @@ pub(super) struct Discoveries {
 impl Discoveries {
     pub(super) fn new() -> Self {
         Self {
-            queue: VecDeque::new(),
+            turns: Turns::default(),
             requests: BTreeMap::new(),
             counters: DiscoveryCounters::default(),
             push_room_bytes: BUFFER_BYTES_MIN,
@@ -93,27 +96,51 @@ impl<O: Clone> Node<O> {
         !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.told.sequence, self.is_discovery_on())
     }
 
+    /// Whether messages may wait for a peer that is being discovered, and this node has not been told that any
+    /// does.
+    pub(super) const fn is_waited_for(&self, peer: &Peer) -> bool {
+        peer.is(peer_state::DISCOVERING) && Self::is_gated(peer) && peer.awaited_since.is_none()
+    }
+
     /// Whether requests to a peer wait: until it is discovered for the first time. From then on they go by
     /// what is known, whatever else there is to be found out or told.
     pub(super) const fn is_gated(peer: &Peer) -> bool {
         !peer.is(peer_state::DISCOVERED)
     }
 
-    /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends
-    /// with that.
-    pub(super) fn discover(&mut self, now: Instant, nid: &Nid, waiting: Option<RequestId>) {
+    /// Has the peer with a NID discovered, which is made if there is none; nothing waits for that.
+    pub(super) fn discover(&mut self, now: Instant, nid: &Nid) {
+        if self.peers.get(nid).is_none() {
+            self.peers.note_traffic(nid);
+        }
+        let queued = self.peers.change(nid, |peer| {
+            let is_queued = peer.is(peer_state::DISCOVERING);
+            peer.state |= peer_state::DISCOVERING;
+            (!is_queued).then_some((peer.rank(), peer.primary))
+        });
+        if let Some(Some((rank, primary))) = queued {
+            self.discoveries.turns.push_back(rank, primary);
+        }
+        self.go_on_discovering(now);
+    }
+
+    /// Has the peer with a NID discovered, which is made if there is none, since something waits for that:
+    /// messages, or a request, which ends with it.
+    pub(super) fn discover_for(&mut self, now: Instant, nid: &Nid, waiting: Option<RequestId>) {
         if self.peers.get(nid).is_none() {
             self.peers.note_traffic(nid);
         }
         self.discoveries.requests.extend(waiting.map(|request| (request, *nid)));
         let queued = self.peers.change(nid, |peer| {
             peer.waiting.extend(waiting);
-            let is_queued = peer.is(peer_state::DISCOVERING);
+            // One that is in the queue as a stranger has an earlier turn from now on.
+            let is_queued = peer.awaited_since.is_some();
+            peer.awaited_since.get_or_insert(now);
             peer.state |= peer_state::DISCOVERING;
             (!is_queued).then_some(peer.primary)
         });
         match queued {
-            Some(Some(primary)) => self.discoveries.queue.push_back(primary),
+            Some(Some(primary)) => self.discoveries.turns.push_back(Rank::Awaited, primary),
             Some(None) => {}
             // There is no room for peers.
             None => waiting.into_iter().for_each(|request| self.lose_discovery(request)),
@@ -142,7 +169,7 @@ impl<O: Clone> Node<O> {
             // The NID may be that of another peer now.
             match self.discoveries.requests.get(&request).copied().filter(|nid| self.peers.get(nid).is_some())
             {
-                Some(nid) => self.discover(now, &nid, Some(request)),
+                Some(nid) => self.discover_for(now, &nid, Some(request)),
                 None => self.lose_discovery(request),
             }
         }
@@ -163,34 +190,24 @@ impl<O: Clone> Node<O> {
     /// have lost the NID by which they were to be visited, or wait for the word of another one. They are
     /// looked for while requests wait and no peer is queued.
     fn queue_stranded(&mut self) {
-        if self.discoveries.requests.is_empty() || !self.discoveries.queue.is_empty() {
+        if self.discoveries.requests.is_empty() || !self.discoveries.turns.is_empty() {
             return;
         }
         let is_stranded = |peer: &&Peer| {
             let has_ping = peer.under_way.is_some_and(|ping| self.pings.contains_key(&ping));
             peer.is(peer_state::DISCOVERING) && !has_ping
         };
-        let stranded: Vec<Nid> = self.peers.iter().filter(is_stranded).map(|peer| peer.primary).collect();
-        for primary in stranded {
+        let stranded = self.peers.iter().filter(is_stranded).map(|peer| (peer.rank(), peer.primary));
+        for (rank, primary) in stranded.collect::<Vec<_>>() {
             if let Some(peer) = self.peers.get_mut(&primary) {
                 peer.under_way = None;
             }
-            self.discoveries.queue.push_back(primary);
-        }
-    }
-
-    /// Visits peers that wait, as far as there is room.
-    pub(super) fn go_on_discovering(&mut self, now: Instant) {
-        let under_way = |node: &Self| node.pings.values().filter(|ping| ping.is_discovery()).count();
-        while under_way(self) < DISCOVERIES_UNDER_WAY_MAX
-            && let Some(primary) = self.discoveries.queue.pop_front()
-        {
-            self.visit(now, &primary);
+            self.discoveries.turns.push_back(rank, primary);
         }
     }
 
     /// Takes the next step with a peer.
-    fn visit(&mut self, now: Instant, nid: &Nid) {
+    pub(super) fn visit(&mut self, now: Instant, nid: &Nid) {
         let (sequence, is_on) = (self.told.sequence, self.is_discovery_on());
         let Some(peer) = self.peers.get(nid) else { return };
         let primary = peer.primary;
@@ -237,14 +254,15 @@ impl<O: Clone> Node<O> {
     }
 
     /// How long a ping or push of the node's own may take.
-    fn own_timeout(&self) -> Duration {
+    pub(super) fn own_timeout(&self) -> Duration {
         let seconds = self.settings.get(Global::TransactionTimeout);
         Duration::from_secs(seconds.into()).min(self.config.ping_timeout_max)
     }
 
     /// A ping or push of the node's own that is under way from now on.
     pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: PingPurpose) -> PingId {
-        let timeout = self.own_timeout();
+        let is_strange = purpose.is_discovery() && self.rank_of(&nid) == Rank::Stranger;
+        let timeout = self.own_timeout().min(if is_strange { STRANGER_TIMEOUT } else { Duration::MAX });
         self.requests += 1;
         let id = PingId { request: RequestId(self.requests), is_second: false };
         let ping = Ping { id, nid, source: None, timeout, deadline: now + timeout, purpose };
@@ -252,7 +270,7 @@ impl<O: Clone> Node<O> {
         id
     }
 
-    fn set_state(&mut self, nid: &Nid, set: u32, clear: u32) {
+    pub(super) fn set_state(&mut self, nid: &Nid, set: u32, clear: u32) {
         if let Some(peer) = self.peers.get_mut(nid) {
             peer.state = peer.state & !clear | set;
         }
@@ -268,7 +286,7 @@ impl<O: Clone> Node<O> {
 
     /// The primary NID of the peer that has waited for a ping or push, and does so no more. There is none if
     /// it was deleted, or has become a part of another one.
-    fn end_wait(&mut self, ping: &Ping) -> Option<Nid> {
+    pub(super) fn end_wait(&mut self, ping: &Ping) -> Option<Nid> {
         let has_waited = |peer: &&Peer| peer.under_way == Some(ping.id.request);
         let known = self.peers.get(&ping.nid).filter(has_waited);
         // The peer may have lost the NID meanwhile.
@@ -279,12 +297,13 @@ impl<O: Clone> Node<O> {
     }
 
     /// A peer is discovered, or the attempt failed.
-    fn discovered(&mut self, nid: &Nid, result: Result<(), RequestError>) {
+    pub(super) fn discovered(&mut self, nid: &Nid, result: Result<(), RequestError>) {
         let told_by = self.snapshots.generation + 1;
         let ended = self.peers.change(nid, |peer| {
             let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
             peer.state &= !(under_way | peer_state::REDISCOVER);
             peer.settles_until = Instant(0);
+            peer.awaited_since = None;
             match &result {
                 Ok(()) => {
                     // A peer that is not Multi-Rail is not pushed to, whatever was asked.
@@ -367,7 +386,7 @@ impl<O: Clone> Node<O> {
     }
 
     fn visit_again(&mut self, nid: &Nid) {
-        self.discoveries.queue.push_front(*nid);
+        self.discoveries.turns.push_front(self.rank_of(nid), *nid);
     }
 
     /// A push of so many bytes has come, of which these had room.
@@ -402,7 +421,7 @@ impl<O: Clone> Node<O> {
         } else if self.learn(now, &from, &info) {
             self.discoveries.counters.taken += 1;
             self.requeue(&from);
-            self.discover(now, &from, None);
+            self.discover(now, &from);
         } else {
             self.discoveries.counters.refused += 1;
         }
@@ -412,8 +431,8 @@ impl<O: Clone> Node<O> {
     pub(super) fn requeue(&mut self, nid: &Nid) {
         let Some(peer) = self.peers.get(nid) else { return };
         let (primary, waits) = (peer.primary, peer.is(peer_state::DISCOVERING) && peer.under_way.is_none());
-        if waits && !self.discoveries.queue.iter().any(|queued| peer.ni(queued).is_some()) {
-            self.discoveries.queue.push_back(primary);
+        if waits && !self.discoveries.turns.iter().any(|queued| peer.ni(queued).is_some()) {
+            self.discoveries.turns.push_back(peer.rank(), primary);
         }
     }
 
@@ -423,7 +442,7 @@ impl<O: Clone> Node<O> {
             self.peers.note_traffic(nid);
         }
         self.peers.change(nid, |peer| peer.state |= peer_state::FORCE_PING);
-        self.discover(now, nid, None);
+        self.discover(now, nid);
     }
 
     /// Has all peers that have not acknowledged what this node tells pushed to; with `is_forced` all
@@ -441,7 +460,7 @@ impl<O: Clone> Node<O> {
             if is_forced {
                 self.set_state(&primary, peer_state::FORCE_PUSH, 0);
             }
-            self.discover(now, &primary, None);
+            self.discover(now, &primary);
         }
     }
 }

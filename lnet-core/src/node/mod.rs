@@ -35,6 +35,7 @@ mod source;
 mod states;
 mod task;
 mod told;
+mod turns;
 mod upper;
 mod verify;
 
@@ -242,9 +243,9 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Wanted { nid } => {
-                let is_wanted = |peer: &Peer| self.is_wanted(peer);
+                let is_wanted = |peer: &Peer| self.is_wanted(peer) || self.is_waited_for(peer);
                 if self.may_be_peer(&nid) && self.peers.get(&nid).is_none_or(is_wanted) {
-                    self.discover(now, &nid, None);
+                    self.discover_for(now, &nid, None);
                 }
             }
             Report::Distance { ni, distances } => {
@@ -281,7 +282,8 @@ impl<O: Clone> Node<O> {
             _ => None,
         });
         let pings = self.pings.values().map(|ping| ping.deadline);
-        pings.chain(drained).chain(self.next_recovery()).chain(self.former.next_end()).min()
+        let pings = pings.chain(drained).chain(self.next_recovery());
+        pings.chain(self.former.next_end()).chain(self.next_turn()).min()
     }
 
     /// Ends the pings whose time is over, and goes on with what has waited for long enough.

@@ -99,6 +99,8 @@ pub struct Peer {
     pub(super) settles_until: Instant,
     /// Requests that wait until it is discovered.
     pub(super) waiting: Vec<RequestId>,
+    /// Since when they do, or messages do.
+    pub(super) awaited_since: Option<Instant>,
     /// When its last traffic was, as a number that grows.
     last_traffic: u64,
     /// When its primary NID was locked, as a number that grows; 0 if it is not.
@@ -125,6 +127,7 @@ impl Peer {
             under_way: None,
             settles_until: Instant(0),
             waiting: Vec::new(),
+            awaited_since: None,
             last_traffic: 0,
             locked_at: 0,
             has_left: false,

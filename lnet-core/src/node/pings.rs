@@ -80,9 +80,15 @@ pub(super) enum Answer {
     Done(Result<Vec<Nid>, RequestError>),
 }
 
+impl PingPurpose {
+    pub(super) const fn is_discovery(&self) -> bool {
+        matches!(self, Self::Discovery | Self::Push { .. })
+    }
+}
+
 impl Ping {
     pub(super) const fn is_discovery(&self) -> bool {
-        matches!(self.purpose, PingPurpose::Discovery | PingPurpose::Push { .. })
+        self.purpose.is_discovery()
     }
 
     /// Reads an answer.

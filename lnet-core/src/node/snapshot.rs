@@ -144,7 +144,7 @@ impl<O: Clone> Node<O> {
             errno: u8::try_from(error.errno()).unwrap_or(EIO),
         };
         Some(PeerView {
-            is_wanted: self.is_wanted(peer),
+            is_wanted: self.is_wanted(peer) || self.is_waited_for(peer),
             is_gated: Self::is_gated(peer),
             failed: peer.error.as_deref().map(failed),
             net_priorities,

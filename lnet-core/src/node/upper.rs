@@ -31,7 +31,7 @@ impl<O: Clone> Node<O> {
             if !is_on {
                 self.peers.announce(nid, locks, false).ok_or(RequestError::PeerGone(*nid))?;
             } else if self.peers.announce_part(nid, first) {
-                self.discover(now, nid, None);
+                self.discover_for(now, nid, None);
             }
         }
         Ok(announced)
@@ -67,7 +67,7 @@ impl<O: Clone> Node<O> {
                 return Err(RequestError::PingUnreachable(nid));
             }
             if leads_there {
-                self.discover(now, &nid, (!is_locked).then_some(request));
+                self.discover_for(now, &nid, (!is_locked).then_some(request));
             }
             stored.filter(|_| is_locked)
         })
@@ -98,7 +98,7 @@ impl<O: Clone> Node<O> {
             peer.state &= !peer_state::NIDS_UP_TO_DATE;
             peer.state |= if is_forced { peer_state::FORCE_PING | peer_state::FORCE_PUSH } else { 0 };
         });
-        self.discover(now, &nid, Some(request));
+        self.discover_for(now, &nid, Some(request));
         Ok(None)
     }
 

@@ -16,4 +16,5 @@ mod random;
 mod recovery;
 mod source;
 mod states;
+mod turns;
 mod udsp;

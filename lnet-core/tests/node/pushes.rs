@@ -359,7 +359,7 @@ fn bad_pushes_are_counted_and_no_more() {
     for host in 2..200 {
         push(&mut runner, nid(1, host), &info(Features(0x06), &[nid(1, host)]));
     }
-    assert_eq!(pings(&mut runner).len(), 64, "the rest waits");
+    assert_eq!(pings(&mut runner).len(), 32, "the rest waits");
 }
 
 proptest! {

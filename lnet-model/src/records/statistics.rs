@@ -68,6 +68,8 @@ counters! {
         pushes_refused: u64 = "pushes_refused",
         /// Answers to pings that were malformed, or not of the peer that was asked.
         answers_refused: u64 = "answers_refused",
+        /// Pings and pushes of discovery that were given up while they were silent, since others had no room.
+        discoveries_evicted: u64 = "discoveries_evicted",
     }
 }
 

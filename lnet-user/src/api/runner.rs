@@ -96,6 +96,7 @@ struct Books {
     log: PeerLog,
     /// Pushes and answers to pings that were refused, as far as the log tells.
     refused_discovery: u64,
+    evicted_discovery: u64,
 }
 
 impl Books {

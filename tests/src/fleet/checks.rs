@@ -5,9 +5,10 @@ use lnet_core::lnd::{Cause, Status};
 use lnet_core::node::peer_state;
 use lnet_wire::Nid;
 
+use super::hostile::FRIENDS_BOUND_NS;
 use super::network::pair;
 use super::node::RETRY_COUNT;
-use super::{QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
+use super::{Put, QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
 
 /// How long an attempt to discover a peer may take: a ping and a push, each of the transaction timeout.
 const ATTEMPT_NS: u64 = 20 * SECOND_NS;
@@ -38,6 +39,17 @@ impl World<'_> {
             self.violate(format!(
                 "put {put} of node {number} to node {to} ends as {cause:?}, and the paths {good:#x} were in order"
             ));
+        }
+    }
+
+    /// Where there are hostile nodes, and the network is in order, messages of the others end in their time.
+    pub(super) fn check_time(&mut self, put: u64) {
+        let is_attacked = self.fleet.groups.iter().any(|group| group.hostile.is_some());
+        let Some(Put { begun_at, from, to, good, .. }) = self.under_way.get(&put) else { return };
+        let (lasted_ns, from, to) = (self.now - begun_at, *from, *to);
+        if is_attacked && *good != 0 && lasted_ns > FRIENDS_BOUND_NS {
+            let seconds = lasted_ns as f64 / SECOND_NS as f64;
+            self.violate(format!("put {put} of node {from} to node {to} lasted {seconds:.3} s under attack"));
         }
     }
 
@@ -88,7 +100,8 @@ impl World<'_> {
 
     pub(super) fn count_late(&mut self, number: u32, nid: Nid, bytes: usize) {
         // A peer that is down is asked again with each use.
-        if self.now > self.changed_at + QUIET_NS && self.may_reach(number, &nid) {
+        let is_hostile = self.place_of(&nid).is_some_and(|(other, _)| self.is_hostile(number, other));
+        if self.now > self.changed_at + QUIET_NS && !is_hostile && self.may_reach(number, &nid) {
             let seconds = (self.now - self.changed_at) / SECOND_NS;
             self.violate(format!("node {number} discovers {nid} {seconds} s after the last change"));
         }

@@ -3,6 +3,8 @@
 use lnet_wire::{Net, NetType};
 use serde::Deserialize;
 
+use super::hostile::Hostility;
+
 /// Nodes at most.
 const NODES_MAX: u32 = 100_000;
 /// Rails at most.
@@ -55,6 +57,8 @@ pub struct Group {
     /// Whether they take part in discovery.
     #[serde(default = "yes")]
     pub discovery: bool,
+    /// What they do to the others, if they are hostile: `silent`, `unacknowledging` or `lying`.
+    pub hostile: Option<Hostility>,
 }
 
 /// An NI of each node of a group, with the link that leads from it to its rail.

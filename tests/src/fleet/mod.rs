@@ -7,6 +7,7 @@
 
 mod checks;
 mod file;
+mod hostile;
 mod memory;
 mod network;
 mod node;
@@ -24,6 +25,7 @@ use lnet_core::time::Instant;
 use lnet_wire::{Header, Nid};
 
 pub use file::{Fault, Fleet, Group, Links, NiPlan, Nodes, Rail, Workload};
+pub use hostile::Hostility;
 pub use memory::Measure;
 pub use node::nid;
 pub use report::{FleetReport, Sample};
@@ -55,6 +57,8 @@ enum Event {
     Timer(u32),
     /// A node puts something.
     Put(u32),
+    /// A hostile node pushes.
+    Attack(u32),
     Arrive {
         from: Life,
         source: Nid,
@@ -122,6 +126,7 @@ struct World<'a> {
 /// A Put that is under way.
 struct Put {
     is_acked: bool,
+    begun_at: u64,
     from: u32,
     to: u32,
     /// Paths by which it may go, a bit each: its initiator knows them, and they have carried everything since
@@ -187,11 +192,14 @@ impl<'a> World<'a> {
             }
             let mut partners: Vec<_> = partners.into_iter().collect();
             partners.sort_unstable();
-            self.report.pairs += partners.len() as u64;
+            let friends = partners.iter().filter(|partner| !self.is_hostile(number, **partner));
+            self.report.pairs += friends.count() as u64;
             self.members[number as usize].partners = partners;
             self.settle(number);
             let first = self.below(SECOND_NS);
-            if self.fleet.workload.puts_per_second > 0.0 {
+            if self.hostility(number).is_some() {
+                self.at(first, Event::Attack(number));
+            } else if self.fleet.workload.puts_per_second > 0.0 {
                 self.at(first, Event::Put(number));
             }
         }
@@ -242,7 +250,7 @@ impl<'a> World<'a> {
     /// void.
     fn postpone(&mut self, event: Event) -> Option<Event> {
         let for_whom = match &event {
-            Event::Timer(number) | Event::Put(number) => self.life(*number),
+            Event::Timer(number) | Event::Put(number) | Event::Attack(number) => self.life(*number),
             Event::Sent { node, .. } => *node,
             Event::Answer { to, .. } => *to,
             _ => return Some(event),
@@ -264,6 +272,7 @@ impl<'a> World<'a> {
         match event {
             Event::Timer(number) => self.timer(number),
             Event::Put(number) => self.put(number),
+            Event::Attack(number) => self.attack(number),
             Event::Arrive { from, source, to, tx, header } => self.arrive(from, source, to, tx, &header),
             Event::Sent { node, tx, path, status } => self.sent(node.number, tx, path, status),
             Event::Ping { from, ping, source, nid, length_bytes } => {
@@ -295,6 +304,7 @@ impl<'a> World<'a> {
         let pairs = (0..self.members.len() as u32).flat_map(|number| {
             self.members[number as usize].partners.iter().map(move |other| (number, *other))
         });
+        let pairs = pairs.filter(|(number, other)| !self.is_hostile(*number, *other));
         let known = pairs.filter(|(number, other)| self.know_each_other(*number, *other)).count() as u64;
         let seconds = self.now as f64 / SECOND_NS as f64;
         let sample = Sample { seconds, converged: known as f64 / self.report.pairs.max(1) as f64 };

@@ -30,7 +30,7 @@ impl World<'_> {
             let other = &self.members[partner as usize].nids;
             let common: Vec<_> = other.iter().filter(|(_, nid)| nets.contains(&nid.net())).collect();
             let (_, nid) = *common[partner as usize % common.len()];
-            if self.talked.insert((number, partner)) {
+            if !self.is_hostile(number, partner) && self.talked.insert((number, partner)) {
                 self.changed_at = self.now;
             }
             self.start_put(number, partner, nid);
@@ -46,11 +46,12 @@ impl World<'_> {
 
     fn start_put(&mut self, number: u32, to: u32, nid: Nid) {
         let now = Instant(self.now);
-        let good = self.good_paths(number, to, nid);
+        let good = if self.is_hostile(number, to) { 0 } else { self.good_paths(number, to, nid) };
         self.report.puts += 1;
         let put = self.report.puts;
         if self.members[number as usize].put(now, put, PUT_BYTES, nid) {
-            self.under_way.insert(put, Put { is_acked: false, from: number, to, good, losses: 0 });
+            self.under_way
+                .insert(put, Put { is_acked: false, begun_at: self.now, from: number, to, good, losses: 0 });
         } else {
             self.report.failed += 1;
         }
@@ -105,6 +106,10 @@ impl World<'_> {
         length_bytes: usize,
     ) {
         let reached = self.place_of(&nid).filter(|_| self.is_reached(&source, &nid));
+        if let Some((to, _)) = reached.filter(|(to, _)| self.hostility(*to).is_some()) {
+            let bytes = self.hostile_answer(to, length_bytes);
+            return self.answer(from, (ping, source, nid), bytes);
+        }
         let bytes = reached.map(|(to, _)| {
             let answer = &self.members[to as usize].published;
             answer[..answer.len().min(length_bytes)].to_vec()
@@ -113,7 +118,9 @@ impl World<'_> {
     }
 
     pub(super) fn pushed(&mut self, from: Life, (ping, source, nid): (PingId, Nid, Nid), bytes: &[u8]) {
-        let reached = self.place_of(&nid).filter(|_| self.is_reached(&source, &nid));
+        let reached = self
+            .place_of(&nid)
+            .filter(|(to, _)| self.is_reached(&source, &nid) && self.hostility(*to).is_none());
         if let Some((to, _)) = reached {
             let node = &mut self.members[to as usize].node;
             let room = node.push_room_bytes().min(bytes.len());
@@ -174,6 +181,10 @@ impl World<'_> {
 
     fn carry_out(&mut self, number: u32, action: Action<()>) {
         let life = self.life(number);
+        if let Some((ping, nid)) = asked(&action).filter(|_| self.hostility(number).is_some()) {
+            // The node does what it likes, and not what it should.
+            return self.unanswered(life, ping, nid);
+        }
         let member = &mut self.members[number as usize];
         match action {
             Action::Ping { ping, nid, length_bytes, .. } => {
@@ -265,6 +276,9 @@ impl World<'_> {
             if event.kind() == EventKind::Send {
                 self.check_sent(number, put, event.status());
             }
+            if event.kind() == EventKind::Send {
+                self.check_time(put);
+            }
             if let Some(state) = self.under_way.get_mut(&put) {
                 state.is_acked |= is_acked;
             }
@@ -279,5 +293,13 @@ impl World<'_> {
                 let _ = self.members[number as usize].shard.unlink(md);
             }
         }
+    }
+}
+
+/// The ping or push that a node wants sent, and where to.
+fn asked(action: &Action<()>) -> Option<(PingId, Nid)> {
+    match action {
+        Action::Ping { ping, nid, .. } | Action::Push { ping, nid, .. } => Some((*ping, *nid)),
+        _ => None,
     }
 }

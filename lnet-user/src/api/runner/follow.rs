@@ -55,11 +55,11 @@ impl Core {
             (changes, is_due.then(|| refused(worker)))
         });
         let told = told.await?;
-        let (refused_discovery, differences) = {
+        let (refused_discovery, evicted_discovery, differences) = {
             let mut machine = self.runner.machine();
             let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
             let counters = machine.discovery_counters();
-            (counters.refused + counters.answers_refused, differences)
+            (counters.refused + counters.answers_refused, counters.evicted, differences)
         };
         let mut books = self.runner.books();
         if is_due && refused_discovery != books.refused_discovery {
@@ -69,6 +69,13 @@ impl Core {
                 warn!(count, "pushes and answers to pings refused: malformed, or not about their senders");
             }
             books.refused_discovery = refused_discovery;
+        }
+        if is_due && evicted_discovery != books.evicted_discovery {
+            let count = evicted_discovery.checked_sub(books.evicted_discovery).unwrap_or(evicted_discovery);
+            if count > 0 {
+                warn!(count, "discoveries of silent peers given up: others had no room");
+            }
+            books.evicted_discovery = evicted_discovery;
         }
         let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));

@@ -1,0 +1,123 @@
+//! Whose turn it is to be discovered, while many do not answer.
+
+use std::time::Duration;
+
+use lnet_core::node::{Action, NodeChange, PingId, Report, Request};
+use lnet_wire::Nid;
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
+
+use crate::common::{Runner, nid, spec};
+
+const MULTI_RAIL: Features = Features(0x1E);
+
+fn told(nid: Nid) -> Vec<u8> {
+    let nis = [PingNi { nid, status: NiStatus::UP }].into_iter();
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, 1, nis).unwrap();
+    bytes
+}
+
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
+    runner.node.gate_requests();
+    runner.acknowledges = false;
+    runner.run();
+    runner
+}
+
+/// Many names that push, and never acknowledge what they are pushed.
+fn push_by_names(runner: &mut Runner, names: u8) {
+    for host in 0..names {
+        let from = nid(1, 100 + host);
+        let bytes = told(from);
+        let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+    }
+}
+
+fn want(runner: &mut Runner, nid: Nid) {
+    runner.node.handle_report(runner.now, Report::Wanted { nid });
+    runner.run();
+}
+
+/// The pings and pushes that a peer was sent and that have not been looked at.
+fn sent_to(runner: &mut Runner, to: Nid) -> Vec<PingId> {
+    let mut sent = Vec::new();
+    runner.done.retain(|action| match action {
+        Action::Ping { ping, nid, .. } | Action::Push { ping, nid, .. } if *nid == to => {
+            sent.push(*ping);
+            false
+        }
+        _ => true,
+    });
+    sent
+}
+
+/// Answers what a peer was sent, until it is discovered; after how long the first was sent.
+#[track_caller]
+fn discover(runner: &mut Runner, friend: Nid) -> Duration {
+    want(runner, friend);
+    let (since, step) = (runner.now, Duration::from_millis(100));
+    let mut first = None;
+    for _ in 0..50 {
+        for ping in sent_to(runner, friend) {
+            first.get_or_insert(runner.now - since);
+            let bytes = told(friend);
+            runner.node.handle_report(runner.now, Report::Answered { ping, bytes: &bytes });
+            runner.run();
+        }
+        if runner.topology.peer(&friend).is_some_and(|peer| !peer.is_gated) {
+            return first.unwrap();
+        }
+        runner.advance(step);
+    }
+    panic!("{friend} is not discovered: {:?}", runner.node.peer(&friend));
+}
+
+#[test]
+fn names_that_acknowledge_no_push_keep_no_message_waiting() {
+    let mut runner = runner();
+    push_by_names(&mut runner, 150);
+    assert_eq!(discover(&mut runner, nid(1, 9)), Duration::ZERO);
+    // One that has spoken waits with the others until something here wants it.
+    let friend = nid(1, 10);
+    let bytes = told(friend);
+    runner
+        .node
+        .handle_report(runner.now, Report::Pushed { from: friend, bytes: &bytes, length_bytes: bytes.len() });
+    runner.run();
+    assert_eq!(sent_to(&mut runner, friend), []);
+    assert!(runner.topology.peer(&friend).unwrap().is_wanted, "shards are to say so");
+    assert_eq!(discover(&mut runner, friend), Duration::ZERO);
+}
+
+#[test]
+fn peers_that_answer_nothing_give_their_places_up() {
+    let mut runner = runner();
+    (100..=255).for_each(|host| want(&mut runner, nid(1, host)));
+    for friend in 9..12 {
+        // Those before it have their turns.
+        assert!(discover(&mut runner, nid(1, friend)) <= Duration::from_secs(3));
+    }
+    assert!(runner.node.discovery_counters().evicted > 0);
+    // Each has its turns until its time is over.
+    let request = runner.start(Request::Discover { nid: nid(1, 200), is_forced: false });
+    (0..320).for_each(|_| runner.advance(Duration::from_secs(1)));
+    for host in 100..=255 {
+        assert!(sent_to(&mut runner, nid(1, host)).len() > 1, "host {host}");
+        assert!(runner.topology.peer(&nid(1, host)).unwrap().failed.is_some(), "host {host}");
+    }
+    assert!(runner.result(request).is_some_and(|result| result.is_err()));
+    assert_eq!(runner.node.poll_timeout(), None);
+}
+
+#[test]
+fn a_stranger_that_answers_nothing_is_given_up_soon() {
+    let mut runner = runner();
+    push_by_names(&mut runner, 1);
+    assert_eq!(sent_to(&mut runner, nid(1, 100)).len(), 1);
+    runner.advance(Duration::from_secs(10));
+    assert_eq!(runner.node.poll_timeout(), None);
+}

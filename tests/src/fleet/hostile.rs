@@ -1,0 +1,95 @@
+//! Hostile nodes of a fleet: they push to all others again and again, and answer as they like.
+//!
+//! Of the messages of the others to each other the checkers hold; of those to a hostile node nothing does.
+
+use lnet_core::node::Report;
+use lnet_core::time::Instant;
+use lnet_wire::Nid;
+use lnet_wire::ping::{self, Features, NiStatus, PingNi};
+use serde::Deserialize;
+
+use super::{Event, SECOND_NS, World};
+
+/// Pushes of a hostile node in a second.
+const PUSHES_PER_SECOND: u64 = 20;
+/// NIDs that a liar claims besides its own.
+const CLAIMED: usize = 8;
+/// How long a message between two others may take once the network is in order: a ping and a push of the
+/// discovery that it waits for may each have to wait a second for a place.
+pub(super) const FRIENDS_BOUND_NS: u64 = 3 * SECOND_NS;
+
+/// What a hostile node does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hostility {
+    /// Nothing that it is sent is answered.
+    Silent,
+    /// Pings are answered, and no push is acknowledged.
+    Unacknowledging,
+    /// What it tells of itself has NIDs of others, and more each time; no push is acknowledged.
+    Lying,
+}
+
+impl World<'_> {
+    /// What a node does, if it is hostile.
+    pub(super) fn hostility(&self, number: u32) -> Option<Hostility> {
+        self.fleet.groups[self.places[number as usize].group].hostile
+    }
+
+    /// Whether one of two nodes is hostile.
+    pub(super) fn is_hostile(&self, number: u32, other: u32) -> bool {
+        self.hostility(number).or(self.hostility(other)).is_some()
+    }
+
+    /// A hostile node pushes to another one.
+    pub(super) fn attack(&mut self, number: u32) {
+        let to = self.below(self.members.len() as u64) as u32;
+        let own = &self.members[number as usize].nids;
+        let (_, from) = own[self.now as usize % own.len()];
+        let others = &self.members[to as usize].nids;
+        let reached = others.iter().map(|(_, nid)| *nid).find(|nid| nid.net() == from.net());
+        if to != number
+            && reached.is_some_and(|nid| self.is_reached(&from, &nid))
+            && self.hostility(to).is_none()
+        {
+            let bytes = self.lie(number);
+            let node = &mut self.members[to as usize].node;
+            let room = node.push_room_bytes().min(bytes.len());
+            let report = Report::Pushed { from, bytes: &bytes[..room], length_bytes: bytes.len() };
+            node.handle_report(Instant(self.now), report);
+            self.settle(to);
+        }
+        let next = self.now + SECOND_NS / PUSHES_PER_SECOND / 2 + self.below(SECOND_NS / PUSHES_PER_SECOND);
+        if next < self.end {
+            self.at(next, Event::Attack(number));
+        }
+    }
+
+    /// What a hostile node says of itself.
+    fn lie(&mut self, number: u32) -> Vec<u8> {
+        let mut nids: Vec<Nid> = self.members[number as usize].nids.iter().map(|(_, nid)| *nid).collect();
+        if self.hostility(number) == Some(Hostility::Lying) {
+            for _ in 0..CLAIMED {
+                let other = self.below(self.members.len() as u64) as usize;
+                nids.extend(self.members[other].nids.iter().map(|(_, nid)| *nid));
+            }
+            let turn = self.below(nids.len() as u64) as usize;
+            nids.rotate_left(turn);
+        }
+        let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+        let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).expect("a few NIDs")];
+        let sequence = 1 + self.below(1 << 20) as u32;
+        ping::write(&mut bytes, Features(0x1E), 12345, sequence, nis).expect("room for a few NIDs");
+        bytes
+    }
+
+    /// What a hostile node answers to a ping.
+    pub(super) fn hostile_answer(&mut self, number: u32, length_bytes: usize) -> Option<Vec<u8>> {
+        if self.hostility(number) == Some(Hostility::Silent) {
+            return None;
+        }
+        let mut bytes = self.lie(number);
+        bytes.truncate(length_bytes);
+        Some(bytes)
+    }
+}
