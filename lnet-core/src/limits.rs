@@ -4,6 +4,17 @@
 
 use crate::handle::SLOT_BITS;
 
+/// Places of a table by which it is shared: of so many one is few, and a quarter of so many are kept.
+pub(crate) const SHARED_PLACES: u32 = 64;
+
+/// Whether one who has so many places of a table may have one more: no more than are left. In tables that are
+/// not small the last quarter is for those who have few, one in 64.
+pub(crate) const fn has_share(has: u32, left: u32, most: u32) -> bool {
+    let few = most / SHARED_PLACES;
+    let kept = few * (SHARED_PLACES / 4);
+    left != 0 && (has < few || has < left.saturating_sub(kept))
+}
+
 /// Number of slots of each kind in one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -23,8 +34,9 @@ pub struct Limits {
     /// PUTs and GETs of this shard that have started and that their LND has not finished with.
     pub requests: u32,
     /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
-    /// cannot take the room of this node's own messages. No peer is promised more than are free then: one
-    /// alone has half of them at most, and one more peer half of the rest.
+    /// cannot take the room of this node's own messages. No peer is promised more than are free then, and a
+    /// quarter is for peers that have few: one in 64. Where half are taken, those that have waited longest for
+    /// a credit, and for a second, make room.
     pub responses: u32,
     /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a
     /// node that is no router has none.
@@ -34,7 +46,7 @@ pub struct Limits {
     pub incoming: u32,
     /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
     /// shard, for a delay rule. What would be one more is dropped. No peer has more of them than may still
-    /// come: one alone has half of them at most, and one more peer half of the rest. The same in all shards
+    /// come, and a quarter is for peers that have few: one in 64. The same in all shards
     /// of a node, since from it follows how many a shard holds for its siblings: about as many again, over
     /// all of them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,

@@ -22,7 +22,7 @@ use lnet_wire::Header;
 
 use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::handle::BufferHandle;
-use crate::limits::Limits;
+use crate::limits::{Limits, SHARED_PLACES, has_share};
 use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
 
@@ -122,7 +122,7 @@ pub(crate) struct MessageState {
     pub(crate) purpose: Purpose,
     /// How often it was sent anew.
     pub(crate) resends: u32,
-    /// When its request started; of a response nothing is said.
+    /// When its request started, or its response was ready to be sent.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) release: Release,
@@ -296,6 +296,21 @@ impl Timers {
         Some(message)
     }
 
+    /// Takes the response that has waited longest off the list, if it has waited since then. A few messages
+    /// are looked at.
+    pub(crate) fn pop_response(
+        &mut self,
+        messages: &mut Messages,
+        since: Instant,
+    ) -> Option<Message<Expired>> {
+        let is_due = |record: &MessageState| record.is_response() && record.started <= since;
+        let oldest = self.list.iter(&messages.records).take(RESPONSES_LOOKED_AT);
+        let slot = oldest.filter(|(_, record)| is_due(record)).map(|(slot, _)| slot).next()?;
+        let message = Message::at(slot);
+        self.forget(messages, &message);
+        Some(message)
+    }
+
     /// The earliest deadline.
     pub(crate) fn next(&self, messages: &Messages) -> Option<Instant> {
         messages.records.get(self.list.first()).map(|record| record.deadline)
@@ -307,9 +322,14 @@ impl Timers {
     }
 }
 
+/// Messages among which a response is looked for that has waited for long.
+const RESPONSES_LOOKED_AT: usize = 16;
+
 /// All messages of a shard that are on their way out.
 pub(crate) struct Messages {
     records: Records,
+    /// Responses at once at most.
+    responses_max: u32,
     /// Room that is neither promised nor in use, by budget.
     free: [u32; 3],
     /// Messages that have ended and whose end has not been dealt with; none between calls of the shard.
@@ -327,6 +347,7 @@ impl Messages {
         let free = [limits.requests, limits.responses, limits.forwards];
         Self {
             records: Slab::new(limits.transmits()),
+            responses_max: limits.responses,
             free,
             ended: MessageQueue::new(),
             forwarded: MessageQueue::new(),
@@ -338,6 +359,17 @@ impl Messages {
     /// Messages that there is room for and that were not promised.
     pub(crate) const fn free(&self, budget: Budget) -> u32 {
         self.free[budget as usize]
+    }
+
+    /// Whether there is room for a response to a peer that has so many under way.
+    pub(crate) const fn admits_response(&self, responses: u32) -> bool {
+        has_share(responses, self.free(Budget::Response), self.responses_max)
+    }
+
+    /// Whether more than half of the room for responses is taken, where that is shared.
+    #[inline]
+    pub(crate) const fn is_short_of_responses(&self) -> bool {
+        self.responses_max >= SHARED_PLACES && self.free(Budget::Response) < self.responses_max / 2
     }
 
     /// Promises room for one message; says whether there is any.

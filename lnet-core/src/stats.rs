@@ -126,6 +126,8 @@ pub struct Counters {
     pub failed_resends: u64,
     /// Requests that have waited for their peers to be discovered.
     pub gated: u64,
+    /// Responses that had waited for a credit for long, and made room for others.
+    pub responses_evicted: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages whose payload did not arrive whole.

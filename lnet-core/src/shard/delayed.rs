@@ -19,7 +19,7 @@ use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
 use crate::collections::{Link, List, Slab, linked};
 use crate::handle::ShardId;
-use crate::limits::Limits;
+use crate::limits::{Limits, has_share};
 use crate::lnd::{NiId, RxId, Span, Status};
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -126,15 +126,17 @@ pub(super) const fn list_of(header: &Header) -> usize {
     }
 }
 
-/// Room for messages that wait. A peer whose messages do not go on leaves as much of it as they take.
+/// Room for messages that wait. A peer whose messages do not go on leaves as much of it as they take, and the
+/// last places are for peers that have few.
 pub(super) struct Quota {
+    most: u32,
     left: u32,
     by_peer: Box<[u32]>,
 }
 
 impl Quota {
     fn new(most: u32, peers: u32) -> Self {
-        Self { left: most, by_peer: vec![0; peers as usize].into() }
+        Self { most, left: most, by_peer: vec![0; peers as usize].into() }
     }
 
     pub(super) const fn is_used_up(&self) -> bool {
@@ -143,7 +145,7 @@ impl Quota {
 
     /// Whether there is room for one more message of this peer.
     pub(super) fn admits(&self, peer: u32) -> bool {
-        self.by_peer[peer as usize] < self.left
+        has_share(self.by_peer[peer as usize], self.left, self.most)
     }
 
     pub(super) fn take(&mut self, peer: u32) {

@@ -3,6 +3,8 @@
 //! What a response needs (room for a message, a reference on the peer) is promised before the message is
 //! matched: one that could not be answered is dropped and counted, and has changed nothing.
 
+use core::time::Duration;
+
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
@@ -15,6 +17,9 @@ use crate::message::{Budget, MessageState, Purpose};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::NiStatus;
+
+/// How long a response may wait for a credit while many places are taken.
+const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// The response to a message: room for it is reserved, with a reference on the peer.
 #[derive(Clone, Copy)]
@@ -53,7 +58,8 @@ impl Shard {
     }
 
     /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of
-    /// them under way than are free, so one that takes none leaves room for the others'.
+    /// them under way than are free, so one that takes none leaves room for the others'; the last ones are
+    /// for those that have few.
     pub(super) fn promise(
         &mut self,
         (ni, from): (NiId, &Nid),
@@ -64,20 +70,32 @@ impl Shard {
         if local.net != source.net() && !local.nid.is_loopback() {
             return Err(DropReason::NoRoute);
         }
-        let free = self.messages.free(Budget::Response);
-        if free == 0 {
+        if self.messages.free(Budget::Response) == 0 {
             return Err(DropReason::ResponsesFull);
         }
         let credits = self.ni(ni).peer_share;
         let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
-        let responses = &mut self.peers.get_mut(peer).responses;
-        if *responses >= free {
+        if !self.messages.admits_response(self.peers.get_mut(peer).responses) {
             self.peers.release(peer);
             return Err(DropReason::ResponsesFull);
         }
-        *responses += 1;
+        self.peers.get_mut(peer).responses += 1;
         self.messages.reserve(Budget::Response);
         Ok(Promise { ni, peer, handle })
+    }
+
+    /// Ends the response that has waited longest for a credit, where that is long and many places are taken:
+    /// its peer does not take what it is sent, and others want to be answered.
+    #[cold]
+    pub(super) fn evict_response(&mut self, now: Instant) {
+        let Some(since) = now.0.checked_sub(SILENT_MAX.as_nanos() as u64).map(Instant) else { return };
+        for ni in (0..self.nis.len()).map(|index| NiId(index as u16)) {
+            let timers = &mut self.nis[usize::from(ni.0)].timers;
+            if let Some(oldest) = timers.pop_response(&mut self.messages, since) {
+                self.counters.responses_evicted += 1;
+                return self.end_waiting(now, ni, oldest);
+            }
+        }
     }
 
     fn break_promise(&mut self, promise: Promise) {
@@ -129,6 +147,8 @@ impl Shard {
         let next_hop = self.peers.get_mut(promise.peer).nid;
         let (ni, peer) = (promise.ni, PeerSlot(promise.peer));
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
-        self.launch(now, MessageState::new(purpose, transmit, deadline));
+        let mut record = MessageState::new(purpose, transmit, deadline);
+        record.started = now;
+        self.launch(now, record);
     }
 }

@@ -175,6 +175,9 @@ impl PrefetchHints for Shard {
 impl Uplink for Shard {
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
         self.incoming.begin(rx);
+        if self.messages.is_short_of_responses() {
+            self.evict_response(now);
+        }
         self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, from, header) {
             Ok(None) => self.decide(ni, from, header, Scope::Arrived),

@@ -17,7 +17,7 @@ use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::Ending;
-use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
+use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -49,23 +49,7 @@ impl Shard {
         for ni in (0..self.nis.len()).map(|index| NiId(index as u16)) {
             while let Some(expired) = self.nis[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
             {
-                let status = Status::NeverSent(Cause::CreditTimeout);
-                let record = self.messages.record(&expired);
-                let (stage, peer) = (record.stage, record.peer());
-                match stage {
-                    Stage::Queued => {
-                        let credits = &mut self.peers.get_mut(peer).credits;
-                        let message = credits.withdraw(&mut self.messages, expired);
-                        self.end(message, status);
-                    }
-                    Stage::PeerCredited => {
-                        let credits = &mut self.nis[usize::from(ni.0)].credits;
-                        let message = credits.withdraw(&mut self.messages, expired);
-                        self.end(message, status);
-                    }
-                    stage => unreachable!("a message that is {stage:?} waits for no credit"),
-                }
-                self.settle(now);
+                self.end_waiting(now, ni, expired);
             }
         }
         // What was never sent to a peer awaits no response of it.
@@ -78,6 +62,27 @@ impl Shard {
         self.release_delayed(now, |_, (until, _)| until <= now);
         self.release_timed(|shard| shard.delayed.expired(now));
         self.wake();
+    }
+
+    /// Ends a message that waits for a credit, and is in no list of deadlines any more.
+    pub(super) fn end_waiting(&mut self, now: Instant, ni: NiId, expired: Message<Expired>) {
+        let status = Status::NeverSent(Cause::CreditTimeout);
+        let record = self.messages.record(&expired);
+        let (stage, peer) = (record.stage, record.peer());
+        match stage {
+            Stage::Queued => {
+                let credits = &mut self.peers.get_mut(peer).credits;
+                let message = credits.withdraw(&mut self.messages, expired);
+                self.end(message, status);
+            }
+            Stage::PeerCredited => {
+                let credits = &mut self.nis[usize::from(ni.0)].credits;
+                let message = credits.withdraw(&mut self.messages, expired);
+                self.end(message, status);
+            }
+            stage => unreachable!("a message that is {stage:?} waits for no credit"),
+        }
+        self.settle(now);
     }
 
     /// Deletes the delay rules with exactly this source and destination, of which each may be the wildcard,

@@ -1,6 +1,7 @@
 //! Each reason to drop a message that the other modules do not come across.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -156,6 +157,48 @@ fn no_peer_takes_all_responses() {
     }
     let taken = std::iter::repeat_with(|| node.arrive(&from(3, get_header(1, 4))));
     assert_eq!(taken.take_while(|verdict| *verdict != Verdict::Drop).count(), 8);
+}
+
+/// Many peers take no responses: others have room at once, and once those of the silent ones have waited for
+/// a second as much as they want.
+#[test]
+fn peers_that_take_no_responses_make_room() {
+    let limits = Limits { responses: 256, unlimited_events: 400, peers: 64, ..config().limits };
+    let topology = Arc::new(Topology::new(vec![local_ni(nid(1, 1), 256, 4)]));
+    let mut node = Node::new(ShardConfig { limits, topology, ..config() });
+    let options = MdOptions::GET | MdOptions::TRUNCATE | MdOptions::MANAGE_REMOTE;
+    let spec = MdSpec { options, threshold: Threshold::Infinite, ..node.md(1 << 20) };
+    node.post(1, &spec);
+    let ask = |node: &mut Node, now, peer| {
+        let header = from(peer, get_header(1, 4));
+        let verdict = node.shard.header(now, NI, &header.source.nid, RxId(0), &header);
+        let is_taken = verdict != Verdict::Drop;
+        if is_taken {
+            node.shard.received(now, RxId(0), Status::Ok);
+        }
+        node.events();
+        is_taken
+    };
+    let silent: Vec<u8> = (10..22).collect();
+    for peer in &silent {
+        while ask(&mut node, NOW, *peer) {}
+    }
+    assert!((0..4).all(|_| ask(&mut node, NOW, 3)), "there is room for a few");
+    let later = NOW + Duration::from_secs(1);
+    let mut taken = 0;
+    for _ in 0..200 {
+        for peer in &silent {
+            ask(&mut node, later, *peer);
+        }
+        taken += u32::from(ask(&mut node, later, 4));
+        while let Some(sent) = node.transmit() {
+            if sent.header.destination.nid == nid(1, 4) {
+                node.shard.sent(later, sent.tx, Status::Ok);
+            }
+        }
+    }
+    let evicted = node.shard.counters().responses_evicted;
+    assert!(taken >= 60 && evicted > 0, "{taken} taken, {evicted} evicted");
 }
 
 /// A peer whose messages wait leaves as much room as they take, however many it sends.

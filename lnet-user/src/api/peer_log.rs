@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lnet_core::node::Difference;
 use lnet_core::shard::PeerChange;
+use lnet_core::stats::DropReason;
 use lnet_io::driver::Counted;
 use lnet_tcp_proto::SocklndEvent;
 use lnet_wire::Nid;
@@ -36,7 +37,7 @@ const REFUSED: [&str; 9] = [
     "payload_corrupt",
 ];
 /// Connections that were refused or ended since the other end did what it may not, or too much of it.
-const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
+const CONNECTIONS_REFUSED: [SocklndEvent; 15] = [
     SocklndEvent::Unprivileged,
     SocklndEvent::HandshakesFull,
     SocklndEvent::HandshakeTimeout,
@@ -45,6 +46,7 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
     SocklndEvent::BadRequest,
     SocklndEvent::UnknownTarget,
     SocklndEvent::Impostor,
+    SocklndEvent::NamesFull,
     SocklndEvent::BadHello,
     SocklndEvent::BadMessage,
     SocklndEvent::WrongDestination,
@@ -52,6 +54,10 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
     SocklndEvent::BadChecksum,
     SocklndEvent::Overrun,
 ];
+
+/// Messages that found no room: strangers may have taken it.
+const FULL: [DropReason; 4] =
+    [DropReason::EventQueueFull, DropReason::PeersFull, DropReason::ResponsesFull, DropReason::DelayedFull];
 
 /// What was told.
 #[derive(Debug, Default)]
@@ -82,6 +88,8 @@ pub(super) enum Reason {
     Frame(&'static str),
     /// A connection.
     Connection(&'static str),
+    /// A message that found no room, or was not answered for that.
+    Full(&'static str),
 }
 
 /// What a shard has refused, by reason.
@@ -160,12 +168,13 @@ impl PeerLog {
         for (reason, count) in told {
             *sums.entry(reason).or_default() += count;
         }
-        let (mut frames, mut connections) = (Vec::new(), Vec::new());
+        let (mut frames, mut connections, mut full) = (Vec::new(), Vec::new(), Vec::new());
         for (reason, count) in &sums {
             let more = count.saturating_sub(self.refused.get(reason).copied().unwrap_or(0));
             let (name, list) = match reason {
                 Reason::Frame(name) => (name, &mut frames),
                 Reason::Connection(name) => (name, &mut connections),
+                Reason::Full(name) => (name, &mut full),
             };
             if more > 0 {
                 list.push(format!("{name} {more}"));
@@ -179,6 +188,9 @@ impl PeerLog {
                 reasons = connections.join(", "),
                 "connections were refused, or ended for what came on them"
             );
+        }
+        if !full.is_empty() {
+            warn!(reasons = full.join(", "), "messages were dropped, or not answered, since tables are full");
         }
         (self.refused, self.looked) = (sums, Some(now));
     }
@@ -195,6 +207,10 @@ pub(super) fn refused(worker: &Worker) -> Refused {
         _ if REFUSED.contains(&name) => counted.push((Reason::Frame(name), count)),
         _ => {}
     });
+    let counters = worker.counters();
+    let full = FULL.map(|reason| (Reason::Full(reason.name()), counters.drops(reason).messages));
+    counted.extend(full);
+    counted.push((Reason::Full("answers made room for others"), counters.responses_evicted));
     if let Err(error) = told {
         tracing::debug!(%error, "counters are not told");
     }
