@@ -1,7 +1,10 @@
 //! Connections that others open: connection request, HELLO, and what becomes of them (LNet `acceptor.c`,
 //! `socklnd.c: ksocknal_create_conn`).
 
-use lnet_core::lnd::Uplink;
+use core::net::IpAddr;
+
+use lnet_core::collections::NONE;
+use lnet_core::lnd::{Cause, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, Version};
 use lnet_wire::{Nid, ProcessId};
@@ -11,6 +14,13 @@ use super::peer::CONNECTIONS_OF_TYPE_MAX;
 use super::{
     Accept, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, StreamOrder, Timer, home_of,
 };
+
+/// Names that one address has on a shard besides its own: kernel nodes take a name from any address, and so
+/// one host could be any number of peers.
+const NAMES_PER_ADDRESS_MAX: usize = 4;
+
+/// Handshakes that one address may have under way, however few there may be in all.
+const HANDSHAKES_PER_ADDRESS_MIN: usize = 4;
 
 /// The highest source port that only privileged users have.
 const PRIVILEGED_PORT_MAX: u16 = 1023;
@@ -23,9 +33,7 @@ impl Socklnd {
             self.counters.add(SocklndEvent::Unprivileged);
             return None;
         }
-        if self.handshakes.len() >= self.config.limits.handshakes as usize
-            && let Some(oldest) = self.handshakes.front().copied()
-        {
+        if let Some(oldest) = self.handshake_too_many(ends.remote.ip()) {
             self.counters.add(SocklndEvent::HandshakesFull);
             self.close(now, oldest, up);
         }
@@ -35,6 +43,20 @@ impl Socklnd {
         self.set_timer(Timer::Connection(slot), deadline);
         self.counters.add(SocklndEvent::Accepted);
         Some(ConnId(slot))
+    }
+
+    /// The handshake that makes room for one with an address: the oldest with that, where it has an eighth of
+    /// all that may be, or the oldest of all.
+    fn handshake_too_many(&self, address: IpAddr) -> Option<u32> {
+        let most = self.config.limits.handshakes as usize;
+        let share = (most / 8).max(HANDSHAKES_PER_ADDRESS_MIN);
+        if self.handshakes.len() < share {
+            return None;
+        }
+        let mut its =
+            self.handshakes.iter().filter(|slot| self.connections[**slot].ends.remote.ip() == address);
+        let oldest = its.clone().next().filter(|_| its.by_ref().count() >= share);
+        oldest.or(self.handshakes.front().filter(|_| self.handshakes.len() >= most)).copied()
     }
 
     /// A stream whose HELLO another shard has read; `None` if it is to be closed at once.
@@ -180,6 +202,9 @@ impl Socklnd {
                 connection: Some(kind),
                 ..*hello
             };
+            if !is_at_home && self.peers[peer].connections.is_empty() {
+                self.make_room_for_name(now, slot, up);
+            }
             if self.say(slot, &answer) {
                 self.establish(now, slot, peer, kind, hello);
                 return self.launch(now, peer);
@@ -189,6 +214,35 @@ impl Socklnd {
         }
         self.refuse(now, slot, local, version, source, up);
         self.settle(now, peer);
+    }
+
+    /// Ends the name that has been silent for longest of those that are claimed from the address of a
+    /// connection, where there are as many as may be.
+    fn make_room_for_name(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let address = self.connections[slot].ends.remote.ip();
+        let mut names = [(Instant(0), NONE); NAMES_PER_ADDRESS_MAX];
+        let mut count = 0;
+        for (other, connection) in self.connections.used() {
+            let Connection { phase, peer, ends, .. } = connection;
+            if *phase != Phase::Established || ends.remote.ip() != address || self.is_at_home(*peer, other) {
+                continue;
+            }
+            let moved_at = connection.moved_at();
+            if let Some(known) = names[..count].iter_mut().find(|(_, known)| known == peer) {
+                known.0 = known.0.max(moved_at);
+            } else if count < NAMES_PER_ADDRESS_MAX {
+                names[count] = (moved_at, *peer);
+                count += 1;
+            }
+        }
+        if count == NAMES_PER_ADDRESS_MAX
+            && let Some((_, silent)) = names.into_iter().min()
+        {
+            self.counters.add(SocklndEvent::NamesFull);
+            self.close_all(now, silent, up);
+            self.fail_queue(silent, Status::NeverSent(Cause::Reset));
+            self.settle(now, silent);
+        }
     }
 
     /// Whether the other end of a connection has the address of this peer's NID.

@@ -211,6 +211,45 @@ fn a_peer_that_comes_from_its_own_address_ends_those_in_its_name() {
     }
 }
 
+/// One host claims one name after the other: it has a few, the newest ones, whose owners are not connected.
+#[test]
+fn a_host_has_few_names_that_are_not_its_own() {
+    let mut node = Node::new();
+    let friend = node.take(1, 1, 5, ConnectionType::Control);
+    let own = node.take(9, 9, 5, ConnectionType::Control);
+    let mut names = Vec::new();
+    for name in 10..60 {
+        let kinds = [ConnectionType::Control, ConnectionType::BulkIn];
+        names.push(node.take(9, name, 5, kinds[0]));
+        node.take(9, name, 5, kinds[1]);
+        assert!(!node.closed.contains(&friend) && !node.closed.contains(&own));
+        assert!(node.sock.usage().connections <= 2 + 4 * 2);
+    }
+    assert_eq!(node.count(SocklndEvent::NamesFull), 46);
+    assert_eq!(node.count(SocklndEvent::PeersFull), 0);
+    // Another host has as many.
+    let other = node.take(8, 70, 5, ConnectionType::Control);
+    assert_eq!(node.count(SocklndEvent::NamesFull), 46);
+    assert!(!node.closed.contains(&other));
+}
+
+/// A host that opens connections and says nothing ends its own handshakes.
+#[test]
+fn a_host_that_says_nothing_ends_no_handshake_of_others() {
+    let mut node = Node::new();
+    let ends = |host: u8| Ends {
+        remote: (nid(0, host).ip().unwrap(), 1000).into(),
+        local: nid(0, OWN).ip().unwrap(),
+    };
+    let honest = node.sock.accept(NOW, ends(1), &mut Shard).unwrap();
+    for _ in 0..100 {
+        node.sock.accept(NOW, ends(9), &mut Shard).unwrap();
+        node.act();
+        assert!(!node.closed.contains(&honest));
+    }
+    assert_eq!(node.count(SocklndEvent::HandshakesFull), 96);
+}
+
 #[test]
 fn idle_peers_make_room_and_connected_ones_stay() {
     let mut node = Node::new();

@@ -40,6 +40,8 @@ named! {
         UnknownTarget => "unknown_target",
         /// A HELLO in the name of a peer that is connected from its own address, from another address.
         Impostor => "impostor",
+        /// A name ended that was claimed from an address which is not its own, since others were from there.
+        NamesFull => "names_full",
         /// No HELLO, or one that breaks a rule or comes from another peer than was dialled.
         BadHello => "bad_hello",
         /// No message, or one that breaks a rule.
