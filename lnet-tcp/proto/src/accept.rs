@@ -161,12 +161,19 @@ impl Socklnd {
     fn answer(&mut self, now: Instant, slot: u32, local: &SocklndNi, hello: &Hello, up: &mut impl Uplink) {
         let Hello { source, version, source_incarnation, .. } = *hello;
         let Some(kind) = hello.connection.map(ConnectionType::inverted) else { return };
+        let is_at_home = source.nid.ip() == Some(self.connections[slot].ends.remote.ip());
+        let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
+        let is_connected = || {
+            let known = self.known_peer(local.ni, &source.nid, source.pid);
+            known.is_some_and(|known| !self.peers[known].connections.is_empty())
+        };
+        if !is_at_home && !is_own && !is_connected() {
+            self.make_room_for_name(now, slot, up);
+        }
         let Some(peer) = self.peer(local.ni, &source.nid, source.pid) else {
             self.counters.add(SocklndEvent::PeersFull);
             return self.close(now, slot, up);
         };
-        let is_at_home = self.is_at_home(peer, slot);
-        let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
         if !is_at_home && (is_own || self.connection_from(peer, true).is_some()) {
             // Kernel nodes take a name from any address; so any node could end another one's connections,
             // or speak as this one.
@@ -202,9 +209,6 @@ impl Socklnd {
                 connection: Some(kind),
                 ..*hello
             };
-            if !is_at_home && self.peers[peer].connections.is_empty() {
-                self.make_room_for_name(now, slot, up);
-            }
             if self.say(slot, &answer) {
                 self.establish(now, slot, peer, kind, hello);
                 return self.launch(now, peer);

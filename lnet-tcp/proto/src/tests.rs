@@ -457,8 +457,14 @@ fn silence_ends_handshakes_and_what_is_half_received() {
         assert!(node.sock.accept(now, ends, &mut node.shard).is_some());
     }
     node.close(now);
-    // The oldest of more than eight ends.
-    assert_eq!((node.sock.usage().connections, node.count(SocklndEvent::HandshakesFull)), (8, 12));
+    // The oldest of more than four from one address ends, and of more than eight in all.
+    assert_eq!((node.sock.usage().connections, node.count(SocklndEvent::HandshakesFull)), (4, 16));
+    for host in 4..24 {
+        let ends = Ends { remote: (core::net::Ipv4Addr::new(10, 0, 0, host), 1000).into(), ..ends };
+        assert!(node.sock.accept(now, ends, &mut node.shard).is_some());
+    }
+    node.close(now);
+    assert_eq!((node.sock.usage().connections, node.count(SocklndEvent::HandshakesFull)), (8, 32));
     node.sock.handle_timeout(now + SECOND * 5, &mut node.shard);
     node.close(now);
     assert_eq!(node.sock.usage().connections, 0);
