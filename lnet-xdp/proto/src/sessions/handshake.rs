@@ -79,11 +79,17 @@ impl Sessions {
         Some(path)
     }
 
-    /// Asks for a session by another path to the peer that a silent path leads to, as the shard knows it,
-    /// where no path to that peer answers; that other path.
+    /// Asks for a session by another path to the peer that a silent path leads to: by one that has an old one,
+    /// or where no path to that peer answers, by one that the shard knows; that one.
     pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
         let PeerPath { peer, .. } = self.paths[silent];
-        if peer != NONE && self.answering_path(peer).is_some() {
+        if peer != NONE
+            && let Some(answering) = self.answering_path(peer)
+        {
+            // A receiver may have forgotten this node since: what leads there may be refused.
+            if self.paths[answering].session.is_some_and(|session| session.is_aged(self.local.now)) {
+                self.ask(answering);
+            }
             return None;
         }
         let other = up.another_path(&self.paths[silent].as_path(), |ni| self.nid_of(ni).is_some())?;

@@ -235,6 +235,29 @@ fn what_is_repeated_is_acknowledged_by_each_path_in_turn() {
     }
 }
 
+/// Nothing was sent for so long that sessions are old: by the one that is left another one is asked for, also
+/// where the peer was last heard by the rail that is cut since.
+#[test]
+fn an_old_session_by_the_rail_that_is_left_is_renewed() {
+    for (last, shards) in [(0, 1), (1, 1), (0, 2)] {
+        let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, shards)], 1);
+        let nids = network.nodes[1].nids.clone();
+        let mut number = 0;
+        let mut put = |network: &mut Network, rail: u16| {
+            let now = network.now;
+            network.nodes[0].put(now, &nids[usize::from(rail)], rail, 4, number, 10);
+            number += 1;
+            network.run(SECOND / 10);
+        };
+        [1 - last, last].into_iter().for_each(|rail| put(&mut network, rail));
+        network.run(SECOND * 100);
+        network.dead = vec![last];
+        put(&mut network, last);
+        network.run(SECOND);
+        network.assert_all_arrived(0, 1, 3);
+    }
+}
+
 /// No shard knows another path: none is made up.
 #[test]
 fn a_sole_rail_that_loses_all_that_comes_back_is_not_left() {
