@@ -4,15 +4,15 @@
 
 use crate::handle::SLOT_BITS;
 
-/// Places of a table by which it is shared: of so many one is few, and a quarter of so many are kept.
-pub(crate) const SHARED_PLACES: u32 = 64;
+/// Slots of a table by which it is shared: of so many one is few, and a quarter of so many is for these few.
+pub(crate) const SHARED_SLOTS: u32 = 64;
 
-/// Whether one who has so many places of a table may have one more: no more than are left. In tables that are
-/// not small the last quarter is for those who have few, one in 64.
+/// Whether a peer that has so many slots of a table may have one more: no more than are left. In tables that
+/// are not small the last quarter is for peers that have few, one in 64.
 pub(crate) const fn has_share(has: u32, left: u32, most: u32) -> bool {
-    let few = most / SHARED_PLACES;
-    let kept = few * (SHARED_PLACES / 4);
-    left != 0 && (has < few || has < left.saturating_sub(kept))
+    let few = most / SHARED_SLOTS;
+    let reserve = few * (SHARED_SLOTS / 4);
+    left != 0 && (has < few || has < left.saturating_sub(reserve))
 }
 
 /// Number of slots of each kind in one shard.
@@ -35,8 +35,8 @@ pub struct Limits {
     pub requests: u32,
     /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
     /// cannot take the room of this node's own messages. No peer is promised more than are free then, and a
-    /// quarter is for peers that have few: one in 64. Where half are taken, those that have waited longest for
-    /// a credit, and for a second, make room.
+    /// quarter is for peers that have few: one in 64. Where half are taken, those that have waited longest
+    /// for a credit, and for a second, make room.
     pub responses: u32,
     /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a
     /// node that is no router has none.

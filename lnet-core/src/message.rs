@@ -22,7 +22,7 @@ use lnet_wire::Header;
 
 use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::handle::BufferHandle;
-use crate::limits::{Limits, SHARED_PLACES, has_share};
+use crate::limits::{Limits, SHARED_SLOTS, has_share};
 use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
 
@@ -369,7 +369,7 @@ impl Messages {
     /// Whether more than half of the room for responses is taken, where that is shared.
     #[inline]
     pub(crate) const fn is_short_of_responses(&self) -> bool {
-        self.responses_max >= SHARED_PLACES && self.free(Budget::Response) < self.responses_max / 2
+        self.responses_max >= SHARED_SLOTS && self.free(Budget::Response) < self.responses_max / 2
     }
 
     /// Promises room for one message; says whether there is any.

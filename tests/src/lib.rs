@@ -5,4 +5,5 @@ pub mod fleet;
 pub mod fuzz_targets;
 pub mod netns;
 pub mod node;
+pub mod seeds;
 pub mod sim;

@@ -65,6 +65,18 @@ fn a_node_with_a_cut_rail_loses_nothing() {
     }
 }
 
+/// Seeds that were drawn at random and failed once.
+const FOUND: [(NetKind, u64); 2] = [(NetKind::Xdp, 77_121_785), (NetKind::Xdp, 610_005_624)];
+
+#[test]
+fn what_was_found_by_chance_stays_mended() {
+    for (net, seed) in FOUND {
+        let violation = sim::run(seed, &Options { net, ..Options::DEFAULT }).violation;
+        let net = net.name();
+        assert!(violation.is_none(), "{violation:?}; `cargo xtask sim --net {net} --seed {seed} --trace`");
+    }
+}
+
 /// The level `unit` of `cargo xtask test` runs it in a build with the feature.
 #[cfg(feature = "sabotage")]
 #[test]

@@ -96,8 +96,8 @@ impl<O: Clone> Node<O> {
         !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.told.sequence, self.is_discovery_on())
     }
 
-    /// Whether messages may wait for a peer that is being discovered, and this node has not been told that any
-    /// does.
+    /// Whether messages may wait for a peer that is being discovered, and this node has not been told that
+    /// any does.
     pub(super) const fn is_waited_for(&self, peer: &Peer) -> bool {
         peer.is(peer_state::DISCOVERING) && Self::is_gated(peer) && peer.awaited_since.is_none()
     }
@@ -133,7 +133,7 @@ impl<O: Clone> Node<O> {
         self.discoveries.requests.extend(waiting.map(|request| (request, *nid)));
         let queued = self.peers.change(nid, |peer| {
             peer.waiting.extend(waiting);
-            // One that is in the queue as a stranger has an earlier turn from now on.
+            // A peer that is in the queue as a stranger has an earlier turn from now on.
             let is_queued = peer.awaited_since.is_some();
             peer.awaited_since.get_or_insert(now);
             peer.state |= peer_state::DISCOVERING;

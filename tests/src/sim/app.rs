@@ -203,7 +203,15 @@ impl World {
         let count = if self.random.once_in(4) { 1 + self.random.below(self.plan.burst) } else { 1 };
         let node = self.random.below(self.nodes.len());
         let shard = self.random.below(self.nodes[node].lanes.len());
-        let target = (node + 1 + self.random.below(self.nodes.len() - 1)) % self.nodes.len();
+        // Hostile nodes are asked for nothing.
+        let friends = self.plan.friends();
+        let target = if node < friends {
+            (node + 1 + self.random.below(friends - 1)) % friends
+        } else {
+            self.random.below(friends)
+        };
+        let is_hostile = node >= friends;
+        let count = if is_hostile || friends == self.nodes.len() { count } else { 1 };
         for _ in 0..count {
             let number = self.ledger.operations.len() as u64;
             let key = self.random.below(KEYS) as u64;
@@ -400,6 +408,8 @@ impl World {
         self.ledger.operations.push(Operation {
             node,
             life,
+            begun_at: self.now,
+            is_hostile: node >= self.plan.friends(),
             seed,
             offset: part.map_or(0, |part| part.offset_bytes.into()),
             source: None,

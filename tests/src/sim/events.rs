@@ -71,7 +71,8 @@ impl World {
             self.ledger.expect(holds, "events are never lost", || format!("operation {number}: {event:?}"));
             if event.kind() == EventKind::Send {
                 self.unsent.remove(&number);
-                let fine = !gentle || event.status() == Status::Ok;
+                let is_hostile = self.ledger.operations[number as usize].is_hostile;
+                let fine = !gentle || is_hostile || event.status() == Status::Ok;
                 self.ledger
                     .expect(fine, "what can arrive does arrive", || format!("operation {number}: {event:?}"));
             }

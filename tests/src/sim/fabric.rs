@@ -5,7 +5,7 @@ use std::rc::Rc;
 use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 
-use super::plan::{Cut, Directions, Plan, happens};
+use super::plan::{Cut, Directions, Hostility, Plan, happens};
 use super::report::{Counts, Fault};
 use crate::bpf::random::Random;
 
@@ -57,6 +57,8 @@ pub(super) struct Fabric {
     pub(super) cut: Option<Cut>,
     /// Whether frames are lost, doubled and so on.
     pub(super) is_faulty: bool,
+    /// What hostile nodes do, by node, while they attack.
+    pub(super) attack: Vec<Option<Hostility>>,
 }
 
 /// What befalls a frame: how late each copy is.
@@ -100,7 +102,13 @@ impl Fabric {
             (cut.node, cut.rail) == (node, rail)
                 && (cut.directions == Directions::Both || cut.directions == direction)
         });
-        !self.down[node][rail] && !is_cut
+        let is_deaf = direction == Directions::Received && self.attack_of(node) == Some(Hostility::Deaf);
+        !self.down[node][rail] && !is_cut && !is_deaf
+    }
+
+    /// What a node does to the others at this time.
+    pub(super) fn attack_of(&self, node: usize) -> Option<Hostility> {
+        self.attack.get(node).copied().flatten()
     }
 
     /// Decides on a frame.

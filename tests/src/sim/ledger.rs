@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use lnet_core::lnd::Status;
 use lnet_wire::{Body, Header, WireHandle};
 
+use super::plan::{FRIENDLY_NS, MS};
+
 /// Which message of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leg {
@@ -36,6 +38,10 @@ pub(super) struct Operation {
     pub(super) node: usize,
     /// Life of its initiator.
     pub(super) life: u32,
+    /// When it was started.
+    pub(super) begun_at: u64,
+    /// Whether a hostile node has started it.
+    pub(super) is_hostile: bool,
     /// Payload of a PUT.
     pub(super) seed: u64,
     /// Where its part of the descriptor begins.
@@ -85,6 +91,9 @@ pub(super) struct Ledger {
     pub(super) sent_is_arrived: bool,
     /// Messages whose receiver had them.
     pub(super) delivered: u64,
+    /// What time it is, and whether an attack goes on.
+    pub(super) now: u64,
+    pub(super) is_attacked: bool,
 }
 
 impl Ledger {
@@ -172,6 +181,13 @@ impl Ledger {
         let twice = core::mem::replace(&mut flight.ended, true);
         self.delivered += u64::from(!twice);
         self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
+        let Operation { begun_at, is_hostile, .. } = self.operations[message.0 as usize];
+        let lasted_ns = self.now - begun_at;
+        let is_late =
+            self.is_attacked && !is_hostile && message.1 == Leg::Response && lasted_ns > FRIENDLY_NS;
+        self.expect(!is_late, "friends are answered under attack", || {
+            format!("{message:?} took {:.1} ms", lasted_ns as f64 / MS as f64)
+        });
     }
 
     /// A shard hands a message to its driver: once more if the driver could not send it.
@@ -186,7 +202,7 @@ impl Ledger {
 
     /// A sender is told how a message ended.
     pub(super) fn sent(&mut self, message: (u32, Leg), status: Status) {
-        let gentle = self.gentle;
+        let gentle = self.gentle && !self.operations[message.0 as usize].is_hostile;
         let flight = self.flight(message);
         let former = flight.sent.replace(status);
         let flight = *flight;

@@ -28,6 +28,7 @@ mod uplink;
 mod wire;
 mod world;
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use ledger::Violation;
@@ -200,6 +201,8 @@ pub struct Options {
     pub nodes: Option<usize>,
     /// Whether a rail of an xdp net is cut and nothing may be lost; otherwise the seed says so.
     pub cut: bool,
+    /// Whether there are hostile nodes.
+    pub hostile: bool,
     /// The bug that the run has.
     pub bug: Option<Bug>,
     /// Where its lines go.
@@ -209,7 +212,7 @@ pub struct Options {
 impl Options {
     /// A run as its seed says, on an xdp net, without a bug.
     pub const DEFAULT: Self =
-        Self { net: NetKind::Xdp, nodes: None, cut: false, bug: None, tracing: Tracing::Off };
+        Self { net: NetKind::Xdp, nodes: None, cut: false, hostile: false, bug: None, tracing: Tracing::Off };
 }
 
 /// What a run has come to.
@@ -230,12 +233,15 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let panicked = catch_unwind(AssertUnwindSafe(|| world.run())).err();
     let mut outcome = world.into_outcome();
     if let Some(panic) = panicked {
-        let found = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
+        let found = panic_text(panic.as_ref());
         outcome.violation = Some(Violation { checker: "nothing panics", found });
     }
     outcome
+}
+
+/// What a panic says.
+#[must_use]
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
 }

@@ -6,7 +6,7 @@ use lnet_tcp_proto::Ends;
 
 use super::driver::DriverConfig;
 use super::node;
-use super::plan::{Directions, happens};
+use super::plan::{Directions, Hostility, happens};
 use super::report::Fault;
 use super::sock::{Letter, StreamEvent};
 use super::streams::{EndId, RETRY_NS, Seat, StreamStep};
@@ -37,6 +37,10 @@ impl World {
     /// Whether bytes get from an end to the other one.
     fn is_carried(&self, from: EndId) -> bool {
         let [from, to] = [from, from.other()].map(|end| self.streams.seat(end));
+        // A stream stops in the middle of what is on it.
+        if self.fabric.attack_of(from.node) == Some(Hostility::Halving) {
+            return false;
+        }
         self.fabric.carries(from.node, from.rail, Directions::Sent)
             && self.fabric.carries(to.node, to.rail, Directions::Received)
     }

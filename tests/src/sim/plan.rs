@@ -20,6 +20,11 @@ pub(super) const US: u64 = 1000;
 
 /// How long a message may take in the transfer protocol, and wait for credits.
 pub(super) const MESSAGE_NS: u64 = 1000 * MS;
+/// Nodes that are not hostile, where others are.
+const FRIENDS: usize = 2;
+/// How long a GET of such a node to another one may take while it is attacked.
+pub(super) const FRIENDLY_NS: u64 = 100 * MS;
+
 /// How long a response may take.
 pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
 
@@ -101,8 +106,20 @@ pub(super) struct Plan {
     pub(super) burst: usize,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
+    /// What the last nodes do, which are hostile; nothing may befall the others, and no others are asked for
+    /// anything.
+    pub(super) hostile: Vec<Hostility>,
     /// The rail that is cut while the node's other rail goes on: of a gentle run, so nothing may be lost.
     pub(super) cut: Option<Cut>,
+}
+
+/// What a hostile node does, besides asking for much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Hostility {
+    /// Nothing that it is sent reaches it: it reads nothing, and acknowledges nothing.
+    Deaf,
+    /// No more arrives of what it sends than the beginnings.
+    Halving,
 }
 
 /// How a rail of a node is cut. Neither end is told.
@@ -147,9 +164,12 @@ fn checksums(random: &mut Random, nodes: usize, corruption: u32) -> Vec<bool> {
 impl Plan {
     /// The plan of a seed, with what the options ask for.
     pub(super) fn new(random: &mut Random, options: &Options) -> Self {
-        let nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
+        let mut nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
+        if options.hostile {
+            nodes = nodes.max(FRIENDS + 1);
+        }
         let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp;
-        let gentle = random.once_in(3) || cuts;
+        let gentle = random.once_in(3) || cuts || options.hostile;
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
@@ -220,6 +240,7 @@ impl Plan {
                 random.bits() & random.bits()
             },
             gentle,
+            hostile: Vec::new(),
             cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
         };
         if !gentle && random.once_in(4) {
@@ -230,6 +251,9 @@ impl Plan {
         }
         if plan.net == NetKind::Tcp {
             plan.go_by_streams(random);
+        }
+        if options.hostile {
+            plan.make_hostile(random);
         }
         // Numbers of their own: a run in which all shards serve goes as it would without.
         plan.serving = serving(&mut Random::new(random.clone().bits()), &plan.shards);
@@ -284,6 +308,28 @@ impl Plan {
             silences: harm(random, 6),
             silence_ns: random.pick(&[20 * MS, 500 * MS, 3000 * MS, 10_000 * MS]),
         };
+    }
+
+    /// Has all nodes but the first ones be hostile, and little else happen.
+    fn make_hostile(&mut self, random: &mut Random) {
+        let kinds = [Hostility::Deaf, Hostility::Halving];
+        self.hostile = self.shards[FRIENDS..].iter().map(|_| random.pick(&kinds)).collect();
+        self.loss = self.loss.min(100);
+        (self.delays, self.stalls, self.lazy, self.mtu_changes, self.cut) = (0, 0, 0, 0, None);
+        (self.late_ns, self.poll_ns) = (self.late_ns.min(MS), self.poll_ns.min(2 * MS));
+        (self.active_ns, self.operations, self.burst) = (200 * MS, 400, 50);
+        (self.long, self.length_max, self.send_frames, self.budget) = (500, 64 << 10, 64, 32);
+        self.event_slots = [600, 100];
+    }
+
+    /// How many nodes are not hostile: the first ones.
+    pub(super) const fn friends(&self) -> usize {
+        self.shards.len() - self.hostile.len()
+    }
+
+    /// What a node does, if it is hostile.
+    pub(super) fn hostility(&self, node: usize) -> Option<Hostility> {
+        self.hostile.get(node.checked_sub(self.friends())?).copied()
     }
 
     /// The type of all nets.

@@ -26,6 +26,10 @@ pub enum Fault {
     Outage,
     /// A rail is cut, and nothing may be lost.
     Cut,
+    /// Hostile nodes begin.
+    Attack,
+    /// A hostile node sends no more than the beginning of a message.
+    Withheld,
     /// A frame is lost because a rail is down or cut.
     Unplugged,
     /// A node starts anew.
@@ -84,6 +88,8 @@ impl Fault {
         Self::Misdirected,
         Self::Outage,
         Self::Cut,
+        Self::Attack,
+        Self::Withheld,
         Self::Unplugged,
         Self::Restart,
         Self::Stale,
@@ -109,7 +115,7 @@ impl Fault {
         Self::DialLate,
     ];
 
-    const NAMES: [&'static str; 30] = [
+    const NAMES: [&'static str; 32] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -117,6 +123,8 @@ impl Fault {
         "frames misdirected",
         "rails down",
         "rails cut",
+        "attacks",
+        "frames withheld",
         "frames on a rail that is down or cut",
         "nodes restarted",
         "frames of or to a former life",
@@ -145,6 +153,10 @@ impl Fault {
     /// Whether it can happen on a net.
     #[must_use]
     pub const fn can_happen(self, net: NetKind) -> bool {
+        if matches!(self, Self::Attack | Self::Withheld) {
+            // Only where there are hostile nodes.
+            return false;
+        }
         let is_of_streams =
             matches!(self, Self::StreamBroken | Self::StreamSilent | Self::DialRefused | Self::DialLate);
         let is_of_frames = matches!(

@@ -40,7 +40,8 @@ impl World {
             Phase::Active => {
                 self.trace.say(|| "faults stop".to_owned());
                 // While sessions are young: later they are asked for anew.
-                let trials = if self.plan.is_proven() { self.introductions() } else { Vec::new() };
+                let is_proven = self.plan.is_proven() && self.plan.hostile.is_empty();
+                let trials = if is_proven { self.introductions() } else { Vec::new() };
                 self.trials = trials.into_iter().map(Trial::new).collect();
                 self.phase = Phase::Proving(now + BOUND_NS * (1 + self.trials.len() as u64));
                 self.fabric.is_faulty = false;
@@ -173,11 +174,12 @@ impl World {
             let sends = operation.started && lives((operation.node, operation.life));
             let taken = operation.taken.is_some_and(lives);
             // A descriptor for many PUTs may be unlinked before all ACKs have come.
-            let due = self.plan.gentle && taken && operation.awaits && operation.is_alone;
+            let gentle = self.plan.gentle && !operation.is_hostile;
+            let due = gentle && taken && operation.awaits && operation.is_alone;
             let answered = due || operation.answered.is_some_and(lives);
             let arrives = |flight: Flight| flight.sent != Some(Status::Ok) || (flight.ended && flight.well);
             let all_arrive = [operation.request, operation.response].into_iter().all(arrives);
-            self.ledger.expect(!self.plan.gentle || all_arrive, "what can arrive does arrive", || {
+            self.ledger.expect(!gentle || all_arrive, "what can arrive does arrive", || {
                 format!("operation {number}: {operation:?}")
             });
             for (is_due, events) in [

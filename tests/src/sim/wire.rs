@@ -11,7 +11,7 @@ use super::Bug;
 use super::datagrams::{Arrival, Leaving};
 use super::fabric::{Departure, Fate, Packet, Passage};
 use super::node::{self, Node};
-use super::plan::{Directions, happens};
+use super::plan::{Directions, Hostility, happens};
 use super::report::Fault;
 use super::world::{Happening, World};
 
@@ -65,6 +65,9 @@ impl World {
         let bytes = Rc::new(self.pools[pool].bytes(frame).to_vec());
         self.pools[pool].read(frame);
         self.check_pool(pool);
+        if self.fabric.attack_of(sender) == Some(Hostility::Halving) && !is_beginning(&bytes) {
+            return self.counts.add(Fault::Withheld);
+        }
         for delay in fate.delays_ns.into_iter().flatten() {
             let flips = self.fabric.flips(&self.plan, &mut self.random, &mut self.counts);
             let astray = (self.fabric.is_faulty && happens(&mut self.random, self.plan.misdirection))
@@ -136,6 +139,13 @@ impl World {
             self.ledger.fail("frames are conserved", || wrong);
         }
     }
+}
+
+/// Whether a frame is the beginning of a message, or of none.
+fn is_beginning(bytes: &[u8]) -> bool {
+    let head = bytes.first_chunk::<FRAME_HEADER_BYTES>();
+    let header = head.and_then(|head| FrameHeader::decode(head, bytes.len()).ok());
+    header.is_none_or(|header| header.fragment_offset == 0)
 }
 
 /// The shard that a frame is steered to; `None` if it is none of ours.

@@ -73,6 +73,8 @@ pub(super) enum Happening {
     /// A rail is cut, or whole again.
     Cut,
     Mend,
+    /// Hostile nodes begin.
+    Attack,
     Rail {
         node: usize,
         rail: usize,
@@ -248,6 +250,11 @@ impl World {
             self.introduce();
             self.at(start + cut.after_ns, Happening::Cut);
         }
+        if !plan.hostile.is_empty() {
+            self.introductions = self.introductions();
+            self.introduce();
+            self.at(start + MS, Happening::Attack);
+        }
         if plan.comes_and_goes {
             self.introductions = self.introductions();
             self.introduce();
@@ -264,6 +271,7 @@ impl World {
             steps += 1;
             self.ledger.expect(steps < STEPS_MAX, "a run comes to rest", || format!("{steps} steps"));
             self.now = time;
+            self.ledger.now = time;
             self.trace.now = time - start;
             self.step(happening);
         }
@@ -297,6 +305,7 @@ impl World {
             }
             Happening::Cut => self.cut_rail(),
             Happening::Mend => self.fabric.cut = None,
+            Happening::Attack => self.begin_attack(),
             Happening::DeleteRail { node, rail } => self.delete_rail(node, rail),
             Happening::AddRail { node, rail, life } => self.add_rail(node, rail, life),
             Happening::Opened { node, ni, rail, life } => self.opened(node, NiId(ni), rail, life),
@@ -310,9 +319,7 @@ impl World {
     /// A rail is cut, as soon as all shards know all peers by all their NIDs.
     fn cut_rail(&mut self) {
         let Some(cut) = self.plan.cut else { return };
-        self.introduce();
-        let are_on_their_way = self.unsent.iter().any(|number| (*number as usize) < self.introduced);
-        if !self.introductions.is_empty() || are_on_their_way {
+        if !self.are_introduced() {
             return self.at(self.now + MS, Happening::Cut);
         }
         self.trace.say(|| format!("{cut:?}"));
@@ -321,6 +328,24 @@ impl World {
         if let Some(lasts_ns) = cut.lasts_ns {
             self.at(self.now + lasts_ns, Happening::Mend);
         }
+    }
+
+    /// Whether all shards know all peers by all their NIDs; goes on with that.
+    fn are_introduced(&mut self) -> bool {
+        self.introduce();
+        let are_on_their_way = self.unsent.iter().any(|number| (*number as usize) < self.introduced);
+        self.introductions.is_empty() && !are_on_their_way
+    }
+
+    /// Hostile nodes begin, as soon as all shards know all peers: none of them is unknown.
+    fn begin_attack(&mut self) {
+        if !self.are_introduced() {
+            return self.at(self.now + MS, Happening::Attack);
+        }
+        self.trace.say(|| "hostile nodes attack".to_owned());
+        self.counts.add(Fault::Attack);
+        self.fabric.attack = (0..self.nodes.len()).map(|node| self.plan.hostility(node)).collect();
+        self.ledger.is_attacked = true;
     }
 
     fn plan_faults(&mut self, plan: &Plan) {

@@ -98,8 +98,8 @@ impl Arriving {
     /// Whether it has kept its place for too long without being whole: for so long without progress, or as a
     /// push for long, since there is one place for those of all peers, and a push comes again.
     pub(crate) fn is_overdue(&self, now: Instant, patience: Duration) -> bool {
-        let has_place = matches!(self.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
-        has_place && (now - self.touched_at > patience || self.is_push && now - self.begun_at > PUSH_LASTS)
+        let takes_room = matches!(self.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
+        takes_room && (now - self.touched_at > patience || self.is_push && now - self.begun_at > PUSH_LASTS)
     }
 
     /// The slot of a message.

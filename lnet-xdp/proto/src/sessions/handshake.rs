@@ -79,8 +79,8 @@ impl Sessions {
         Some(path)
     }
 
-    /// Asks for a session by another path to the peer that a silent path leads to: by one that has an old one,
-    /// or where no path to that peer answers, by one that the shard knows; that one.
+    /// Asks for a session by another path to the peer that a silent path leads to: by one with an old
+    /// session, or where no path to that peer answers, by one that the shard knows; that one.
     pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
         let PeerPath { peer, .. } = self.paths[silent];
         if peer != NONE

@@ -493,6 +493,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("fuzz_targets", &[]),
             ("fuzz_transfer", &[]),
             ("node", &["bpf", "netns"]),
+            ("seeds", &[]),
             ("sim", &["bpf"]),
         ],
     },
