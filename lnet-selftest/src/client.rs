@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use lnet_user::{Buffer, ProcessId};
+use lnet_user::ProcessId;
 use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping};
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
@@ -16,14 +16,6 @@ use crate::source::Offer;
 
 /// After a request that failed at once, so that nothing spins.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
-
-/// Bulk data of a unit.
-struct Data {
-    /// The data that it writes, once it does.
-    offer: Rc<OnceCell<Offer>>,
-    /// Room for what it reads, between two reads.
-    sink: Option<Buffer>,
-}
 
 /// Counts a unit as active until it ends, however that happens.
 struct Active(Rc<ClientTest>);
@@ -54,15 +46,19 @@ pub(crate) fn run(exchange: &Rc<Exchange>, test: &Rc<ClientTest>) -> Vec<AbortHa
 async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
     let test = &active.0;
     let stop = test.stop.subscribe();
-    let mut data = Data { offer: exchange.offer(), sink: None };
+    // The data that it writes, once it does.
+    let offer = exchange.offer();
     for sequence in 0..test.loop_count {
+        let turn = exchange.turn().await;
         if *stop.borrow() {
             return;
         }
+        // There are many units, of which few have their turn: what a request takes is boxed until it is over.
         let (errors, result) = match test.test.bulk() {
-            Some(bulk) => (&test.errors.brw, transfer(&exchange, test, to, bulk, &mut data).await),
-            None => (&test.errors.ping, ping(&exchange, test, to, sequence).await),
+            Some(bulk) => (&test.errors.brw, Box::pin(transfer(&exchange, test, to, bulk, &offer)).await),
+            None => (&test.errors.ping, Box::pin(ping(&exchange, test, to, sequence)).await),
         };
+        drop(turn);
         if let Err(error) = result {
             tracing::debug!(to = %to.nid, error, "a selftest request has failed");
             errors.set(errors.get().saturating_add(1));
@@ -72,6 +68,13 @@ async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
             tokio::time::sleep(ERROR_PAUSE).await;
         }
     }
+}
+
+/// Bytes that a unit takes; what a task has besides is less than half of
+/// [`UNIT_BYTES`](crate::session::UNIT_BYTES).
+#[cfg(test)]
+pub(crate) fn unit_bytes(exchange: &Rc<Exchange>, test: &Rc<ClientTest>, to: ProcessId) -> usize {
+    size_of_val(&unit(Rc::clone(exchange), Active::new(test), to))
 }
 
 fn request(test: &ClientTest, to: ProcessId, bulk: Bulk) -> Call {
@@ -98,18 +101,14 @@ async fn transfer(
     test: &ClientTest,
     to: ProcessId,
     (direction, check, length_bytes): (Direction, Check, u32),
-    data: &mut Data,
+    offer: &OnceCell<Offer>,
 ) -> Result<(), String> {
     let bulk = match direction {
         Direction::Write => {
-            let offered = exchange.offered(&data.offer).await;
+            let offered = exchange.offered(offer).await;
             Bulk::Offered(offered.map_err(|error| error.to_string())?)
         }
-        Direction::Read => {
-            let mut sink = data.sink.take().unwrap_or_else(|| Buffer::zeroed(length_bytes as usize));
-            bulk::fill_sink(&mut sink, check);
-            Bulk::Sink(sink)
-        }
+        Direction::Read => Bulk::Sink(exchange.sinks.take(length_bytes as usize, check)),
     };
     let (direction_word, flags) = (direction as u32, check as u32);
     let body = |reply_id, bulk_id| {
@@ -126,6 +125,6 @@ async fn transfer(
     }
     let sink = sink.ok_or("the buffer of the bulk data is missing")?;
     let is_right = bulk::is_right(&sink, check, reply.is_swapped);
-    data.sink = Some(sink);
+    exchange.sinks.give_back(sink);
     if is_right { Ok(()) } else { Err("bulk data is not what its source is to send".to_owned()) }
 }

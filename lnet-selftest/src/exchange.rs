@@ -19,9 +19,10 @@ use lnet_user::{
     Buffer, EntrySpec, EqHandle, Event, Limits, Lnet, MdOptions, MdSpec, Nid, ProcessId, Status, Threshold,
 };
 use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, REPLY_PORTAL, RpcCounters};
-use tokio::sync::{OnceCell, Semaphore, oneshot};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::bulk::Sinks;
 use crate::failure::{CALL_PATIENCE, CallError, not_sent};
 use crate::source::{Offer, Source};
 
@@ -73,6 +74,7 @@ pub(crate) struct Exchange {
     /// Where messages start.
     shard: ShardHandle,
     pub(crate) source: Source,
+    pub(crate) sinks: Sinks,
     /// The offer of the tests that run.
     offer: RefCell<Weak<OnceCell<Offer>>>,
     events: EqHandle,
@@ -167,6 +169,7 @@ impl Exchange {
             guest,
             shard: events.shard().clone(),
             source: Source::new(events.shard(), events.handle()),
+            sinks: Sinks::default(),
             offer: RefCell::default(),
             events: events.handle(),
             routes: RefCell::default(),
@@ -229,20 +232,15 @@ impl Exchange {
         }
     }
 
-    /// Sends a request of a test in its turn, and waits for its reply and for its bulk data, which comes
-    /// back. `body` makes the request of the match bits of reply and bulk data.
-    pub(crate) async fn call(
-        &self,
-        call: Call,
-        body: impl FnOnce(u64, u64) -> Body,
-    ) -> Result<(Message, Option<Buffer>), CallError> {
-        let _permit = self.calls.acquire().await.map_err(|_| CallError::Expired)?;
-        self.order(call, body).await
+    /// The turn of a test's request, until it is dropped. What a request takes is made in its turn.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, CallError> {
+        self.calls.acquire().await.map_err(|_| CallError::Expired)
     }
 
-    /// Sends a request of the console at once, and waits as [`Exchange::call`] does. There is room for
-    /// [`ORDERS_MAX`].
-    pub(crate) async fn order(
+    /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the
+    /// request of the match bits of reply and bulk data. There is room for the requests of tests that have
+    /// their turn ([`Exchange::turn`]), and for [`ORDERS_MAX`] of the console.
+    pub(crate) async fn call(
         &self,
         call: Call,
         body: impl FnOnce(u64, u64) -> Body,

@@ -49,8 +49,6 @@ pub(crate) struct Server {
 struct Common {
     exchange: Rc<Exchange>,
     sessions: RefCell<Sessions>,
-    /// Buffers that are free, for the data of others.
-    sinks: RefCell<Vec<Buffer>>,
 }
 
 /// The taker of a portal's requests.
@@ -72,11 +70,7 @@ struct Answers {
 impl Server {
     /// Posts room for requests, and answers those that come.
     pub(crate) fn start(exchange: &Rc<Exchange>) -> Result<Self, LnetError> {
-        let common = Rc::new(Common {
-            exchange: Rc::clone(exchange),
-            sessions: RefCell::default(),
-            sinks: RefCell::default(),
-        });
+        let common = Rc::new(Common { exchange: Rc::clone(exchange), sessions: RefCell::default() });
         let framework = Turns::new(FRAMEWORK_ANSWERS_MAX, FRAMEWORK_ROOM, ORDERS_MAX);
         let tests = Turns::new(ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX, TEST_ROOM, CALLS_MAX);
         let portals = [(FRAMEWORK_PORTAL, framework), (TEST_PORTAL, tests)];
@@ -90,7 +84,11 @@ impl Server {
         tokio::task::spawn_local(async move {
             loop {
                 tokio::time::sleep(EXPIRY_INTERVAL).await;
-                watched.sessions.borrow_mut().expire();
+                let mut sessions = watched.sessions.borrow_mut();
+                sessions.expire();
+                if sessions.id() == SessionId::NONE {
+                    watched.exchange.sinks.clear();
+                }
             }
         });
         Ok(Self { common })
@@ -236,6 +234,19 @@ fn request(queued: &QueuedEvent) -> Option<(Message, Target)> {
     Some((request, Target::reply_to(&queued.event, REPLY_PORTAL, reply_id)?))
 }
 
+/// The session that a request of a console is about.
+fn session_of(body: &Body) -> Option<SessionId> {
+    Some(match body {
+        Body::MakeSession(request) => request.session,
+        Body::RemoveSession(request) => request.session,
+        Body::Debug(request) => request.session,
+        Body::AddTest(request) => request.session,
+        Body::Batch(request) => request.session,
+        Body::Stat(request) => request.session,
+        _ => return None,
+    })
+}
+
 /// The replies to requests that were not looked at any further.
 fn refusal(body: &Body, status: Status, session: SessionId) -> Option<Body> {
     let reply = SessionReply { status, session };
@@ -305,7 +316,9 @@ impl Common {
     }
 
     async fn answer_framework(&self, request: &Message, from: Target) -> (u32, Option<Body>) {
-        self.sessions.borrow_mut().touch();
+        if let Some(id) = session_of(&request.body) {
+            self.sessions.borrow_mut().touch(&id);
+        }
         let features = request.features;
         let is_fresh = matches!(request.body, Body::MakeSession(_) | Body::Debug(_));
         let is_refused = match is_fresh {
@@ -446,35 +459,15 @@ impl Common {
                 done(Status::OK)
             }
             Direction::Write => {
-                let used = take_buffer(&self.sinks, length as usize);
-                let mut data = used.unwrap_or_else(|| Buffer::zeroed(length as usize));
-                bulk::fill_sink(&mut data, check);
+                let data = self.exchange.sinks.take(length as usize, check);
                 let (bytes, data) = self.exchange.fetch(&peer, data).await?;
                 self.exchange.counters.borrow_mut().bulk_get_bytes += u64::from(bytes);
                 let is_right = bulk::is_right(&data, check, message.is_swapped);
-                give_back(&self.sinks, data);
+                self.exchange.sinks.give_back(data);
                 done(if is_right { Status::OK } else { Status::BAD_DATA })
             }
         }
     }
-}
-
-/// Buffers of bulk data that are kept at most.
-const BUFFERS_MAX: usize = 32;
-
-/// A buffer of this length, if one is free: that which was used last, and is in the caches still.
-fn take_buffer(free: &RefCell<Vec<Buffer>>, length: usize) -> Option<Buffer> {
-    let mut free = free.borrow_mut();
-    let used = free.iter().rposition(|buffer| buffer.len() == length)?;
-    Some(free.remove(used))
-}
-
-fn give_back(free: &RefCell<Vec<Buffer>>, buffer: Buffer) {
-    let mut free = free.borrow_mut();
-    if free.len() >= BUFFERS_MAX {
-        free.clear();
-    }
-    free.push(buffer);
 }
 
 fn answer_ping(features: u32, ping: &Ping) -> (u32, Option<Body>) {

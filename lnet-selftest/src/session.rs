@@ -19,6 +19,10 @@ pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(100);
 const UNITS_MAX: u64 = 8192;
 /// Batches of a session, and tests of a batch, at most.
 const BATCHES_MAX: usize = 256;
+/// Bytes of memory that the tests of a session take at most, when all of them run.
+const SESSION_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a test besides its destinations and units.
+const TEST_BYTES: usize = 512;
 
 /// Errors that the tests of a session have found.
 #[derive(Default, Debug)]
@@ -26,6 +30,9 @@ pub(crate) struct Errors {
     pub(crate) brw: Cell<u32>,
     pub(crate) ping: Cell<u32>,
 }
+
+/// Bytes of memory that a unit takes while it waits for its turn, with what its task has besides.
+pub(crate) const UNIT_BYTES: usize = 1024;
 
 /// A test of a batch on this node, as client.
 pub(crate) struct ClientTest {
@@ -73,6 +80,8 @@ struct Session {
     begun: Instant,
     seen_at: Instant,
     batches: BTreeMap<u64, Batch>,
+    /// What the tests take at most.
+    charged_bytes: usize,
     errors: Rc<Errors>,
 }
 
@@ -80,6 +89,13 @@ impl Session {
     fn abort(mut self) {
         self.batches.values_mut().flatten().for_each(|test| test.stop(true));
     }
+}
+
+/// Bytes of memory that a test takes at most, while it runs. Each unit has its destination.
+fn memory_bytes(test: &AddTest) -> usize {
+    let destinations = if test.is_client == 0 { 0 } else { test.destinations as usize };
+    let units = destinations * test.concurrency as usize;
+    TEST_BYTES + destinations * size_of::<lnet_user::ProcessId>() + units * UNIT_BYTES
 }
 
 /// The session that the node is in, if any.
@@ -102,9 +118,9 @@ impl Sessions {
         self.0.as_ref().is_some_and(|session| session.features != features)
     }
 
-    /// A request of a console has come.
-    pub(crate) fn touch(&mut self) {
-        if let Some(session) = &mut self.0 {
+    /// A request about a session has come: if it is this one, its console is there.
+    pub(crate) fn touch(&mut self, id: &SessionId) {
+        if let Some(session) = self.own(id) {
             session.seen_at = Instant::now();
         }
     }
@@ -143,6 +159,7 @@ impl Sessions {
             session.references = session.references.saturating_add(1);
             return self.described(Status::OK);
         }
+        self.expire();
         if self.0.is_some() && request.force == 0 {
             return self.described(Status::BUSY);
         }
@@ -161,6 +178,7 @@ impl Sessions {
             begun: now,
             seen_at: now,
             batches: BTreeMap::new(),
+            charged_bytes: 0,
             errors: Rc::default(),
         });
         JoinReply { name: former, ..self.described(Status::OK) }
@@ -222,6 +240,9 @@ impl Sessions {
             return Err(Status::INVALID);
         }
         let session = self.own(&request.session).ok_or(Status::NO_ENTRY)?;
+        if session.charged_bytes + memory_bytes(request) > SESSION_BYTES_MAX {
+            return Err(Status::NO_MEMORY);
+        }
         match session.batches.get(&request.batch) {
             Some(batch) if batch.iter().any(|test| test.active() != 0) => Err(Status::BUSY),
             Some(batch) if batch.len() >= BATCHES_MAX => Err(Status::NO_MEMORY),
@@ -253,6 +274,7 @@ impl Sessions {
         });
         let batch = session.batches.entry(request.batch).or_default();
         batch.push(BatchTest { client, tasks: Vec::new() });
+        session.charged_bytes += memory_bytes(request);
         Ok(())
     }
 
@@ -297,5 +319,97 @@ impl Sessions {
             BatchOperation::Query => {}
         }
         Ok(batch.iter().filter(|test| test.active() != 0).count() as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_user::{Nid, ProcessId};
+
+    use super::*;
+
+    fn id(stamp: i64) -> SessionId {
+        SessionId { nid: 1, stamp }
+    }
+
+    fn make(stamp: i64) -> MakeSession {
+        MakeSession { reply_id: 1, session: id(stamp), force: 0, name: Name::EMPTY }
+    }
+
+    fn session() -> Sessions {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.make(&make(1), FEATURES).status, Status::OK);
+        sessions
+    }
+
+    /// Has time pass.
+    fn age(sessions: &mut Sessions, time: Duration) {
+        let session = sessions.0.as_mut().unwrap();
+        session.seen_at = session.seen_at.checked_sub(time).unwrap();
+    }
+
+    #[test]
+    fn a_session_whose_console_is_silent_ends_though_others_ask() {
+        let mut sessions = session();
+        let part = SESSION_TIMEOUT * 2 / 3;
+        age(&mut sessions, part);
+        sessions.touch(&id(1));
+        age(&mut sessions, part);
+        sessions.touch(&id(2));
+        sessions.expire();
+        assert_eq!(sessions.id(), id(1));
+        assert_eq!(sessions.make(&make(2), FEATURES).status, Status::BUSY);
+        age(&mut sessions, part);
+        sessions.touch(&id(2));
+        sessions.expire();
+        assert_eq!(sessions.id(), SessionId::NONE);
+        // Another console that asks finds it ended already.
+        let mut sessions = session();
+        age(&mut sessions, 2 * part);
+        assert_eq!(sessions.make(&make(2), FEATURES).status, Status::OK);
+    }
+
+    fn test(batch: u64, concurrency: u32, destinations: u32) -> AddTest {
+        AddTest {
+            reply_id: 1,
+            bulk_id: 1,
+            session: id(1),
+            batch,
+            loop_count: 1,
+            concurrency,
+            is_client: 1,
+            stops_on_error: 0,
+            destinations,
+            test: Test::Ping { size_bytes: 0, flags: 0 },
+        }
+    }
+
+    #[test]
+    fn the_tests_of_a_session_take_so_much_memory_and_no_more() {
+        let mut sessions = session();
+        let (mut units, mut tests) = (0, 0);
+        let to = ProcessId { nid: Nid::LO, pid: 12345 };
+        let refused = 'all: loop {
+            for batch in 0..256 {
+                for _ in 0..256 {
+                    match sessions.add_test(&test(batch, 1024, 1), vec![to]) {
+                        Ok(()) => (units, tests) = (units + 1024, tests + 1),
+                        Err(refused) => break 'all refused,
+                    }
+                }
+            }
+        };
+        assert_eq!(refused, Status::NO_MEMORY);
+        // Three tests of as many units as the reference has for each of twenty servers.
+        assert!((60_000..=SESSION_BYTES_MAX / UNIT_BYTES).contains(&units), "{units} units of {tests} tests");
+        assert_eq!(sessions.check_test(&test(1, 1, 0)), Err(Status::INVALID));
+        // What servers have costs little, and is bounded as well.
+        let server = AddTest { is_client: 0, ..test(300, 1, 0) };
+        let charged_bytes = sessions.0.as_ref().unwrap().charged_bytes;
+        assert_eq!(sessions.check_test(&server).is_ok(), charged_bytes + TEST_BYTES <= SESSION_BYTES_MAX);
+        // All of it goes with the session.
+        sessions.end();
+        assert_eq!(sessions.make(&make(1), FEATURES).status, Status::OK);
+        assert_eq!(sessions.add_test(&test(1, 1024, 8), vec![to; 8]), Ok(()));
     }
 }

@@ -1,5 +1,7 @@
 //! Nodes of one process test each other, commanded by the console of one of them.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lnet_model::records::{
@@ -8,15 +10,17 @@ use lnet_model::records::{
 };
 use lnet_model::{Errno, Refusal};
 use lnet_user::api::{Ack, OwnedRequest, QueuedEvent, Target};
-use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Status, Threshold};
+use lnet_user::{Buffer, Lnet, MdOptions, NiConfig, Nid, NodeConfig, ProcessId, Status, Threshold};
 use lnet_wire::selftest::{
     AddTest, Body, Brw, Check, Direction, FEATURES, MakeSession, Message, Name, REPLY_PORTAL, SessionId, Test,
 };
 use lnet_wire::steer::{Policy, Spread};
 
 use crate::console::COMMANDS_MAX;
+use crate::exchange::Exchange;
+use crate::session::{ClientTest, UNIT_BYTES};
 use crate::source::Offer;
-use crate::{Console, Selftest, bulk};
+use crate::{Console, Selftest, bulk, client};
 
 const KEY: u32 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -170,6 +174,27 @@ fn a_batch_is_stopped_and_runs_again() {
         }
         agreed(&console, Command::EndSession).await;
     });
+}
+
+/// The memory that a session is charged for each unit.
+#[test]
+fn a_unit_that_waits_for_its_turn_takes_little() {
+    let lnet = plain_node("units", 1);
+    let (exchange, _events) = Exchange::new(&lnet, None).unwrap();
+    let to = ProcessId { nid: nid(2), pid: ProcessId::LUSTRE_PID };
+    let test = Rc::new(ClientTest {
+        test: Test::Ping { size_bytes: 0, flags: 0 },
+        loop_count: 1,
+        concurrency: 1,
+        stops_on_error: false,
+        destinations: vec![to],
+        features: FEATURES,
+        active: Cell::new(0),
+        stop: tokio::sync::watch::Sender::new(false),
+        errors: Rc::default(),
+    });
+    let bytes = client::unit_bytes(&exchange, &test, to);
+    assert!(bytes <= UNIT_BYTES / 2, "{bytes} bytes");
 }
 
 /// More than a server answers at once, and than its source has event slots.

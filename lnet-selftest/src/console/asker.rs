@@ -45,7 +45,7 @@ impl Asker {
         let permits = if is_keepalive { &self.keepalives } else { &self.commands };
         let _permit = permits.acquire().await.map_err(|_| Errno::SHUTDOWN)?;
         let request = Call { to: ProcessId::lustre(nid), features, bulk };
-        let called = timeout(patience, self.exchange.order(request, body)).await;
+        let called = timeout(patience, self.exchange.call(request, body)).await;
         let (Message { body, .. }, _) = match called {
             Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
             Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),
