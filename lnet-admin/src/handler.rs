@@ -10,7 +10,7 @@ use lnet_core::stats;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DropRuleRecord, RuleCounters};
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
@@ -81,9 +81,9 @@ impl Handler for Control {
         self.net_records().await
     }
 
-    async fn peers(&self) -> Result<Vec<PeerRecord>, Refusal> {
+    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage, Refusal> {
         self.check_configured()?;
-        self.peer_records().await
+        self.peers_behind(after.map(|NidText(nid)| nid)).await
     }
 
     async fn globals(&self) -> Result<Globals, Refusal> {

@@ -1,6 +1,7 @@
 //! What a node tells of itself, in the terms of the tools: the counters of its shards, added up.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::health::HealthStatus;
@@ -13,7 +14,7 @@ use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
     Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerRecord, Statistics,
+    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, Statistics,
 };
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspInfo;
@@ -24,6 +25,9 @@ use lnet_wire::{Global, MessageType, Net, Nid};
 use super::control::Control;
 use super::error::stopped;
 use super::udsp::{local_info, peer_info};
+
+/// NIDs of a page of peers at least, unless it is the last one. A page has whole peers.
+const PAGE_NIDS: usize = 256;
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -124,10 +128,26 @@ impl Control {
         (0..self.lnet.shard_count() as u32).collect()
     }
 
-    pub(super) async fn peer_records(&self) -> Result<Vec<PeerRecord>, Refusal> {
-        self.lnet.follow_traffic().await.map_err(|error| stopped(&error))?;
+    /// A page of the peers: some behind this primary NID, or the first.
+    pub(super) async fn peers_behind(&self, after: Option<Nid>) -> Result<PeerPage, Refusal> {
+        if after.is_none() {
+            self.lnet.follow_traffic().await.map_err(|error| stopped(&error))?;
+        }
+        let (mut last, mut has_more, mut nids) = (None, false, Vec::new());
+        for peer in self.lnet.machine().peers_after(after) {
+            if nids.len() >= PAGE_NIDS {
+                has_more = true;
+                break;
+            }
+            last = Some(peer.primary);
+            nids.extend(peer.nis.iter().map(|ni| ni.nid));
+        }
+        let nids: Arc<[Nid]> = nids.into();
         let mut told = HashMap::<Nid, PeerSum>::new();
-        let peers = self.on_shards(|worker| worker.shard().peers().collect::<Vec<_>>());
+        let peers = self.on_shards(move |worker| {
+            let shard = worker.shard();
+            nids.iter().filter_map(|nid| shard.peer(nid)).collect::<Vec<_>>()
+        });
         for peer in peers.await?.iter().flatten() {
             told.entry(peer.nid).or_default().add(peer);
         }
@@ -153,7 +173,8 @@ impl Control {
             fsm_state: node.peer_state(peer).name().to_owned(),
             nis: peer.nis.iter().map(peer_ni).collect(),
         };
-        Ok(node.peers().map(record).collect())
+        let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
+        Ok(PeerPage { peers: page.map(record).collect(), has_more })
     }
 
     pub(super) fn global_record(&self) -> Globals {
@@ -334,6 +355,8 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
 mod tests {
     use super::*;
     use crate::control::ControlOptions;
+    use lnet_model::peer::PeerSpec;
+    use lnet_model::request::{Change, ChangeSet};
     use lnet_user::{Lnet, NodeConfig};
 
     /// What belongs to an interface is not shown of an NI that has none.
@@ -349,5 +372,39 @@ mod tests {
         assert!(ni.options.entries().all(|(row, _)| row.option.is_of_net()), "{:?}", ni.options);
         assert_eq!((ni.facts.as_slice(), ni.status), ([].as_slice(), NiStatus::Up));
         assert_eq!(ni.interface.as_deref(), Some("in-process:shown"));
+    }
+
+    #[test]
+    fn pages_have_each_peer_once_in_the_order_of_their_nids() {
+        let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
+        let ni = lnet_user::NiConfig::new(nid, "in-process:pages");
+        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // Some have several NIDs, so that pages end within no peer.
+        let peer = |number: u8, host: u8| {
+            let nid = |last| Nid::new_ip(Net::XDP, [10, 9, 100 + number, last].into()).unwrap();
+            let nids = (0..number).map(|other| nid(100 + host * 10 + other)).collect();
+            Change::AddPeer(PeerSpec { primary_nid: nid(host), nids, multi_rail: true, lock_primary: false })
+        };
+        let changes = (0..10).flat_map(|number| (0..10).map(move |host| peer(number, host))).collect();
+        runtime.block_on(control.apply_batch(ChangeSet { changes, dry_run: false })).unwrap();
+        let (mut told, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let PeerPage { peers, has_more } = runtime.block_on(control.peers_behind(after)).unwrap();
+            let nids: usize = peers.iter().map(|peer| peer.nis.len()).sum();
+            assert!(!has_more || (PAGE_NIDS..PAGE_NIDS + 10).contains(&nids), "{nids}");
+            after = peers.last().map(|peer| peer.primary_nid);
+            told.extend(peers);
+            pages += 1;
+            if !has_more {
+                break;
+            }
+        }
+        // Each has its primary NID, and up to nine others.
+        assert_eq!((told.len(), pages), (100, 3));
+        assert!(told.windows(2).all(|pair| pair[0].primary_nid < pair[1].primary_nid));
+        let (last, none) = (told.last().unwrap().primary_nid, PeerPage::default());
+        assert_eq!(runtime.block_on(control.peers_behind(Some(last))).unwrap(), none);
     }
 }

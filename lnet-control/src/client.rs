@@ -12,8 +12,8 @@ use std::time::Duration;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
-    SelftestAnswer, SelftestRequest, Statistics,
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, PeerRecord,
+    RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::steering::SteeringRecord;
@@ -93,6 +93,24 @@ impl Client {
         let stream = UnixStream::connect(path).map_err(|error| connect_error(path, &error))?;
         stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Self { stream })
+    }
+
+    /// All peers, page by page: one that comes or goes meanwhile may be among them or not.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn peers(&mut self) -> Result<Vec<PeerRecord>, ClientError> {
+        let (mut peers, mut after) = (Vec::new(), None);
+        loop {
+            let PeerPage { peers: page, has_more } = self.peer_page(after.map(NidText))?;
+            let last = page.last().map(|peer| peer.primary_nid);
+            peers.extend(page);
+            match last {
+                Some(last) if has_more && after.is_none_or(|before| before < last) => after = Some(last),
+                Some(_) if has_more => return Err(ClientError::Unexpected),
+                _ => return Ok(peers),
+            }
+        }
     }
 
     /// Pings NIDs; `answered` gets what becomes of each as soon as it is known, in their order.

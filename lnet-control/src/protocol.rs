@@ -13,20 +13,22 @@
 //! Invariants: the header of every version is this one, so that each side can tell the other's; a length is
 //! checked before memory is taken for it.
 
+use std::io::{self, Write};
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// The version spoken here. Records and requests have no other: any change of them is a new version.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// What each message begins with.
 pub const MAGIC: [u8; 4] = *b"LNCT";
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 12;
 /// Most bytes of a request.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of a reply.
-pub const REPLY_BYTES_MAX: usize = 32 << 20;
+/// Most bytes of a reply. What may be longer is asked for page by page.
+pub const REPLY_BYTES_MAX: usize = 8 << 20;
 
 /// What is wrong with a message.
 #[derive(Debug, Error)]
@@ -85,15 +87,36 @@ pub fn decode<T: DeserializeOwned>(json: &[u8]) -> Result<T, ProtocolError> {
 /// # Errors
 /// [`ProtocolError::Length`] if it would be longer than `limit`.
 pub fn encode<T: Serialize>(value: &T, limit: usize) -> Result<Vec<u8>, ProtocolError> {
-    let mut message = vec![0; HEADER_BYTES];
-    serde_json::to_writer(&mut message, value)?;
-    let length = message.len() - HEADER_BYTES;
+    let mut json = Limited { message: vec![0; HEADER_BYTES], length: 0, limit };
+    serde_json::to_writer(&mut json, value)?;
+    let Limited { mut message, length, .. } = json;
     if length > limit {
         return Err(ProtocolError::Length { length, limit });
     }
     let header = message.iter_mut().zip(header(length as u32));
     header.for_each(|(to, from)| *to = from);
     Ok(message)
+}
+
+/// A message that takes no more bytes behind its header than it may; those beyond are counted.
+struct Limited {
+    message: Vec<u8>,
+    length: usize,
+    limit: usize,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.length += bytes.len();
+        if self.length <= self.limit {
+            self.message.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn header(length: u32) -> [u8; HEADER_BYTES] {
@@ -129,7 +152,7 @@ mod tests {
         };
         assert_eq!(read_header(&header(100), 100).unwrap(), 100);
         check(|header| header[0] = b'G', "expected to begin");
-        check(|header| header[5] = 9, "protocol version 9, expected 1");
+        check(|header| header[5] = 9, "protocol version 9, expected 2");
         check(|header| header[11] = 101, "101 bytes, expected at most 100");
         check(|header| header[8..].fill(0xFF), "4294967295 bytes");
     }

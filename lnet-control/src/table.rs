@@ -12,8 +12,8 @@ macro_rules! requests {
         $make! {
             /// Its nets: `lo` first, then in order of creation.
             read Nets: nets() -> Vec<NetRecord>;
-            /// Its peers.
-            read Peers: peers() -> Vec<PeerRecord>;
+            /// Some of its peers: those whose primary NIDs come behind this one, or the first.
+            read PeerPage: peer_page(after: Option<NidText>) -> PeerPage;
             /// Its global tunables.
             read Globals: globals() -> Globals;
             /// Its counters.

@@ -45,6 +45,23 @@ linked!(PeerNi, Chain, chain);
 
 linked!(PeerNi, IdlePeers, idle);
 
+impl PeerNi {
+    fn record(&self) -> PeerRecord {
+        let (credits_max, credits_min) = self.credits.bounds();
+        PeerRecord {
+            nid: self.nid,
+            is_own: self.is_own,
+            first_ni: self.first_ni,
+            credits_max,
+            credits: self.credits.available(),
+            credits_min,
+            queued_bytes: self.queued_bytes,
+            reference_count: self.references,
+            counters: self.counters,
+        }
+    }
+}
+
 impl Keyed for PeerNi {
     fn hash(&self, seed: Seed) -> u64 {
         seed.hash(nid_words(&self.nid))
@@ -208,20 +225,12 @@ impl Peers {
 
     /// The peer NIs that are known, in no order that means anything.
     pub(crate) fn records(&self) -> impl Iterator<Item = PeerRecord> {
-        self.peers.used().map(|(_, peer)| {
-            let (credits_max, credits_min) = peer.credits.bounds();
-            PeerRecord {
-                nid: peer.nid,
-                is_own: peer.is_own,
-                first_ni: peer.first_ni,
-                credits_max,
-                credits: peer.credits.available(),
-                credits_min,
-                queued_bytes: peer.queued_bytes,
-                reference_count: peer.references,
-                counters: peer.counters,
-            }
-        })
+        self.peers.used().map(|(_, peer)| peer.record())
+    }
+
+    /// The peer NI with this NID, if it is known.
+    pub(crate) fn record(&self, nid: &Nid) -> Option<PeerRecord> {
+        self.find(nid).map(|slot| self.peers[slot].record())
     }
 
     /// The NID of a slot that is in use, and whether it is this node's own.

@@ -12,12 +12,12 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::error::Elapsed;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
+use super::budget::{Budget, Budgets, Room};
 use super::handler::answer;
-use super::{Handler, ServerContext};
+use super::{Handler, ServerContext, ServerLimits};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::request::{ControlRequest, Reply, RequestClass};
 
@@ -25,8 +25,14 @@ use crate::request::{ControlRequest, Reply, RequestClass};
 const CHUNK_BYTES: usize = 8192;
 /// What a client may send ahead while its last request is under way.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
-/// NIDs of one ping request.
-const PING_NIDS_MAX: usize = 4096;
+/// NIDs of one request to look something up, or to ping.
+const NIDS_MAX: usize = 4096;
+/// Bytes of a request that each client may hold beside what all hold together.
+const REQUEST_FREE_BYTES: usize = CHUNK_BYTES;
+/// Bytes of memory that a byte of a request may become: changes of a few letters are the worst.
+const REQUEST_FACTOR: usize = 16;
+/// Bytes of a reply that each client may hold beside what all hold together.
+const REPLY_FREE_BYTES: usize = 64 << 10;
 /// What a handler's ping may take longer than its timeout.
 const PING_SLACK: Duration = Duration::from_millis(500);
 
@@ -49,7 +55,7 @@ enum EndReason {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("the client was too slow")]
-    Slow(#[from] Elapsed),
+    Slow,
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
 }
@@ -58,6 +64,7 @@ pub(super) struct Connection<'a, H> {
     client: ClientStream,
     caller: Caller,
     shared: &'a ServerContext<'a, H>,
+    budgets: &'a Budgets,
     closing: watch::Receiver<bool>,
 }
 
@@ -65,7 +72,7 @@ pub(super) struct Connection<'a, H> {
 struct ClientStream {
     stream: UnixStream,
     buffer: Vec<u8>,
-    reply_time: Duration,
+    limits: ServerLimits,
 }
 
 impl<'a, H: Handler> Connection<'a, H> {
@@ -75,8 +82,8 @@ impl<'a, H: Handler> Connection<'a, H> {
         shared: &'a ServerContext<'a, H>,
         closing: watch::Receiver<bool>,
     ) -> Self {
-        let client = ClientStream { stream, buffer: Vec::new(), reply_time: shared.limits.reply_time };
-        Self { client, caller, shared, closing }
+        let client = ClientStream { stream, buffer: Vec::new(), limits: shared.limits };
+        Self { client, caller, shared, budgets: shared.budgets_of(&caller), closing }
     }
 
     /// Serves the client until it goes; returns its user.
@@ -89,43 +96,107 @@ impl<'a, H: Handler> Connection<'a, H> {
         };
         if let EndReason::Protocol(error) = &ended {
             let refusal = Refusal::new(Errno::INVAL, error.to_string());
-            let _ = self.client.write(&Reply::Refused(refusal)).await;
+            let _ = self.refuse(refusal).await;
         }
         debug!(uid, pid, %ended, "control socket: connection ends");
         uid
     }
 
     async fn serve_one(&mut self) -> Result<(), EndReason> {
-        let request_time = self.shared.limits.request_time;
-        let request = tokio::select! {
-            request = self.client.read(request_time) => request?,
+        let (request, room) = tokio::select! {
+            request = self.client.read(self.budgets) => request?,
             () = closed(&mut self.closing) => return Err(EndReason::Closing),
         };
         if request.is_privileged() && !self.caller.may_change {
             let refusal = Refusal::new(Errno::PERM, "only root and the owner of the daemon may change it");
-            return self.client.write(&Reply::Refused(refusal)).await;
+            return self.refuse(refusal).await;
         }
-        match request {
-            request if request.kind() == RequestClass::Change => self.change(request).await,
-            ControlRequest::Ping(request) => self.ping(request).await,
-            other => {
-                if other.kind() == RequestClass::Order {
-                    self.log_order(&other);
+        let nid_count = match &request {
+            ControlRequest::Ping(request) => request.nids.len(),
+            ControlRequest::CptsOf(nids) => nids.len(),
+            _ => 0,
+        };
+        if nid_count > NIDS_MAX {
+            let text = format!("{nid_count} nids in a request, expected at most {NIDS_MAX}");
+            return self.refuse(Refusal::new(Errno::TOOBIG, text)).await;
+        }
+        match (request.kind(), request) {
+            (RequestClass::Change, request) => self.change(request, room).await,
+            (RequestClass::Order, request) => {
+                self.log_order(&request);
+                let answered = self.answer(request).await?;
+                drop(room);
+                self.tell(&answered).await
+            }
+            (RequestClass::Read, request) => {
+                // What only asks is short once it is read.
+                drop(room);
+                match request {
+                    ControlRequest::Ping(request) => self.ping(request).await,
+                    request => self.read(request).await,
                 }
-                // An answer that is ready goes even to a client that has closed its own side.
-                let answered = tokio::select! {
-                    biased;
-                    reply = answer(self.shared.handler, other) => reply,
-                    () = self.client.gone() => return Err(EndReason::Gone),
-                    () = closed(&mut self.closing) => return Err(EndReason::Closing),
-                };
-                self.client.write(&answered).await
             }
         }
     }
 
+    /// The node's answer. One that is ready goes even to a client that has closed its own side.
+    async fn answer(&mut self, request: ControlRequest) -> Result<Reply, EndReason> {
+        tokio::select! {
+            biased;
+            reply = answer(self.shared.handler, request) => Ok(reply),
+            () = self.client.gone() => Err(EndReason::Gone),
+            () = closed(&mut self.closing) => Err(EndReason::Closing),
+        }
+    }
+
+    /// Room for so many bytes of a reply.
+    async fn take_room(&mut self, bytes: usize) -> Result<Room<'a>, EndReason> {
+        tokio::select! {
+            biased;
+            room = take(&self.budgets.working, bytes) => Ok(room),
+            () = self.client.gone() => Err(EndReason::Gone),
+            () = closed(&mut self.closing) => Err(EndReason::Closing),
+        }
+    }
+
+    /// Tells what the node has been asked for. An answer for which there is no room is dropped, and asked for
+    /// anew once there is: those that wait hold nothing.
+    async fn read(&mut self, request: ControlRequest) -> Result<(), EndReason> {
+        let mut room = self.budgets.working.nothing();
+        loop {
+            let answered = self.answer(request.clone()).await?;
+            let message = encode(&answered)?;
+            drop(answered);
+            let bytes = message.len().saturating_sub(REPLY_FREE_BYTES);
+            if bytes > room.bytes() {
+                drop(room);
+                match self.budgets.working.try_take(bytes) {
+                    Some(taken) => room = taken,
+                    None => {
+                        drop(message);
+                        // The next answer may be somewhat longer.
+                        room = self.take_room(bytes + REPLY_FREE_BYTES).await?;
+                        continue;
+                    }
+                }
+            }
+            return self.client.write(&message, &room).await;
+        }
+    }
+
+    /// Tells what cannot be asked for anew.
+    async fn tell(&mut self, reply: &Reply) -> Result<(), EndReason> {
+        let message = encode(reply)?;
+        let room = self.take_room(message.len().saturating_sub(REPLY_FREE_BYTES)).await?;
+        self.client.write(&message, &room).await
+    }
+
+    async fn refuse(&mut self, refusal: Refusal) -> Result<(), EndReason> {
+        self.tell(&Reply::Refused(refusal)).await
+    }
+
     /// Changes the node: alone, and to the end whatever becomes of the client.
-    async fn change(&mut self, request: ControlRequest) -> Result<(), EndReason> {
+    async fn change(&mut self, request: ControlRequest, room: Room<'a>) -> Result<(), EndReason> {
         let Caller { uid, pid, .. } = self.caller;
         let changing = self.shared.changing.lock().await;
         if *self.closing.borrow() {
@@ -143,8 +214,8 @@ impl<'a, H: Handler> Connection<'a, H> {
             request => info!(uid, pid, request = %text(request), "control socket"),
         }
         let answered = answer(self.shared.handler, request).await;
-        drop(changing);
-        self.client.write(&answered).await
+        drop((changing, room));
+        self.tell(&answered).await
     }
 
     /// Orders that only ask are given each second, and say nothing of what the node does.
@@ -159,10 +230,6 @@ impl<'a, H: Handler> Connection<'a, H> {
 
     async fn ping(&mut self, request: PingRequest) -> Result<(), EndReason> {
         let PingRequest { nids, source, timeout_ms, purpose } = request;
-        if nids.len() > PING_NIDS_MAX {
-            let text = format!("{} nids to ping, expected at most {PING_NIDS_MAX}", nids.len());
-            return self.client.write(&Reply::Refused(Refusal::new(Errno::TOOBIG, text))).await;
-        }
         let limits = self.shared.limits;
         let time = timeout_ms.map_or(limits.ping_time, Duration::from_millis).min(limits.ping_time);
         let handler = self.shared.handler;
@@ -187,11 +254,27 @@ impl<'a, H: Handler> Connection<'a, H> {
                 () = closed(&mut self.closing) => return Err(EndReason::Closing),
             };
             match next {
-                Some(reply) => self.client.write(&Reply::Ping(Some(reply))).await?,
-                None => return self.client.write(&Reply::Ping(None)).await,
+                Some(reply) => self.tell(&Reply::Ping(Some(reply))).await?,
+                None => return self.tell(&Reply::Ping(None)).await,
             }
         }
     }
+}
+
+/// Room for so many bytes, which may be none.
+async fn take(budget: &Budget, bytes: usize) -> Room<'_> {
+    match bytes {
+        0 => budget.nothing(),
+        bytes => budget.take(bytes).await,
+    }
+}
+
+/// A reply as a message, or the refusal of one that is too long.
+fn encode(reply: &Reply) -> Result<Vec<u8>, ProtocolError> {
+    protocol::encode(reply, REPLY_BYTES_MAX).or_else(|error| {
+        let refusal = Refusal::new(Errno::NOSPC, format!("the answer cannot be sent: {error}"));
+        protocol::encode(&Reply::Refused(refusal), REPLY_BYTES_MAX)
+    })
 }
 
 /// A request as it came, for the log.
@@ -218,15 +301,27 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
 }
 
 impl ClientStream {
-    /// The next request. A client may take its time to begin one, and `time` to complete it.
-    async fn read(&mut self, time: Duration) -> Result<ControlRequest, EndReason> {
+    /// The next request, with room for what it becomes. A client may take its time to begin one, but not to
+    /// complete it.
+    async fn read<'b>(&mut self, budgets: &'b Budgets) -> Result<(ControlRequest, Room<'b>), EndReason> {
+        let time = self.limits.request_time;
         if self.buffer.is_empty() {
             self.fill().await?;
         }
-        timeout(time, self.read_rest()).await?
+        let end = timeout(time, self.read_header()).await.map_err(|_| EndReason::Slow)??;
+        let bytes = end.saturating_sub(REQUEST_FREE_BYTES);
+        let arriving = take(&budgets.arriving, bytes).await;
+        self.buffer.reserve_exact(end.saturating_sub(self.buffer.len()));
+        timeout(time, self.read_rest(end, &arriving)).await.map_err(|_| EndReason::Slow)??;
+        let room = take(&budgets.working, REQUEST_FACTOR * bytes).await;
+        let request = protocol::decode(self.buffer.get(HEADER_BYTES..end).unwrap_or_default())?;
+        self.buffer.drain(..end);
+        self.buffer.shrink_to(CHUNK_BYTES);
+        Ok((request, room))
     }
 
-    async fn read_rest(&mut self) -> Result<ControlRequest, EndReason> {
+    /// Where the next message ends.
+    async fn read_header(&mut self) -> Result<usize, EndReason> {
         loop {
             // Rubbish is not waited for to become a header.
             if self.buffer.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
@@ -235,15 +330,21 @@ impl ClientStream {
                 return Err(ProtocolError::Magic(magic).into());
             }
             if let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() {
-                let end = HEADER_BYTES + protocol::read_header(header, REQUEST_BYTES_MAX)?;
-                if let Some(json) = self.buffer.get(HEADER_BYTES..end) {
-                    let request = protocol::decode(json)?;
-                    self.buffer.drain(..end);
-                    return Ok(request);
-                }
+                return Ok(HEADER_BYTES + protocol::read_header(header, REQUEST_BYTES_MAX)?);
             }
             self.fill().await?;
         }
+    }
+
+    async fn read_rest(&mut self, end: usize, arriving: &Room<'_>) -> Result<(), EndReason> {
+        while self.buffer.len() < end {
+            match timeout(self.limits.stall_time, self.fill()).await {
+                Ok(filled) => filled?,
+                Err(_) if arriving.is_waited_for() => return Err(EndReason::Slow),
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Takes in what the client sends next. An `await` of it may be dropped without loss.
@@ -273,22 +374,24 @@ impl ClientStream {
         pending().await
     }
 
-    async fn write(&mut self, reply: &Reply) -> Result<(), EndReason> {
-        let message = match protocol::encode(reply, REPLY_BYTES_MAX) {
-            Ok(message) => message,
-            Err(error) => {
-                let refusal = Refusal::new(Errno::NOSPC, format!("the answer cannot be sent: {error}"));
-                protocol::encode(&Reply::Refused(refusal), REPLY_BYTES_MAX)?
-            }
-        };
-        timeout(self.reply_time, self.write_all(&message)).await?
-    }
-
-    async fn write_all(&mut self, mut message: &[u8]) -> Result<(), EndReason> {
+    /// Writes a message. A client that reads some of it now and then has time, unless others wait for its
+    /// room.
+    async fn write(&mut self, mut message: &[u8], room: &Room<'_>) -> Result<(), EndReason> {
+        let ServerLimits { reply_time, stall_time, .. } = self.limits;
+        let mut read_at = Instant::now();
         while !message.is_empty() {
-            self.stream.writable().await?;
+            match timeout(stall_time.min(reply_time), self.stream.writable()).await {
+                Ok(ready) => ready?,
+                Err(_) if room.is_waited_for() || read_at.elapsed() >= reply_time => {
+                    return Err(EndReason::Slow);
+                }
+                Err(_) => continue,
+            }
             match self.stream.try_write(message) {
-                Ok(length) => message = message.get(length..).unwrap_or_default(),
+                Ok(length) => {
+                    message = message.get(length..).unwrap_or_default();
+                    read_at = Instant::now();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }

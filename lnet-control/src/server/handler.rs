@@ -5,7 +5,7 @@ use std::time::Duration;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerRecord, RecoveryRecord,
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};

@@ -3,8 +3,10 @@
 //! Invariants: changes are made one after the other, and one that has begun is carried to its end whatever
 //! becomes of its client; all else ends when its client goes. Reads are for every client that may open the
 //! socket, changes for root and the owner, by the credentials that the kernel vouches for. No client can make
-//! the daemon wait, or take more memory than [`ServerLimits`] allow.
+//! the daemon wait. What clients send and are told takes no more memory than [`ServerLimits`] allow, for each
+//! and for all of them together: a client that is silent is no reason for others to wait.
 
+mod budget;
 mod connection;
 mod handler;
 mod listen;
@@ -14,12 +16,14 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use budget::Budgets;
 use connection::{Caller, Connection};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lnet_model::{Errno, Refusal};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::Reply;
@@ -30,6 +34,8 @@ pub use listen::{Access, BindError, Listener};
 
 /// What the kernel's refusal to accept is waited out for.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often the log tells of such refusals.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What clients may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +48,13 @@ pub struct ServerLimits {
     pub user_connections: usize,
     /// How long a request may take to arrive, once it has begun.
     pub request_time: Duration,
-    /// How long a client may take to read a reply.
+    /// How long a client may read nothing of a reply.
     pub reply_time: Duration,
+    /// How long a client may be silent that holds what others wait for.
+    pub stall_time: Duration,
+    /// Bytes that all clients may hold together, beside a little for each: of requests that arrive, and as
+    /// many of requests under way and replies. Root and the owner have as much again for themselves.
+    pub budget_bytes: usize,
     /// How long a ping may take for which the client gives no time.
     pub ping_time: Duration,
     /// NIDs of one request that are pinged at once.
@@ -58,6 +69,8 @@ impl Default for ServerLimits {
             user_connections: 32,
             request_time: Duration::from_secs(10),
             reply_time: Duration::from_secs(10),
+            stall_time: Duration::from_secs(1),
+            budget_bytes: 32 << 20,
             ping_time: crate::client::PING_TIMEOUT,
             pings: 16,
         }
@@ -68,8 +81,47 @@ impl Default for ServerLimits {
 struct ServerContext<'a, H> {
     handler: &'a H,
     limits: ServerLimits,
-    /// Held while changes are made.
+    /// Room while changes are made.
     changing: Mutex<()>,
+    /// What clients may hold, and what root and the owner may.
+    budgets: Budgets,
+    owner_budgets: Budgets,
+}
+
+impl<H> ServerContext<'_, H> {
+    fn budgets_of(&self, caller: &Caller) -> &Budgets {
+        if caller.may_change { &self.owner_budgets } else { &self.budgets }
+    }
+}
+
+/// The kernel's refusals to accept connections: for a while after one it is not asked, and the log tells of
+/// them once in a while.
+#[derive(Default)]
+struct Refusals {
+    pause_until: Option<Instant>,
+    told_at: Option<Instant>,
+    count: u64,
+}
+
+impl Refusals {
+    /// The next connection. Dropping this loses none.
+    async fn accept(&self, listener: &Listener) -> io::Result<UnixStream> {
+        if let Some(pause_until) = self.pause_until {
+            tokio::time::sleep_until(pause_until).await;
+        }
+        listener.accept().await
+    }
+
+    fn note(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        self.pause_until = Some(now + ACCEPT_PAUSE);
+        self.count += 1;
+        if self.told_at.is_none_or(|told_at| now - told_at >= REFUSAL_INTERVAL) {
+            self.told_at = Some(now);
+            let times = std::mem::take(&mut self.count);
+            warn!(%error, times, "control socket: cannot accept connections");
+        }
+    }
 }
 
 /// Serves clients until `stop` is ready; then ends what is under way, after the changes among it, and
@@ -80,7 +132,15 @@ pub async fn serve<H: Handler>(
     handler: &H,
     stop: impl Future<Output = ()>,
 ) {
-    let shared = ServerContext { handler, limits, changing: Mutex::new(()) };
+    let budgets = || Budgets::new(limits.budget_bytes);
+    let shared = ServerContext {
+        handler,
+        limits,
+        changing: Mutex::new(()),
+        budgets: budgets(),
+        owner_budgets: budgets(),
+    };
+    let mut refusals = Refusals::default();
     let (close, closing) = watch::channel(false);
     let mut connections = FuturesUnordered::new();
     let mut users = HashMap::<u32, usize>::new();
@@ -94,7 +154,7 @@ pub async fn serve<H: Handler>(
                 }
                 users.retain(|_, count| *count > 0);
             }
-            accepted = listener.accept() => match accepted {
+            accepted = refusals.accept(&listener) => match accepted {
                 Ok(stream) => {
                     let count = connections.len();
                     let Some((stream, caller)) = admit(stream, &listener, count, &users, limits) else {
@@ -104,10 +164,7 @@ pub async fn serve<H: Handler>(
                     let connection = Connection::new(stream, caller, &shared, closing.clone());
                     connections.push(connection.run());
                 }
-                Err(error) => {
-                    warn!(%error, "control socket: cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => refusals.note(&error),
             },
         }
     }

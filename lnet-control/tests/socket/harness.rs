@@ -1,4 +1,5 @@
 //! A server in a thread of its own, with a node behind it that takes its time.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs;
 use std::future::pending;
@@ -12,9 +13,14 @@ use std::time::Duration;
 use lnet_control::client::Client;
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
 use lnet_model::capture::CaptureRecord;
-use lnet_model::records::{Globals, NetRecord, PeerRecord, SelftestAnswer, SelftestRequest, Statistics};
+use lnet_model::records::{
+    CptRecord, Globals, NetRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord,
+    SelftestAnswer, SelftestRequest, Statistics,
+};
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
 use lnet_model::steering::SteeringRecord;
+use lnet_model::text::NidText;
+use lnet_model::udsp::UdspInfo;
 use lnet_model::{Errno, Refusal};
 use lnet_wire::Nid;
 use tokio::sync::oneshot;
@@ -31,6 +37,37 @@ pub(crate) struct Model {
     changing: AtomicUsize,
     /// Changes carried out.
     pub(crate) changed: AtomicUsize,
+    /// Peers that it has.
+    pub(crate) peer_count: AtomicUsize,
+    /// Records of CPTs in an answer.
+    pub(crate) cpt_count: AtomicUsize,
+}
+
+/// Peers of a page.
+const PAGE_PEERS: usize = 256;
+
+/// The NID of a peer; they are in order.
+fn peer_nid(number: usize) -> Nid {
+    let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
+    format!("10.{a}.{b}.{c}@tcp").parse().unwrap()
+}
+
+fn peer(number: usize) -> PeerRecord {
+    let ni = PeerNiRecord {
+        nid: peer_nid(number),
+        fsm_state: "CONNECTED".to_owned(),
+        credits: PeerCredits::default(),
+        traffic: Default::default(),
+        health: PeerHealth::default(),
+        udsp: UdspInfo::default(),
+    };
+    PeerRecord {
+        primary_nid: peer_nid(number),
+        multi_rail: true,
+        state: 0,
+        fsm_state: "ACTIVE".to_owned(),
+        nis: vec![ni],
+    }
 }
 
 /// One, as long as it lives.
@@ -54,8 +91,19 @@ impl Handler for Model {
         Err(Refusal::new(Errno::NETDOWN, "the node is not configured"))
     }
 
-    async fn peers(&self) -> Result<Vec<PeerRecord>, Refusal> {
-        Ok(Vec::new())
+    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage, Refusal> {
+        let count = self.peer_count.load(Ordering::SeqCst);
+        let begin = after.map_or(0, |NidText(nid)| {
+            let bytes = nid.to_bytes();
+            1 + u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]) as usize
+        });
+        let end = (begin + PAGE_PEERS).min(count);
+        Ok(PeerPage { peers: (begin..end).map(peer).collect(), has_more: end < count })
+    }
+
+    async fn cpts_of(&self, _: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {
+        let record = CptRecord { nid: peer_nid(1), cpt: 0 };
+        Ok(vec![record; self.cpt_count.load(Ordering::SeqCst)])
     }
 
     async fn globals(&self) -> Result<Globals, Refusal> {

@@ -192,15 +192,15 @@ fn rubbish_is_told_what_it_is_and_hurts_nobody() {
     check(b"GET / HTTP/1.1\r\n\r\n", "expected to begin with \"LNCT\"");
     check(b"x", "expected to begin with \"LNCT\"");
     check(b"LNCX", "expected to begin with \"LNCT\"");
-    check(&header(2, 0), "protocol version 2, expected 1");
-    check(&header(1, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
-    check(&header(1, u32::MAX), "4294967295 bytes");
-    check(&[header(1, 4), b"null".to_vec()].concat(), "cannot be read");
-    check(&[header(1, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
+    check(&header(3, 0), "protocol version 3, expected 2");
+    check(&header(2, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
+    check(&header(2, u32::MAX), "4294967295 bytes");
+    check(&[header(2, 4), b"null".to_vec()].concat(), "cannot be read");
+    check(&[header(2, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
     let bad_nid = br#"{"ping":{"nids":["1.2.3@tcp"],"source":null,"timeout_ms":null}}"#;
-    check(&[header(1, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
+    check(&[header(2, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
     let deep = "[".repeat(100_000);
-    check(&[header(1, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
+    check(&[header(2, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
 }
 
 #[test]

@@ -333,6 +333,11 @@ impl<O: Clone> Node<O> {
         self.peers.iter()
     }
 
+    /// The peers whose primary NIDs come behind this one, in the order of these; all of them without one.
+    pub fn peers_after(&self, nid: Option<Nid>) -> impl Iterator<Item = &Peer> {
+        self.peers.after(nid)
+    }
+
     /// The peer that has a NID.
     #[must_use]
     pub fn peer(&self, nid: &Nid) -> Option<&Peer> {

@@ -22,6 +22,7 @@ mod own;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use lnet_model::peer::PeerSpec;
 use lnet_wire::{Net, Nid};
@@ -481,6 +482,12 @@ impl PeerTable {
     /// Peers in the order of their primary NIDs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values().map(Box::as_ref)
+    }
+
+    /// Peers behind a primary NID.
+    pub(super) fn after(&self, nid: Option<Nid>) -> impl Iterator<Item = &Peer> {
+        let from = nid.map_or(Bound::Unbounded, Bound::Excluded);
+        self.peers.range((from, Bound::Unbounded)).map(|(_, peer)| peer.as_ref())
     }
 
     /// A peer as discovery makes it anew, which has become another node: with its primary NID alone.

@@ -71,6 +71,12 @@ impl Shard {
         self.peers.records()
     }
 
+    /// The NI of a peer with this NID, if it knows that.
+    #[must_use]
+    pub fn peer(&self, nid: &Nid) -> Option<PeerRecord> {
+        self.peers.record(nid)
+    }
+
     /// Sets all counters to 0, those of NIs and peers too (`lnetctl stats reset`); what is in use and
     /// the least of credits stay.
     pub fn reset_counters(&mut self) {

@@ -19,7 +19,7 @@ pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::Globals;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 pub use net::{NetRecord, NiHealth, NiRecord, NiStatus};
-pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord};
+pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord};
 pub use selftest::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestCommand, SelftestCounters, SelftestGroup,
     SelftestJoined, SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats,

@@ -10,6 +10,16 @@ use super::NiTraffic;
 use crate::text;
 use crate::udsp::UdspInfo;
 
+/// Some of the peers, in the order of their primary NIDs. Those behind them are asked for by the last of
+/// these.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PeerPage {
+    /// The peers.
+    pub peers: Vec<PeerRecord>,
+    /// Whether there are others behind them.
+    pub has_more: bool,
+}
+
 /// A peer with its NIDs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerRecord {

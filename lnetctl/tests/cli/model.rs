@@ -13,7 +13,7 @@ use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
     ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord, Statistics,
+    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, Statistics,
 };
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
 use lnet_model::steering::{SteeringPolicy, SteeringRecord};
@@ -469,8 +469,16 @@ impl Handler for Served {
         self.told(|model| model.state().nets)
     }
 
-    async fn peers(&self) -> Result<Vec<PeerRecord>> {
-        self.told(|model| model.peers.clone())
+    /// Pages of two peers.
+    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage> {
+        self.told(|model| {
+            let mut peers = model.peers.clone();
+            peers.sort_by_key(|peer| peer.primary_nid);
+            peers.retain(|peer| after.is_none_or(|NidText(nid)| nid < peer.primary_nid));
+            let has_more = peers.len() > 2;
+            peers.truncate(2);
+            PeerPage { peers, has_more }
+        })
     }
 
     async fn globals(&self) -> Result<Globals> {
@@ -498,7 +506,7 @@ impl Handler for Served {
         let nets = self.nets().await?;
         let local =
             nets.iter().flat_map(|net| &net.nis).filter(|ni| (1..1000).contains(&ni.health.health_value));
-        let peers = self.peers().await?;
+        let peers = self.told(|model| model.peers.clone())?;
         let peers = peers.iter().flat_map(|peer| &peer.nis).filter(|ni| ni.health.health_value < 1000);
         Ok(RecoveryRecord {
             local: local.map(|ni| ni.nid).collect(),
