@@ -1,6 +1,6 @@
 //! Files made from the options: completions and the man page.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -19,6 +19,10 @@ pub(crate) fn generate(options: &Options) -> Option<Result<()>> {
     options.generate_completions.map(|shell| {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Options::command(), "lnetd", &mut script);
-        std::io::stdout().write_all(&script).context("writing the completions")
+        match std::io::stdout().write_all(&script) {
+            // A reader that has gone wants no more.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("writing the completions"),
+        }
     })
 }
