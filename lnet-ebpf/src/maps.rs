@@ -4,7 +4,7 @@
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::btf_maps::{Array, HashMap, PerCpuArray, XskMap};
 use aya_ebpf::macros::btf_map;
-use lnet_wire::packet::{self, Endpoint, Reason};
+use lnet_wire::packet::{self, Endpoint, Located, Reason};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SLOTS};
 use lnet_wire::verdict::Tables;
 
@@ -17,6 +17,10 @@ const CONFIG_SHARDS: u32 = 0;
 /// Entry of [`CONFIG`]: other than 0 when refusals are logged.
 #[cfg(feature = "log")]
 const CONFIG_LOG: u32 = 1;
+/// Entry of [`CONFIG`]: which one of [`ADMISSIONS`] holds.
+const CONFIG_ADMISSION: u32 = 2;
+/// Entries of [`ADMISSIONS`], a power of two.
+const ADMISSIONS_MAX: u32 = 16;
 /// Classes of [`FAULTS`]: the LNet message types, with room for more; the last is [`FAULT_OTHERS`].
 const FAULT_CLASSES: usize = 8;
 /// Class of [`FAULTS`]: all frames that are not steered. They are not corrupted.
@@ -32,14 +36,18 @@ const _: () = assert!(Reason::ALL.len() <= REASONS_PER_QUEUE as usize);
 #[btf_map]
 static XSKS: XskMap<{ SLOTS as usize }> = XskMap::new();
 
+/// Whose frames are admitted, in words: the Ethernet address of the interface, and the endpoint that most
+/// frames are for, or zeros; comparing with it costs nothing next to hashing.
+type Admission = [u32; 7];
+
 /// The node's own endpoints.
 #[btf_map]
 static ENDPOINTS: HashMap<Endpoint, u32, ENDPOINTS_MAX> = HashMap::new();
 
-/// The endpoint of [`ENDPOINTS`] that most frames are for; zeros when there is none. Looking it up costs
-/// nothing next to hashing.
+/// The admission that holds, and former ones. The kernel writes an entry in pieces, so a change is written to
+/// the next one, and then a byte of [`CONFIG`] says that it holds: a frame meets all of it or nothing.
 #[btf_map]
-static FIRST_ENDPOINT: Array<Endpoint, 1> = Array::new();
+static ADMISSIONS: Array<Admission, { ADMISSIONS_MAX as usize }> = Array::new();
 
 /// Packed policy of each portal.
 #[btf_map]
@@ -66,9 +74,11 @@ pub(crate) struct MapTables;
 
 impl Tables for MapTables {
     #[inline(always)]
-    fn is_ours(&self, endpoint: &Endpoint) -> bool {
-        FIRST_ENDPOINT.get(0).is_some_and(|first| packet::is_same(first, endpoint))
-            || ENDPOINTS.get_ptr(endpoint).is_some()
+    fn is_ours(&self, Located { mac, destination, .. }: &Located) -> bool {
+        let admission = ADMISSIONS.get(config(CONFIG_ADMISSION) & (ADMISSIONS_MAX - 1));
+        let Some([low, high, first @ ..]) = admission else { return false };
+        packet::is_same(&[*low, *high], mac)
+            && (packet::is_same(first, destination) || ENDPOINTS.get_ptr(destination).is_some())
     }
 
     #[inline(always)]

@@ -1,4 +1,5 @@
-//! Finds our frame header in an Ethernet packet: Ethernet, at most one VLAN tag, IPv4 or IPv6, UDP.
+//! Finds our frame header in an Ethernet packet: Ethernet, at most one VLAN tag without a VLAN id, IPv4 or
+//! IPv6, UDP.
 //!
 //! Generic over where the bytes are, so that the XDP program runs it on verifier-checked pointers, the
 //! host and the fuzzers on slices: one grammar, no drift.
@@ -32,6 +33,9 @@ impl Packet for [u8] {
     }
 }
 
+/// An Ethernet address, in words as they lie in memory: 6 bytes, and 1 and 0, so that it is never all zeros.
+pub type EthernetAddress = [u32; 2];
+
 /// An address and a UDP port, in words as they lie in memory: 16 bytes of address (IPv4 in its mapped form
 /// `::ffff:a.b.c.d`), 2 of port (big endian), and 1 and 0, so that it is never all zeros.
 pub type Endpoint = [u32; 5];
@@ -40,13 +44,13 @@ named! {
     /// Why a frame was passed up, or lost. The values index the counters of the XDP program.
     #[non_exhaustive]
     Reason {
-        /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
+        /// Neither IPv4 nor IPv6 (ARP, two VLAN tags, ...).
         NotIp = 0 => "not_ip",
         /// An IP protocol other than UDP.
         NotUdp = 1 => "not_udp",
         /// An IP fragment, or an IP header with options or extensions: never ours.
         IpOptions = 2 => "ip_options",
-        /// UDP to an address or port that no NI has.
+        /// Tagged for a VLAN, or UDP to an Ethernet address, IP address or port that no NI has.
         NotOurs = 3 => "not_ours",
         /// Ends before its headers do, or lengths that contradict each other below our frame header.
         Truncated = 4 => "truncated",
@@ -100,6 +104,10 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 pub const PROTOCOL_UDP: u8 = 17;
 
 const ETHERTYPE_OFFSET: usize = 12;
+/// Offset of the VLAN tag's priority and VLAN id, a big-endian word.
+const VLAN_TCI_OFFSET: usize = 14;
+/// The VLAN id in it. That of a frame of no VLAN is 0: its tag has a priority alone (IEEE 802.1Q).
+const VLAN_ID_MASK: u16 = 0x0FFF;
 const IPV4_VERSION_OFFSET: usize = 0;
 const IPV4_LENGTH_OFFSET: usize = 2;
 const IPV4_FRAGMENT_OFFSET: usize = 6;
@@ -117,6 +125,8 @@ const IPV4_FRAGMENT_MASK: u16 = 0x3FFF;
 /// Where the UDP payload of a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
+    /// The interface that the packet goes to.
+    pub mac: EthernetAddress,
     /// Where the packet goes.
     pub destination: Endpoint,
     /// Offset of the first byte behind the UDP header.
@@ -132,20 +142,28 @@ pub struct Located {
 #[inline(always)]
 pub fn locate<P: Packet + ?Sized>(packet: &P) -> Result<Located, Reason> {
     let mut network_offset = ETHERNET_BYTES;
+    let mac = ethernet_address(packet.load(0).ok_or(Reason::Truncated)?);
     let mut ethertype = be16(packet, ETHERTYPE_OFFSET)?;
     if ethertype == ETHERTYPE_VLAN {
+        if be16(packet, VLAN_TCI_OFFSET)? & VLAN_ID_MASK != 0 {
+            return Err(Reason::NotOurs);
+        }
         ethertype = be16(packet, ETHERTYPE_OFFSET + VLAN_BYTES)?;
         network_offset += VLAN_BYTES;
     }
     match ethertype {
-        ETHERTYPE_IPV4 => locate_ipv4(packet, network_offset),
-        ETHERTYPE_IPV6 => locate_ipv6(packet, network_offset),
+        ETHERTYPE_IPV4 => locate_ipv4(packet, mac, network_offset),
+        ETHERTYPE_IPV6 => locate_ipv6(packet, mac, network_offset),
         _ => Err(Reason::NotIp),
     }
 }
 
 #[inline(always)]
-fn locate_ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
+fn locate_ipv4<P: Packet + ?Sized>(
+    packet: &P,
+    mac: EthernetAddress,
+    offset: usize,
+) -> Result<Located, Reason> {
     let ip: [u8; IPV4_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
     let [version_and_words] = get::<IPV4_VERSION_OFFSET, _, _>(&ip);
     if version_and_words >> 4 != 4 {
@@ -161,11 +179,15 @@ fn locate_ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located,
     let ip_length = usize::from(u16::from_be_bytes(get::<IPV4_LENGTH_OFFSET, _, _>(&ip)));
     let available = ip_length.checked_sub(IPV4_BYTES).ok_or(Reason::Truncated)?;
     let address = mapped(get::<IPV4_DESTINATION_OFFSET, _, _>(&ip));
-    locate_udp(packet, offset + IPV4_BYTES, available, address)
+    locate_udp(packet, offset + IPV4_BYTES, available, (mac, address))
 }
 
 #[inline(always)]
-fn locate_ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
+fn locate_ipv6<P: Packet + ?Sized>(
+    packet: &P,
+    mac: EthernetAddress,
+    offset: usize,
+) -> Result<Located, Reason> {
     let ip: [u8; IPV6_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
     let [version] = get::<IPV6_VERSION_OFFSET, _, _>(&ip);
     if version >> 4 != 6 {
@@ -181,7 +203,8 @@ fn locate_ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located,
     }
     // A jumbogram has 0 here, which leaves UDP no room.
     let available = usize::from(u16::from_be_bytes(get::<IPV6_LENGTH_OFFSET, _, _>(&ip)));
-    locate_udp(packet, offset + IPV6_BYTES, available, words(get::<IPV6_DESTINATION_OFFSET, _, _>(&ip)))
+    let address = words(get::<IPV6_DESTINATION_OFFSET, _, _>(&ip));
+    locate_udp(packet, offset + IPV6_BYTES, available, (mac, address))
 }
 
 /// `available` is what the IP header leaves for UDP.
@@ -190,7 +213,7 @@ fn locate_udp<P: Packet + ?Sized>(
     packet: &P,
     offset: usize,
     available: usize,
-    address: [u32; 4],
+    (mac, address): (EthernetAddress, [u32; 4]),
 ) -> Result<Located, Reason> {
     let udp: [u8; UDP_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
     let udp_length = usize::from(u16::from_be_bytes(get::<UDP_LENGTH_OFFSET, _, _>(&udp)));
@@ -198,7 +221,8 @@ fn locate_udp<P: Packet + ?Sized>(
         return Err(Reason::Truncated);
     }
     let destination = endpoint_of(address, get::<UDP_DESTINATION_OFFSET, _, _>(&udp));
-    Ok(Located { destination, payload_offset: offset + UDP_BYTES, payload_length: udp_length - UDP_BYTES })
+    let (payload_offset, payload_length) = (offset + UDP_BYTES, udp_length - UDP_BYTES);
+    Ok(Located { mac, destination, payload_offset, payload_length })
 }
 
 /// Reads our frame header out of a located packet.
@@ -246,11 +270,18 @@ pub const fn endpoint(address: core::net::IpAddr, port: u16) -> Endpoint {
     endpoint_of(address, port.to_be_bytes())
 }
 
-/// Whether two endpoints are the same. Word by word: a BPF program has no `memcmp`, and for so little a call
-/// is dear.
+/// The Ethernet address with these bytes.
 #[inline(always)]
 #[must_use]
-pub fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
+pub const fn ethernet_address([a, b, c, d, e, f]: [u8; 6]) -> EthernetAddress {
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 1, 0])]
+}
+
+/// Whether two endpoints, or Ethernet addresses, are the same. Word by word: a BPF program has no `memcmp`,
+/// and for so little a call is dear.
+#[inline(always)]
+#[must_use]
+pub fn is_same<const WORDS: usize>(one: &[u32; WORDS], other: &[u32; WORDS]) -> bool {
     one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
 }
 

@@ -4,13 +4,13 @@
 #[cfg(test)]
 mod tests;
 
-use crate::packet::{self, Endpoint, Packet, Reason};
+use crate::packet::{self, Located, Packet, Reason};
 use crate::steer::{PolicyWord, QUEUES_MAX, SHARDS_MAX, SteerKey, shard_of};
 
 /// Where the XDP program and the host look up what is configured.
 pub trait Tables {
-    /// Whether an NI of this node has this address and port.
-    fn is_ours(&self, endpoint: &Endpoint) -> bool;
+    /// Whether a packet goes to the interface itself, and to the address and port of one of its NIs.
+    fn is_ours(&self, located: &Located) -> bool;
     /// The policy of a portal below [`crate::steer::PORTALS`].
     fn policy(&self, portal: u8) -> PolicyWord;
     /// Shards of this node; 0 before it has any.
@@ -38,7 +38,7 @@ pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) 
         Ok(located) => located,
         Err(reason) => return Verdict::Pass(reason),
     };
-    if !tables.is_ours(&located.destination) {
+    if !tables.is_ours(&located) {
         return Verdict::Pass(Reason::NotOurs);
     }
     let shards = tables.shards();

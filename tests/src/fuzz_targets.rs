@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::packet::{self, Endpoint, Packet, Reason};
+use lnet_wire::packet::{self, Endpoint, Located, Packet, Reason};
 use lnet_wire::ping::{self, PingError};
 use lnet_wire::selftest::{Body, Message, MessageError};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX, shard_of};
@@ -75,8 +75,8 @@ struct InputTables {
 }
 
 impl Tables for InputTables {
-    fn is_ours(&self, endpoint: &Endpoint) -> bool {
-        self.flags & FRAME_ALL_OURS != 0 || *endpoint == FRAME_ENDPOINT
+    fn is_ours(&self, located: &Located) -> bool {
+        self.flags & FRAME_ALL_OURS != 0 || located.destination == FRAME_ENDPOINT
     }
 
     fn policy(&self, portal: u8) -> PolicyWord {
@@ -132,7 +132,7 @@ fn by_steps(packet: &[u8], queue: u32, tables: &InputTables) -> Verdict {
     };
     let end = located.payload_offset + located.payload_length;
     let datagram = packet.get(located.payload_offset..end).expect("a datagram within its packet");
-    if !tables.is_ours(&located.destination) {
+    if !tables.is_ours(&located) {
         return Verdict::Pass(Reason::NotOurs);
     }
     let frame = match packet::frame_header(packet, &located) {

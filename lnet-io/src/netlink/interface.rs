@@ -7,7 +7,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::Handle;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressAttribute;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
+use rtnetlink::packet_route::link::{
+    InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
 use rtnetlink::packet_route::route::RouteType;
 
 use super::messages::route_question;
@@ -112,6 +114,29 @@ pub(super) fn name(link: &LinkMessage) -> Option<&String> {
         LinkAttribute::IfName(name) => Some(name),
         _ => None,
     })
+}
+
+/// The Ethernet address of a link, where the message has one.
+pub(super) fn mac(link: &LinkMessage) -> Option<Mac> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(bytes) => Mac::try_from(bytes.as_slice()).ok(),
+        _ => None,
+    })
+}
+
+/// The bond, or team, of which a link is a slave: what comes by the link has the bond's Ethernet address.
+pub(super) fn bond_index(link: &LinkMessage) -> Option<u32> {
+    let is_slave = link.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(facts) => facts
+            .iter()
+            .any(|fact| matches!(fact, LinkInfo::PortKind(InfoPortKind::Bond | InfoPortKind::Team))),
+        _ => false,
+    });
+    let controller = link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Controller(index) => Some(*index),
+        _ => None,
+    });
+    controller.filter(|index| is_slave && *index != 0)
 }
 
 async fn query(name: &str) -> Result<Interface, NetlinkError> {
@@ -279,6 +304,35 @@ async fn speed(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A message about a link with this Ethernet address, below a controller of a kind.
+    fn link(mac: Mac, controller: Option<(u32, InfoPortKind)>) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::Address(mac.to_vec()));
+        if let Some((index, kind)) = controller {
+            link.attributes.push(LinkAttribute::Controller(index));
+            link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(kind)]));
+        }
+        link
+    }
+
+    #[test]
+    fn a_slave_is_told_from_the_port_of_a_bridge() {
+        let own = [2, 0, 0, 0, 0, 1];
+        for (controller, bond) in [
+            (None, None),
+            (Some((7, InfoPortKind::Bond)), Some(7)),
+            (Some((8, InfoPortKind::Team)), Some(8)),
+            (Some((9, InfoPortKind::Bridge)), None),
+            (Some((9, InfoPortKind::Vrf)), None),
+            // One that was released.
+            (Some((0, InfoPortKind::Bond)), None),
+        ] {
+            let message = link(own, controller);
+            assert_eq!((mac(&message), bond_index(&message)), (Some(own), bond), "{message:?}");
+        }
+        assert_eq!(mac(&LinkMessage::default()), None);
+    }
 
     #[test]
     fn loopback_is_no_ethernet() {

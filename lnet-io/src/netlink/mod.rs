@@ -18,7 +18,7 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
 pub use interface::{Interface, device_of, interface_names, is_local, link_speed_mbits};
-pub use neighbours::{ENTRIES_MAX, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
+pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];

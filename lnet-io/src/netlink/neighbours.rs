@@ -25,6 +25,10 @@ pub const QUEUE_MAX: usize = 1024;
 /// Called by the thread after answers have changed. It must not block, nor call [`Neighbours::subscribe`].
 pub type WakeHook = Box<dyn Fn() + Send + Sync>;
 
+/// Called with the Ethernet address of an interface, when it is new. It must not block, nor call
+/// [`Neighbours::subscribe_mac`].
+pub type MacHook = Box<dyn Fn(Mac) + Send + Sync>;
+
 /// What is known of the way to an address through the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resolution {
@@ -69,6 +73,10 @@ pub(super) struct FollowedInterface {
     pub(super) interface_index: u32,
     /// The interface's MTU, 0 while it is not known.
     mtu_bytes: AtomicU32,
+    /// The Ethernet address that frames to it have, and those who follow that.
+    mac: Mutex<(Option<Mac>, Vec<MacHook>)>,
+    /// The interface whose Ethernet address that is, where it is not this one.
+    pub(super) bond_index: AtomicU32,
     /// Whether the interface is known to carry nothing.
     is_down: AtomicBool,
     /// Whether the interface has gone: another one never comes in its place.
@@ -83,10 +91,12 @@ pub(super) struct FollowedInterface {
 }
 
 impl FollowedInterface {
-    fn new(interface_index: u32) -> Self {
+    pub(super) fn new(interface_index: u32) -> Self {
         Self {
             interface_index,
             mtu_bytes: AtomicU32::new(0),
+            mac: Mutex::default(),
+            bond_index: AtomicU32::new(0),
             is_down: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             name: ArcSwap::default(),
@@ -101,6 +111,20 @@ impl FollowedInterface {
     /// Takes in the interface's MTU; whether it is another one.
     pub(super) fn set_mtu(&self, mtu_bytes: u32) -> bool {
         self.mtu_bytes.swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes
+    }
+
+    /// Takes in the Ethernet address that frames to the interface have; whether it is another one.
+    pub(super) fn set_mac(&self, mac: Mac) -> bool {
+        let mut known = self.mac.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = known.0.replace(mac) != Some(mac);
+        if is_new {
+            known.1.iter().for_each(|hook| hook(mac));
+        }
+        is_new
+    }
+
+    pub(super) fn mac(&self) -> Option<Mac> {
+        self.mac.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Takes in whether the interface carries frames; whether that is new.
@@ -207,6 +231,23 @@ impl Neighbours {
         Some(self.shared.mtu_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
+    /// The Ethernet address that frames to the interface have now: its own, or where it is the slave of a
+    /// bond, the bond's. `None` while that is not known. The generation changes with it.
+    #[must_use]
+    pub fn mac(&self) -> Option<Mac> {
+        self.shared.mac()
+    }
+
+    /// Has `hook` called with [`Neighbours::mac`] now, if that is known, and by the netlink thread whenever
+    /// that changes, as long as this lives.
+    pub fn subscribe_mac(&self, hook: MacHook) {
+        let mut known = self.shared.mac.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mac) = known.0 {
+            hook(mac);
+        }
+        known.1.push(hook);
+    }
+
     /// Whether the interface carries frames. The generation changes with it.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -273,10 +314,21 @@ impl Neighbours {
     /// Publishes the interface's MTU.
     pub fn answer_mtu(&self, mtu_bytes: u32) {
         self.shared.set_mtu(mtu_bytes);
+        self.publish_again();
+    }
+
+    /// Publishes the answers that there are, as another generation.
+    fn publish_again(&self) {
         let published = |resolution| Published { resolution, used: Arc::default() };
         let table = self.shared.table.load();
         let known = table.iter().map(|(key, answer)| (*key, published(answer.resolution)));
         self.shared.publish(known.collect(), true);
+    }
+
+    /// Publishes the interface's Ethernet address.
+    pub fn answer_mac(&self, mac: Mac) {
+        self.shared.set_mac(mac);
+        self.publish_again();
     }
 
     /// Publishes an answer; all others stand.

@@ -404,6 +404,12 @@ impl Resolver {
 
     fn link_changed(&mut self, message: &LinkMessage, up: bool, is_deleted: bool) {
         let was_up = self.shared.is_up();
+        let bond_index = self.shared.bond_index.load(Ordering::Relaxed);
+        if bond_index != 0 && message.header.index == bond_index && !is_deleted {
+            let mac = interface::mac(message);
+            self.interface_changed |= mac.is_some_and(|mac| self.shared.set_mac(mac));
+            return;
+        }
         // Bridges report the leaving of a port as a deleted link of their own address family.
         if message.header.interface_family != AddressFamily::Unspec
             || message.header.index != self.shared.interface_index
@@ -413,6 +419,10 @@ impl Resolver {
         self.interface_changed |= follow_link(&self.shared, message, up);
         if is_deleted {
             self.interface_changed |= self.shared.set_gone();
+        }
+        if self.shared.bond_index.load(Ordering::Relaxed) != bond_index {
+            // What Ethernet address the bond has is to be asked.
+            self.schedule_refresh_from(Instant::now());
         }
         if was_up != up {
             // Messages wait for one that comes up, and the kernel tells of it a second late, and no more
@@ -471,7 +481,7 @@ async fn look(handle: &mut Handle, shared: &FollowedInterface) -> Result<bool, N
     let index = shared.interface_index;
     let mut link = LinkMessage::default();
     link.header.index = index;
-    let is_new = match request(handle, RouteNetlinkMessage::GetLink(link), 0).await {
+    let mut is_new = match request(handle, RouteNetlinkMessage::GetLink(link), 0).await {
         Ok(Some(RouteNetlinkMessage::NewLink(link))) => follow_link(shared, &link, is_up(link.header.flags)),
         Ok(_) => false,
         Err(error) if Errno::from_io_error(&to_io(error.clone())) == Some(Errno::NODEV) => {
@@ -479,18 +489,74 @@ async fn look(handle: &mut Handle, shared: &FollowedInterface) -> Result<bool, N
         }
         Err(error) => return Err(NetlinkError::from_request("ask for an interface", error)),
     };
+    let bond_index = shared.bond_index.load(Ordering::Relaxed);
+    if bond_index != 0 {
+        let mut bond = LinkMessage::default();
+        bond.header.index = bond_index;
+        // Slaves of a bond that has gone just now tell so themselves.
+        if let Ok(Some(RouteNetlinkMessage::NewLink(bond))) =
+            request(handle, RouteNetlinkMessage::GetLink(bond), 0).await
+        {
+            is_new |= interface::mac(&bond).is_some_and(|mac| shared.set_mac(mac));
+        }
+    }
     let addresses = interface::addresses(handle, index).await?;
     Ok(shared.set_addresses(addresses.into_iter().map(|(address, _)| address).collect()) | is_new)
 }
 
-/// Takes in the MTU of the link, its name, and whether it carries frames; whether something of that is new.
+/// Takes in the MTU of the link, its name, the Ethernet address that frames to it have, unless that is a
+/// bond's, and whether it carries frames; whether something of that is new.
 fn follow_link(shared: &FollowedInterface, link: &LinkMessage, up: bool) -> bool {
     let mtu = link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Mtu(bytes) => Some(*bytes),
         _ => None,
     });
     let name = interface::name(link);
-    mtu.is_some_and(|bytes| shared.set_mtu(bytes))
+    let mac = interface::mac(link);
+    let bond_index = interface::bond_index(link);
+    // Not every message has what a link is.
+    if mac.is_some() {
+        shared.bond_index.store(bond_index.unwrap_or(0), Ordering::Relaxed);
+    }
+    mac.filter(|_| bond_index.is_none()).is_some_and(|mac| shared.set_mac(mac))
+        | mtu.is_some_and(|bytes| shared.set_mtu(bytes))
         | name.is_some_and(|name| shared.set_name(name))
         | shared.set_up(up)
+}
+
+#[cfg(test)]
+mod tests {
+    use rtnetlink::packet_route::link::{InfoPortKind, LinkInfo};
+
+    use super::*;
+    /// A slave has the Ethernet address of its bond, until it is released.
+    #[test]
+    fn the_ethernet_address_of_a_slave_is_its_bonds() {
+        let shared = FollowedInterface::new(3);
+        let own = |last: u8, attributes: &[LinkAttribute]| {
+            let mut link = LinkMessage::default();
+            link.header.index = 3;
+            link.attributes.push(LinkAttribute::Address(vec![2, 0, 0, 0, 0, last]));
+            link.attributes.extend_from_slice(attributes);
+            link
+        };
+        let slave = [
+            LinkAttribute::Controller(9),
+            LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(InfoPortKind::Bond)]),
+        ];
+        let follow = |link: &LinkMessage| {
+            let is_new = follow_link(&shared, link, true);
+            (is_new, shared.mac(), shared.bond_index.load(Ordering::Relaxed))
+        };
+        let mac = |last: u8| Some([2, 0, 0, 0, 0, last]);
+        assert_eq!(follow(&own(1, &[])).1, mac(1));
+        assert_eq!(follow(&own(2, &[])), (true, mac(2), 0));
+        assert_eq!(follow(&own(2, &[])), (false, mac(2), 0));
+        assert_eq!(follow(&own(3, &slave)), (false, mac(2), 9), "the bond is to be asked");
+        shared.set_mac([2, 0, 0, 0, 0, 77]);
+        assert_eq!(follow(&own(4, &slave)), (false, mac(77), 9));
+        // A message that says nothing of it.
+        assert_eq!(follow(&LinkMessage::default()), (false, mac(77), 9));
+        assert_eq!(follow(&own(4, &[])), (true, mac(4), 0));
+    }
 }

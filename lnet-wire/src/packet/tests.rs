@@ -34,7 +34,8 @@ impl Build {
     fn bytes(&self) -> Vec<u8> {
         let mut packet = vec![0x02; 12];
         for _ in 0..self.vlan_tags {
-            packet.extend([0x81, 0x00, 0x00, 0x05]);
+            // A priority, and no VLAN.
+            packet.extend([0x81, 0x00, 0xA0, 0x00]);
         }
         let udp_bytes = (UDP_BYTES + self.payload.len()) as u16;
         if self.is_ipv6 {
@@ -88,6 +89,7 @@ fn udp_is_found_behind_either_ip_and_one_tag() {
             for padding_bytes in [0, 1, 20] {
                 let build = Build { vlan_tags, padding_bytes, ..Build::new(is_ipv6, b"payload") };
                 let located = Located {
+                    mac: ethernet_address(build.bytes()[..6].try_into().unwrap()),
                     destination: ours(is_ipv6),
                     payload_offset: build.udp_offset() + UDP_BYTES,
                     payload_length: 7,
@@ -112,6 +114,9 @@ fn other_ethertypes_pass() {
         assert_eq!(locate(&build.with(12, &ethertype.to_be_bytes())[..]), Err(Reason::NotIp));
     }
     let tagged = Build { vlan_tags: 1, ..build };
+    for vlan in [1_u16, 7, 0x0FFF, 0xF001] {
+        assert_eq!(locate(&tagged.with(14, &vlan.to_be_bytes())[..]), Err(Reason::NotOurs), "{vlan:#06x}");
+    }
     assert_eq!(locate(&tagged.with(16, &[0x08, 0x06])[..]), Err(Reason::NotIp));
 }
 

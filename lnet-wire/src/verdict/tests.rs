@@ -6,9 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{FIRST_HEADERS_BYTES, FrameHeader};
-use crate::packet::endpoint;
+use crate::packet::{Endpoint, endpoint, ethernet_address};
 use crate::steer::{PORTALS, Policy};
 use crate::testing::{headers, nids, put_key, steer_keys};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
 /// Tables that know one endpoint.
 struct OneNi {
@@ -18,8 +20,8 @@ struct OneNi {
 }
 
 impl Tables for OneNi {
-    fn is_ours(&self, endpoint: &Endpoint) -> bool {
-        *endpoint == self.endpoint
+    fn is_ours(&self, located: &Located) -> bool {
+        located.mac == ethernet_address(MAC) && located.destination == self.endpoint
     }
 
     fn policy(&self, portal: u8) -> PolicyWord {
@@ -41,6 +43,7 @@ fn tables(shards: u32) -> OneNi {
 fn packet_of(key: SteerKey) -> Vec<u8> {
     const UDP_LENGTH: usize = 8 + FIRST_HEADERS_BYTES;
     let mut packet = vec![0; 42 + FIRST_HEADERS_BYTES];
+    packet[..6].copy_from_slice(&MAC);
     packet[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
     packet[16..18].copy_from_slice(&(UDP_LENGTH as u16 + 20).to_be_bytes());
     packet[23] = 17;
@@ -85,6 +88,22 @@ fn everything_else_passes_up() {
         let mut packet = good.clone();
         packet[offset] = byte;
         assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(reason), "byte {offset}");
+    }
+    // An interface that takes frames of others, or a switch that floods them.
+    for place in 0..6 {
+        let mut packet = good.clone();
+        packet[place] ^= 1;
+        assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(Reason::NotOurs), "byte {place}");
+    }
+    // A tag of VLAN 0 is a priority; any other VLAN is not this interface's.
+    for (tci, is_ours) in
+        [(0, true), (0xF000, true), (1, false), (7, false), (0x0FFF, false), (0xE800, false)]
+    {
+        let tag = [&[0x81, 0x00][..], &u16::to_be_bytes(tci)].concat();
+        let packet = [&good[..12], &tag, &good[12..]].concat();
+        let verdict = steer(&packet[..], 0, &tables(4));
+        assert_eq!(matches!(verdict, Verdict::Redirect { .. }), is_ours, "{tci:#06x}");
+        assert!(is_ours || verdict == Verdict::Pass(Reason::NotOurs), "{tci:#06x}");
     }
     // The content of a packet to another address is not judged.
     let mut packet = good;

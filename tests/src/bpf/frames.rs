@@ -12,10 +12,15 @@ use super::random::Random;
 /// Shortest frame that the kernel's test facility takes.
 pub const FRAME_BYTES_MIN: usize = 14;
 
+/// The Ethernet address that frames go to.
+pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
 /// A frame, in meaning.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Number of its VLAN tag, if it has one.
+    /// Ethernet address that it goes to.
+    pub mac: [u8; 6],
+    /// Priority and VLAN of its tag, if it has one.
     pub vlan: Option<u16>,
     /// Where it comes from; of the destination's family.
     pub source: IpAddr,
@@ -41,7 +46,7 @@ impl Frame {
         };
         let key = SteerKey { message_type, portal: 0, key: 0, message_id: 1, initiator_hash: 0 };
         let header = FrameHeader::data(key, 0, 0);
-        Self { vlan: None, source, destination, port, header, payload_bytes: 0, padding_bytes: 0 }
+        Self { mac: MAC, vlan: None, source, destination, port, header, payload_bytes: 0, padding_bytes: 0 }
     }
 
     /// Bytes in front of the UDP payload.
@@ -64,7 +69,8 @@ impl Frame {
     /// When source and destination are of different families, or the frame is beyond 64 KiB.
     pub fn write(&self, bytes: &mut Vec<u8>) {
         bytes.clear();
-        bytes.extend_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+        bytes.extend_from_slice(&self.mac);
+        bytes.extend_from_slice(&[2, 0, 0, 0, 0, 2]);
         if let Some(vlan) = self.vlan {
             bytes.extend_from_slice(&0x8100_u16.to_be_bytes());
             bytes.extend_from_slice(&vlan.to_be_bytes());
@@ -116,7 +122,8 @@ pub fn valid(random: &mut Random, endpoints: &[(IpAddr, u16)], large_once_in: us
         [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply];
     let (destination, port) = random.pick(endpoints);
     let mut frame = Frame::new(destination, port, random.pick(&TYPES));
-    frame.vlan = random.once_in(3).then(|| random.below(4096) as u16);
+    // A priority, and no VLAN.
+    frame.vlan = random.once_in(3).then(|| (random.below(16) as u16) << 12);
     let key = &mut frame.header.key;
     let has_portal = matches!(key.message_type, MessageType::Put | MessageType::Get);
     key.portal = if has_portal { random.below(PORTALS) as u8 } else { 0 };
@@ -150,7 +157,12 @@ pub fn any(random: &mut Random, endpoints: &[(IpAddr, u16)], bytes: &mut Vec<u8>
         noise(random, bytes);
         return;
     }
-    let frame = valid(random, endpoints, 300);
+    let mut frame = valid(random, endpoints, 300);
+    match random.below(20) {
+        0 => frame.mac[random.below(6)] ^= 1 << random.below(8),
+        1 => frame.vlan = Some(1 + random.below(0xFFFF) as u16),
+        _ => {}
+    }
     frame.write(bytes);
     match random.below(10) {
         0 => flip_bits(random, bytes),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use lnet_wire::packet::Reason;
-use lnet_wire::packet::{Endpoint, Packet, endpoint};
+use lnet_io::netlink::Mac;
+use lnet_wire::packet::{Endpoint, Located, Packet, Reason, endpoint, ethernet_address};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread, slot_of};
 use lnet_wire::verdict::{Tables, Verdict, steer};
 use lnet_xdp::bpf::{Action, Counters, XdpProgram};
@@ -37,6 +37,7 @@ impl Packet for Linear<'_> {
 pub struct Model {
     /// Shards of the node.
     pub shards: u32,
+    mac: Option<Mac>,
     endpoints: HashSet<Endpoint>,
     policies: [PolicyWord; PORTALS],
     filled: HashSet<u32>,
@@ -49,6 +50,7 @@ impl Default for Model {
     fn default() -> Self {
         Self {
             shards: 0,
+            mac: None,
             endpoints: HashSet::new(),
             policies: [PolicyWord::default(); PORTALS],
             filled: HashSet::new(),
@@ -59,8 +61,9 @@ impl Default for Model {
 }
 
 impl Tables for Model {
-    fn is_ours(&self, endpoint: &Endpoint) -> bool {
-        self.endpoints.contains(endpoint)
+    fn is_ours(&self, located: &Located) -> bool {
+        self.mac.is_some_and(|mac| located.mac == ethernet_address(mac))
+            && self.endpoints.contains(&located.destination)
     }
 
     fn policy(&self, portal: u8) -> PolicyWord {
@@ -80,6 +83,15 @@ impl Model {
     pub fn set_shards(&mut self, program: &mut XdpProgram, shards: u32) {
         program.set_shards(shards).expect("shards");
         self.shards = shards;
+    }
+
+    /// Sets the Ethernet address of the interface.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn set_mac(&mut self, program: &mut XdpProgram, mac: Mac) {
+        program.set_mac(mac).expect("Ethernet address");
+        self.mac = Some(mac);
     }
 
     /// Sets whether an endpoint is ours.

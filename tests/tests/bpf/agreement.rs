@@ -33,6 +33,10 @@ fn endpoints() -> [(IpAddr, u16); 6] {
 fn reconfigure(random: &mut Random, program: &mut XdpProgram, model: &mut Model, socket: &OwnedFd) {
     let shards = random.pick(&[0, 1, 2, 3, 5, 8, 16, 63, 64, 64, 64, 64]);
     model.set_shards(program, shards);
+    // Now and then the interface's Ethernet address is another one, or has just changed.
+    let mut mac = frames::MAC;
+    mac[random.below(6)] ^= u8::from(random.once_in(16));
+    model.set_mac(program, mac);
     let mut ours: Vec<_> = endpoints().map(|endpoint| (endpoint, !random.once_in(4))).to_vec();
     // The first stays, so that no batch goes by without a frame of ours.
     ours[0].1 = true;
@@ -107,6 +111,7 @@ fn headers_beyond_the_linear_part_pass_up() {
     let mut program = load(ObjectKind::Default);
     let socket = idle_socket();
     let mut model = Model::default();
+    model.set_mac(&mut program, frames::MAC);
     model.set_shards(&mut program, 1);
     model.set_socket(&mut program, 0, 0, Some(&socket));
     for endpoint in endpoints() {

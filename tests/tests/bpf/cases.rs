@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lnet_tests::bpf::frames::Frame;
+use lnet_tests::bpf::frames::{self, Frame};
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_wire::header::MessageType;
@@ -56,6 +56,7 @@ fn program() -> (XdpProgram, OwnedFd) {
     let mut program = load(ObjectKind::Default);
     let socket = idle_socket();
     program.set_shards(8).unwrap();
+    program.set_mac(frames::MAC).unwrap();
     program.add_endpoint(v4(), 988).unwrap();
     program.add_endpoint(v6(), 988).unwrap();
     for shard in 0..SHARDS_MAX {
@@ -176,14 +177,23 @@ fn frames_meet_the_verdict_that_is_written_here() {
         })
     };
     let vlan = |change: &[(usize, u8)]| {
-        let mut bytes = frame(MessageType::Put, |frame| frame.vlan = Some(7));
+        let mut bytes = frame(MessageType::Put, |frame| frame.vlan = Some(0xE000));
         change.iter().for_each(|(offset, value)| bytes[*offset] = *value);
         bytes
     };
     let cut = |end| put_with(&[])[..end].to_vec();
     let table: &[(&str, Vec<u8>, Expected)] = &[
         ("IPv6", put_to(v6(), 988), Shard(0)),
-        ("VLAN", vlan(&[]), Shard(0)),
+        ("a tag of no VLAN", vlan(&[]), Shard(0)),
+        ("VLAN 7", vlan(&[(15, 7)]), Up(Reason::NotOurs)),
+        ("VLAN 2048", vlan(&[(14, 0x08)]), Up(Reason::NotOurs)),
+        ("another Ethernet address", put_with(&[(5, 2)]), Up(Reason::NotOurs)),
+        ("a group of stations", put_with(&[(0, 3)]), Up(Reason::NotOurs)),
+        (
+            "broadcast",
+            put_with(&[(0, 0xFF), (1, 0xFF), (2, 0xFF), (3, 0xFF), (4, 0xFF), (5, 0xFF)]),
+            Up(Reason::NotOurs),
+        ),
         ("two VLAN tags", vlan(&[(16, 0x81), (17, 0x00)]), Up(Reason::NotIp)),
         ("padding behind the datagram", frame(MessageType::Get, |frame| frame.padding_bytes = 40), Shard(0)),
         ("60,000 bytes, of several buffers", payload(60_000, 60_000), Shard(0)),

@@ -27,6 +27,7 @@ fn program() -> (XdpProgram, OwnedFd) {
     for shard in 0..4 {
         program.set_socket(0, shard, &socket).unwrap();
     }
+    program.set_mac(frames::MAC).unwrap();
     program.add_endpoint(address(), 988).unwrap();
     (program, socket)
 }

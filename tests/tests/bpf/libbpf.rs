@@ -9,7 +9,7 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_wire::packet::endpoint;
+use lnet_wire::packet::{endpoint, ethernet_address};
 use lnet_wire::steer::slot_of;
 use lnet_xdp::bpf::{self, Action, ObjectKind, TestFrame};
 
@@ -44,6 +44,12 @@ fn the_default_object_answers_alike_in_libbpf_and_aya() {
         .unwrap();
     let mut model = Model::default();
 
+    model.set_mac(&mut by_aya, frames::MAC);
+    // The second admission, as the other loader has made it: another entry, and its number.
+    let [low, high] = ethernet_address(frames::MAC);
+    let admission = [low, high, 0, 0, 0, 0, 0].map(u32::to_ne_bytes);
+    write(&mut by_libbpf, "ADMISSIONS", &5_u32.to_ne_bytes(), admission.as_flattened());
+    write(&mut by_libbpf, "CONFIG", &2_u32.to_ne_bytes(), &5_u32.to_ne_bytes());
     model.set_shards(&mut by_aya, SHARDS);
     write(&mut by_libbpf, "CONFIG", &0_u32.to_ne_bytes(), &SHARDS.to_ne_bytes());
     for (address, port) in endpoints {
@@ -103,10 +109,10 @@ fn maps_hold_integers_and_arrays_of_them_under_their_names() {
         .collect();
     maps.sort();
     let expected = [
+        ("ADMISSIONS", 4, 28, 16),
         ("CONFIG", 4, 4, 8),
         ("ENDPOINTS", 20, 4, 1024),
         ("FAULTS", 4, 8, 8),
-        ("FIRST_ENDPOINT", 4, 20, 1),
         ("POLICIES", 4, 8, 64),
         ("REASON_FRAMES", 4, 8, 65 * 32),
         ("SLOT_FRAMES", 4, 8, 4096),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lnet_tests::bpf::frames::Frame;
+use lnet_tests::bpf::frames::{self, Frame};
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_wire::header::MessageType;
@@ -61,6 +61,7 @@ fn v6() -> IpAddr {
 fn program() -> XdpProgram {
     let mut program = load(ObjectKind::Logging);
     program.set_shards(1).unwrap();
+    program.set_mac(frames::MAC).unwrap();
     program.add_endpoint(v4(), 988).unwrap();
     program.add_endpoint(v6(), 988).unwrap();
     program
@@ -76,7 +77,7 @@ fn run_three(program: &XdpProgram) {
     refused[42] ^= 1;
     run(program, &refused);
     let mut tagged = Frame::new(v6(), 988, MessageType::Put);
-    tagged.vlan = Some(9);
+    tagged.vlan = Some(0x2000);
     run(program, &tagged.bytes());
     run(program, &Frame::new(v4(), 989, MessageType::Put).bytes());
 }

@@ -2,11 +2,13 @@
 //! good peer.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lnet_core::stats::DropReason;
+use lnet_io::netlink::Interface;
 use lnet_io::xsk::{self, Kick, QueueConfig, RingDescriptor, Umem, UmemConfig};
-use lnet_tests::bpf::frames;
+use lnet_tests::bpf::frames::{self, Frame};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::message::{HOSTILE_BIT, Message, seal};
@@ -14,7 +16,7 @@ use lnet_tests::node::{
     Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, process, settle,
     settle_both, start, stop_all,
 };
-use lnet_user::node::{NiConfig, NodeDriver};
+use lnet_user::node::{NiConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
@@ -49,12 +51,16 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
+        Self::of_mode(XdpMode::Auto)
+    }
+
+    fn of_mode(mode: XdpMode) -> Self {
         let netns = Netns::new(Wiring::default());
         let [nid, peer] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
         let interface = &netns.a().interface().name;
         let nis = vec![NiConfig::new(nid, interface), NiConfig::new(second_nid(netns.a()), interface)];
         // Strangers are remembered for the whole of a test, and what they do not acknowledge ends in time.
-        let config = config(netns.a(), nid).nis(nis).lnd_timeout(PATIENCE / 3 * 2);
+        let config = config(netns.a(), nid).nis(nis).mode(mode).lnd_timeout(PATIENCE / 3 * 2);
         let (node, workers) = start(netns.a(), &config);
         Self { netns, node, workers, nid, peer }
     }
@@ -491,6 +497,110 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
 }
 
 /// Frames of any kind straight from a ring of the peer's interface: broken Ethernet, IP and UDP headers too.
+/// An `AF_XDP` socket that sends whatever there is to send.
+struct RawSender {
+    umem: Arc<Umem>,
+    free: Vec<xsk::Frame>,
+    queue: xsk::Queue,
+}
+
+impl RawSender {
+    /// Sends by the interface of a namespace.
+    fn new(namespace: &Namespace) -> Self {
+        let (umem, free) = Umem::new(&UmemConfig::new(256)).unwrap();
+        let queue = enter(namespace, || {
+            let index = Interface::by_name(&namespace.interface().name).unwrap().index;
+            xsk::open_queue(&umem, &QueueConfig::new(index, 0)).unwrap()
+        });
+        Self { umem, free, queue }
+    }
+
+    /// Puts a frame into the ring.
+    fn push(&mut self, bytes: &[u8]) {
+        let mut frame = self.free.pop().unwrap();
+        self.umem.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
+        let length = bytes.len() as u32;
+        let descriptor = RingDescriptor { frame, offset: 0, length, more: false };
+        self.queue.sockets[0].tx.push(descriptor).unwrap();
+    }
+
+    /// Sends what is in the ring.
+    fn flush(&mut self) {
+        self.queue.sockets[0].tx.commit();
+        while self.free.len() < 256 {
+            assert_ne!(self.queue.sockets[0].device.kick().unwrap(), Kick::NoBuffers);
+            self.queue.completion.drain(256, |frame| self.free.push(frame));
+        }
+    }
+}
+
+fn mac_of(namespace: &Namespace) -> [u8; 6] {
+    enter(namespace, || Interface::by_name(&namespace.interface().name)).unwrap().mac
+}
+
+/// Frames of others that an interface takes in all the same, as one in promiscuous mode does, and those of a
+/// VLAN, go where they go without a node; the Ethernet address is the one that the interface has now.
+fn frames_of_others_pass_up(mode: XdpMode) {
+    const COUNT: u64 = 10;
+    if !privileged() {
+        return;
+    }
+    let mut victim = Victim::of_mode(mode);
+    let mut raw = RawSender::new(victim.netns.b());
+    let address = victim.netns.a().interface().ipv4.into();
+    // What is steered, and what is not ours, of some frames of a kind.
+    let mut sent = |victim: &mut Victim, mac: [u8; 6], vlan: Option<u16>| {
+        let mut frame = Frame::new(address, 988, MessageType::Put);
+        (frame.mac, frame.vlan) = (mac, vlan);
+        let counts = |victim: &Victim| {
+            let account = Account::of(&victim.node, &victim.workers);
+            (account.steered, account.reasons[Reason::NotOurs.name()])
+        };
+        let before = counts(victim);
+        (0..COUNT).for_each(|_| raw.push(&frame.bytes()));
+        raw.flush();
+        let mut after = before;
+        wait_until("all are seen", PATIENCE, || {
+            after = counts(victim);
+            after.0 + after.1 >= before.0 + before.1 + COUNT
+        });
+        settle(&mut victim.workers, PATIENCE);
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let (ours, others) = ((COUNT, 0), (0, COUNT));
+    let mut mac = mac_of(victim.netns.a());
+    for last in [0x17, 0x18] {
+        assert_eq!(sent(&mut victim, mac, None), ours);
+        for tci in [0, 0x2000, 0xF000] {
+            assert_eq!(sent(&mut victim, mac, Some(tci)), ours, "{tci:#06x}");
+        }
+        for tci in [1, 7, 4095, 0xE007] {
+            assert_eq!(sent(&mut victim, mac, Some(tci)), others, "{tci:#06x}");
+        }
+        let mut foreign = mac;
+        foreign[5] ^= 1;
+        for mac in [foreign, [0xFF; 6], [1, 0, 0x5E, 0, 0, 1]] {
+            assert_eq!(sent(&mut victim, mac, None), others, "{mac:02x?}");
+        }
+        let former = std::mem::replace(&mut mac, [2, 0x5E, 0, 0, 0, last]);
+        let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+        ip(victim.netns.a(), &format!("link set dev {} address {text}", victim.netns.a().interface().name));
+        wait_until("the new address is followed", PATIENCE, || sent(&mut victim, mac, None) == ours);
+        assert_eq!(sent(&mut victim, former, None), others);
+    }
+    Account::of(&victim.node, &victim.workers).check();
+}
+
+#[test]
+fn frames_of_others_pass_up_in_native_mode() {
+    frames_of_others_pass_up(XdpMode::Native);
+}
+
+#[test]
+fn frames_of_others_pass_up_in_generic_mode() {
+    frames_of_others_pass_up(XdpMode::Generic);
+}
+
 #[test]
 fn raw_noise_is_counted_to_the_last_frame() {
     const TEST: &str = "raw_noise_is_counted_to_the_last_frame";
@@ -503,29 +613,21 @@ fn raw_noise_is_counted_to_the_last_frame() {
     let endpoints = victim.node_endpoints();
     let seen_before = Account::of(&victim.node, &victim.workers).seen();
     let unseen = unseen(victim.netns.b(), &victim.node, &victim.workers);
-    let (umem, mut free) = Umem::new(&UmemConfig::new(256)).unwrap();
-    let mut queue = enter(victim.netns.b(), || {
-        let index = lnet_io::netlink::Interface::by_name(&victim.netns.b().interface().name).unwrap().index;
-        let config = QueueConfig::new(index, 0);
-        xsk::open_queue(&umem, &config).unwrap()
-    });
+    let mac = mac_of(victim.netns.a());
+    let mut raw = RawSender::new(victim.netns.b());
     let (mut sent, mut bytes) = (0, Vec::new());
     while sent < FRAMES {
         for _ in 0..BURST {
             frames::any(&mut random, &endpoints, &mut bytes);
+            if bytes[..6] == frames::MAC {
+                bytes[..6].copy_from_slice(&mac);
+            }
             // What is longer than the MTU never leaves.
             bytes.truncate(1500);
-            let mut frame = free.pop().unwrap();
-            umem.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(&bytes);
-            let length = bytes.len() as u32;
-            queue.sockets[0].tx.push(RingDescriptor { frame, offset: 0, length, more: false }).unwrap();
+            raw.push(&bytes);
             sent += 1;
         }
-        queue.sockets[0].tx.commit();
-        while free.len() < 256 {
-            assert_ne!(queue.sockets[0].device.kick().unwrap(), Kick::NoBuffers);
-            queue.completion.drain(256, |frame| free.push(frame));
-        }
+        raw.flush();
         for worker in &mut victim.workers {
             while worker.progress() {}
         }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
+use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip};
 use lnet_tests::node::{
     By, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle_both, start, stop_all,
 };
@@ -127,6 +127,46 @@ fn others_go_on(mode: XdpMode) {
     assert_eq!((losses(&source_workers), losses(&target_workers)), (vec![], vec![]));
     let reasons = target.xdp_frames().unwrap().reasons;
     assert!(reasons["not_udp"] > 20 && reasons["not_ours"] >= 7 && reasons["not_ip"] > 0, "{reasons:?}");
+}
+
+/// Traffic goes on when an interface has another Ethernet address, at either end.
+#[test]
+fn a_new_ethernet_address_is_followed() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
+    let (_source, source_workers) = start(netns.a(), &config(netns.a(), a));
+    let (target, target_workers) = start(netns.b(), &config(netns.b(), b));
+    let flood = Flood::new(process(b), 1 << 40, 5000);
+    let flooded = Flooded::start_all(&flood, target.steering(), target_workers);
+    let flooders = Flooder::start_all(&flood, By::ShardThread, source_workers);
+    let go_on = |acked: u64| {
+        let begun = std::time::Instant::now();
+        while flood.acked() <= acked + 1000 {
+            assert!(begun.elapsed() < PATIENCE, "the flood stopped at {}", flood.acked());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    go_on(0);
+    for (last, namespace) in [(0x21, netns.b()), (0x22, netns.a()), (0x23, netns.b())] {
+        let name = &namespace.interface().name;
+        // The kernel tells its neighbours.
+        enter(namespace, || std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/arp_notify"), "1"))
+            .unwrap();
+        ip(namespace, &format!("link set dev {name} address 02:5e:00:00:00:{last:02x}"));
+        // What was acknowledged meanwhile was sent before.
+        std::thread::sleep(Duration::from_millis(50));
+        go_on(flood.acked());
+    }
+    flood.stop();
+    let begun = std::time::Instant::now();
+    while flood.acked() + flood.failed() < flood.started() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(flood.failed(), 0);
+    drop((stop_all(flooders), stop_all(flooded)));
 }
 
 #[test]

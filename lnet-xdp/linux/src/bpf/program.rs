@@ -3,15 +3,16 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use lnet_io::netlink::{Interface, NetlinkError};
+use lnet_io::netlink::{Interface, Mac, NetlinkError};
 use lnet_wire::MessageType;
-use lnet_wire::packet::{Endpoint, endpoint};
+use lnet_wire::packet::{Endpoint, EthernetAddress, endpoint, ethernet_address};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -31,6 +32,9 @@ const LOG_MAP: &str = "AYA_LOGS";
 /// Entries of `CONFIG`; `lnet-ebpf` reads them.
 const CONFIG_SHARDS: u32 = 0;
 const CONFIG_LOG: u32 = 1;
+const CONFIG_ADMISSION: u32 = 2;
+/// Entries of `ADMISSIONS`.
+const ADMISSIONS_MAX: u32 = 16;
 
 /// How a program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,14 +63,30 @@ pub struct XdpProgram {
     can_log: bool,
     sockets: XskMap<MapData>,
     endpoints: HashMap<MapData, Endpoint, u32>,
-    /// The one of them that the program looks at first.
-    first_endpoint: Array<MapData, Endpoint>,
-    first: Option<Endpoint>,
+    admissions: Array<MapData, [u32; 7]>,
+    /// The admission that holds, and the number of its entry.
+    admission: (Admission, u32),
     policies: Array<MapData, u64>,
     config: Array<MapData, u32>,
     faults: Faults,
     slot_frames: PerCpuArray<MapData, u64>,
     reason_frames: PerCpuArray<MapData, u64>,
+}
+
+/// What the program compares a frame with first.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Admission {
+    /// The Ethernet address of the interface; zeros while it is not known.
+    mac: EthernetAddress,
+    /// The endpoint that it looks at before all others.
+    first: Option<Endpoint>,
+}
+
+impl Admission {
+    fn words(&self) -> [u32; 7] {
+        let ([low, high], [a, b, c, d, e]) = (self.mac, self.first.unwrap_or_default());
+        [low, high, a, b, c, d, e]
+    }
 }
 
 struct Attachment {
@@ -125,8 +145,8 @@ impl XdpProgram {
             can_log: ebpf.map(LOG_MAP).is_some(),
             sockets: take(&mut ebpf, object, "XSKS")?,
             endpoints: take(&mut ebpf, object, "ENDPOINTS")?,
-            first_endpoint: take(&mut ebpf, object, "FIRST_ENDPOINT")?,
-            first: None,
+            admissions: take(&mut ebpf, object, "ADMISSIONS")?,
+            admission: (Admission::default(), 0),
             policies: take(&mut ebpf, object, "POLICIES")?,
             config: take(&mut ebpf, object, "CONFIG")?,
             faults: Faults::new(take(&mut ebpf, object, FAULTS)?),
@@ -226,7 +246,12 @@ impl XdpProgram {
         self.endpoints
             .insert(added, 1, 0)
             .map_err(|error| BpfError::map("ENDPOINTS", format!("add {address} port {port} to"), &error))?;
-        if self.first.is_none() { self.set_first_endpoint(Some(added)) } else { Ok(()) }
+        let (admission, _) = self.admission;
+        if admission.first.is_none() {
+            self.admit(Admission { first: Some(added), ..admission })
+        } else {
+            Ok(())
+        }
     }
 
     /// Passes frames to this address and UDP port up again. Returns whether they were ours.
@@ -235,18 +260,38 @@ impl XdpProgram {
     /// [`BpfError::Map`].
     pub fn remove_endpoint(&mut self, address: IpAddr, port: u16) -> Result<bool, BpfError> {
         let gone = endpoint(address, port);
-        if self.first == Some(gone) {
-            let others = self.endpoints.keys().filter_map(Result::ok);
-            let next = others.into_iter().find(|other| *other != gone);
-            self.set_first_endpoint(next)?;
+        let (admission, _) = self.admission;
+        if admission.first == Some(gone) {
+            let first = self.endpoints.keys().filter_map(Result::ok).find(|other| *other != gone);
+            self.admit(Admission { first, ..admission })?;
         }
         removed(self.endpoints.remove(&gone))
             .map_err(|error| BpfError::map("ENDPOINTS", format!("remove {address} port {port} from"), &error))
     }
 
-    fn set_first_endpoint(&mut self, first: Option<Endpoint>) -> Result<(), BpfError> {
-        write("FIRST_ENDPOINT", &mut self.first_endpoint, 0, first.unwrap_or_default())?;
-        self.first = first;
+    /// Makes frames to this Ethernet address ours, and no others any more: the one that the interface has, or
+    /// the bond of which it is a slave. After loading none are.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn set_mac(&mut self, mac: Mac) -> Result<(), BpfError> {
+        let (admission, _) = self.admission;
+        self.admit(Admission { mac: ethernet_address(mac), ..admission })
+    }
+
+    /// Changes what the program compares frames with first: in the next entry, and then to that entry. The
+    /// kernel writes an entry in pieces, and a run of the program may still read a former one.
+    fn admit(&mut self, admission: Admission) -> Result<(), BpfError> {
+        let (former, entry) = self.admission;
+        if admission == former {
+            return Ok(());
+        }
+        let entry = (entry + 1) % ADMISSIONS_MAX;
+        write("ADMISSIONS", &mut self.admissions, entry, admission.words())?;
+        // What the kernel wrote for this thread is there for all before the entry's number is.
+        fence(Ordering::Release);
+        write("CONFIG", &mut self.config, CONFIG_ADMISSION, entry)?;
+        self.admission = (admission, entry);
         Ok(())
     }
 

@@ -164,8 +164,11 @@ impl XdpKind {
         let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
         let wanted =
             [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
+        // A slave has that of its bond.
+        program.set_mac(neighbours.mac().unwrap_or(plan.port.mac))?;
         let mode = program.attach(&plan.interface.name, wanted)?;
         let program = self.programs.add(program, &umem)?;
+        follow_mac(&neighbours, &program);
         let interface = plan.interface.clone();
         let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
         let link = RingLink { interface, program, mode, neighbours: follows, owners, serving, _log: log };
@@ -327,6 +330,18 @@ impl XdpKind {
     pub(super) fn ring_queues(&self) -> u32 {
         self.rings().into_iter().flat_map(|net| &net.links).map(|link| link.owners.len() as u32).sum()
     }
+}
+
+/// Has a program take frames to the Ethernet address that the interface has, whenever that changes.
+fn follow_mac(neighbours: &Neighbours, program: &SharedProgram) {
+    let program = Arc::downgrade(program);
+    neighbours.subscribe_mac(Box::new(move |mac| {
+        if let Some(program) = program.upgrade()
+            && let Err(error) = lock(&program).set_mac(mac)
+        {
+            tracing::warn!(%error, "frames to the interface's new Ethernet address are not steered");
+        }
+    }));
 }
 
 /// The port of each shard.

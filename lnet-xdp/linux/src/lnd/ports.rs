@@ -239,7 +239,7 @@ impl XdpLnd {
             self.receive_bytes = least;
             self.follow_siblings();
         }
-        self.follow_mtus();
+        self.follow_interfaces();
         self.paths.clear();
         self.unresolved.retry = true;
     }

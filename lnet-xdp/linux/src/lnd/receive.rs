@@ -8,7 +8,7 @@ use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::{Memory, checksum};
 use lnet_io::xsk::{RingDescriptor, Umem};
 use lnet_wire::Nid;
-use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
+use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES, ethernet_address};
 use lnet_xdp_proto::Replay;
 
 use super::announce::{Batch, FRAMES_MAX};
@@ -240,7 +240,7 @@ impl XdpLnd {
         let Some(index) = index_of(&self.nis.ports, &located) else { return Err(not_ours) };
         let RingPort { port, last_sender, .. } = &mut self.nis.ports[index];
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
-        if received.load(0) != Some(port.mac) {
+        if located.mac != ethernet_address(port.mac) {
             return Err(not_ours);
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };

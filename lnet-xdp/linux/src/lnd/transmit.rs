@@ -150,7 +150,7 @@ impl XdpLnd {
             self.nis.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
             self.paths.clear();
             self.unresolved.retry = true;
-            self.follow_mtus();
+            self.follow_interfaces();
         }
     }
 
@@ -160,11 +160,14 @@ impl XdpLnd {
         self.nis.links.iter().any(|link| link.generation != link.neighbours.generation())
     }
 
-    /// Tells the transfer protocol how long datagrams may be now.
-    pub(super) fn follow_mtus(&mut self) {
+    /// Takes in the Ethernet addresses of the interfaces, and tells the transfer protocol how long datagrams
+    /// may be now.
+    pub(super) fn follow_interfaces(&mut self) {
         let frame_max_bytes = self.common.frame_max_bytes;
         for RingPort { port, link_index, .. } in &mut self.nis.ports {
-            let mtu = self.nis.links[*link_index].neighbours.mtu_bytes();
+            let neighbours = &self.nis.links[*link_index].neighbours;
+            port.mac = neighbours.mac().unwrap_or(port.mac);
+            let mtu = neighbours.mtu_bytes();
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
                 self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(frame_max_bytes));

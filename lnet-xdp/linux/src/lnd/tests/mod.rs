@@ -29,8 +29,9 @@ use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_wire::{Body, WireHandle};
 
 use self::node::{BUFFER_BYTES, NOW, Node, Plan};
+use self::refusals::assert_dropped;
 use self::wire::Wire;
-use super::frame_max_bytes;
+use super::{XdpDrop, frame_max_bytes};
 
 /// Fills a shard's buffer with a pattern of its own.
 fn pattern(node: &mut Node, shard: usize, mark: u8) {
@@ -443,6 +444,32 @@ fn a_message_takes_the_way_that_its_peer_has_now() {
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 78]);
     a.settle();
     a.assert_frames_conserved();
+}
+
+/// Frames leave with it, and are taken that have it; those that have the former one are not.
+#[test]
+fn the_ethernet_address_of_an_interface_may_change() {
+    let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
+    let mut wire = acquainted(a_plan, b_plan);
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    for (tx, last) in [(1, 77), (2, 78)] {
+        a.neighbours.answer_mac([2, 0, 0, 0, 0, last]);
+        let put = a.put(tx, &b.plan, 9, 64);
+        a.shards[0].submit_at(now, put).unwrap();
+        let packets = a.take_sent(0);
+        assert_eq!(packets[0][6..12], [2, 0, 0, 0, 0, last]);
+        let mut to_b = packets[0].clone();
+        b.neighbours.answer_mac([2, 0, 0, 0, 0, last + 10]);
+        b.settle_at(now);
+        assert_dropped(b, &[&to_b], XdpDrop::NotOurs);
+        to_b[5] = last + 10;
+        assert!(b.deliver(0, 0, &to_b));
+        b.settle_at(now);
+        let up = &mut b.shards[0].up;
+        assert_eq!(std::mem::take(&mut up.received), 1);
+        up.arrived.clear();
+    }
 }
 
 /// Requests under made-up addresses: their answers wait for next hops that never come, and may not hold all

@@ -23,7 +23,7 @@ use lnet_io::xsk::plain::{
 use lnet_io::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem, UmemConfig};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
-use lnet_wire::packet::{Endpoint, endpoint};
+use lnet_wire::packet::{Located, endpoint, ethernet_address};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::verdict::{self, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
@@ -99,6 +99,11 @@ impl Plan {
         } else {
             IpAddr::from([10, 0, 0, self.host])
         }
+    }
+
+    /// The Ethernet address of its interface.
+    pub fn mac(&self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, self.host]
     }
 
     /// Its NID.
@@ -336,7 +341,7 @@ impl Node {
             udp_port: UDP_PORT,
             endpoint: endpoint(address, UDP_PORT),
             interface_index: INTERFACE,
-            mac: [2, 0, 0, 0, 0, plan.host],
+            mac: plan.mac(),
             mtu_bytes: plan.mtu_bytes,
             checksum: plan.checksum,
         };
@@ -570,8 +575,9 @@ impl Node {
 
 /// The configuration, as the XDP program looks it up.
 impl Tables for Node {
-    fn is_ours(&self, destination: &Endpoint) -> bool {
-        *destination == endpoint(self.plan.address(), UDP_PORT)
+    fn is_ours(&self, located: &Located) -> bool {
+        located.mac == ethernet_address(self.plan.mac())
+            && located.destination == endpoint(self.plan.address(), UDP_PORT)
     }
 
     fn policy(&self, portal: u8) -> PolicyWord {
