@@ -77,6 +77,21 @@ fn what_was_found_by_chance_stays_mended() {
     }
 }
 
+/// Nodes that read nothing, and such as send no more than halves of messages, ask for as much as they can.
+#[test]
+fn friends_are_answered_while_others_are_hostile() {
+    for (net, seeds) in [(NetKind::Xdp, 40), (NetKind::Tcp, 5)] {
+        let options = Options { net, hostile: true, ..Options::DEFAULT };
+        for seed in 1..=seeds {
+            let outcome = sim::run(seed, &options);
+            let (violation, net) = (outcome.violation, net.name());
+            let again = format!("`cargo xtask sim --net {net} --hostile --seed {seed} --trace`");
+            assert!(violation.is_none(), "{violation:?}; {again}");
+            assert_eq!(outcome.counts.injected(Fault::Attack), 1, "{again}");
+        }
+    }
+}
+
 /// The level `unit` of `cargo xtask test` runs it in a build with the feature.
 #[cfg(feature = "sabotage")]
 #[test]

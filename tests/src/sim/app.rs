@@ -210,11 +210,12 @@ impl World {
         } else {
             self.random.below(friends)
         };
-        let is_hostile = node >= friends;
-        let count = if is_hostile || friends == self.nodes.len() { count } else { 1 };
+        let is_friendly = node < friends && friends < self.nodes.len();
+        let count = if is_friendly { 1 } else { count };
         for _ in 0..count {
             let number = self.ledger.operations.len() as u64;
-            let key = self.random.below(KEYS) as u64;
+            // Friends share no descriptor with others, which may hold that.
+            let key = if is_friendly { KEYS as u64 + number % 100 } else { self.random.below(KEYS) as u64 };
             let wish = Wish {
                 node,
                 shard,
@@ -225,8 +226,10 @@ impl World {
                 get: self.random.once_in(3),
                 rails: None,
             };
-            let has_entry = !self.random.once_in(3) && self.post_for(&wish);
-            self.start(&wish, has_entry);
+            let has_entry = (is_friendly || !self.random.once_in(3)) && self.post_for(&wish);
+            if has_entry || !is_friendly {
+                self.start(&wish, has_entry);
+            }
         }
         self.request_turn(node, shard, self.now + 1);
     }
@@ -409,7 +412,7 @@ impl World {
             node,
             life,
             begun_at: self.now,
-            is_hostile: node >= self.plan.friends(),
+            is_hostile: node.max(wish.target) >= self.plan.friends(),
             seed,
             offset: part.map_or(0, |part| part.offset_bytes.into()),
             source: None,

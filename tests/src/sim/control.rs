@@ -18,7 +18,7 @@ use lnet_wire::Global;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::driver::Fresh;
-use super::node::{CREDITS, nid};
+use super::node::{self, nid};
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS, US};
 use super::report::Fault;
 use super::world::{Happening, Phase, World};
@@ -39,7 +39,8 @@ pub(super) struct Control {
 }
 
 fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
-    let (credits, peer_credits) = (Some(CREDITS.0), Some(CREDITS.1));
+    let (credits, peer_credits) = node::credits(plan);
+    let (credits, peer_credits) = (Some(credits), Some(peer_credits));
     let lnd_timeout = Duration::from_nanos(MESSAGE_NS);
     let facts = plan.facts();
     let options = NetOptions { credits, peer_credits, lnd_timeout, facts, ..NetOptions::default() };

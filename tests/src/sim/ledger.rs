@@ -40,7 +40,7 @@ pub(super) struct Operation {
     pub(super) life: u32,
     /// When it was started.
     pub(super) begun_at: u64,
-    /// Whether a hostile node has started it.
+    /// Whether a hostile node has started it, or is asked.
     pub(super) is_hostile: bool,
     /// Payload of a PUT.
     pub(super) seed: u64,

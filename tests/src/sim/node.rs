@@ -28,7 +28,14 @@ use super::{Bugs, NetKind, sabotage};
 use crate::bpf::random::Random;
 
 /// Credits of an NI, and what a peer gets of them.
-pub(super) const CREDITS: (u32, u32) = (32, 16);
+const CREDITS: (u32, u32) = (32, 16);
+/// The same beside hostile nodes, which can hold those of their own for long.
+const CREDITS_UNDER_ATTACK: (u32, u32) = (256, 16);
+
+/// Credits of an NI, and what a peer gets of them.
+pub(super) const fn credits(plan: &Plan) -> (u32, u32) {
+    if plan.hostile.is_empty() { CREDITS } else { CREDITS_UNDER_ATTACK }
+}
 /// Portals that are used; each has another policy.
 pub(super) const PORTALS_USED: usize = 5;
 /// The portal whose messages go to any shard.
@@ -98,10 +105,11 @@ pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
 /// What all shards of a node know of its nets, where they do not hand headers to each other: then there is no
 /// control.
 fn topology(plan: &Plan, number: usize) -> Topology {
+    let (credits, peer_credits) = credits(plan);
     let interfaces = (0..plan.rails).map(|rail| {
         let nid = nid(plan, number, rail);
         let message_timeout = Duration::from_nanos(MESSAGE_NS);
-        LocalNi { facts: plan.facts(), ..LocalNi::new(nid, CREDITS.0, CREDITS.1, message_timeout) }
+        LocalNi { facts: plan.facts(), ..LocalNi::new(nid, credits, peer_credits, message_timeout) }
     });
     let tunables = Tunables {
         transaction_timeout: Duration::from_nanos(TRANSACTION_NS),

@@ -7,7 +7,7 @@ use super::app::Trial;
 use super::control::Control;
 use super::lane::Lane;
 use super::ledger::Flight;
-use super::node::{self, CREDITS, Node, PORTALS_USED};
+use super::node::{self, Node, PORTALS_USED};
 use super::pool::Pool;
 use super::report::Fault;
 use super::world::{BOUND_NS, CHECK_NS, Happening, Phase, World};
@@ -72,6 +72,8 @@ impl World {
             Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() => {
                 self.phase = Phase::Draining(now + BOUND_NS);
                 self.trace.say(|| "all is unlinked".to_owned());
+                self.fabric.attack.clear();
+                self.ledger.is_attacked = false;
                 self.unlink_all();
             }
             Phase::Settling(until) => self.ledger.expect(now < until, "every operation ends", || {
@@ -119,11 +121,12 @@ impl World {
 
     /// What must hold when nothing happens any more.
     fn check_rest(&mut self) {
+        let credits = node::credits(&self.plan);
         for number in 0..self.nodes.len() {
             self.count_node(number);
             let node = &self.nodes[number];
             let shards = node.lanes.len() as u32;
-            let home = [CREDITS.0, CREDITS.1].map(|credits| i64::from(credits.div_ceil(shards).max(1)));
+            let home = [credits.0, credits.1].map(|credits| i64::from(credits.div_ceil(shards).max(1)));
             for lane in &node.lanes {
                 let usage = lane.shard.usage();
                 let left = [
