@@ -29,7 +29,7 @@ use crate::bpf::random::Random;
 
 /// Credits of an NI, and what a peer gets of them.
 const CREDITS: (u32, u32) = (32, 16);
-/// The same beside hostile nodes, which can hold those of their own for long.
+/// Credits beside hostile nodes, which can hold those of their own for long.
 const CREDITS_UNDER_ATTACK: (u32, u32) = (256, 16);
 
 /// Credits of an NI, and what a peer gets of them.
