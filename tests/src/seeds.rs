@@ -104,14 +104,18 @@ mod tests {
         (count, ran)
     }
 
+    fn check(end: End, cpus: usize) {
+        let (count, ran) = run(&Seeds { first: 100, end, cpus }, u64::MAX);
+        assert!(matches!(end, End::Runs(runs) if runs == count) || count > 0, "{end:?}: {count}");
+        assert!(ran.iter().copied().eq(100..100 + count), "{end:?}: {ran:?}");
+    }
+
     #[test]
     fn each_seed_is_run_once_and_none_is_left_out() {
-        let end = End::At(Instant::now() + Duration::from_millis(50));
-        for (end, cpus) in [(End::Runs(20), 1), (End::Runs(20), 3), (End::Runs(0), 2), (end, 3)] {
-            let (count, ran) = run(&Seeds { first: 100, end, cpus }, u64::MAX);
-            assert!(matches!(end, End::Runs(runs) if runs == count) || count > 0, "{end:?}: {count}");
-            assert!(ran.iter().copied().eq(100..100 + count), "{end:?}: {ran:?}");
+        for (runs, cpus) in [(20, 1), (20, 3), (0, 2)] {
+            check(End::Runs(runs), cpus);
         }
+        check(End::At(Instant::now() + Duration::from_millis(50)), 3);
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl Lnet {
     /// long as it may be, or the capture is stopped, or the node stops. Several may run at once.
     ///
     /// # Errors
-    /// [`LnetError::Capture`], [`LnetError::Stopped`]: no file is left behind.
+    /// [`LnetError::Capture`], [`LnetError::Ended`]: no file is left behind.
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
         // An NI that is opened from now on is shown to the capture.
         let mut captures = self.inner.lock_captures();

@@ -291,7 +291,7 @@ impl Lnet {
     /// Confirmations of the shards for the snapshot that they have, in their order.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`] when one has ended.
+    /// [`LnetError::Ended`].
     pub async fn confirmations(&self) -> Result<Vec<Confirmation>, LnetError> {
         self.inner.confirmations().await
     }

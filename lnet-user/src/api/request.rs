@@ -224,7 +224,7 @@ impl UnsentRequest<'_> {
     /// shard already.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could
+    /// [`LnetError::Ended`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could
     /// not tell of a refusal ([`UnsentRequest::start`] returns it); and [`SubmitError::EventQueueFull`] while
     /// 256 requests of the descriptor are on their way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
