@@ -231,7 +231,7 @@ fn rails_that_lose_alike_are_both_used() {
         nodes.finish();
         assert_eq!(nodes.failed, 0, "seed {seed}");
     }
-    assert!(found_lossy < 4, "in a minute one looked worse {found_lossy} times");
+    assert!(found_lossy < 8, "in a minute one looked worse {found_lossy} times");
 }
 
 /// The other rail is cut, and comes back: until then there is no better one, although messages look whether
