@@ -7,12 +7,12 @@ use crate::handle::SLOT_BITS;
 /// Slots of a table by which it is shared: of so many one is few, and a quarter of so many is for these few.
 pub(crate) const SHARED_SLOTS: u32 = 64;
 
-/// Whether a peer that has so many slots of a table may have one more: no more than are left. In tables that
-/// are not small the last quarter is for peers that have few, one in 64.
+/// Whether a peer that has so many slots of a table may have one more: no more than are left, so that a peer
+/// alone has half. In tables that are not small the last quarter is for peers that have few, one in 64.
 pub(crate) const fn has_share(has: u32, left: u32, most: u32) -> bool {
     let few = most / SHARED_SLOTS;
     let reserve = few * (SHARED_SLOTS / 4);
-    left != 0 && (has < few || has < left.saturating_sub(reserve))
+    left != 0 && (has < few || left > reserve && has < left)
 }
 
 /// Number of slots of each kind in one shard.

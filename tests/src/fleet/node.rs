@@ -35,8 +35,7 @@ pub(super) const LIMITS: Limits = Limits {
     events: 512,
     unlimited_events: 128,
     requests: 64,
-    // All that a peer has under way, which may take half of what is not kept for others.
-    responses: 96,
+    responses: 64,
     forwards: 0,
     incoming: 64,
     delayed: 4,

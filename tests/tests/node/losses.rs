@@ -167,7 +167,7 @@ fn the_mtu_changes() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    let sizes: Vec<u32> = SIZES.iter().copied().cycle().take(80).collect();
+    let sizes: Vec<u32> = SIZES.iter().copied().cycle().take(160).collect();
     let trouble = Trouble { mtu_bytes: 9000, ..Trouble::default() };
     let ended = suffer(trouble, &sizes, change);
     assert_ne!(resent(&ended), 0, "frames that were too long are sent again");
