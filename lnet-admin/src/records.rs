@@ -359,14 +359,19 @@ mod tests {
     use lnet_model::request::{Change, ChangeSet};
     use lnet_user::{Lnet, NodeConfig};
 
+    /// The control of a node with an in-process NI, whose NID comes first.
+    fn in_process(interface: &str) -> (Nid, Control, tokio::runtime::Runtime) {
+        let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
+        let ni = lnet_user::NiConfig::new(nid, interface);
+        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        (nid, control, tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap())
+    }
+
     /// What belongs to an interface is not shown of an NI that has none.
     #[test]
     fn an_in_process_ni_is_shown_without_an_interfaces_options() {
-        let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
-        let ni = lnet_user::NiConfig::new(nid, "in-process:shown");
-        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
-        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (nid, control, runtime) = in_process("in-process:shown");
         let nets = runtime.block_on(control.net_records()).unwrap();
         let ni = nets.iter().flat_map(|net| &net.nis).find(|record| record.nid == nid).unwrap();
         assert!(ni.options.entries().all(|(row, _)| row.option.is_of_net()), "{:?}", ni.options);
@@ -376,11 +381,7 @@ mod tests {
 
     #[test]
     fn pages_have_each_peer_once_in_the_order_of_their_nids() {
-        let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
-        let ni = lnet_user::NiConfig::new(nid, "in-process:pages");
-        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
-        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (_, control, runtime) = in_process("in-process:pages");
         // Some have several NIDs, so that pages end within no peer.
         let peer = |number: u8, host: u8| {
             let nid = |last| Nid::new_ip(Net::XDP, [10, 9, 100 + number, last].into()).unwrap();

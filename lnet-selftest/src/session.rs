@@ -80,7 +80,7 @@ struct Session {
     begun: Instant,
     seen_at: Instant,
     batches: BTreeMap<u64, Batch>,
-    /// What the tests take at most.
+    /// Memory that the tests take at most.
     charged_bytes: usize,
     errors: Rc<Errors>,
 }
@@ -403,7 +403,7 @@ mod tests {
         // Three tests of as many units as the reference has for each of twenty servers.
         assert!((60_000..=SESSION_BYTES_MAX / UNIT_BYTES).contains(&units), "{units} units of {tests} tests");
         assert_eq!(sessions.check_test(&test(1, 1, 0)), Err(Status::INVALID));
-        // What servers have costs little, and is bounded as well.
+        // A server's test costs little, and is bounded as well.
         let server = AddTest { is_client: 0, ..test(300, 1, 0) };
         let charged_bytes = sessions.0.as_ref().unwrap().charged_bytes;
         assert_eq!(sessions.check_test(&server).is_ok(), charged_bytes + TEST_BYTES <= SESSION_BYTES_MAX);

@@ -129,7 +129,7 @@ impl<'a, H: Handler> Connection<'a, H> {
                 self.tell(&answered).await
             }
             (RequestClass::Read, request) => {
-                // What only asks is short once it is read.
+                // A question is short once it is read.
                 drop(room);
                 match request {
                     ControlRequest::Ping(request) => self.ping(request).await,

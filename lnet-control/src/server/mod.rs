@@ -83,8 +83,9 @@ struct ServerContext<'a, H> {
     limits: ServerLimits,
     /// Room while changes are made.
     changing: Mutex<()>,
-    /// What clients may hold, and what root and the owner may.
+    /// Bytes that clients may hold.
     budgets: Budgets,
+    /// Bytes that root and the owner may hold.
     owner_budgets: Budgets,
 }
 

@@ -1,5 +1,5 @@
-//! What clients hold together, and what becomes of the others meanwhile. A program of its own: it measures
-//! the process, and takes its descriptors away. Its tests go one behind the other.
+//! Memory that clients hold together, and how others are served meanwhile. The tests are a program of their
+//! own, since they measure the process and take its descriptors away. They go one behind the other.
 #![expect(clippy::unwrap_used, reason = "helpers outside of test functions fail the test as well")]
 
 #[path = "../socket/harness.rs"]
@@ -61,7 +61,7 @@ fn taken_by(server: &Server, bytes: &[u8], friend: impl Fn(&Server)) -> u64 {
     let mut most = 0;
     for stream in &mut silent {
         stream.set_nonblocking(true).unwrap();
-        // As much of it as the kernel takes.
+        // The kernel takes as much of it as it has room for.
         let _ = stream.write(bytes);
         most = most.max(resident().saturating_sub(before));
     }
@@ -103,7 +103,7 @@ fn long_replies_that_are_not_read_make_room() {
         assert_eq!(cpts.len(), 1 << 14);
         // Each time as many as there is room for wait out the stall time, of one second.
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-        // What is short waits for none of them.
+        // A short request waits for none of them.
         let begun = Instant::now();
         server.client().globals().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -125,7 +125,7 @@ fn long_requests_that_do_not_end_make_room() {
         let batch = ChangeSet { changes: changes(), dry_run: true };
         let refused = server.client().apply(batch).unwrap_err();
         assert!(refused.to_string().contains("globals only"), "{refused}");
-        // As above.
+        // Those that are silent wait out the stall time here too.
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     };
     friend(&server);
@@ -187,7 +187,7 @@ fn without_descriptors_those_that_are_there_are_served_as_before() {
     client.globals().unwrap();
     let mut newcomer_streams: Vec<UnixStream> = Vec::new();
     let limit = getrlimit(Resource::Nofile);
-    // What takes up all that is left, but for the client's end of a newcomer.
+    // Descriptors are taken until none is left, but for the client's end of a newcomer.
     let mut taken = Vec::new();
     let spare = File::open("/dev/null").unwrap();
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limit }).unwrap();

@@ -33,7 +33,7 @@ const POOR_LASTS: Duration = Duration::from_secs(3);
 #[derive(Clone, Default, Debug)]
 pub(super) struct PathTable(BTreeMap<(Nid, Nid), Known>);
 
-/// What was reported of a path last, and what that has cost.
+/// State of a path as it was reported last, and when that has cost health.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     state: PathState,

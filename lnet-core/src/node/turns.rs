@@ -1,9 +1,9 @@
 //! Whose turn it is to be discovered, where there is not room for all at once.
 //!
-//! What something here waits for comes first, then peers that have acknowledged a push before, then
-//! strangers: who has only spoken. Strangers have half of the room at most. Where there is no room, the visit
-//! that has been silent for longest gives its place up once that was for a second: one that something waits
-//! for is visited again when its turn comes, until its time is over; another one has failed.
+//! Peers that something here waits for come first, then those that have acknowledged a push before, then
+//! strangers, which have only spoken. Strangers have half of the room at most. Where there is no room, the
+//! visit that has been silent for longest gives its place up once that was for a second: one that something
+//! waits for is visited again when its turn comes, until its time is over; another one has failed.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;

@@ -81,7 +81,7 @@ fn names_that_acknowledge_no_push_keep_no_message_waiting() {
     let mut runner = runner();
     push_by_names(&mut runner, 150);
     assert_eq!(discover(&mut runner, nid(1, 9)), Duration::ZERO);
-    // One that has spoken waits with the others until something here wants it.
+    // A peer that has spoken waits with the others until something here wants it.
     let friend = nid(1, 10);
     let bytes = told(friend);
     runner
@@ -98,7 +98,7 @@ fn peers_that_answer_nothing_give_their_places_up() {
     let mut runner = runner();
     (100..=255).for_each(|host| want(&mut runner, nid(1, host)));
     for friend in 9..12 {
-        // Those before it have their turns.
+        // Earlier ones have their turns first.
         assert!(discover(&mut runner, nid(1, friend)) <= Duration::from_secs(3));
     }
     assert!(runner.node.discovery_counters().evicted > 0);

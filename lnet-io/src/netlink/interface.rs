@@ -325,7 +325,7 @@ mod tests {
             (Some((8, InfoPortKind::Team)), Some(8)),
             (Some((9, InfoPortKind::Bridge)), None),
             (Some((9, InfoPortKind::Vrf)), None),
-            // One that was released.
+            // Released by its bond.
             (Some((0, InfoPortKind::Bond)), None),
         ] {
             let message = link(own, controller);

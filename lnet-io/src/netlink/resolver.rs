@@ -421,7 +421,7 @@ impl Resolver {
             self.interface_changed |= self.shared.set_gone();
         }
         if self.shared.bond_index.load(Ordering::Relaxed) != bond_index {
-            // What Ethernet address the bond has is to be asked.
+            // The Ethernet address of the bond is to be asked for.
             self.schedule_refresh_from(Instant::now());
         }
         if was_up != up {

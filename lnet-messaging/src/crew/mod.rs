@@ -92,7 +92,7 @@ pub(crate) trait Carrier: Send + Sync + 'static {
 pub(crate) struct Descriptor<A> {
     /// Queue of the passive buffer.
     pub(crate) queue: QueueType,
-    /// Its name.
+    /// Name of the passive buffer, which no peer can guess.
     pub(crate) name: u64,
     /// Bytes to be read, or 0: of what is written, the other end says how many bytes there are.
     pub(crate) length_bytes: u64,

@@ -170,7 +170,7 @@ impl State {
         let Some((_, connection)) = longest else { return false };
         self.cut_off += u64::from(matches!(connection.stage, Stage::Partial(_)));
         connection.stage = Stage::Closing;
-        // Its thread ends, and removes it.
+        // The thread of the connection ends, and removes it.
         let _ = connection.stream.shutdown(Shutdown::Both);
         self.tell();
         true

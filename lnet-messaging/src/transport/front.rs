@@ -44,7 +44,7 @@ pub struct QueuedBuffer {
     /// How far it is.
     pub flags: Flags,
     deadline: Option<Instant>,
-    /// Its name in a bulk descriptor, if it has one.
+    /// Name in a bulk descriptor, if the buffer has one.
     name: Option<u64>,
     pub(crate) messages_received: u32,
     /// Bytes that a transport has received of bulk data that comes in parts.

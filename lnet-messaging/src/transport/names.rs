@@ -85,7 +85,7 @@ mod tests {
         assert!(names.claim(7, 2));
     }
 
-    /// Of names that are drawn one after the other each bit is set in about half, and no difference comes
+    /// Names are drawn one after the other: each bit is set in about half of them, and no difference comes
     /// twice.
     #[test]
     fn a_name_says_nothing_of_the_next_one() {

@@ -16,7 +16,7 @@ const MOMENT_MS: u32 = 100;
 #[error("{0}")]
 pub struct Ended(Arc<str>);
 
-/// What the threads of a node have in common: whether it has ended, and why.
+/// End of a node, which its threads have in common: whether it has come, and why.
 #[derive(Default, Debug)]
 pub struct Fate {
     cause: OnceLock<Ended>,

@@ -307,7 +307,7 @@ impl<T> Visit<'_, T> {
     /// threads can see that. This thread, which has no part in it, goes on.
     ///
     /// # Errors
-    /// What `died` makes of it.
+    /// The error that `died` makes of the panic.
     pub(super) fn run<R, E>(
         &mut self,
         run: impl FnOnce(&mut T) -> R,

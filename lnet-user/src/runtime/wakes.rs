@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What a thread has postponed.
+/// Wakers that a thread has postponed.
 #[derive(Default)]
 struct Postponed {
     /// Locks that it has, of those under which nothing wakes.

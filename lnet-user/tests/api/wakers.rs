@@ -76,6 +76,12 @@ fn wake_with<F: Future<Output = ()> + Send>(
     put(lnet, &sends, match_bits);
 }
 
+fn opened() -> Lnet {
+    let lnet = start(1);
+    lnet.open().unwrap();
+    lnet
+}
+
 /// Whether the node goes on: a Put arrives, and a call is answered.
 #[track_caller]
 fn assert_alive(lnet: &Lnet) {
@@ -94,8 +100,7 @@ fn told<T>(told: &Receiver<T>) -> T {
 #[test]
 fn a_task_that_panics_where_it_is_woken_harms_no_other() {
     for by_future in [false, true] {
-        let lnet = start(1);
-        lnet.open().unwrap();
+        let lnet = opened();
         let (tell, seen) = channel();
         wake_with(&lnet, by_future, |_, _| async move {
             tell.send(()).unwrap();
@@ -109,8 +114,7 @@ fn a_task_that_panics_where_it_is_woken_harms_no_other() {
 #[test]
 fn a_task_that_is_polled_in_place_may_call_the_shard_and_wait() {
     for by_future in [false, true] {
-        let lnet = start(1);
-        lnet.open().unwrap();
+        let lnet = opened();
         let (tell, seen) = channel();
         wake_with(&lnet, by_future, |lnet, mut queue| async move {
             let shard = lnet.shard(0).unwrap();
@@ -130,8 +134,7 @@ fn a_task_that_is_polled_in_place_may_call_the_shard_and_wait() {
 #[test]
 fn a_task_that_drops_the_last_handle_where_it_is_woken_ends_the_node() {
     for by_future in [false, true] {
-        let lnet = start(1);
-        lnet.open().unwrap();
+        let lnet = opened();
         let (tell, seen) = channel();
         let (go, may_go) = channel();
         wake_with(&lnet, by_future, move |lnet, queue| async move {

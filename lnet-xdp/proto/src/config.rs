@@ -95,7 +95,7 @@ impl Default for XferTimes {
 /// A local NI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XferNi {
-    /// Its NID: a message that took another way than its own counts as arrived by the NI that its header
+    /// The NID. A message that took another way than its own counts as arrived by the NI that its header
     /// names.
     pub nid: Nid,
     /// The longest UDP payload that it can send and take.

@@ -88,7 +88,7 @@ impl Model {
     /// Sets the Ethernet address of the interface.
     ///
     /// # Panics
-    /// As above.
+    /// When the program refuses.
     pub fn set_mac(&mut self, program: &mut XdpProgram, mac: Mac) {
         program.set_mac(mac).expect("Ethernet address");
         self.mac = Some(mac);

@@ -57,7 +57,7 @@ pub struct Group {
     /// Whether they take part in discovery.
     #[serde(default = "yes")]
     pub discovery: bool,
-    /// What they do to the others, if they are hostile: `silent`, `unacknowledging` or `lying`.
+    /// Behaviour of hostile ones: `silent`, `unacknowledging` or `lying`.
     pub hostile: Option<Hostility>,
 }
 

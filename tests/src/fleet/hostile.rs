@@ -1,6 +1,6 @@
 //! Hostile nodes of a fleet: they push to all others again and again, and answer as they like.
 //!
-//! Of the messages of the others to each other the checkers hold; of those to a hostile node nothing does.
+//! The checkers hold for messages of the others to each other, and say nothing of those to a hostile node.
 
 use lnet_core::node::Report;
 use lnet_core::time::Instant;
@@ -18,7 +18,7 @@ const CLAIMED: usize = 8;
 /// discovery that it waits for may each have to wait a second for a place.
 pub(super) const FRIENDS_BOUND_NS: u64 = 3 * SECOND_NS;
 
-/// What a hostile node does.
+/// Behaviour of a hostile node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hostility {
@@ -26,12 +26,12 @@ pub enum Hostility {
     Silent,
     /// Pings are answered, and no push is acknowledged.
     Unacknowledging,
-    /// What it tells of itself has NIDs of others, and more each time; no push is acknowledged.
+    /// NIDs of others are among those that it tells, more each time; no push is acknowledged.
     Lying,
 }
 
 impl World<'_> {
-    /// What a node does, if it is hostile.
+    /// The behaviour of a node that is hostile.
     pub(super) fn hostility(&self, number: u32) -> Option<Hostility> {
         self.fleet.groups[self.places[number as usize].group].hostile
     }
@@ -65,7 +65,7 @@ impl World<'_> {
         }
     }
 
-    /// What a hostile node says of itself.
+    /// The ping information that a hostile node pushes.
     fn lie(&mut self, number: u32) -> Vec<u8> {
         let mut nids: Vec<Nid> = self.members[number as usize].nids.iter().map(|(_, nid)| *nid).collect();
         if self.hostility(number) == Some(Hostility::Lying) {
@@ -83,7 +83,7 @@ impl World<'_> {
         bytes
     }
 
-    /// What a hostile node answers to a ping.
+    /// The answer of a hostile node to a ping.
     pub(super) fn hostile_answer(&mut self, number: u32, length_bytes: usize) -> Option<Vec<u8>> {
         if self.hostility(number) == Some(Hostility::Silent) {
             return None;

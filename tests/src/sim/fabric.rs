@@ -57,7 +57,7 @@ pub(super) struct Fabric {
     pub(super) cut: Option<Cut>,
     /// Whether frames are lost, doubled and so on.
     pub(super) is_faulty: bool,
-    /// What hostile nodes do, by node, while they attack.
+    /// Behaviour of hostile nodes, by node, while they attack.
     pub(super) attack: Vec<Option<Hostility>>,
 }
 
@@ -106,7 +106,7 @@ impl Fabric {
         !self.down[node][rail] && !is_cut && !is_deaf
     }
 
-    /// What a node does to the others at this time.
+    /// The behaviour of a node that attacks at this time.
     pub(super) fn attack_of(&self, node: usize) -> Option<Hostility> {
         self.attack.get(node).copied().flatten()
     }

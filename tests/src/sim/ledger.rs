@@ -91,8 +91,9 @@ pub(super) struct Ledger {
     pub(super) sent_is_arrived: bool,
     /// Messages whose receiver had them.
     pub(super) delivered: u64,
-    /// What time it is, and whether an attack goes on.
+    /// The time, in ns.
     pub(super) now: u64,
+    /// Whether an attack goes on.
     pub(super) is_attacked: bool,
 }
 

@@ -239,7 +239,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     outcome
 }
 
-/// What a panic says.
+/// The words of a panic.
 #[must_use]
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

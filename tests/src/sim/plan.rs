@@ -106,14 +106,14 @@ pub(super) struct Plan {
     pub(super) burst: usize,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
-    /// What the last nodes do, which are hostile; nothing may befall the others, and no others are asked for
-    /// anything.
+    /// Behaviour of the last nodes, which are hostile; nothing may befall the others, and no others are asked
+    /// for anything.
     pub(super) hostile: Vec<Hostility>,
     /// The rail that is cut while the node's other rail goes on: of a gentle run, so nothing may be lost.
     pub(super) cut: Option<Cut>,
 }
 
-/// What a hostile node does, besides asking for much.
+/// Behaviour of a hostile node, besides asking for much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Hostility {
     /// Nothing that it is sent reaches it: it reads nothing, and acknowledges nothing.
@@ -327,7 +327,7 @@ impl Plan {
         self.shards.len() - self.hostile.len()
     }
 
-    /// What a node does, if it is hostile.
+    /// The behaviour of a node that is hostile.
     pub(super) fn hostility(&self, node: usize) -> Option<Hostility> {
         self.hostile.get(node.checked_sub(self.friends())?).copied()
     }

@@ -548,7 +548,7 @@ fn frames_of_others_pass_up(mode: XdpMode) {
     let mut victim = Victim::of_mode(mode);
     let mut raw = RawSender::new(victim.netns.b());
     let address = victim.netns.a().interface().ipv4.into();
-    // What is steered, and what is not ours, of some frames of a kind.
+    // Frames of a kind that were steered, and that were not ours.
     let mut sent = |victim: &mut Victim, mac: [u8; 6], vlan: Option<u16>| {
         let mut frame = Frame::new(address, 988, MessageType::Put);
         (frame.mac, frame.vlan) = (mac, vlan);

@@ -156,7 +156,7 @@ fn a_new_ethernet_address_is_followed() {
         enter(namespace, || std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/arp_notify"), "1"))
             .unwrap();
         ip(namespace, &format!("link set dev {name} address 02:5e:00:00:00:{last:02x}"));
-        // What was acknowledged meanwhile was sent before.
+        // Puts that are acknowledged meanwhile were sent before.
         std::thread::sleep(Duration::from_millis(50));
         go_on(flood.acked());
     }

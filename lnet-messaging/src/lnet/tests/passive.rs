@@ -23,7 +23,7 @@ fn ln_15_match_bits_of_passive_buffers_are_drawn() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), 64);
-    // Of 64 numbers of 52 bits no two are this near: one in 10^9 runs.
+    // Two of 64 random numbers of 52 bits are this near in one of 10^9 runs.
     assert!(names[0] != 0 && names.windows(2).all(|pair| pair[1] - pair[0] > 1000), "{names:x?}");
     setup.finish();
 }

@@ -73,7 +73,7 @@ pub struct XdpProgram {
     reason_frames: PerCpuArray<MapData, u64>,
 }
 
-/// What the program compares a frame with first.
+/// Address and first endpoint, which the program compares a frame with first.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Admission {
     /// The Ethernet address of the interface; zeros while it is not known.
@@ -288,7 +288,7 @@ impl XdpProgram {
         }
         let entry = (entry + 1) % ADMISSIONS_MAX;
         write("ADMISSIONS", &mut self.admissions, entry, admission.words())?;
-        // What the kernel wrote for this thread is there for all before the entry's number is.
+        // The entry is there for all CPUs before its number is.
         fence(Ordering::Release);
         write("CONFIG", &mut self.config, CONFIG_ADMISSION, entry)?;
         self.admission = (admission, entry);

@@ -33,9 +33,8 @@ impl ReceivingSide {
         Some(sessions.reply_frame(&reply))
     }
 
-    /// What is to be acknowledged of a stream, alone in a frame.
-    /// Where that is not heard it goes back by the path that the last frame came by, and by the others in
-    /// turn.
+    /// Acknowledges in a frame of its own what has arrived of a stream. Where acknowledgements are not heard,
+    /// this one goes back by the path that the last frame came by, and by the others in turn.
     fn ack_alone(&mut self, slot: u32, sessions: &mut Sessions) -> Reply {
         let ack = self.acknowledgement(slot);
         let &ReceiveStream { peer, address, shard, token: session, doubt, .. } = &self.streams[slot];
@@ -51,8 +50,8 @@ impl ReceivingSide {
         reply
     }
 
-    /// What a frame that goes to a shard of a peer acknowledges. The frame has a path of its own: where
-    /// acknowledgements are not heard, one goes alone all the same.
+    /// Acknowledges what has arrived, in a frame that goes to that shard of a peer. The frame has a path of
+    /// its own: where acknowledgements are not heard, one goes alone all the same.
     #[inline]
     pub(crate) fn acknowledge(&mut self, now: Instant, to: (u32, u8)) -> Option<Ack> {
         let stream = self.stream_from(to)?;

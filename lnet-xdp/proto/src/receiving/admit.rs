@@ -104,7 +104,7 @@ impl ReceivingSide {
         }
     }
 
-    /// What tokens are keyed by has changed: they are looked at anew.
+    /// Has all tokens examined anew, since what they are keyed by has changed.
     pub(crate) fn examine_anew(&mut self) {
         for stream in 0..self.streams.capacity() {
             if self.streams.get(stream).is_some() {

@@ -90,7 +90,7 @@ impl Arriving {
         self.is_push = matches!(header.body, Body::Put { portal: PING_PORTAL, .. });
     }
 
-    /// Its place is known, and kept for it from now on.
+    /// Begins to keep the place that is known now.
     pub(crate) const fn begin(&mut self, now: Instant, phase: ArrivalStage) {
         (self.phase, self.touched_at, self.begun_at) = (phase, now, now);
     }
