@@ -175,7 +175,8 @@ impl Xfer {
         let stream = match self.receiving.admit(frame, &mut self.sessions)? {
             Some(stream) => stream,
             None => {
-                self.receiving.may_open(frame, &self.sessions)?;
+                self.doubt_former_lives(frame)?;
+                self.receiving.may_open(frame)?;
                 let peer = match self.sessions.sender(frame) {
                     Some(peer) => peer,
                     None => self.new_peer(frame.transfer.incarnation, address)?,
@@ -195,6 +196,24 @@ impl Xfer {
         }
         let (receiving, mut call) = self.split(up);
         receiving.numbered(stream, frame, &mut call)
+    }
+
+    /// A stream is to begin at an address. Where others spoke last from there, that is asked: what ended lives
+    /// hold would lack those that come after them.
+    ///
+    /// # Errors
+    /// When the sender's own life has ended.
+    fn doubt_former_lives(&mut self, frame: &Arrived<'_>) -> Result<(), XferDrop> {
+        let Self { sessions, receiving, .. } = self;
+        if sessions.is_over(frame.transfer.incarnation) {
+            return Err(XferDrop::UnknownSession);
+        }
+        for stream in 0..receiving.streams.capacity() {
+            if let Some(former) = receiving.other_at(stream, frame, sessions) {
+                sessions.doubt(former, frame.address());
+            }
+        }
+        Ok(())
     }
 
     /// A stream of a peer begins at an address, or goes on from there.
@@ -276,13 +295,23 @@ impl Xfer {
     /// A question is answered.
     fn welcome(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
         let (path, handshake) = self.sessions.answer(frame)?;
+        let asking = self.sessions.paths[path].asking;
+        let lives_at = asking.map(|asking| asking.last_asked_at());
+        let asker = asking.and_then(|asking| asking.asker);
+        if asker.is_some_and(|asker| asker != frame.transfer.incarnation) {
+            self.end_former_lives(lives_at, frame, up);
+        }
         let peer = match self.sessions.sender(frame) {
             Some(peer) => peer,
             None => self.new_peer(frame.transfer.incarnation, frame.address())?,
         };
         let Opened { former, is_resteered } = self.sessions.open((path, peer), handshake, frame, up);
         if former != NONE && former != peer && !self.sessions.has_session(former) {
-            self.end_peer(former, &frame.from, up);
+            self.end_peer(former, lives_at, &frame.from, up);
+        }
+        if core::mem::take(&mut self.sessions.peers[peer].is_doubted) {
+            let incarnation = self.sessions.peers[peer].incarnation;
+            self.sending.end_not_to(incarnation, &mut SendContext { sessions: &mut self.sessions, up });
         }
         if is_resteered {
             self.sending.steer_again(peer, &mut SendContext { sessions: &mut self.sessions, up });
@@ -291,17 +320,32 @@ impl Xfer {
         Ok(Disposition::Done)
     }
 
+    /// The sender of a frame has told that it lives where that comes from: what others have begun there, and
+    /// go on with nowhere else, ends.
+    fn end_former_lives(&mut self, lives_at: Option<Instant>, frame: &Arrived<'_>, up: &mut impl Uplink) {
+        for stream in 0..self.receiving.streams.capacity() {
+            let former = self.receiving.other_at(stream, frame, &self.sessions);
+            if let Some(former) = former.filter(|former| !self.sessions.has_session(*former)) {
+                self.end_peer(former, lives_at, &frame.from, up);
+            }
+        }
+    }
+
     /// A peer does not know the session that it was shown.
     fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Disposition, XferDrop> {
-        let path = self
-            .sessions
-            .paths
-            .with_token(&frame.from, frame.transfer.session)
-            .ok_or(XferDrop::UnknownSession)?;
-        let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
+        let paths = &self.sessions.paths;
+        let token = frame.transfer.session;
+        let given = paths.with_token(&frame.from, token);
+        let path = given.or_else(|| paths.with_ended_token(&frame.from, token));
+        let path = path.ok_or(XferDrop::UnknownSession)?;
+        let PeerPath { peer, nid, .. } = paths[path];
         if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
-            self.end_peer(peer, &nid, up);
+            let lives_at = self.sending.sent_at(peer, frame.header.key.message_id, frame.transfer.number);
+            self.end_peer(peer, lives_at, &nid, up);
             return Ok(Disposition::Done);
+        }
+        if given.is_none() {
+            return Err(XferDrop::UnknownSession);
         }
         // The peer lives, and has forgotten this shard: what is under way was not taken.
         self.sessions.paths[path].session = None;
@@ -310,16 +354,17 @@ impl Xfer {
         Ok(Disposition::Done)
     }
 
-    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
-    /// the new one. What came from it ends as well, unless its last frame came from another address than the
+    /// A peer has begun a new life, which lived at a time that may be known: what it was sent before ends, the
+    /// rest waits for the new one. What came from it ends as well, unless its last frame came from another address than the
     /// one that has told: it may have lost that only.
-    fn end_peer(&mut self, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
+    fn end_peer(&mut self, peer: u32, lives_at: Option<Instant>, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;
         up.restarted(told_by);
         sessions.paths.forget_peer(peer);
-        sending.end_peer(peer, &mut SendContext { sessions, up });
+        sending.end_peer(peer, (lives_at, told_by), &mut SendContext { sessions, up });
         if sessions.peers[peer].address.1 != *told_by {
+            sessions.peers[peer].is_doubted = true;
             return;
         }
         receiving.end_peer(peer, Cause::Reset, &mut ReceiveContext { sessions, sending, up });

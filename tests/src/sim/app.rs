@@ -419,8 +419,6 @@ impl World {
             request: Flight::default(),
             response: Flight::default(),
             send_events: 0,
-            target_events: 0,
-            answer_events: 0,
             started: false,
             entry: has_entry.then(|| (wish.target, self.nodes[wish.target].life)),
             taken: None,

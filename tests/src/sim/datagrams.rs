@@ -102,6 +102,7 @@ impl Datagrams {
         for arrival in self.buffered.iter_mut().filter_map(Option::take) {
             up.around.receive_pool.free(arrival.frame);
         }
+        up.desk.machines += 1;
         self.xfer = make_xfer(fresh, up.shard.id(), up.around.bugs);
     }
 

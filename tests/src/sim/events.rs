@@ -1,7 +1,7 @@
 //! The application looks at its events.
 //!
-//! Invariants: an event belongs to a descriptor that has not had its last one; each of an operation comes
-//! once.
+//! Invariants: an event belongs to a descriptor that has not had its last one; each of a message comes
+//! once in a life.
 
 use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::Status;
@@ -9,6 +9,7 @@ use lnet_core::md::MdOptions;
 
 use super::Bug;
 use super::app::NO_OPERATION;
+use super::ledger::Leg;
 use super::memory::{Region, differs};
 use super::world::World;
 
@@ -52,17 +53,19 @@ impl World {
             let Some(operation) = self.ledger.operations.get_mut(number as usize) else {
                 return self.ledger.fail("events are of operations", || format!("{event:?}"));
             };
-            let count = match event.kind() {
-                EventKind::Send => &mut operation.send_events,
-                EventKind::Put | EventKind::Get => &mut operation.target_events,
-                _ => &mut operation.answer_events,
-            };
-            *count += 1;
-            let once = *count == 1;
             if event.kind() == EventKind::Put && event.options().contains(MdOptions::ACK_DISABLE) {
                 operation.awaits = false;
             }
-            let answered = !operation.awaits || operation.answer_events == 1;
+            let once = match event.kind() {
+                EventKind::Send => {
+                    operation.send_events += 1;
+                    operation.send_events == 1
+                }
+                EventKind::Put | EventKind::Get => self.ledger.has_event((number, Leg::Request)),
+                _ => self.ledger.has_event((number, Leg::Response)),
+            };
+            let operation = &self.ledger.operations[number as usize];
+            let answered = !operation.awaits || operation.answered.is_some_and(|taken| taken.events != 0);
             self.ledger.expect(once, "each event comes once", || format!("operation {number}: {event:?}"));
             // A descriptor that ends by itself, and well, has taken its answer.
             let ends_well =

@@ -19,10 +19,27 @@ pub(super) enum Leg {
     Response,
 }
 
+/// A node, its life, and the life of its transfer machines in that.
+pub(super) type Life = (usize, u32, u32);
+
+/// What a node has had of a message in one life: once for each life of its transfer machines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// The node, and its life.
+    pub(super) by: (usize, u32),
+    /// Times that it took the message.
+    pub(super) times: u32,
+    /// Events of these that were seen.
+    pub(super) events: u32,
+}
+
 /// What is known of one message.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Flight {
-    /// Times that a receiver was shown its header.
+    /// The node, and its life, that was shown it last. What has ended there, and was not acknowledged, may go
+    /// to the next life.
+    pub(super) life: Option<Life>,
+    /// Times that this life was shown its header.
     pub(super) seen: u32,
     /// Whether its receiver is done with it.
     pub(super) ended: bool,
@@ -52,17 +69,13 @@ pub(super) struct Operation {
     pub(super) response: Flight,
     /// Times that its SEND event was seen.
     pub(super) send_events: u32,
-    /// Times that its PUT or GET event was seen.
-    pub(super) target_events: u32,
-    /// Times that its ACK or REPLY event was seen.
-    pub(super) answer_events: u32,
     /// Whether its shard took it.
     pub(super) started: bool,
     /// The node, and its life, on which there is an entry for it and nothing else.
     pub(super) entry: Option<(usize, u32)>,
-    /// The node that took its request, and its life; those that took its ACK or REPLY.
-    pub(super) taken: Option<(usize, u32)>,
-    pub(super) answered: Option<(usize, u32)>,
+    /// The life that took its request last, and the one that took its ACK or REPLY.
+    pub(super) taken: Option<Taken>,
+    pub(super) answered: Option<Taken>,
     /// Whether it asks for an ACK or REPLY, and its target does not withhold that.
     pub(super) awaits: bool,
     /// Whether its descriptor is for it alone.
@@ -144,11 +157,14 @@ impl Ledger {
     }
 
     /// A receiver is shown the header of a message.
-    pub(super) fn seen(&mut self, message: (u32, Leg)) {
+    pub(super) fn seen(&mut self, message: (u32, Leg), life: Life) {
         let flight = self.flight(message);
+        if flight.life.replace(life) != Some(life) {
+            (flight.seen, flight.ended, flight.well) = (0, false, false);
+        }
         flight.seen += 1;
         let flight = *flight;
-        self.expect(flight.seen == 1, "each message arrives at most once", || {
+        self.expect(flight.seen == 1, "each message arrives at most once in a life", || {
             format!("{message:?} arrives for the {}. time", flight.seen)
         });
         let request = self.operations[message.0 as usize].request;
@@ -158,13 +174,28 @@ impl Ledger {
         self.expect(!never, "what was never sent never arrives", || format!("{message:?} was {flight:?}"));
     }
 
+    fn taken_of(&mut self, (number, leg): (u32, Leg)) -> &mut Option<Taken> {
+        let operation = &mut self.operations[number as usize];
+        match leg {
+            Leg::Request => &mut operation.taken,
+            Leg::Response => &mut operation.answered,
+        }
+    }
+
+    /// The event of a message that a node has taken is seen; whether one was due.
+    pub(super) fn has_event(&mut self, message: (u32, Leg)) -> bool {
+        self.taken_of(message).as_mut().is_some_and(|taken| {
+            taken.events += 1;
+            taken.events <= taken.times
+        })
+    }
+
     /// A node, in its life, takes a message.
     pub(super) fn taken(&mut self, message: (u32, Leg), life: (usize, u32)) {
-        let operation = &mut self.operations[message.0 as usize];
-        match message.1 {
-            Leg::Request => operation.taken = Some(life),
-            Leg::Response => operation.answered = Some(life),
-        }
+        let taken = self.taken_of(message);
+        let former = taken.filter(|former| former.by == life);
+        let Taken { times, events, .. } = former.unwrap_or(Taken { by: life, times: 0, events: 0 });
+        *taken = Some(Taken { by: life, times: times + 1, events });
     }
 
     /// A node, in its life, has found no entry for a message.

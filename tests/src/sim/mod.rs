@@ -114,7 +114,7 @@ impl Bug {
     #[must_use]
     pub const fn checkers(self) -> &'static [&'static str] {
         match self {
-            Self::NoDuplicateWindow => &["each message arrives at most once"],
+            Self::NoDuplicateWindow => &["each message arrives at most once in a life"],
             Self::AckBeforeData => &["what counts as sent has arrived"],
             Self::CreditLost => &["credits are conserved"],
             Self::FrameFreedEarly => &["frames are conserved"],
@@ -123,7 +123,7 @@ impl Bug {
             Self::LeaseOutlivesMd => &["a descriptor lives as long as its spans"],
             Self::EventLost => &["events are never lost"],
             Self::FailoverOff => &["what can arrive does arrive"],
-            Self::ResentAfterCut => &["each message arrives at most once"],
+            Self::ResentAfterCut => &["each message arrives at most once in a life"],
             Self::EndLost => &["every operation ends", "all comes to rest", "paths work in the end"],
             Self::OffsetStuck => &["payload arrives as it was sent"],
             Self::SentEarly => &["a descriptor lives as long as its spans"],

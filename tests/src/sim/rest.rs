@@ -6,7 +6,7 @@ use lnet_core::stats::{DelayReason, DropReason};
 use super::app::Trial;
 use super::control::Control;
 use super::lane::Lane;
-use super::ledger::Flight;
+use super::ledger::{Flight, Taken};
 use super::node::{self, Node, PORTALS_USED};
 use super::pool::Pool;
 use super::report::Fault;
@@ -175,25 +175,24 @@ impl World {
             let operation = self.ledger.operations[number].clone();
             let lives = |(node, life): (usize, u32)| self.nodes[node].life == life;
             let sends = operation.started && lives((operation.node, operation.life));
-            let taken = operation.taken.is_some_and(lives);
+            let by_one_that_lives = |taken: &Taken| lives(taken.by);
+            let taken = operation.taken.filter(by_one_that_lives);
+            let answered = operation.answered.filter(by_one_that_lives);
             // A descriptor for many PUTs may be unlinked before all ACKs have come.
             let gentle = self.plan.gentle && !operation.is_hostile;
-            let due = gentle && taken && operation.awaits && operation.is_alone;
-            let answered = due || operation.answered.is_some_and(lives);
+            let due = gentle && taken.is_some() && operation.awaits && operation.is_alone;
             let arrives = |flight: Flight| flight.sent != Some(Status::Ok) || (flight.ended && flight.well);
             let all_arrive = [operation.request, operation.response].into_iter().all(arrives);
             self.ledger.expect(!gentle || all_arrive, "what can arrive does arrive", || {
                 format!("operation {number}: {operation:?}")
             });
-            for (is_due, events) in [
-                (sends, operation.send_events),
-                (taken, operation.target_events),
-                (answered, operation.answer_events),
-            ] {
-                self.ledger.expect(!is_due || events == 1, "events are never lost", || {
-                    format!("operation {number}: {operation:?}")
-                });
-            }
+            let has_events = |taken: Option<Taken>| taken.is_none_or(|taken| taken.events == taken.times);
+            let is_told = (!sends || operation.send_events == 1)
+                && has_events(taken)
+                && has_events(answered)
+                && (!due || answered.is_some());
+            self.ledger
+                .expect(is_told, "events are never lost", || format!("operation {number}: {operation:?}"));
         }
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Desk {
     pub(super) slots: [Option<NiId>; 2],
     /// The node and its life.
     pub(super) life: (usize, u32),
+    /// Transfer machines that the shard has had before.
+    pub(super) machines: u32,
     pub(super) policies: [PolicyWord; PORTALS],
     pub(super) shards: u32,
     pub(super) initiator_hashes: Rc<Vec<(Nid, u32)>>,
@@ -149,7 +151,8 @@ impl Uplink for Up<'_, '_> {
             self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));
             return Verdict::Drop;
         };
-        self.around.ledger.seen(message);
+        let (node, life) = self.desk.life;
+        self.around.ledger.seen(message, (node, life, self.desk.machines));
         // A connection brings the messages of all shards.
         let is_steered = self.around.plan.net == NetKind::Xdp;
         let owner = self.desk.owner(header).filter(|_| is_steered);
@@ -235,6 +238,7 @@ impl Desk {
             delays: true,
             slots: [None; 2],
             life,
+            machines: 0,
             policies,
             shards: u32::from(shards),
             initiator_hashes,

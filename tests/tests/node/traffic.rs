@@ -221,6 +221,13 @@ fn generic_and_native() {
     Case { modes: [XdpMode::Generic, XdpMode::Native], mtu_bytes: 9000, ..Case::NATIVE }.check();
 }
 
+/// How often the kernel has taken the CPU from this thread.
+fn preemptions() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:")).unwrap();
+    count.trim().parse().unwrap()
+}
+
 /// What arrives while a turn sends has not arrived before it was sent.
 #[test]
 fn a_round_trip_takes_as_long_as_it_takes() {
@@ -236,6 +243,7 @@ fn a_round_trip_takes_as_long_as_it_takes() {
     let mut short = Vec::new();
     for _ in 0..ROUNDS {
         let before_ns = counted_ns(&worker);
+        let preempted_before = preemptions();
         let begun = Instant::now();
         putter.put(&mut worker, PINNED_PORTALS[0], true);
         while putter.acked < putter.started {
@@ -246,9 +254,10 @@ fn a_round_trip_takes_as_long_as_it_takes() {
         let measured_ns = begun.elapsed().as_nanos() as u64;
         let counted_ns = counted_ns(&worker) - before_ns;
         assert!((1..=measured_ns).contains(&counted_ns), "{counted_ns} of {measured_ns}");
-        if counted_ns < measured_ns / 2 {
+        // A thread that has no CPU sees late what was there in time.
+        if counted_ns < measured_ns / 2 && preemptions() == preempted_before {
             short.push((counted_ns, measured_ns));
         }
     }
-    assert!(short.len() < ROUNDS / 20, "{} of {ROUNDS}: {:?}", short.len(), &short[..10]);
+    assert!(short.len() < ROUNDS / 20, "{} of {ROUNDS}: {:?}", short.len(), &short[..short.len().min(10)]);
 }

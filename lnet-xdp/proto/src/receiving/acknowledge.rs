@@ -40,7 +40,7 @@ impl ReceivingSide {
         let &ReceiveStream { peer, address, shard, token: session, doubt, .. } = &self.streams[slot];
         let repeats = doubt.repeats_by(sessions.local.now);
         let to = if repeats == 0 { sessions.answered_at(peer, address) } else { address };
-        let reply = Reply { kind: Kind::Ack, to, shard, nonce: 0, session, ack };
+        let reply = Reply { kind: Kind::Ack, to, shard, nonce: 0, number: 0, session, ack };
         if repeats > 1
             && !sessions.is_full_of_replies()
             && let Some(to) = sessions.also_answered_at(peer, address, repeats)

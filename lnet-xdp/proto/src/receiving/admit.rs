@@ -34,9 +34,9 @@ impl ReceivingSide {
             // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
             let begun = known.is_some_and(|known| self.streams[known].window_begun);
             if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
-                let Transfer { shard, session, .. } = **transfer;
-                let (kind, to) = (Kind::Reset, frame.address());
-                sessions.reply(Reply { kind, to, shard, nonce: 0, session, ack: None });
+                let Transfer { shard, session, number, .. } = **transfer;
+                let (kind, to, nonce) = (Kind::Reset, frame.address(), frame.header.key.message_id);
+                sessions.reply(Reply { kind, to, shard, nonce, number, session, ack: None });
                 return Err(XferDrop::UnknownSession);
             }
             if let Some(known) = known {
@@ -59,10 +59,7 @@ impl ReceivingSide {
     }
 
     /// Whether there may be a stream for the sender of a frame, which has none.
-    pub(crate) fn may_open(&self, frame: &Arrived<'_>, sessions: &Sessions) -> Result<(), XferDrop> {
-        if sessions.is_over(frame.transfer.incarnation) {
-            return Err(XferDrop::UnknownSession);
-        }
+    pub(crate) fn may_open(&self, frame: &Arrived<'_>) -> Result<(), XferDrop> {
         let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count() as u32;
         // No address has more of them than are left for others.
         let free = self.streams.capacity() - self.streams.used_count();
@@ -70,6 +67,15 @@ impl ReceivingSide {
             return Err(XferDrop::PeersFull);
         }
         Ok(())
+    }
+
+    /// The peer of a stream, if it is another one than the sender of a frame and spoke last from where that
+    /// comes from.
+    pub(crate) fn other_at(&self, stream: u32, frame: &Arrived<'_>, sessions: &Sessions) -> Option<u32> {
+        let slot = self.streams.get(stream)?.peer;
+        let peer = &sessions.peers[slot];
+        let is_another = peer.incarnation != frame.transfer.incarnation;
+        (is_another && peer.address.1 == frame.from).then_some(slot)
     }
 
     /// Begins a stream from a shard of a peer; there is room for it.

@@ -228,6 +228,7 @@ impl SendingSide {
         self.streams[stream].in_flight_bytes -= item.cost_bytes;
         if let Cargo::Fragment { message, .. } = item.cargo {
             self.messages[message].open_frames -= 1;
+            self.messages[message].is_told = true;
             if self.messages[message].is_cut() && self.messages[message].open_frames == 0 {
                 self.finish(message, Status::Ok, call);
             }

@@ -105,7 +105,7 @@ impl SendingSide {
         (peer, shard): (u32, u8),
         wanted: impl Fn(&Outbound) -> bool,
     ) -> Option<u32> {
-        let is_it = |message: &Outbound| message.shard == shard && message.polled && wanted(message);
+        let is_it = |message: &Outbound| message.shard == shard && message.polled() && wanted(message);
         self.peers[peer].unfinished.find(&self.messages, is_it)
     }
 
@@ -115,7 +115,7 @@ impl SendingSide {
         self.detach(slot);
         self.deadlines.remove(&mut self.messages, slot);
         let message = &mut self.messages[slot];
-        (message.stage, message.ticket) = (Stage::Deferred, Some(ticket));
+        (message.stage, message.ticket, message.is_told) = (Stage::Deferred, Some(ticket), true);
         (message.next_offset, message.begun) = (0, false);
         let (peer, stream, portal) = (message.peer, message.stream, message.portal());
         if message.bundled {

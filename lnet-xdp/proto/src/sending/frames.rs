@@ -166,6 +166,7 @@ impl SendingSide {
         let Cargo::Fragment { message: slot, offset, length } = self.items[item].cargo else {
             unreachable!("control frames have frames of their own")
         };
+        let now = sessions.local.now;
         let (ni, destination, token) = sessions.paths.session(path);
         self.bundle.clear();
         self.bundle.push(slot);
@@ -188,7 +189,7 @@ impl SendingSide {
         }
         let (transfer, header, lnet, payload) = {
             let message = &mut self.messages[slot];
-            message.polled = true;
+            message.first_sent.get_or_insert((now, number));
             let header = &message.transmit.header;
             let key = SteerKey::of(header, message.id, sessions.local.initiator_hash)?;
             let payload = (length != 0).then(|| sub_span(message.transmit.payload, offset, length)).flatten();
@@ -253,7 +254,7 @@ impl SendingSide {
             self.streams[stream].outstanding.push_back(&mut self.items, item);
             let item = &mut self.items[item];
             (item.number, item.sent_at, item.path, item.sends) = (number, now, path, 1);
-            self.messages[slot].polled = true;
+            self.messages[slot].first_sent.get_or_insert((now, number));
             self.bundle.push(slot);
             sessions.local.counters.messages_bundled += 1;
             datagram_bytes += bytes;

@@ -36,8 +36,12 @@ pub(crate) struct Outbound {
     pub(crate) next_offset: u32,
     /// Whether the first fragment was.
     pub(crate) begun: bool,
-    /// Whether any frame of it was ever polled.
-    pub(crate) polled: bool,
+    /// When the first frame of it was polled, if one was, and the number of that.
+    pub(crate) first_sent: Option<(Instant, u64)>,
+    /// An incarnation that may have had it before it was to go elsewhere.
+    pub(crate) not_to: Option<u64>,
+    /// Whether its receiver has told of it: a frame of it was acknowledged, or its header is kept there.
+    pub(crate) is_told: bool,
     /// Whether it shared a frame with others.
     pub(crate) bundled: bool,
     /// Frames of it that are not acknowledged.
@@ -89,6 +93,17 @@ impl Outbound {
             *source_ni = ni;
             (header.source.nid, header.destination.nid) = (*source, *destination);
         }
+    }
+
+    /// Whether any frame of it was ever polled.
+    pub(crate) const fn polled(&self) -> bool {
+        self.first_sent.is_some()
+    }
+
+    /// Whether a life of its receiver before the one that lived at this time may have read some of it.
+    pub(crate) fn may_have_been_read_before(&self, lives_at: Option<Instant>) -> bool {
+        let is_later = |sent_at| lives_at.is_some_and(|lives_at| sent_at >= lives_at);
+        self.first_sent.is_some_and(|(sent_at, _)| self.is_told || !is_later(sent_at))
     }
 
     /// Whether all of it was put into frames.

@@ -23,19 +23,20 @@ use alloc::vec::Vec;
 use lnet_core::collections::{Link, List, NONE, Schedule, Slab, slot_bytes};
 use lnet_core::lnd::{Cause, NiId, Status, Transmit, Uplink};
 use lnet_core::time::Instant;
+use lnet_wire::Nid;
 use lnet_wire::steer::{SHARDS_MAX, SteerKey};
 
 pub(super) use self::acknowledge::Unread;
 pub(super) use self::congestion::frame_cost;
 pub(super) use self::frames::{BUNDLED_BYTES_MAX, HEADERS_BYTES};
-use self::item::SentItem;
+use self::item::{Cargo, InStream, SentItem};
 use self::message::{Deadlines, Queued, Unfinished};
 pub(super) use self::message::{Outbound, Stage};
 use self::stream::Ready;
 pub(super) use self::stream::SendStream;
 use super::config::XferLimits;
 use super::local::{BySlot, Streams, existing};
-use super::sessions::{OfPeer, Sessions};
+use super::sessions::{OfPeer, PeerIncarnation, Sessions};
 use crate::contract::{BUNDLE_MAX, WINDOW_IDS};
 
 /// Bytes that a peer takes of which messages go to one shard.
@@ -183,7 +184,9 @@ impl SendingSide {
             stage: Stage::Waiting,
             next_offset: 0,
             begun: false,
-            polled: false,
+            first_sent: None,
+            not_to: None,
+            is_told: false,
             bundled: false,
             open_frames: 0,
             ticket: None,
@@ -370,27 +373,85 @@ impl SendingSide {
         call.up.sent(now, message.transmit.tx, status);
     }
 
-    /// Takes a message out of its stream: one of which nothing was sent begins anew, of the others the fate
-    /// is unknown.
-    pub(super) fn begin_anew(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
-        if self.messages[slot].polled {
+    /// Takes a message out of its stream: it begins anew, unless it may have arrived, which leaves its fate
+    /// unknown.
+    fn begin_anew(&mut self, slot: u32, may_be_there: bool, call: &mut SendContext<'_, impl Uplink>) {
+        if may_be_there {
             return self.finish(slot, Status::Unknown(Cause::Reset), call);
         }
         self.detach(slot);
         let message = &mut self.messages[slot];
         (message.peer, message.stream, message.next_offset, message.begun) = (NONE, NONE, 0, false);
+        (message.bundled, message.first_sent) = (false, None);
         self.dispatch(slot, call.sessions);
     }
 
-    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
-    /// the new one.
-    pub(super) fn end_peer(&mut self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
+    /// A peer has begun a new life, which lived at this time, as far as one is known. A message of which nothing
+    /// was sent before has been read by that life alone, which has refused it: it goes again. Of the others the
+    /// fate is unknown. Where the peer may live on at other addresses than the one that told of the new life,
+    /// it does not get again what went there.
+    pub(super) fn end_peer(
+        &mut self,
+        peer: u32,
+        (lives_at, told_by): (Option<Instant>, &Nid),
+        call: &mut SendContext<'_, impl Uplink>,
+    ) {
         for slot in 0..self.messages.capacity() {
             // A message that was pulled may wait, and has a ticket of the peer's.
-            if self.messages.get(slot).is_some_and(|message| message.peer == peer) {
-                self.begin_anew(slot, call);
+            let Some(message) = self.messages.get(slot).filter(|message| message.peer == peer) else {
+                continue;
+            };
+            let PeerIncarnation { incarnation, address, .. } = &call.sessions.peers[peer];
+            let may_be_there = message.may_have_been_read_before(lives_at);
+            let lives_on = address.1 != *told_by && call.sessions.paths[message.path].nid != *told_by;
+            let first_sent = message.first_sent.filter(|_| lives_on);
+            let not_to = first_sent.map(|_| *incarnation);
+            self.begin_anew(slot, may_be_there, call);
+            if !may_be_there && not_to.is_some() {
+                let message = &mut self.messages[slot];
+                (message.first_sent, message.not_to) = (first_sent, not_to);
             }
         }
+    }
+
+    /// A peer lives that was taken for ended: what it may have had, and waited to go again, ends.
+    pub(super) fn end_not_to(&mut self, incarnation: u64, call: &mut SendContext<'_, impl Uplink>) {
+        for slot in 0..self.messages.capacity() {
+            let is_it = |message: &Outbound| message.not_to == Some(incarnation) && message.peer == NONE;
+            if self.messages.get(slot).is_some_and(is_it) {
+                self.finish(slot, Status::Unknown(Cause::Reset), call);
+            }
+        }
+    }
+
+    /// When a frame was sent to a peer that is told apart by the id in it and by the lower half of its number;
+    /// `None` if that is not known any more.
+    pub(super) fn sent_at(&self, peer: u32, id: u64, number: u32) -> Option<Instant> {
+        let mut next = self.peers[peer].unfinished.first();
+        while let Some(slot) = List::<Unfinished>::step(&self.messages, &mut next) {
+            let Outbound { id: its, first_sent, .. } = &self.messages[slot];
+            let is_it = |(_, first): &(Instant, u64)| *its == id && *first as u32 == number;
+            if let Some((sent_at, _)) = first_sent.filter(is_it) {
+                return Some(sent_at);
+            }
+        }
+        let mut items = existing(self.peers[peer].streams).flat_map(|stream| {
+            let SendStream { outstanding, pending, .. } = &self.streams[stream];
+            [outstanding.first(), pending.first()]
+        });
+        items.find_map(|mut next| {
+            while let Some(item) = List::<InStream>::step(&self.items, &mut next) {
+                let SentItem { cargo, number: its, sent_at, sends, .. } = &self.items[item];
+                let of = match cargo {
+                    Cargo::Fragment { message, .. } => self.messages[*message].id,
+                    Cargo::Control(control) => control.id,
+                };
+                if *sends != 0 && *its as u32 == number && of == id {
+                    return Some(*sent_at);
+                }
+            }
+            None
+        })
     }
 
     /// A peer has told its policies anew: messages that belong to other shards of its now go there, unless
@@ -405,7 +466,8 @@ impl SendingSide {
                 Some(call.sessions.peers[peer].steering.as_ref()?.shard_of(&key))
             };
             if is_under_way && shard_now() != Some(message.shard) {
-                self.begin_anew(slot, call);
+                let may_be_there = message.polled();
+                self.begin_anew(slot, may_be_there, call);
             }
         }
     }
@@ -420,7 +482,7 @@ impl SendingSide {
                 continue;
             }
             let Some(path) = call.sessions.other_path(call.sessions.paths[former].peer) else {
-                let status = unfinished(message.polled, Cause::Device);
+                let status = unfinished(message.polled(), Cause::Device);
                 self.finish(slot, status, call);
                 continue;
             };
@@ -448,7 +510,7 @@ impl SendingSide {
             let is_elsewhere =
                 || call.sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
             if call.sessions.paths[message.path].ni == ni && !is_elsewhere() {
-                let status = unfinished(message.polled, cause);
+                let status = unfinished(message.polled(), cause);
                 self.finish(slot, status, call);
             }
         }

@@ -33,7 +33,7 @@ impl SendingSide {
         let now = call.sessions.local.now;
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let slot = self.deadlines.first();
-            let status = unfinished(self.messages[slot].polled, Cause::Timeout);
+            let status = unfinished(self.messages[slot].polled(), Cause::Timeout);
             self.finish(slot, status, call);
         }
     }

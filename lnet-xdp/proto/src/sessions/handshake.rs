@@ -79,6 +79,13 @@ impl Sessions {
         Some(path)
     }
 
+    /// Another incarnation speaks from an address where a peer spoke last: its sessions end, and who lives
+    /// there is asked.
+    pub(crate) fn doubt(&mut self, peer: u32, address: Address) {
+        self.paths.end_sessions(peer);
+        self.ask_at(address, peer);
+    }
+
     /// Asks for a session by another path to the peer that a silent path leads to: by one with an old
     /// session, or where no path to that peer answers, by one that the shard knows; that one.
     pub(crate) fn ask_by_another_path(&mut self, silent: u32, up: &impl Uplink) -> Option<u32> {
@@ -144,7 +151,8 @@ impl Sessions {
         self.identify(frame)?;
         let session = self.tokens.make(now, &self.holder(frame));
         let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
-        self.reply(Reply { kind: Kind::Welcome, to: frame.address(), shard, nonce, session, ack: None });
+        let (kind, to) = (Kind::Welcome, frame.address());
+        self.reply(Reply { kind, to, shard, nonce, number: 0, session, ack: None });
         Ok(Disposition::Done)
     }
 

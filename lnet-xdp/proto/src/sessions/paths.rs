@@ -32,6 +32,13 @@ pub(crate) struct Asking {
     pub(crate) asker: Option<u64>,
 }
 
+impl Asking {
+    /// When the last HELLO was sent: who answers may answer any of them, and lives since then at least.
+    pub(crate) fn last_asked_at(&self) -> Instant {
+        Instant(self.next_at.0 - self.interval.as_nanos() as u64)
+    }
+}
+
 /// An address that messages are sent to, or answers.
 pub(crate) struct PeerPath {
     pub(crate) nid: Nid,
@@ -42,6 +49,8 @@ pub(crate) struct PeerPath {
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
+    /// The token of a session that ended there before its peer was known to have ended: it may yet be refused.
+    pub(crate) ended_token: Option<u64>,
     /// Since when, and until when, it is avoided, since it did not answer; the end is zero once it has.
     silent_since: Instant,
     silent_until: Instant,
@@ -207,6 +216,7 @@ impl Paths {
             peer: NONE,
             asking: None,
             session: None,
+            ended_token: None,
             silent_since: Instant(0),
             silent_until: Instant(0),
             is_told_silent: false,
@@ -308,6 +318,7 @@ impl Paths {
     /// A path leads to a peer from now on, or to none that is known ([`NONE`]); where it led before.
     pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
         let former = core::mem::replace(&mut self.table[slot].peer, peer);
+        self.table[slot].ended_token = None;
         if former != peer {
             self.table[slot].quality = Quality::NEW;
             if former != NONE {
@@ -332,7 +343,8 @@ impl Paths {
     pub(crate) fn end_sessions(&mut self, peer: u32) {
         let mut next = self.first_of_peer(peer);
         while let Some(path) = List::<OfPeer>::step(&self.table, &mut next) {
-            self.table[path].session = None;
+            let session = self.table[path].session.take();
+            self.table[path].ended_token = session.map(|it| it.token).or(self.table[path].ended_token);
         }
     }
 
@@ -360,6 +372,11 @@ impl Paths {
     /// The path to this NID where this token was given, and counts.
     pub(crate) fn with_token(&self, nid: &Nid, token: u64) -> Option<u32> {
         self.to_nid(nid, |path| path.session.is_some_and(|session| session.token == token))
+    }
+
+    /// The path to this NID where this token was given, and has ended.
+    pub(crate) fn with_ended_token(&self, nid: &Nid, token: u64) -> Option<u32> {
+        self.to_nid(nid, |path| path.peer != NONE && path.ended_token == Some(token))
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct PeerIncarnation {
     /// Where the last one before came from that came by another NI.
     pub(crate) other_address: Option<Address>,
     pub(crate) received_at: Instant,
+    /// Whether another incarnation lives at one of its addresses, and it has given no session since.
+    pub(crate) is_doubted: bool,
     /// A round trip to it, if one was measured.
     pub(crate) rtt: Option<Duration>,
     chain: Link,
@@ -61,6 +63,7 @@ impl PeerIncarnation {
             address,
             other_address: None,
             received_at: now,
+            is_doubted: false,
             rtt: None,
             chain: Link::UNLINKED,
         }

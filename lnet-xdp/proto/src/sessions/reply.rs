@@ -17,8 +17,10 @@ pub(crate) struct Reply {
     pub(crate) to: Address,
     /// The shard there.
     pub(crate) shard: u8,
-    /// Nonce of a question and its answer; else 0.
+    /// Nonce of a question and its answer; the message id of a refused frame; else 0.
     pub(crate) nonce: u64,
+    /// The number of a refused frame; else 0.
+    pub(crate) number: u32,
     /// The token that it shows, or gives; of a HELLO it is looked up when that is sent.
     pub(crate) session: u64,
     pub(crate) ack: Option<Ack>,
@@ -39,7 +41,7 @@ impl Sessions {
     /// Queues the question for a session.
     pub(crate) fn reply_hello(&mut self, to: Address, nonce: u64) {
         let shard = self.local.shard;
-        self.reply(Reply { kind: Kind::Hello, to, shard, nonce, session: 0, ack: None });
+        self.reply(Reply { kind: Kind::Hello, to, shard, nonce, number: 0, session: 0, ack: None });
     }
 
     /// Whether a reply waits.
@@ -61,7 +63,7 @@ impl Sessions {
     }
 
     pub(crate) fn reply_frame(&mut self, reply: &Reply) -> OutgoingFrame {
-        let &Reply { kind, to: (ni, destination), shard, nonce, mut session, ack } = reply;
+        let &Reply { kind, to: (ni, destination), shard, nonce, number, mut session, ack } = reply;
         let counters = &mut self.local.counters;
         let (counter, content) = match kind {
             Kind::Hello => (&mut counters.hellos_sent, Content::Handshake),
@@ -75,7 +77,7 @@ impl Sessions {
             let given = self.paths.find(ni, &destination).and_then(|path| self.paths[path].session);
             session = given.map_or(0, |session| session.token);
         }
-        let transfer = Transfer { ack, ..self.local.transfer(0, session) };
+        let transfer = Transfer { ack, ..self.local.transfer(u64::from(number), session) };
         OutgoingFrame { ni, destination, header: FrameHeader::other(kind, shard, nonce), transfer, content }
     }
 }
