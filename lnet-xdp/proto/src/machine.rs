@@ -198,8 +198,8 @@ impl Xfer {
         receiving.numbered(stream, frame, &mut call)
     }
 
-    /// A stream is to begin at an address. Where others spoke last from there, that is asked: what ended lives
-    /// hold would lack those that come after them.
+    /// A stream is to begin at an address. Where others spoke last from there, that is asked: what former lives
+    /// hold, the next one lacks.
     ///
     /// # Errors
     /// When the sender's own life has ended.

@@ -159,9 +159,14 @@ impl Ledger {
     /// A receiver is shown the header of a message.
     pub(super) fn seen(&mut self, message: (u32, Leg), life: Life) {
         let flight = self.flight(message);
-        if flight.life.replace(life) != Some(life) {
+        if flight.life.replace(life).is_some_and(|former| former != life) {
             (flight.seen, flight.ended, flight.well) = (0, false, false);
+            if message.1 == Leg::Request {
+                // The next life answers as well.
+                self.operations[message.0 as usize].response = Flight::default();
+            }
         }
+        let flight = self.flight(message);
         flight.seen += 1;
         let flight = *flight;
         self.expect(flight.seen == 1, "each message arrives at most once in a life", || {
@@ -200,7 +205,9 @@ impl Ledger {
 
     /// A node, in its life, has found no entry for a message.
     pub(super) fn expect_no_entry(&mut self, message: (u32, Leg), life: (usize, u32)) {
-        let there = self.operations[message.0 as usize].entry == Some(life);
+        let Operation { entry, taken, .. } = self.operations[message.0 as usize];
+        // Transfer machines that were renewed may have had it once before.
+        let there = entry == Some(life) && taken.is_none_or(|taken| taken.by != life);
         self.expect(message.1 == Leg::Response || !there, "what has an entry is matched", || {
             format!("{message:?}")
         });
