@@ -11,9 +11,9 @@ use lnet_wire::{Header, Nid};
 
 use super::config::{XferConfig, XferNi};
 use super::local::SWEEP_INTERVAL;
-use super::receiving::{ReceiveContext, ReceivingSide, Writing};
+use super::receiving::{ReceiveContext, ReceiveStream, ReceivingSide, Writing};
 use super::sending::{SendContext, SendingSide, Unread};
-use super::sessions::{Opened, PeerIncarnation, PeerPath, Sessions};
+use super::sessions::{NOWHERE, Opened, PeerIncarnation, PeerPath, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use crate::contract::{Address, Arrived, Bundled, Disposition, OutgoingFrame, Replay};
 
@@ -186,12 +186,18 @@ impl Xfer {
                 stream
             }
         };
-        if self.receiving.streams[stream].address != address {
-            self.speaks_from(self.receiving.streams[stream].peer, address);
+        let ReceiveStream { peer, address: former, .. } = &self.receiving.streams[stream];
+        let (peer, had_no_address) = (*peer, former.0 == NOWHERE);
+        if *former != address {
+            self.speaks_from(peer, address);
         }
         self.receiving.received_from(stream, address, &mut self.sessions);
+        if had_no_address {
+            // Control frames wait that could be sent nowhere.
+            self.sending.go_on_to(peer);
+        }
         if let Some(ack) = frame.transfer.ack {
-            let (peer, shard) = (self.receiving.streams[stream].peer, frame.transfer.shard);
+            let shard = frame.transfer.shard;
             self.sending.unread = Some(Unread { at: now, peer, shard, ack });
         }
         let (receiving, mut call) = self.split(up);
@@ -355,8 +361,8 @@ impl Xfer {
     }
 
     /// A peer has begun a new life, which lived at a time that may be known: what it was sent before ends, the
-    /// rest waits for the new one. What came from it ends as well, unless its last frame came from another address than the
-    /// one that has told: it may have lost that only.
+    /// rest waits for the new one. What came from it ends as well, unless its last frame came from another
+    /// address than the one that has told: it may have lost that only.
     fn end_peer(&mut self, peer: u32, lives_at: Option<Instant>, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;

@@ -171,6 +171,11 @@ impl SendingSide {
         }
     }
 
+    /// Lets the streams to a peer send that have something.
+    pub(crate) fn go_on_to(&mut self, peer: u32) {
+        existing(self.peers[peer].streams).for_each(|stream| self.go_on(stream));
+    }
+
     /// Lets all streams send that have something.
     pub(crate) fn go_on_with_all(&mut self) {
         for stream in 0..self.streams.capacity() {

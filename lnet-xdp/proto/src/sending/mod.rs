@@ -386,10 +386,10 @@ impl SendingSide {
         self.dispatch(slot, call.sessions);
     }
 
-    /// A peer has begun a new life, which lived at this time, as far as one is known. A message of which nothing
-    /// was sent before has been read by that life alone, which has refused it: it goes again. Of the others the
-    /// fate is unknown. Where the peer may live on at other addresses than the one that told of the new life,
-    /// it does not get again what went there.
+    /// A peer has begun a new life, which lived at this time, as far as one is known. A message of which
+    /// nothing was sent before has been read by that life alone, which has refused it: it goes again. Of the
+    /// others the fate is unknown. Where the peer may live on at other addresses than the one that told of the
+    /// new life, it does not get again what went there.
     pub(super) fn end_peer(
         &mut self,
         peer: u32,

@@ -201,6 +201,28 @@ fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
     network.nodes[0].assert_idle();
 }
 
+/// The word that a message is wanted no longer is lost, and is to be repeated while the only NI is away.
+#[test]
+fn a_sender_hears_what_became_of_its_message_once_the_interface_is_back() {
+    let mut network = network(1);
+    let nid = network.nodes[1].nids[0];
+    put(&mut network, 0, 100);
+    network.run(SECOND / 20);
+    assert_eq!(network.nodes[1].counters()[0].messages_deferred, 1);
+    network.dead = vec![0];
+    resume(&mut network, |_| Verdict::Drop);
+    network.run(SECOND / 1000);
+    let now = network.now;
+    network.nodes[1].remove_ni(now, 0);
+    network.run(SECOND / 20);
+    network.nodes[1].add_ni(0, nid);
+    network.dead.clear();
+    network.run(SECOND * 5);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)]);
+    network.nodes[0].assert_idle();
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().frames, 0);
+}
+
 /// A message between two nodes by one of their rails, to a portal that takes it.
 fn send(network: &mut Network, from: usize, rail: u16, number: u64) {
     let (now, to) = (network.now, network.nodes[1 - from].nids[usize::from(rail)]);
