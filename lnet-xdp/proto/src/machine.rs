@@ -204,8 +204,8 @@ impl Xfer {
         receiving.numbered(stream, frame, &mut call)
     }
 
-    /// A stream is to begin at an address. Where others spoke last from there, that is asked: what former lives
-    /// hold, the next one lacks.
+    /// A stream is to begin at an address. Where others spoke last from there, that is asked: what former
+    /// lives hold, the next one lacks.
     ///
     /// # Errors
     /// When the sender's own life has ended.
@@ -360,9 +360,9 @@ impl Xfer {
         Ok(Disposition::Done)
     }
 
-    /// A peer has begun a new life, which lived at a time that may be known: what it was sent before ends, the
-    /// rest waits for the new one. What came from it ends as well, unless its last frame came from another
-    /// address than the one that has told: it may have lost that only.
+    /// A peer has begun a new life, which lived at a time that may be known: what it was sent before ends,
+    /// the rest waits for the new one. What came from it ends as well, unless its last frame came from
+    /// another address than the one that has told: it may have lost that only.
     fn end_peer(&mut self, peer: u32, lives_at: Option<Instant>, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;

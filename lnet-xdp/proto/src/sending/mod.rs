@@ -388,8 +388,8 @@ impl SendingSide {
 
     /// A peer has begun a new life, which lived at this time, as far as one is known. A message of which
     /// nothing was sent before has been read by that life alone, which has refused it: it goes again. Of the
-    /// others the fate is unknown. Where the peer may live on at other addresses than the one that told of the
-    /// new life, it does not get again what went there.
+    /// others the fate is unknown. Where the peer may live on at other addresses than the one that told of
+    /// the new life, it does not get again what went there.
     pub(super) fn end_peer(
         &mut self,
         peer: u32,
@@ -424,8 +424,8 @@ impl SendingSide {
         }
     }
 
-    /// When a frame was sent to a peer that is told apart by the id in it and by the lower half of its number;
-    /// `None` if that is not known any more.
+    /// When a frame was sent to a peer, by the id in it and the lower half of its number; `None` if that is
+    /// not known any more.
     pub(super) fn sent_at(&self, peer: u32, id: u64, number: u32) -> Option<Instant> {
         let mut next = self.peers[peer].unfinished.first();
         while let Some(slot) = List::<Unfinished>::step(&self.messages, &mut next) {

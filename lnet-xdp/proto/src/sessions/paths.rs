@@ -49,7 +49,8 @@ pub(crate) struct PeerPath {
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
-    /// The token of a session that ended there before its peer was known to have ended: it may yet be refused.
+    /// The token of a session that ended there before its peer was known to have ended: it may be refused
+    /// yet.
     pub(crate) ended_token: Option<u64>,
     /// Since when, and until when, it is avoided, since it did not answer; the end is zero once it has.
     silent_since: Instant,

@@ -3,6 +3,7 @@
 mod deferred;
 mod hostile;
 mod impostors;
+mod lives;
 mod lossy;
 mod nis;
 mod policies;
