@@ -187,9 +187,10 @@ impl Ledger {
         }
     }
 
-    /// The event of a message that a node has taken is seen; whether one was due.
+    /// The event of a message is seen; whether one was due. A message that ends while its shard delays it has
+    /// one, too, and was never taken.
     pub(super) fn has_event(&mut self, message: (u32, Leg)) -> bool {
-        self.taken_of(message).as_mut().is_some_and(|taken| {
+        self.taken_of(message).as_mut().is_none_or(|taken| {
             taken.events += 1;
             taken.events <= taken.times
         })
