@@ -1,9 +1,11 @@
 //! What a batch comes to: changes for the core, and those that the core does not know.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
 use lnet_control::document::{self, NodeState};
+use lnet_control::file;
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DropRule;
@@ -14,6 +16,7 @@ use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndDefaults, LndOptions, net_options};
 use lnet_wire::{Global, Net, Nid};
+use tracing::warn;
 
 use super::control::Control;
 use super::error::blocking;
@@ -75,7 +78,7 @@ impl Control {
             }
             (plan.is_configured, plan.prefers_ipv6) = (true, large);
             if let Some(path) = self.options.document.as_deref().filter(|_| all) {
-                for change in self.start_up(path)? {
+                for change in self.start_up(path).await? {
                     self.plan_one(plan, position, &change).await?;
                 }
             }
@@ -266,13 +269,18 @@ impl Control {
     }
 
     /// What the start-up document says, for a node that has nothing but `lo`.
-    fn start_up(&self, path: &Path) -> Result<Vec<Change>, Refusal> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Refusal::new(
-                Errno::NOENT,
-                format!("cannot read the start-up document {}: {error}", path.display()),
-            )
-        })?;
+    async fn start_up(&self, path: &Path) -> Result<Vec<Change>, Refusal> {
+        let cannot = |error: &dyn Display| {
+            let message = format!("cannot read the start-up document {}: {error}", path.display());
+            Refusal::new(Errno::NOENT, message)
+        };
+        let file = path.to_owned();
+        let read = blocking(move || file::read_regular(&file, document::DOCUMENT_BYTES_MAX)).await?;
+        let text = String::from_utf8(read.map_err(|error| cannot(&error))?)
+            .map_err(|error| cannot(&format_args!("text in UTF-8 is expected: {error}")))?;
+        if text.trim_ascii().is_empty() {
+            warn!(path = %path.display(), "the start-up document is empty");
+        }
         let state = NodeState {
             nets: Vec::new(),
             peers: Vec::new(),

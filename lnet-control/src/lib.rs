@@ -11,6 +11,8 @@
 mod table;
 pub mod client;
 pub mod document;
+pub mod file;
+pub mod output;
 pub mod path;
 pub mod protocol;
 mod request;

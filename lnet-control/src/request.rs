@@ -51,6 +51,8 @@ macro_rules! kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestClass {
     Read,
+    /// What only finds out, of a long question.
+    Question,
     Change,
     Order,
 }
@@ -71,11 +73,12 @@ macro_rules! messages {
             /// Whether only root and the node's owner may ask for it.
             #[must_use]
             pub const fn is_privileged(&self) -> bool {
-                !matches!(self.kind(), RequestClass::Read)
+                !matches!(self.kind(), RequestClass::Read | RequestClass::Question)
             }
 
             pub(crate) const fn kind(&self) -> RequestClass {
                 match self {
+                    Self::Apply(ChangeSet { dry_run: true, .. }) => RequestClass::Question,
                     $(Self::$variant { .. } => kind!($kind),)+
                     Self::Ping(_) => RequestClass::Read,
                 }

@@ -33,8 +33,19 @@ use output::{note, tell};
 use place::Place;
 use report::{Report, Tally};
 
+/// Status of words that are not understood.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
-    match run(Options::parse().command) {
+    let done = match Options::try_parse() {
+        Ok(options) => run(options.command),
+        Err(error) if error.use_stderr() => {
+            note(error.render().to_string().trim_end());
+            return ExitCode::from(USAGE);
+        }
+        Err(help) => tell(help.render().to_string().trim_end()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             note(format_args!("lnet-nettest: {error:#}"));

@@ -1,9 +1,10 @@
 //! Text to the standard streams.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::process::exit;
 
+use lnet_control::output;
 use serde::Serialize;
 
 use crate::failure::FAILED;
@@ -11,13 +12,19 @@ use crate::failure::FAILED;
 /// Prints to stdout. A reader that closed it does not want the rest; where the rest is lost otherwise (a full
 /// file system), the command has failed.
 pub(crate) fn print_text(text: &impl Display) {
-    let mut stdout = io::stdout().lock();
-    match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            eprint_text(&format_args!("lnetctl: stdout: {error}\n"));
-            exit(FAILED.into());
-        }
-        _ => {}
+    checked(output::print(text).map(drop));
+}
+
+/// Prints to stdout what somebody may rely on later, and has it put on disk where that is a file.
+pub(crate) fn print_lasting(text: &impl Display) {
+    print_text(text);
+    checked(output::settle());
+}
+
+fn checked(written: io::Result<()>) {
+    if let Err(error) = written {
+        eprint_text(&format_args!("lnetctl: stdout: {error}\n"));
+        exit(FAILED.into());
     }
 }
 
@@ -28,5 +35,5 @@ pub(crate) fn json_line(value: &impl Serialize) -> String {
 
 /// Prints to stderr.
 pub(crate) fn eprint_text(text: &impl Display) {
-    let _ = write!(io::stderr().lock(), "{text}");
+    output::note(text);
 }

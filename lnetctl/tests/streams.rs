@@ -21,8 +21,10 @@ fn a_command_whose_reader_has_gone_ends_quietly() {
 
 #[test]
 fn a_stream_that_is_full_is_a_failure() {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = lnetctl(&["completions", "bash"], full.into());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(255) && said.starts_with("lnetctl: stdout: "), "{said}");
+    for arguments in [&["completions", "bash"][..], &["--help"], &["--version"], &["--list-commands"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = lnetctl(arguments, full.into());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(255) && said.starts_with("lnetctl: stdout: "), "{said}");
+    }
 }

@@ -1,10 +1,9 @@
 //! Files made from the options: completions and the man page.
 
-use std::io::{ErrorKind, Write};
-
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_mangen::Man;
+use lnet_control::output;
 
 use crate::options::Options;
 
@@ -19,10 +18,6 @@ pub(crate) fn generate(options: &Options) -> Option<Result<()>> {
     options.generate_completions.map(|shell| {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Options::command(), "lnetd", &mut script);
-        match std::io::stdout().write_all(&script) {
-            // A reader that has gone wants no more.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("writing the completions"),
-        }
+        output::print(String::from_utf8_lossy(&script)).map(drop).context("stdout")
     })
 }

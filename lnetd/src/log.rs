@@ -3,6 +3,7 @@
 //! Invariant: a thread of its own writes. A line that finds no room, or that cannot be written (a full file
 //! system, a pipe whose reader has gone), is counted, and the count stands before the next line that can be.
 
+use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lnet_model::pattern::escaped;
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 /// Lines that wait for the writer at most.
 const WAITING_MAX: usize = 4096;
@@ -39,9 +44,20 @@ impl Log {
             .with_env_filter(filter)
             .with_ansi(io::stderr().is_terminal())
             .with_writer(Arc::clone(&log.0))
+            .fmt_fields(debug_fn(put_field).delimited(" "))
             .log_internal_errors(false)
             .init();
         Ok(log)
+    }
+}
+
+/// Puts a field into a line. What others have said, such as the name of a session, can neither end the line
+/// nor act on a terminal.
+fn put_field(to: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    let value = escaped(&format!("{value:?}"));
+    match field.name() {
+        "message" => to.write_str(&value),
+        name => write!(to, "{name}={value}"),
     }
 }
 
@@ -164,6 +180,29 @@ mod tests {
         assert_eq!(written(0, 2), "line 0\nline 1\n");
         assert_eq!(written(3, 5), "\nlines of this log that were lost: 3\nline 3\nline 4\n");
         assert_eq!(written(9, 3), "");
+    }
+
+    #[test]
+    fn foreign_texts_end_no_line() {
+        let file = Full(Arc::new(Mutex::new((0, Vec::new()))));
+        let log = Log(Lines::over(file.clone()).unwrap());
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_writer(Arc::clone(&log.0))
+            .fmt_fields(debug_fn(put_field).delimited(" "))
+            .finish();
+        let name = "a\nINFO lnetd: \u{1b}[2J";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(name = %name, other = name, number = 7, "told {name}");
+        });
+        drop(log);
+        let said = String::from_utf8(file.0.lock().unwrap().1.clone()).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            !said.contains('\u{1b}') && said.contains("told a\\nINFO") && said.contains(" number=7"),
+            "{said}"
+        );
     }
 
     #[test]

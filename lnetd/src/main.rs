@@ -24,7 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use clap::Parser;
 use lnet_admin::{SelftestConsole, serve};
+use lnet_control::output;
 use lnet_model::Refusal;
+use lnet_model::pattern::escaped;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
@@ -33,14 +35,38 @@ use options::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
+/// Status of words that are not understood.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     allocator::settle();
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return explain(&error),
+    };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Messages that were logged before may be filtered out.
-            log::say_last(format!("lnetd: {}", told(&error)));
+            let told = told(&error);
+            // A document's mistakes have a line each.
+            let lines: Vec<_> = told.lines().map(escaped).collect();
+            log::say_last(format!("lnetd: {}", lines.join("\n")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says what is wrong with the words, or helps where help was asked for.
+fn explain(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        output::note(error.render());
+        return ExitCode::from(USAGE);
+    }
+    match output::print(error.render()) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(format_args!("lnetd: stdout: {error}\n"));
             ExitCode::FAILURE
         }
     }

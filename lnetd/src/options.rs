@@ -7,6 +7,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
 use lnet_admin::{ControlOptions, ServeOptions};
+use lnet_control::document::DOCUMENT_BYTES_MAX;
+use lnet_control::file;
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::api::Threads;
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, XdpMode};
@@ -177,7 +179,8 @@ impl Options {
         let gid = self.group.as_deref().map(group::number).transpose()?;
         if let Some(path) = &self.config {
             // Told before anything is started.
-            std::fs::File::open(path).with_context(|| format!("--config {}", path.display()))?;
+            file::read_regular(path, DOCUMENT_BYTES_MAX)
+                .with_context(|| format!("--config {}", path.display()))?;
         }
         let drain = Duration::from_secs(self.drain.into());
         Ok(ServeOptions {

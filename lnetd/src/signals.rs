@@ -1,13 +1,14 @@
-//! SIGTERM and SIGINT.
+//! SIGTERM and SIGINT, which end the daemon, and SIGHUP, which does not: nothing is read again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::oneshot;
+use tracing::info;
 
 /// The status that the shell gives a process that a signal has ended: 128 and the signal's number.
 const SIGNALLED: i32 = 128;
@@ -15,11 +16,15 @@ const SIGNALLED: i32 = 128;
 /// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the
 /// process, and so does any second one.
 pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot catch signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
     let (first, stop) = oneshot::channel();
     let mut first = Some(first);
     let wait = move || {
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                info!("SIGHUP changes nothing: `lnetctl import` carries a document out");
+                continue;
+            }
             match first.take().filter(|_| is_ready.load(Ordering::Acquire)) {
                 // The receiver is gone if the daemon is about to end anyway.
                 Some(first) => drop(first.send(())),

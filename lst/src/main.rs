@@ -40,8 +40,11 @@ fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // There is nothing to be done about a stream that is closed.
-            let _ = error.print();
+            if error.use_stderr() {
+                complain(error.render().to_string().trim_end());
+            } else {
+                tell(error.render().to_string().trim_end());
+            }
             return ExitCode::from(failure::status_of_words(&error));
         }
     };
@@ -78,7 +81,9 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
                 let force = if force { "Yes" } else { "No" };
                 tell(format_args!(
                     "SESSION: {} FEATURES: {:x} TIMEOUT: {} FORCE: {force}",
-                    session.name, session.features, session.timeout_s
+                    pattern::escaped(&session.name),
+                    session.features,
+                    session.timeout_s
                 ));
             }
             Ok(())
@@ -126,7 +131,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         Command::Run { patience, batch } => {
             console.timeout_s = patience.timeout;
             show::failures(&console.nodes(SelftestCommand::Run { batch: batch.clone() })?, "run batch")?;
-            tell(format_args!("{batch} is running now"));
+            tell(format_args!("{} is running now", pattern::escaped(batch)));
             Ok(())
         }
         Command::Stop { force, batch } => {
@@ -187,7 +192,7 @@ fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> 
     let joined: Vec<_> = active.map(|node| node.nid).collect();
     for (text, nids) in &resolved {
         if nids.iter().all(|nid| joined.contains(nid)) {
-            tell(format_args!("{text} are added to session"));
+            tell(format_args!("{} are added to session", pattern::escaped(text)));
         }
     }
     let failed = show::failures(&nodes, "create session");

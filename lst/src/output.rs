@@ -1,9 +1,11 @@
 //! Lines to the standard streams.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use lnet_control::output::{self, Written};
+use lnet_model::pattern::escaped;
 
 use crate::failure::OTHER;
 
@@ -12,9 +14,9 @@ static READER_HAS_GONE: AtomicBool = AtomicBool::new(false);
 /// Prints a line to stdout. A command goes on where the reader has gone, but repeats nothing any more
 /// ([`reader_has_gone`]).
 pub(crate) fn tell(line: impl Display) {
-    match writeln!(io::stdout(), "{line}") {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => READER_HAS_GONE.store(true, Ordering::Relaxed),
+    match output::print(format_args!("{line}\n")) {
+        Ok(Written::Whole) => {}
+        Ok(Written::Unread) => READER_HAS_GONE.store(true, Ordering::Relaxed),
         Err(error) => {
             complain(format_args!("lst: stdout: {error}"));
             exit(OTHER.into());
@@ -29,5 +31,6 @@ pub(crate) fn reader_has_gone() -> bool {
 
 /// Prints a line to stderr, if it has a reader.
 pub(crate) fn complain(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let text = line.to_string();
+    text.lines().for_each(|line| output::note(format_args!("{}\n", escaped(line))));
 }

@@ -1,6 +1,7 @@
 //! The outcome of commands, as the reference prints it.
 
 use anyhow::{Context, Result, bail};
+use lnet_model::pattern::escaped;
 use lnet_model::records::{
     SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestSession, SelftestState,
 };
@@ -48,6 +49,7 @@ pub(crate) fn failures(nodes: &[SelftestNode], what: &str) -> Result<()> {
 
 pub(crate) fn session(session: &SelftestSession) {
     let SelftestSession { name, key, console, stamp, features, nodes, .. } = session;
+    let name = escaped(name);
     tell(format_args!(
         "{name} ID: {stamp}@{console}, KEY: {key} FEATURES: {features:x} NODES: {}",
         nodes.len()
@@ -68,7 +70,7 @@ fn counts(nodes: &[SelftestNode]) -> String {
 pub(crate) fn groups(groups: &[SelftestGroup], names: &[String], chosen: [bool; 4]) -> Result<()> {
     if names.is_empty() {
         for (group, number) in groups.iter().zip(1..) {
-            tell(format_args!("{number}) {}", group.name));
+            tell(format_args!("{number}) {}", escaped(&group.name)));
         }
         tell(format_args!("Total {} groups", groups.len()));
         return Ok(());
@@ -79,7 +81,7 @@ pub(crate) fn groups(groups: &[SelftestGroup], names: &[String], chosen: [bool; 
     }
     // The reference is silent on names that no group has.
     for group in names.iter().filter_map(|name| groups.iter().find(|group| group.name == *name)) {
-        let name = &group.name;
+        let name = escaped(&group.name);
         if !tells_nodes {
             tell(format_args!("\t{}\t{name}", counts(&group.nodes)));
             continue;
@@ -102,7 +104,7 @@ pub(crate) fn groups(groups: &[SelftestGroup], names: &[String], chosen: [bool; 
 /// The batch of this name.
 pub(crate) fn batch<'a>(batches: &'a [SelftestBatch], name: &str) -> Result<&'a SelftestBatch> {
     let batch = batches.iter().find(|batch| batch.name == name);
-    batch.with_context(|| format!("there is no batch {name}"))
+    batch.with_context(|| format!("there is no batch {}", escaped(name)))
 }
 
 /// All batches, or the tests of one, or its nodes.
@@ -110,12 +112,13 @@ pub(crate) fn batches(batches: &[SelftestBatch], options: &ListBatch) -> Result<
     let &ListBatch { test, active, invalid, all, server, ref name } = options;
     let Some(name) = name else {
         for (batch, number) in batches.iter().zip(1..) {
-            tell(format_args!("{number}) {}", batch.name));
+            tell(format_args!("{number}) {}", escaped(&batch.name)));
         }
         tell(format_args!("Total {} batches", batches.len()));
         return Ok(());
     };
     let batch = batch(batches, name)?;
+    let name = &escaped(name);
     let numbered = |number: u32| {
         let found = batch.tests.get(number as usize - 1);
         found.with_context(|| format!("test {number}: the batch {name} has {} tests", batch.tests.len()))
@@ -151,6 +154,7 @@ fn numbered_test(number: u32, test: &SelftestBatchTest) {
     let kind = words.split_whitespace().next().unwrap_or_default();
     // Without end is -1.
     let loop_count = loop_count.cast_signed();
+    let kind = escaped(kind);
     tell(format_args!("\tTest {number}({kind}) (loop: {loop_count}, concurrency: {concurrency})"));
     both(clients, servers);
 }
@@ -163,6 +167,7 @@ fn both(clients: &[SelftestNode], servers: &[SelftestNode]) {
 /// Shows what of a batch is active.
 pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
     let &Query { test, all, active, idle, error, ref batch, .. } = options;
+    let batch = escaped(batch);
     let unknown = nodes.iter().filter(|node| node.failed.is_some()).count();
     let running = nodes.iter().filter(|node| node.failed.is_none() && node.active != 0).count();
     if all || active || idle || error {
@@ -202,7 +207,7 @@ pub(crate) fn activity(nodes: &[SelftestNode], options: &Query) -> Result<()> {
 pub(crate) fn pinged(nodes: &[SelftestNode]) {
     for node in nodes {
         let of = match &node.session {
-            Some(session) => format!("[session: {} id: {}]", session.name, session.console),
+            Some(session) => format!("[session: {} id: {}]", escaped(&session.name), session.console),
             None => "[session: <NULL> id: <?>]".to_owned(),
         };
         tell(format_args!("\t{}: {} {of}", id(node.nid), state(node.state)));

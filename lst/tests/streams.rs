@@ -24,10 +24,15 @@ fn a_command_whose_reader_has_gone_ends_quietly() {
 
 #[test]
 fn a_stream_that_is_full_is_a_failure() {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = lst(&["completions", "bash"]).stdout(full).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(255) && said.starts_with("lst: stdout: "), "{said}");
+    for arguments in [&["completions", "bash"][..], &["--help"], &["--version"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = lst(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(255) && said.starts_with("lst: stdout: "),
+            "{arguments:?}: {said}"
+        );
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Invariants: keys keep their order; nesting takes six columns, a sequence stands in its key's own column;
 //! what is written is read back as it was.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};
 
 use serde_json::Value;
@@ -27,6 +28,7 @@ impl Display for Yaml<'_> {
 
 fn write_map(map: &Map, indent: usize, f: &mut Formatter<'_>) -> fmt::Result {
     for (position, (key, value)) in map.iter().enumerate() {
+        let key = key_text(key);
         // The first key of a sequence's item stands behind the dash.
         if position > 0 {
             write!(f, "{:indent$}", "")?;
@@ -43,7 +45,7 @@ fn write_map(map: &Map, indent: usize, f: &mut Formatter<'_>) -> fmt::Result {
                 writeln!(f, "{key}:")?;
                 items.iter().try_for_each(|item| write_item(item, indent, f))?;
             }
-            Value::String(text) if key == DESCRIPTION => writeln!(f, "{key}: {}", quoted(text))?,
+            Value::String(text) if *key == *DESCRIPTION => writeln!(f, "{key}: {}", quoted(text))?,
             other => writeln!(f, "{key}: {}", scalar(other))?,
         }
     }
@@ -67,6 +69,12 @@ pub(super) fn scalar(value: &Value) -> String {
     }
 }
 
+/// A key, in quotes where it would mean something else; the numbers of a map stand without.
+fn key_text(key: &str) -> Cow<'_, str> {
+    let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number || is_plain(key) { Cow::Borrowed(key) } else { Cow::Owned(quoted(key)) }
+}
+
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for one in text.chars() {
@@ -75,7 +83,9 @@ fn quoted(text: &str) -> String {
             '\\' => quoted.push_str("\\\\"),
             '\n' => quoted.push_str("\\n"),
             '\t' => quoted.push_str("\\t"),
-            one if one.is_control() || matches!(one, '\u{2028}' | '\u{2029}' | '\u{FEFF}') => {
+            '\'' => quoted.push('\''),
+            // Also what ends lines elsewhere, or changes the order of what is read.
+            one if one.escape_debug().len() > 1 => {
                 let _ = write!(quoted, "\\U{:08X}", one as u32);
             }
             one => quoted.push(one),
@@ -160,5 +170,9 @@ error:
             assert_eq!(scalar(&json!(other)), format!("\"{other}\""));
         }
         assert_eq!(quoted("a\"b\\c\nd\u{7}"), "\"a\\\"b\\\\c\\nd\\U00000007\"");
+        assert_eq!(quoted("it's \u{202e}\u{9b}"), "\"it's \\U0000202E\\U0000009B\"");
+        let keys = json!({"a\nb: 1": 1, "\u{1b}[2J": 2, "": 3, "local NI(s)": 4, "0": 5});
+        let expected = "\"a\\nb: 1\": 1\n\"\\U0000001B[2J\": 2\n\"\": 3\nlocal NI(s): 4\n0: 5\n";
+        assert_eq!(Yaml(keys.as_object().unwrap()).to_string(), expected);
     }
 }

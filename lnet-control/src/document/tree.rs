@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use lnet_model::pattern::quoted;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::DocumentError;
@@ -78,7 +79,7 @@ impl Marked {
     pub(super) fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
-            Value::Scalar { text, .. } => lnet_model::pattern::quoted(text),
+            Value::Scalar { text, .. } => quoted(text),
             Value::Sequence(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
         }
@@ -183,7 +184,7 @@ impl<'a> Loader<'a> {
                 return Err(DocumentError::new(position, message));
             };
             if let Some(line) = lines.insert(key.clone(), position.line) {
-                let message = format!("key {key:?} again: it stands already in line {line}");
+                let message = format!("key {} again: it stands already in line {line}", quoted(&key));
                 return Err(DocumentError::new(position, message));
             }
             let (event, span) = self.next()?;

@@ -122,8 +122,10 @@ impl<'a, H: Handler> Connection<'a, H> {
         }
         match (request.kind(), request) {
             (RequestClass::Change, request) => self.change(request, room).await,
-            (RequestClass::Order, request) => {
-                self.log_order(&request);
+            (class @ (RequestClass::Order | RequestClass::Question), request) => {
+                if class == RequestClass::Order {
+                    self.log_order(&request);
+                }
                 let answered = self.answer(request).await?;
                 drop(room);
                 self.tell(&answered).await
@@ -204,7 +206,6 @@ impl<'a, H: Handler> Connection<'a, H> {
             return Err(EndReason::Closing);
         }
         match &request {
-            ControlRequest::Apply(batch) if batch.dry_run => {}
             ControlRequest::Apply(batch) => {
                 batch
                     .changes

@@ -60,6 +60,16 @@ pub enum WaitError {
         /// The kernel's answer.
         source: Errno,
     },
+    /// The rings would have to be locked in memory, and that is limited.
+    #[error(
+        "io_uring_setup: no memory can be locked (RLIMIT_MEMLOCK is {}): raise the limit, grant CAP_IPC_LOCK, \
+         or free memory",
+        .limit_bytes.map_or_else(|| "unlimited".to_owned(), |limit| format!("{limit} bytes"))
+    )]
+    MemoryLock {
+        /// The soft limit; `None` is unlimited.
+        limit_bytes: Option<u64>,
+    },
     /// Something else that the kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -369,6 +379,10 @@ pub(super) fn refused(error: &std::io::Error) -> WaitError {
             let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
             WaitError::NotPermitted { sysctl: sysctl.map(|text| text.trim().to_owned()).ok() }
         }
+        // Linux before 5.12 counts the rings among a user's locked memory.
+        Some(Errno::NOMEM) => WaitError::MemoryLock {
+            limit_bytes: rustix::process::getrlimit(rustix::process::Resource::Memlock).current,
+        },
         Some(Errno::NOSYS) => WaitError::Unsupported { feature: "system calls" },
         _ => system("io_uring_setup", error),
     }

@@ -227,6 +227,8 @@ fn refusals_say_why() {
     assert!(matches!(not_permitted, WaitError::NotPermitted { .. }));
     assert!(not_permitted.to_string().contains("kernel.io_uring_disabled"), "{not_permitted}");
     assert_eq!(error(Errno::NOSYS), WaitError::Unsupported { feature: "system calls" });
-    let system = WaitError::System { operation: "io_uring_setup", source: Errno::NOMEM };
-    assert_eq!(error(Errno::NOMEM), system);
+    let system = WaitError::System { operation: "io_uring_setup", source: Errno::MFILE };
+    assert_eq!(error(Errno::MFILE), system);
+    let memory = error(Errno::NOMEM).to_string();
+    assert!(memory.contains("RLIMIT_MEMLOCK is") && memory.contains("CAP_IPC_LOCK"), "{memory}");
 }

@@ -31,14 +31,39 @@ pub fn invalid(text: &str, expected: &str) -> Refusal {
     Refusal::new(Errno::INVAL, format!("{}: expected {expected}", quoted(text)))
 }
 
+/// Characters of a foreign text that an error shows.
+const SHOWN: usize = 64;
+
 /// A text as an error shows it, shortened where it is long.
 #[must_use]
 pub fn quoted(text: &str) -> String {
-    const SHOWN: usize = 64;
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
         None => format!("{text:?}"),
     }
+}
+
+/// A text as [`quoted`] has it, without the quotes: for those who put their own around it.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "...",
+        None => escaped(text),
+    }
+}
+
+/// A foreign text as part of a line: what would end the line, act on a terminal or change the order of what
+/// is read is escaped, and all else stands as it is.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for one in text.chars() {
+        match one {
+            '"' | '\'' | '\\' => shown.push(one),
+            one => shown.extend(one.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// A number as C reads it with base 0: decimal, `0x` and hexadecimal, `0` and octal; with a sign if it has

@@ -258,3 +258,18 @@ proptest! {
         let _ = integer(&text);
     }
 }
+
+#[test]
+fn foreign_texts_act_on_nothing() {
+    for (text, expected) in [
+        ("plain (it's) \"a\" \\ é", "plain (it's) \"a\" \\ é"),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("\u{1b}[2J\u{9b}1m\u{7f}", "\\u{1b}[2J\\u{9b}1m\\u{7f}"),
+        ("\u{202e}abc\u{2066}\u{2028}", "\\u{202e}abc\\u{2066}\\u{2028}"),
+    ] {
+        assert_eq!((escaped(text).as_str(), shown(text).as_str()), (expected, expected));
+        assert!(!quoted(text).chars().any(char::is_control));
+    }
+    let long = "\u{1b}".repeat(4 << 20);
+    assert!(shown(&long).len() < 1000 && shown(&long).ends_with("..."));
+}

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use asker::Asker;
-use lnet_model::pattern::NODES_MAX;
+use lnet_model::pattern::{NODES_MAX, escaped};
 use lnet_model::records::{
     SelftestAnswer, SelftestCommand, SelftestCounters, SelftestJoined, SelftestNode, SelftestRequest,
     SelftestSession, SelftestState, SelftestStats, SelftestTest,
@@ -258,7 +258,7 @@ impl Console {
                 return refused(Errno::INVAL, format!("group {name:?}: 1 to 31 bytes are expected"));
             }
             if session.groups.iter().any(|(known, _)| *known == name) {
-                return refused(Errno::EXIST, format!("there is a group {name}"));
+                return refused(Errno::EXIST, format!("there is a group {}", escaped(&name)));
             }
             if let Some(large) = nids.iter().find(|nid| nid.to_small().is_none()) {
                 let message =
@@ -420,7 +420,7 @@ impl Console {
             let (clients, servers) = (clients?, servers?);
             for (name, nodes) in [(&from, &clients), (&to, &servers)] {
                 if nodes.is_empty() {
-                    return refused(Errno::INVAL, format!("group {name} has no active node"));
+                    return refused(Errno::INVAL, format!("group {} has no active node", escaped(name)));
                 }
             }
             let batch = session.batch_mut(&batch)?;

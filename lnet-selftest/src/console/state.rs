@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lnet_model::pattern::NODES_MAX;
+use lnet_model::pattern::{NODES_MAX, escaped};
 use lnet_model::records::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestState,
 };
@@ -108,7 +108,7 @@ impl Session {
     }
 
     pub(super) fn group_mut(&mut self, name: &str) -> Result<&mut Vec<Nid>, Refusal> {
-        let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {name}"));
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {}", escaped(name)));
         let mut groups = self.groups.iter_mut();
         groups.find(|(known, _)| known == name).map(|(_, nids)| nids).ok_or_else(unknown)
     }
@@ -117,7 +117,7 @@ impl Session {
     pub(super) fn check_unused(&self, group: &str) -> Result<(), Refusal> {
         let mut tests = self.batches.values().flat_map(|batch| &batch.tests);
         match tests.any(|test| test.from == group || test.to == group) {
-            true => refused(Errno::BUSY, format!("group {group} is part of a test")),
+            true => refused(Errno::BUSY, format!("group {} is part of a test", escaped(group))),
             false => Ok(()),
         }
     }
@@ -153,7 +153,7 @@ impl Session {
 
     pub(super) fn add_batch(&mut self, name: String) -> Result<SelftestAnswer, Refusal> {
         if self.batches.contains_key(&name) {
-            return refused(Errno::EXIST, format!("there is a batch {name}"));
+            return refused(Errno::EXIST, format!("there is a batch {}", escaped(&name)));
         }
         if Name::new(&name).is_none() || name.is_empty() || self.batches.len() >= OBJECTS_MAX {
             return refused(
@@ -168,7 +168,7 @@ impl Session {
     }
 
     pub(super) fn batch_mut(&mut self, name: &str) -> Result<&mut Batch, Refusal> {
-        let unknown = || Refusal::new(Errno::NOENT, format!("there is no batch {name}"));
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no batch {}", escaped(name)));
         self.batches.get_mut(name).ok_or_else(unknown)
     }
 

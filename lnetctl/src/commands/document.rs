@@ -1,6 +1,6 @@
 //! Whole documents: export and import.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{
     self, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Instruction, Item, Mode, NodeState, Shown,
 };
+use lnet_control::file;
 use lnet_model::Errno;
 use lnet_model::request::{Change, ChangeSet};
 use serde_json::json;
@@ -16,7 +17,7 @@ use serde_json::json;
 use super::{Result, ping};
 use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task};
-use crate::output::{json_line, print_text};
+use crate::output::{eprint_text, json_line, print_lasting, print_text};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
@@ -54,12 +55,13 @@ pub(crate) struct ImportArgs {
 pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     let task = Task::new("show", "export");
     let document = document::export(&state(daemon, task)?, args.backup);
+    let text = daemon.text(&document);
     match &args.file {
-        Some(file) if file != Path::new("-") => fs::write(file, daemon.text(&document)).map_err(|error| {
-            task.error(Errno::IO, format!("cannot write {}: {error}", file.display())).failed()
+        Some(path) if path != Path::new("-") => file::replace(path, text.as_bytes()).map_err(|error| {
+            task.error(errno(&error), format!("cannot write {}: {error}", path.display())).failed()
         }),
         _ => {
-            daemon.print(&document);
+            print_lasting(&text);
             Ok(())
         }
     }
@@ -100,25 +102,20 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
 }
 
 /// The text of a file, or of standard input.
-fn read(task: Task, file: Option<&Path>) -> Result<String> {
-    let (name, reader): (_, Box<dyn Read>) = match file {
-        Some(path) => {
-            let opened = File::open(path);
-            let name = path.display().to_string();
-            let file = opened.map_err(|error| {
-                let errno = error.raw_os_error().and_then(|number| u8::try_from(number).ok());
-                let message = format!("cannot open {name}: {error}");
-                task.error(errno.map_or(Errno::IO, Errno), message).failed()
-            })?;
-            (name, Box::new(file))
-        }
-        None => ("standard input".to_owned(), Box::new(io::stdin())),
+fn read(task: Task, path: Option<&Path>) -> Result<String> {
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let cannot = |what: &str, error: &io::Error| {
+        task.error(errno(error), format!("cannot {what} {name}: {error}")).failed()
     };
-    let mut bytes = Vec::new();
-    reader
-        .take(DOCUMENT_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| task.error(Errno::IO, format!("cannot read {name}: {error}")).failed())?;
+    let reader: Box<dyn Read> = match path {
+        Some(path) => Box::new(File::open(path).map_err(|error| cannot("open", &error))?),
+        None => Box::new(io::stdin()),
+    };
+    let bytes = file::read(reader, DOCUMENT_BYTES_MAX).map_err(|error| cannot("read", &error))?;
+    if bytes.trim_ascii().is_empty() {
+        // Done as it says, and yet seldom what was meant: a backup that was cut off looks like this.
+        eprint_text(&format_args!("lnetctl: {name} is empty: nothing is to be done\n"));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let line = error
             .as_bytes()
@@ -128,6 +125,10 @@ fn read(task: Task, file: Option<&Path>) -> Result<String> {
             .count();
         task.invalid(format!("line {}: {name} is not text in UTF-8", line + 1))
     })
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno)
 }
 
 fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The command `load`: begins loads, waits for them, and judges what came of them.
 
-use std::fs::{self, File};
-use std::io::{IsTerminal, Read};
+use std::fs::File;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
-use lnet_control::{LoadSpec, document};
+use lnet_control::{LoadSpec, document, file};
 use lnet_model::pattern;
 use lnet_model::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ use crate::table::table;
 /// How often a load that is waited for is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Schemes and results are smaller.
-const FILE_BYTES_MAX: u64 = REQUEST_BYTES_MAX as u64 / 2;
+const FILE_BYTES_MAX: usize = REQUEST_BYTES_MAX / 2;
 /// Messages of a load, unless it says how many.
 const MESSAGES: i64 = 100_000;
 const WINDOW: i64 = 64;
@@ -213,7 +213,7 @@ fn conclude(daemon: &Daemon<'_>, task: Task, load: &LoadRecord, output: &LoadOut
         false => print_text(&text(load.role, result)),
     }
     if let Some(path) = &output.plot {
-        fs::write(path, plot::svg(result)).map_err(|error| {
+        file::replace(path, plot::svg(result).as_bytes()).map_err(|error| {
             task.error(lnet_model::Errno::IO, format!("--plot {}: {error}", path.display())).failed()
         })?;
     }
@@ -333,11 +333,9 @@ fn scheme(task: Task, args: &LoadArgs) -> Result<Value> {
 /// The JSON in a file.
 fn read<T: DeserializeOwned>(task: Task, path: &Path, expected: &str) -> Result<T> {
     let shown = path.display();
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| task.invalid(format!("{shown}: {error}")))?;
-    let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
-    read.map_err(|error| task.invalid(format!("{shown}: {error}")))?;
-    serde_json::from_str(&text)
+    let wrong = |error: io::Error| task.invalid(format!("{shown}: {error}"));
+    let bytes = file::read(File::open(path).map_err(wrong)?, FILE_BYTES_MAX).map_err(wrong)?;
+    serde_json::from_slice(&bytes)
         .map_err(|error| task.invalid(format!("{shown}: {error}; {expected} is expected")))
 }
 

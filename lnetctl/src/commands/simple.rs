@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_model::capture::CaptureSpec;
+use lnet_model::pattern::quoted;
 use lnet_model::request::Change;
 use lnet_model::{Errno, pattern};
 use lnet_wire::Global;
@@ -130,8 +131,9 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
             let task = Task::new("del", "capture");
             let path = absolute_path(task, &file)?;
             let capture = daemon.ask(task, |client| client.stop_capture(path))?;
+            let failure = capture.failure.clone().map(|why| format!("{}: {why}", quoted(&capture.path)));
             daemon.print(&document::captures(&[capture]));
-            Ok(())
+            task.judged(failure.into_iter().collect())
         }
         CaptureCommand::Show => {
             daemon.show("capture", Client::captures, |captures| document::captures(captures))

@@ -4,7 +4,7 @@
 //! ends the run with its status, or, with `ignore_errors`, determines the status at the end.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Read};
 
 use clap::CommandFactory;
 
@@ -13,6 +13,8 @@ use crate::commands::{Cli, unknown_command};
 use crate::failure::FAILED;
 use crate::output::{eprint_text, print_text};
 
+/// Most bytes of a command: as many as the kernel takes for one word of a program.
+const LINE_BYTES_MAX: usize = 128 << 10;
 /// Words that stand in place of a command.
 const GLOBAL_WORDS: [&str; 6] = ["help", "version", "list-commands", "quit", "exit", "ignore_errors"];
 
@@ -21,20 +23,18 @@ pub(super) fn run(session: &mut Session) -> u8 {
     let stdin = io::stdin();
     let is_terminal = stdin.is_terminal();
     let mut first_failure = 0;
-    let mut line = String::new();
     loop {
         if is_terminal {
             print_text(&"> ");
         }
-        line.clear();
-        match stdin.lock().read_line(&mut line) {
-            Ok(0) => break,
-            Ok(_) => {}
+        let line = match read_line(&mut stdin.lock()) {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
             Err(error) => {
                 eprint_text(&format!("lnetctl: cannot read commands: {error}\n"));
                 return FAILED;
             }
-        }
+        };
         let status = carry_out(session, &line);
         if session.quits {
             break;
@@ -49,6 +49,17 @@ pub(super) fn run(session: &mut Session) -> u8 {
         }
     }
     first_failure
+}
+
+/// The next line, of at most so many bytes as a line may have.
+fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let length = input.take(LINE_BYTES_MAX as u64 + 1).read_line(&mut line)?;
+    if length > LINE_BYTES_MAX {
+        let message = format!("a line of more than {LINE_BYTES_MAX} bytes: a command is expected");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok((length != 0).then_some(line))
 }
 
 fn carry_out(session: &mut Session, line: &str) -> u8 {

@@ -1,5 +1,7 @@
 //! Import and export: all or nothing, and back to where one was.
 
+use std::process::Command;
+
 use lnet_control::document::{self, Mode};
 use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes};
 use lnet_model::lnd::NiOption;
@@ -13,7 +15,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::model::{Model, peer};
-use crate::run::Node;
+use crate::run::{Node, ran};
 
 const DOCUMENT: &str = "\
 net:
@@ -204,7 +206,7 @@ fn half_a_document_that_is_wrong_leaves_no_trace() {
     let file = node.file("binary.yaml", "");
     std::fs::write(&file, b"net:\n  \xff\n").unwrap();
     node.bad(&format!("import {}", file.display()), 234, &["line 2"]);
-    assert_eq!(node.good_with("import", ""), "");
+    assert_eq!(node.run_with("import", "").status, 0);
 }
 
 #[test]
@@ -421,6 +423,57 @@ proptest! {
             let changes: Vec<_> = again.into_iter().map(|(_, change)| change).collect();
             let outcomes = first.clone().apply(&changes).unwrap();
             prop_assert!(document::diff(&first.state(), &changes, &outcomes).is_empty(), "{}", text);
+        }
+    }
+}
+
+/// A former backup stays where a new one finds no room, and what was not written is told.
+#[test]
+fn what_is_exported_is_whole_or_told() {
+    let node = Node::start(Model::configured(1));
+    let path = node.file("backup.yaml", "former\n");
+    let limited = |words: &str| {
+        let script = format!("trap '' XFSZ; ulimit -f 0; exec \"$0\" {words}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_lnetctl")]).env("LNET_SOCKET", &node.socket);
+        ran(&mut command, "")
+    };
+    let ran = limited(&format!("export --backup {}", path.display()));
+    assert!(ran.status == 255 && ran.stderr.contains("File too large"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "former\n");
+    let ran = limited(&format!("export --backup > {}", path.display()));
+    assert!(ran.status == 255 && ran.stderr.starts_with("lnetctl: stdout: "), "{ran:?}");
+    let full = node.run("export --backup /dev/full");
+    assert!(full.status == 255 && full.stderr.contains("No space left"), "{full:?}");
+    node.good(&format!("export --backup {}", path.display()));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), node.good("export --backup"));
+    // No half of a file is left behind.
+    let names = std::fs::read_dir(&node.directory).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().starts_with(".lnet-")));
+    let ran = node.run_with("import", " \n");
+    assert!(ran.status == 0 && ran.stderr.contains("standard input is empty"), "{ran:?}");
+    node.good_with("import", "# comments alone\n---\n");
+}
+
+/// A value of megabytes is shown shortened, and nothing of a document acts on a terminal.
+#[test]
+fn foreign_text_is_shown_short_and_harmless() {
+    let node = Node::start(Model::configured(1));
+    let long = "\\e[2J".repeat(300_000);
+    for document in [
+        format!("global:\n    retry_count: \"{long}\"\n"),
+        format!("global:\n    \"{long}\": 1\n"),
+        format!("\"{long}\": 1\n"),
+        format!("net:\n- net type: \"{long}\"\n"),
+        format!("net:\n- net type: tcp\n  \"{long}\": 1\n"),
+        format!("udsp:\n- src: \"{long}\"\n"),
+        format!("peer:\n- primary nid: \"{long}\"\n  \"{long}\": 1\n  \"{long}\": 2\n"),
+        format!("ping:\n  nids:\n    0: \"{long}\"\n"),
+        format!("\"{long}\""),
+    ] {
+        for words in ["import", "import --exec", "import --show"] {
+            let ran = node.run_with(words, &document);
+            assert!(ran.stderr.len() < 2000 && !ran.stderr.contains('\u{1b}'), "{} bytes", ran.stderr.len());
         }
     }
 }

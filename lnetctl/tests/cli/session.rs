@@ -144,6 +144,10 @@ fn the_group_may_look_and_not_change() {
     assert_eq!(run(12_345, gid, "net show").status, 0);
     let refused = run(12_345, gid, "net add --net tcp --if eth0");
     assert!(refused.status == 234 && refused.stderr.contains("only root and the owner"), "{refused:?}");
+    // What would become of a document may be asked by those who may look.
+    let document = node.file("net.yaml", "net:\n- net type: tcp\n  interfaces: {0: eth0}\n");
+    let asked = run(12_345, gid, &format!("import --dry-run {}", document.display()));
+    assert!(asked.status == 0 && asked.stdout.starts_with("+ net tcp"), "{asked:?}");
     let stranger = run(12_345, 12_345, "net show");
     assert!(stranger.status == 255 && stranger.stderr.contains("permission denied"), "{stranger:?}");
     assert_eq!(run(0, 0, "net add --net tcp --if eth0").status, 0);
@@ -180,4 +184,17 @@ fn showing_nets_takes_milliseconds() {
     println!("net show: fastest {:?}, median {:?}, slowest {:?}", times[0], times[10], times[19]);
     // The aim is 20 ms; the rest is for machines that are busy with other tests.
     assert!(times[0] < Duration::from_millis(100), "{times:?}");
+}
+
+/// Input without an end is not taken in.
+#[test]
+fn a_line_has_an_end() {
+    let node = Node::start(Model::configured(1));
+    for words in ["", "import /dev/zero", "import --dry-run"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lnetctl"));
+        command.args(words.split_whitespace()).env("LNET_SOCKET", &node.socket);
+        let output = command.stdin(std::fs::File::open("/dev/zero").unwrap()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(255) && said.contains("more than"), "{words}: {said}");
+    }
 }

@@ -1,5 +1,6 @@
 //! How daemons begin, and how they do not.
 
+use lnet_tests::netns::wait_until;
 use rustix::process::Signal;
 
 use crate::run::{Daemon, Directory, PATIENCE};
@@ -114,24 +115,50 @@ fn a_service_manager_is_told_when_clients_can_connect() {
     }
 }
 
-/// A start-up document that never comes does not keep the daemon from ending.
+/// A start-up document that never comes or never ends is refused, at the start and later.
 #[test]
-fn the_first_signal_ends_a_daemon_that_is_still_starting() {
+fn a_start_up_document_is_a_regular_file() {
     let directory = Directory::new();
-    let fifo = directory.0.join("fifo");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-    let mut child = directory.command(None, &format!("--config {}", fifo.display())).spawn().unwrap();
-    let begun = std::time::Instant::now();
-    // Long enough for it to wait for the document, whose other end is never opened.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(child.try_wait().unwrap().is_none(), "{}", directory.log());
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("it goes on");
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let fifo = |name: &str| {
+        let path = directory.0.join(name);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        path
+    };
+    for (path, found) in
+        [(fifo("fifo"), "a FIFO"), ("/dev/zero".into(), "a device"), ("/tmp".into(), "a directory")]
+    {
+        let (status, said) = Directory::new().ends(&format!("--config {}", path.display()));
+        let expected = format!("{}: {found}: a regular file is expected", path.display());
+        assert!(status == 1 && said.contains(&expected), "{said}");
     }
+    let document = directory.file("node.yaml", "global:\n    retry_count: 1\n");
+    let node = Daemon::alone_with(&format!("--config {}", document.display()));
+    node.good("lnet unconfigure");
+    std::fs::remove_file(&document).unwrap();
+    fifo("node.yaml");
+    node.bad("lnet configure --all", &["a FIFO: a regular file is expected"]);
+    node.good("lnet configure");
+    node.stop();
+}
+
+/// A signal that ends others by default, such as when a terminal is closed, ends no daemon.
+#[test]
+fn a_hangup_ends_nothing() {
+    let mut node = Daemon::alone();
+    node.signal(Signal::HUP);
+    wait_until("the signal is told", PATIENCE, || node.directory.log().contains("SIGHUP"));
+    node.good("net show");
+    node.stop();
+}
+
+/// What a document says is escaped on the way to the terminal and to the log.
+#[test]
+fn errors_of_a_start_up_document_act_on_no_terminal() {
+    let directory = Directory::new();
+    let document = "\"a\\e[2Jb\\nlnetd: forged\": 1\nglobal:\n    \"retry\\e_count\": 1\n";
+    let path = directory.file("node.yaml", document);
+    let (status, said) = directory.ends(&format!("--config {}", path.display()));
+    assert!(status == 1 && !said.contains('\u{1b}') && !said.contains("\nlnetd: forged"), "{said}");
+    assert!(said.contains("invalid key 'a\\u{1b}[2Jb\\nlnetd: forged'"), "{said}");
 }

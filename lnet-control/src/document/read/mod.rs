@@ -13,7 +13,7 @@ mod steering;
 mod udsp;
 mod values;
 use lnet_model::Errno;
-use lnet_model::pattern::integer;
+use lnet_model::pattern::{integer, shown};
 use lnet_model::request::{Change, PingPurpose};
 use lnet_wire::Global;
 use values::suggestion;
@@ -124,7 +124,10 @@ impl Reader {
                 }
                 None => {
                     let known = BLOCKS.into_iter().chain(UNSUPPORTED.map(|(name, _)| name));
-                    self.error(*position, format!("invalid key '{other}'{}", suggestion(other, known)));
+                    self.error(
+                        *position,
+                        format!("invalid key '{}'{}", shown(other), suggestion(other, known)),
+                    );
                 }
             },
         }
@@ -136,7 +139,8 @@ impl Reader {
         for MapEntry { position, key, value } in self.map(block, "global").unwrap_or_default() {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
-                self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
+                let message = format!("invalid key '{}' in 'global'{}", shown(key), suggestion(key, known));
+                self.error(*position, message);
                 continue;
             };
             let value = match self.mode {
@@ -155,20 +159,20 @@ impl Reader {
             self.error(value.position, format!("no value specified for key '{key}'"));
             return None;
         }
-        let text = match &value.value {
-            Value::Scalar { text, .. } => text.clone(),
-            _ => value.describe(),
+        let (text, said) = match &value.value {
+            Value::Scalar { text, .. } => (text.as_str(), shown(text)),
+            _ => ("", value.describe()),
         };
-        let number = integer(&text).and_then(|number| u32::try_from(number).ok());
+        let number = integer(text).and_then(|number| u32::try_from(number).ok());
         // A value that has a word is not taken by its number: LNet's tools have another meaning for that.
         let is_number = |number: &u32| (low..=high).contains(number) && global.word(*number).is_none();
-        let found = number.filter(is_number).or_else(|| global.value_of_word(&text));
+        let found = number.filter(is_number).or_else(|| global.value_of_word(text));
         if found.is_none() {
             let expected = match global.word(high) {
                 Some(word) => format!("{low} to {} or {word}", high - 1),
                 None => format!("{low} to {high}"),
             };
-            let message = format!("invalid value '{text}' for key '{key}': {expected} is expected");
+            let message = format!("invalid value '{said}' for key '{key}': {expected} is expected");
             self.error(value.position, message);
         }
         found

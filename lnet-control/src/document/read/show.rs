@@ -1,6 +1,6 @@
 //! What a document asks to be shown: its blocks name objects as shows do.
 
-use lnet_model::pattern;
+use lnet_model::pattern::{self, shown};
 use lnet_wire::{Global, Net, Nid};
 
 use super::Reader;
@@ -71,7 +71,7 @@ impl Reader {
                 Err(_) => {
                     let known = Global::ALL.map(Global::name).into_iter();
                     let suggestion = suggestion(key, known);
-                    self.error(*position, format!("invalid key '{key}' in 'global'{suggestion}"));
+                    self.error(*position, format!("invalid key '{}' in 'global'{suggestion}", shown(key)));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use lnet_model::pattern::{integer, quoted};
+use lnet_model::pattern::{integer, quoted, shown};
 use lnet_model::{Errno, Refusal};
 
 use super::Reader;
@@ -95,7 +95,7 @@ impl Reader {
         for MapEntry { position, key, .. } in entries {
             if !known.contains(&key.as_str()) {
                 let suggestion = suggestion(key, known.iter().copied());
-                self.error(*position, format!("unknown key '{key}' in '{what}'{suggestion}"));
+                self.error(*position, format!("unknown key '{}' in '{what}'{suggestion}", shown(key)));
             }
         }
     }

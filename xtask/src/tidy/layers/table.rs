@@ -151,6 +151,8 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
         modules: &[
             ("table", &[]),
             ("request", &[]),
+            ("file", &[]),
+            ("output", &[]),
             ("path", &[]),
             ("resolve", &[]),
             ("protocol", &[]),
