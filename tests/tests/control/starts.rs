@@ -145,7 +145,7 @@ fn a_start_up_document_is_a_regular_file() {
 /// A signal that ends others by default, such as when a terminal is closed, ends no daemon.
 #[test]
 fn a_hangup_ends_nothing() {
-    let mut node = Daemon::alone();
+    let node = Daemon::alone();
     node.signal(Signal::HUP);
     wait_until("the signal is told", PATIENCE, || node.directory.log().contains("SIGHUP"));
     node.good("net show");
