@@ -15,7 +15,7 @@ pub(crate) fn print_text(text: &impl Display) {
     checked(output::print(text).map(drop));
 }
 
-/// Prints to stdout what somebody may rely on later, and has it put on disk where that is a file.
+/// Prints to stdout what is to last, and has it put on disk where stdout is a file.
 pub(crate) fn print_lasting(text: &impl Display) {
     print_text(text);
     checked(output::settle());
