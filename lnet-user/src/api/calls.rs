@@ -21,7 +21,8 @@ use super::error::LnetError;
 use super::marks::Marks;
 use super::request::{Answer, PutOrGet};
 use super::service::Queues;
-use crate::runtime::{Fate, Worker};
+use crate::runtime::wakes::Awaited;
+use crate::runtime::{Deputy, Fate, Worker};
 
 /// Calls that wait at one shard.
 pub(super) const CALLS_MAX: usize = 256;
@@ -137,6 +138,7 @@ impl Caller {
             Err(Unsent::Full(call)) => {
                 self.signals.wake();
                 relieve();
+                let _deputy = Deputy::appoint();
                 self.calls.send_waiting(call)
             }
             Err(Unsent::Gone(_)) => false,
@@ -149,14 +151,14 @@ impl Caller {
     pub(super) fn begin<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
-    ) -> Result<oneshot::Receiver<R>, LnetError> {
+    ) -> Result<Awaited<oneshot::Receiver<R>>, LnetError> {
         let (answer, result) = oneshot::channel();
         let run = move |worker: &mut Worker, queues: &mut Queues| {
             // The caller may have lost interest.
             let _ = answer.send(run(worker, queues));
         };
         self.enqueue(Command::Run(Box::new(run)), || {})?;
-        Ok(result)
+        Ok(Awaited::new(result))
     }
 
     /// Has something run by the shard's driver and waits for its result. It must not own what ends the shard.
@@ -170,6 +172,7 @@ impl Caller {
             let _ = answer.send(run(worker, queues));
         };
         self.enqueue(Command::Run(Box::new(run)), || {})?;
+        let _deputy = Deputy::appoint();
         result.recv().map_err(|_| self.ended())
     }
 }

@@ -211,7 +211,11 @@ impl ShardHandle {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome { fate: Arc::clone(self.end().caller.fate()), outcome: Awaited(outcome), refused: left.err() }
+        Outcome {
+            fate: Arc::clone(self.end().caller.fate()),
+            outcome: Awaited::new(outcome),
+            refused: left.err(),
+        }
     }
 
     /// Has `run` deal with these, between few turns.
@@ -255,22 +259,23 @@ impl ShardHandle {
 /// An entry or a descriptor that a shard is asked for.
 struct Making<T> {
     shard: ShardHandle,
-    made: oneshot::Receiver<Result<T, Refused>>,
+    made: Awaited<oneshot::Receiver<Result<T, Refused>>>,
     /// What takes it away again.
     undo: fn(T) -> Command,
 }
 
 impl<T> Making<T> {
     async fn outcome(&mut self) -> Result<T, NotLent> {
-        let made = Awaited(&mut self.made).await;
+        let made = (&mut self.made).await;
         outcome(made.map_err(|_| self.shard.end().caller.ended()))
     }
 }
 
 impl<T> Drop for Making<T> {
     fn drop(&mut self) {
-        self.made.close();
-        if let Ok(Ok(made)) = self.made.try_recv() {
+        let made = self.made.get();
+        made.close();
+        if let Ok(Ok(made)) = made.try_recv() {
             // A shard that has ended has unlinked everything.
             let _ = self.shard.end().enqueue((self.undo)(made));
         }

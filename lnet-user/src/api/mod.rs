@@ -89,7 +89,7 @@ use crate::node::{
     ConfigError, LndDefaults, NodeConfig, NodeDriver, NodeError, NodeView, Numa, Started, setters,
 };
 use crate::runtime::wakes::Awaited;
-use crate::runtime::{Fate, Idle, ShardThread, Steering, Worker};
+use crate::runtime::{Deputy, Fate, Idle, ShardThread, Steering, Worker};
 
 use calls::{Caller, Command, Signals, channel};
 use news::News;
@@ -184,6 +184,7 @@ impl Drop for Inner {
         let Some(control) = self.control.take() else { return };
         self.runner.stop();
         if control.thread().id() != std::thread::current().id() {
+            let _deputy = Deputy::appoint();
             // A panic of the thread has been printed by then.
             let _ = control.join();
         }
@@ -404,7 +405,7 @@ impl ShardEnd {
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
         lost: impl FnOnce(R, &mut Worker, &mut Queues) + Send + 'static,
-    ) -> Result<oneshot::Receiver<R>, LnetError> {
+    ) -> Result<Awaited<oneshot::Receiver<R>>, LnetError> {
         let (answer, result) = oneshot::channel();
         let run = move |worker: &mut Worker, queues: &mut Queues| {
             if let Err(result) = answer.send(run(worker, queues)) {
@@ -412,7 +413,7 @@ impl ShardEnd {
             }
         };
         self.enqueue(Command::Run(Box::new(run)))?;
-        Ok(result)
+        Ok(Awaited::new(result))
     }
 
     /// Carries out a call if no other thread drives the shard, else leaves it for that thread.
@@ -502,7 +503,7 @@ impl ShardHandle {
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {
         let fate = Arc::clone(self.end().caller.fate());
         let begun = self.end().caller.begin(move |worker, _| run(worker));
-        async move { Awaited(begun?).await.map_err(|_| fate.why().into()) }
+        async move { begun?.await.map_err(|_| fate.why().into()) }
     }
 
     /// What it has done so far.

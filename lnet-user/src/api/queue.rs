@@ -30,7 +30,7 @@ use super::error::LnetError;
 use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
-use crate::runtime::{Worker, wakes};
+use crate::runtime::{Deputy, Worker, wakes};
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -383,6 +383,7 @@ impl EventQueue {
     fn wait(&mut self, until: Option<Instant>, eager: bool) -> Result<Option<QueuedEvent>, LnetError> {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
+        let mut deputy = None;
         loop {
             if let [EventRing { ring, wakes, .. }] = &self.ends[..] {
                 let thread = &wakes.shard.end().thread;
@@ -395,6 +396,7 @@ impl EventQueue {
             if let Poll::Ready(next) = self.poll_event(&mut context) {
                 return next.map(Some);
             }
+            deputy = deputy.or_else(Deputy::appoint);
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return Ok(None),
                 Some(left) => std::thread::park_timeout(left),

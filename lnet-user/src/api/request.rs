@@ -260,7 +260,7 @@ impl IntoFuture for UnsentRequest<'_> {
         };
         Outcome {
             fate: Arc::clone(shard.end().caller.fate()),
-            outcome: Awaited(outcome),
+            outcome: Awaited::new(outcome),
             refused: left.err(),
         }
     }

@@ -62,6 +62,7 @@ use super::request::PutOrGet;
 use super::service::Queues;
 use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
 use crate::node::setters;
+use crate::runtime::wakes::Awaited;
 use crate::runtime::{Home, LendError, Worker, entry_home};
 
 /// Buffers for requests on each shard: one is filled while another is posted anew.
@@ -148,7 +149,8 @@ impl Client {
         let entry = EntrySpec::new(reply_portal, number);
         let request_md = request.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let to = Target::new(server, portal, match_bits);
-        let ((tell_reply, mut reply), (tell_sent, mut sent)) = (oneshot::channel(), oneshot::channel());
+        let ((tell_reply, reply), (tell_sent, sent)) = (oneshot::channel(), oneshot::channel());
+        let (mut reply, mut sent) = (Awaited::new(reply), Awaited::new(sent));
         let start = move |worker: &mut Worker, queues: &mut Queues| {
             let (entry, room) = queues.expect(worker, &entry, &room_md, room, tell_reply)?;
             let put = |md| PutOrGet::put(md, &to, Ack::NotWanted, number);
@@ -213,7 +215,7 @@ impl Client {
 /// What a call has made on a shard, which goes with its future.
 struct Posted<'a> {
     shard: &'a ShardHandle,
-    started: oneshot::Receiver<Result<Handles, LnetError>>,
+    started: Awaited<oneshot::Receiver<Result<Handles, LnetError>>>,
     handles: Option<Handles>,
     /// The entry has gone by itself.
     is_over: bool,
@@ -232,8 +234,9 @@ impl Drop for Posted<'_> {
         if self.is_over {
             return;
         }
-        self.started.close();
-        let late = || self.started.try_recv().ok().and_then(Result::ok);
+        let started = self.started.get();
+        started.close();
+        let late = || started.try_recv().ok().and_then(Result::ok);
         for call in self.handles.or_else(late).map(undo).into_iter().flatten() {
             // A shard that has ended has unlinked everything.
             let _ = self.shard.end().enqueue(call);
@@ -410,7 +413,7 @@ impl ReceivedRequest {
         async move {
             let ended = || shard.end().caller.ended();
             started?.await.map_err(|_| ended())??;
-            match sent.await.map_err(|_| ended())??.event.status() {
+            match Awaited::new(sent).await.map_err(|_| ended())??.event.status() {
                 Status::Ok => Ok(()),
                 status => Err(LnetError::NotSent { nid, status }),
             }

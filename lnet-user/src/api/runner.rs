@@ -47,8 +47,8 @@ use super::queue::this_thread;
 use super::traffic::SeenTraffic;
 use super::{Core, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
-use crate::runtime::wakes::Awaited;
-use crate::runtime::{Clock, Fate, Worker};
+use crate::runtime::wakes::{self, Awaited, NoWakes};
+use crate::runtime::{Clock, Deputy, Fate, Worker};
 
 /// How often new peers that have sent something are looked for, and interfaces that have gone; those that
 /// there are tell what changes, and shards tell at once of peers that requests go to.
@@ -188,8 +188,10 @@ impl Runner {
 
     /// Ready when it has ended, with the reason.
     pub(super) async fn ended(&self) -> LnetError {
+        let mut over = self.over.subscribe();
+        let is_over = Box::pin(over.wait_for(|is_over| *is_over));
         // The sender lives as long as this.
-        let _ = self.over.subscribe().wait_for(|is_over| *is_over).await;
+        let _ = Awaited::new(is_over).await;
         self.why_ended()
     }
 
@@ -239,7 +241,7 @@ impl Runner {
         };
         let _given_up = GivenUp { runner: self, id };
         self.wake.notify_one();
-        Ok(Awaited(ended).await.map_err(|_| self.why_ended())??)
+        Ok(Awaited::new(ended).await.map_err(|_| self.why_ended())??)
     }
 
     /// Ready when the state machine's next deadline is over.
@@ -343,6 +345,8 @@ struct Ending<'a>(&'a Core);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let Core { runner, shards, .. } = self.0;
+        // Programs are woken when the locks are released, and the shards have been told.
+        let _no_wakes = NoWakes::new();
         if std::thread::panicking() {
             runner.fate.end("the thread that controls it has panicked");
         }
@@ -365,6 +369,7 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
     let core = Arc::clone(core);
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     let run = move || {
+        wakes::wake_elsewhere();
         let _ending = Ending(&core);
         if let Err(error) = runtime.block_on(drive(&core)) {
             error!(%error, "the node ends");
@@ -592,15 +597,19 @@ impl Core {
     }
 }
 
-/// Waits for a future on a thread that has nothing else to do.
+/// Waits for a future. Where the thread has a shard to drive, another one does so meanwhile.
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = this_thread();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
+    let mut deputy = None;
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => {
+                deputy = deputy.or_else(Deputy::appoint);
+                std::thread::park();
+            }
         }
     }
 }

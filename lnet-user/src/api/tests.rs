@@ -168,7 +168,7 @@ fn calls_that_a_turn_leaves_are_answered_by_the_next_ones() {
     for _ in 0..CALLS {
         service.turn(&mut worker);
     }
-    let answered = answers.into_iter().filter_map(|mut answer| answer.try_recv().ok());
+    let answered = answers.into_iter().filter_map(|mut answer| answer.get().try_recv().ok());
     assert_eq!(answered.count(), CALLS);
     assert!(!service.has_work());
 }

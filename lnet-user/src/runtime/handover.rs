@@ -20,6 +20,9 @@
 //! looks every 100 to 500 us, and drives if there was work for three looks, or if no guest came for 64. What
 //! arrives after the last visit waits for 1 ms at most. A shard that panics while a guest drives has ended,
 //! and the guest learns it as others do. The node ends with it ([`super::fate`]).
+//!
+//! A keeper that runs code of a program, a waker's, may be made to wait there. Another thread drives the
+//! shard meanwhile (`super::deputy`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -197,15 +200,18 @@ impl<T> Handover<T> {
     }
 
     /// Keeps it on the calling thread until it is stopped or has ended. `drive` drives until
-    /// [`Handover::is_asked`], `look` does what there is to do.
-    pub(super) fn keep(&self, mut drive: impl FnMut(&mut T), mut look: impl FnMut(&mut T) -> Look) {
+    /// [`Handover::is_asked`], `look` does what there is to do. What panics has ended, and `died` is told.
+    pub(super) fn keep(
+        &self,
+        mut drive: impl FnMut(&mut T),
+        mut look: impl FnMut(&mut T) -> Look,
+        died: impl Fn(&(dyn Any + Send)),
+    ) {
         *lock(&self.keeper) = Some(thread::current());
         while !self.is_stopped() {
             match self.try_visit() {
                 Ok(mut visit) => {
-                    self.keeper_drives.store(true, Ordering::Relaxed);
-                    drive(visit.get());
-                    self.keeper_drives.store(false, Ordering::Relaxed);
+                    self.keep_for_a_visit(&mut visit, &mut drive, &died);
                     // The shard was left to wake a program, and is driven further.
                     if wakes::any_postponed() && !self.is_asked() {
                         continue;
@@ -214,12 +220,47 @@ impl<T> Handover<T> {
                 Err(NoVisit::Busy) => {}
                 Err(NoVisit::Gone) => return drop(self.take()),
             }
-            self.stand_by(&mut look);
+            self.stand_by(&mut look, &died);
+        }
+    }
+
+    fn keep_for_a_visit(
+        &self,
+        visit: &mut Visit<'_, T>,
+        drive: &mut impl FnMut(&mut T),
+        died: &impl Fn(&(dyn Any + Send)),
+    ) {
+        self.keeper_drives.store(true, Ordering::Relaxed);
+        // A panic ends what is driven: the next visit finds it gone.
+        let _ = visit.run(drive, died);
+        self.keeper_drives.store(false, Ordering::Relaxed);
+    }
+
+    /// Drives it on the calling thread in place of a keeper that waits, until `is_over`.
+    pub(super) fn stand_in(
+        &self,
+        is_over: impl Fn() -> bool,
+        mut drive: impl FnMut(&mut T),
+        died: impl Fn(&(dyn Any + Send)),
+    ) {
+        while !is_over() && !self.is_stopped() {
+            match self.try_visit() {
+                Ok(mut visit) => {
+                    self.keep_for_a_visit(&mut visit, &mut drive, &died);
+                    if wakes::any_postponed() && !self.is_asked() {
+                        continue;
+                    }
+                }
+                Err(NoVisit::Busy) => {}
+                Err(NoVisit::Gone) => return,
+            }
+            // Another thread drives, or has asked for it.
+            nap(STAND_BY_MAX);
         }
     }
 
     /// Returns when the shard is alone for a while, or others wait for its events.
-    fn stand_by(&self, look: &mut impl FnMut(&mut T) -> Look) {
+    fn stand_by(&self, look: &mut impl FnMut(&mut T) -> Look, died: &impl Fn(&(dyn Any + Send))) {
         // Looks and, of those, the last ones that found something; none before the first visit.
         let (mut looks, mut busy_looks) = (LOOKS, 0);
         let (mut seen, mut naps, mut length) = (self.visits.load(Ordering::SeqCst), 0, STAND_BY);
@@ -239,7 +280,7 @@ impl<T> Handover<T> {
                 Err(NoVisit::Busy) => {}
                 Ok(mut visit) if looks < LOOKS && !self.has_waiting() => {
                     self.keeper_waits.store(false, Ordering::SeqCst);
-                    let found = self.look(&mut visit, look);
+                    let found = self.look(&mut visit, look, died);
                     drop(visit);
                     busy_looks = if found == Look::Busy { busy_looks + 1 } else { 0 };
                     if found == Look::Bound || busy_looks == BUSY_LOOKS {
@@ -261,9 +302,14 @@ impl<T> Handover<T> {
         }
     }
 
-    fn look(&self, visit: &mut Visit<'_, T>, look: &mut impl FnMut(&mut T) -> Look) -> Look {
+    fn look(
+        &self,
+        visit: &mut Visit<'_, T>,
+        look: &mut impl FnMut(&mut T) -> Look,
+        died: &impl Fn(&(dyn Any + Send)),
+    ) -> Look {
         self.keeper_looks.store(true, Ordering::Relaxed);
-        let found = look(visit.get());
+        let found = visit.run(look, died).unwrap_or(Look::Quiet);
         self.keeper_looks.store(false, Ordering::Relaxed);
         self.is_bound.store(found == Look::Bound, Ordering::Relaxed);
         found
@@ -374,7 +420,7 @@ mod tests {
         let drive = move |()| {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let keeper = thread::spawn(move || own.keep(|()| drive(()), |()| look));
+        let keeper = thread::spawn(move || own.keep(|()| drive(()), |()| look, |_| {}));
         (handover, drives, keeper)
     }
 
@@ -462,7 +508,7 @@ mod model {
                         driven.turn();
                         if driven.done == before { Look::Quiet } else { Look::Busy }
                     };
-                    handover.keep(drive, look);
+                    handover.keep(drive, look, |_| {});
                 })
             };
             handover.ask();
@@ -486,7 +532,7 @@ mod model {
                 let handover = Arc::clone(&handover);
                 loom::thread::spawn(move || {
                     *lock(&handover.keeper) = Some(thread::current());
-                    handover.stand_by(&mut |()| Look::Quiet);
+                    handover.stand_by(&mut |()| Look::Quiet, &|_| {});
                     assert!(handover.try_visit().is_ok());
                 })
             };

@@ -5,6 +5,7 @@
 
 mod clock;
 mod cpu;
+mod deputy;
 mod fate;
 mod handover;
 mod mesh;
@@ -18,6 +19,7 @@ mod worker;
 
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
+pub(crate) use deputy::Deputy;
 pub use fate::{Ended, Fate};
 pub use lnet_core::topology::Steering;
 pub use lnet_io::driver::Counted;

@@ -2,8 +2,8 @@
 //! instead.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use lnet_io::uring::Waker;
 use rustix::thread::{Pid, gettid};
 
 use super::cpu::pin_to_cpu;
+use super::deputy::{self, StandIn};
 use super::fate::{Ended, Fate};
 use super::handover::{Handover, Look, NoVisit};
 use super::spin::Spin;
@@ -119,6 +120,26 @@ impl<S> Driven<S> {
     }
 }
 
+/// A shard whose keeper may have to wait.
+struct Keeps<S> {
+    shard: Arc<Handover<Driven<S>>>,
+    waker: Waker,
+    shard_id: ShardId,
+    fate: Arc<Fate>,
+}
+
+impl<S: Send> StandIn for Keeps<S> {
+    fn stand_in(&self, is_over: &AtomicBool) {
+        let is_over = || is_over.load(Ordering::Acquire);
+        let drive = |driven: &mut Driven<S>| driven.drive(|| is_over() || self.shard.is_asked(), None);
+        self.shard.stand_in(is_over, drive, |panic| drop(self.fate.end_by_shard(self.shard_id, panic)));
+    }
+
+    fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
 /// A shard with a thread of its own. Dropping it stops the thread and waits for it.
 pub struct ShardThread<S> {
     shard: Arc<Handover<Driven<S>>>,
@@ -172,16 +193,18 @@ impl<S: Send + 'static> ShardThread<S> {
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
         let shard = Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin }));
         let (tell, told) = mpsc::sync_channel(1);
-        let (own, own_fate) = (Arc::clone(&shard), Arc::clone(&fate));
+        let (own, own_waker, own_fate) = (Arc::clone(&shard), waker.clone(), Arc::clone(&fate));
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let pinned = cpu.map_or(Ok(()), pin_to_cpu).map(|()| gettid());
             let is_pinned = pinned.is_ok();
             if tell.send(pinned).is_ok() && is_pinned {
-                let keep = || own.keep(|driven| driven.drive(|| own.is_asked(), None), Driven::look);
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(keep)) {
-                    own_fate.end_by_shard(shard_id, &*panic);
-                }
-                if own_fate.cause().is_some() {
+                let keeps =
+                    Arc::new(Keeps { shard: Arc::clone(&own), waker: own_waker, shard_id, fate: own_fate });
+                deputy::set_shard(Some(Arc::clone(&keeps) as Arc<dyn StandIn>));
+                let drive = |driven: &mut Driven<S>| driven.drive(|| own.is_asked(), None);
+                own.keep(drive, Driven::look, |panic| drop(keeps.fate.end_by_shard(shard_id, panic)));
+                deputy::set_shard(None);
+                if keeps.fate.cause().is_some() {
                     drop(own.take());
                 }
             }

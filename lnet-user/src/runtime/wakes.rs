@@ -1,6 +1,7 @@
 //! Wakers of programs. What a waker does when it wakes, or is dropped, is code of the program: it may panic,
 //! wait for the shard, or drop the last handle of the node. So none of it runs under a shard's lock: what is
-//! to be woken there waits until the thread has released it.
+//! to be woken there waits until the thread has released it. The thread that controls the node wakes nothing
+//! itself: it has other threads do that.
 //!
 //! Invariants: a waker that is woken under a lock is woken once that is released, by the same thread. Where a
 //! waker panics, the thread that wakes it goes on.
@@ -9,8 +10,14 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+#[cfg(loom)]
+use std::sync::Mutex;
+
+#[cfg(not(loom))]
+use lnet_io::locks::Mutex;
 
 /// Wakers that a thread has postponed.
 #[derive(Default)]
@@ -18,12 +25,28 @@ struct Postponed {
     /// Locks that it has, of those under which nothing wakes.
     depth: u32,
     waiting: Vec<Deferred>,
+    /// Whether other threads wake them.
+    elsewhere: bool,
 }
 
 enum Deferred {
     Wake(Waker),
     Late(Arc<Late>),
     Drop(#[expect(dead_code, reason = "it is only dropped")] Waker),
+}
+
+impl Deferred {
+    /// Runs the program's code, which may panic.
+    fn pass_on(self) {
+        let run = || match self {
+            Self::Wake(waker) => waker.wake(),
+            Self::Late(late) => late.pass_on(),
+            Self::Drop(_) => {}
+        };
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            tracing::error!("a waker of the program has panicked; the node goes on");
+        }
+    }
 }
 
 thread_local! {
@@ -45,16 +68,16 @@ impl NoWakes {
 
 impl Drop for NoWakes {
     fn drop(&mut self) {
-        let waiting = change(|postponed| {
+        let left = change(|postponed| {
             postponed.depth -= 1;
-            if postponed.depth == 0 { std::mem::take(&mut postponed.waiting) } else { Vec::new() }
+            let waiting =
+                if postponed.depth == 0 { std::mem::take(&mut postponed.waiting) } else { Vec::new() };
+            (waiting, postponed.elsewhere)
         });
-        for deferred in waiting.unwrap_or_default() {
-            guarded(|| match deferred {
-                Deferred::Wake(waker) => waker.wake(),
-                Deferred::Late(late) => late.pass_on(),
-                Deferred::Drop(_) => {}
-            });
+        match left {
+            Some((waiting, true)) if !waiting.is_empty() => pass_on_elsewhere(waiting),
+            Some((waiting, _)) => waiting.into_iter().for_each(Deferred::pass_on),
+            None => {}
         }
     }
 }
@@ -72,6 +95,27 @@ pub(crate) fn wake(waker: Option<Waker>) {
     }
 }
 
+/// Has other threads wake whatever the calling thread is to wake from now on: what a program does there may
+/// wait for this thread.
+pub(crate) fn wake_elsewhere() {
+    change(|postponed| postponed.elsewhere = true);
+}
+
+/// Wakes these, by a thread of its own.
+fn pass_on_elsewhere(waiting: Vec<Deferred>) {
+    let waiting = Arc::new(Mutex::new(waiting));
+    let there = Arc::clone(&waiting);
+    let wake = |waiting: &Mutex<Vec<Deferred>>| {
+        let waiting = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(Deferred::pass_on);
+    };
+    let thread = std::thread::Builder::new().name("lnet-wakes".to_owned());
+    if let Err(error) = thread.spawn(move || wake(&there)) {
+        tracing::error!(%error, "no thread wakes programs: the one that controls the node does");
+        wake(&waiting);
+    }
+}
+
 fn postpone(what: Deferred) {
     let mut what = Some(what);
     // Without a lock it wakes here: the list is empty then, and stays so.
@@ -82,13 +126,6 @@ fn postpone(what: Deferred) {
 /// Changes what the thread has postponed; `None` where the thread is ending, and has no more of it.
 fn change<R>(change: impl FnOnce(&mut Postponed) -> R) -> Option<R> {
     POSTPONED.try_with(|postponed| change(&mut postponed.borrow_mut())).ok()
-}
-
-/// Runs code of a program, which may panic.
-fn guarded(run: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        tracing::error!("a waker of the program has panicked; the node goes on");
-    }
 }
 
 /// A waker that waits for the thread's locks, in front of a program's.
@@ -116,15 +153,36 @@ impl Drop for Late {
     }
 }
 
-/// A future of the program's task whose result a shard has: what wakes it waits for the shard's lock.
+/// A future of the program's task whose result a thread of the node has: what wakes it waits for the locks of
+/// that thread.
 #[derive(Debug)]
-pub(crate) struct Awaited<F>(pub(crate) F);
+pub(crate) struct Awaited<F> {
+    future: F,
+    /// The program's waker, and the one in front of it.
+    waker: Option<(Waker, Waker)>,
+}
+
+impl<F> Awaited<F> {
+    pub(crate) const fn new(future: F) -> Self {
+        Self { future, waker: None }
+    }
+
+    /// The future itself.
+    pub(crate) fn get(&mut self) -> &mut F {
+        &mut self.future
+    }
+}
 
 impl<F: Future + Unpin> Future for Awaited<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let waker = Waker::from(Arc::new(Late(Some(context.waker().clone()))));
-        Pin::new(&mut self.0).poll(&mut Context::from_waker(&waker))
+        let Self { future, waker } = &mut *self;
+        let program = context.waker();
+        if !waker.as_ref().is_some_and(|(former, _)| former.will_wake(program)) {
+            *waker = Some((program.clone(), Waker::from(Arc::new(Late(Some(program.clone()))))));
+        }
+        let (_, late) = waker.as_ref().expect("it was set");
+        Pin::new(future).poll(&mut Context::from_waker(late))
     }
 }
