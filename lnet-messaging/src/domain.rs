@@ -116,17 +116,15 @@ impl Domain {
         Ok(())
     }
 
-    /// Memory that the transport moves with least copies.
-    pub(crate) fn memory(&self, segments: usize, segment_bytes: usize) -> Result<Memory, Error> {
-        self.lock().transport()?.allocate(segments, segment_bytes)
-    }
-
     /// Counts a buffer, whose memory the transport registers.
-    pub(crate) fn add_buffer(&self, memory: &Memory) -> Result<(), Error> {
+    pub(crate) fn add_buffer(&self, memory: Memory) -> Result<Memory, (Error, Memory)> {
         let mut state = self.lock();
-        state.transport()?.register(memory)?;
+        let memory = match state.transport() {
+            Ok(transport) => transport.register(memory)?,
+            Err(error) => return Err((error, memory)),
+        };
         state.buffer_count += 1;
-        Ok(())
+        Ok(memory)
     }
 
     /// Counts a buffer less, which is gone.

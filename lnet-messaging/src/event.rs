@@ -107,4 +107,7 @@ pub enum TmEvent {
         /// Its own end point, if it has started.
         end_point: Option<EndPoint>,
     },
+    /// How it is doing, for people: what [`TransferMachine::diagnose`](crate::TransferMachine::diagnose) has
+    /// asked for, and nothing else brings.
+    Diagnostic(String),
 }

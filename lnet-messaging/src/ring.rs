@@ -72,13 +72,11 @@ impl<T> Producer<T> {
 
 impl<T> Consumer<T> {
     /// Slots, of which one is always free.
-    #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
     /// Events that may yet come, or wait.
-    #[cfg(test)]
     pub(crate) fn reserved(&self) -> usize {
         self.reserved
     }

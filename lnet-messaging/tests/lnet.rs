@@ -91,12 +91,18 @@ fn ln_10_a_message_without_a_receive_buffer_or_a_transfer_machine() {
 
 #[test]
 fn ln_07_several_messages_in_one_buffer() {
-    scenarios::several_messages_in_one_buffer(pair("several"));
+    common::received::several_messages_in_one_buffer(pair("several"));
 }
 
 #[test]
 fn ln_08_and_ln_09_the_second_buffer_goes_on_where_the_first_is_full() {
-    scenarios::a_second_buffer(pair("second"));
+    common::received::a_second_buffer(pair("second"));
+}
+
+#[test]
+fn messages_of_a_buffer_are_told_of_before_its_end() {
+    common::received::a_deletion_behind_messages(pair("deletion"), true);
+    common::received::many_messages_in_few_buffers(pair("few"));
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn buffers_of_one_transfer_machine_are_on_several_shards() {
     near.end();
     far.end();
     scenarios::messages_and_bulk(pair());
-    scenarios::several_messages_in_one_buffer(pair());
+    common::received::several_messages_in_one_buffer(pair());
     scenarios::refused_bulk_operations(pair());
     scenarios::a_stop_with_all_queues_loaded(pair());
     scenarios::a_pool_that_runs_empty(pair());
@@ -282,6 +288,9 @@ fn mi_01_addresses_are_checked_by_their_form() {
         "255.0.0.0@tcp:12345:1:1",
         "172.18.1.1@o2ib:12345:40:401",
         "172.18.1.1@o2ib1:12345:40:401",
+        "172.18.1.1@xdp:12345:40:401",
+        "fd00::1@tcp:12345:40:401",
+        "fd00:1111:2222:3333:4444:5555:6666:7777@xdp3:12345:40:401",
     ] {
         assert!(endpoint_is_valid(good), "{good}");
     }
@@ -294,6 +303,9 @@ fn mi_01_addresses_are_checked_by_their_form() {
         "172.18.256.1@tcp:12345:34:1",
         "172.18.1.1@tcp:54321:34:1",
         "172.18.1.1@tcp12:12345:34:1",
+        "fd00::1::2@tcp:12345:34:1",
+        "fd00::1:12345:34:1",
+        "1@gni:12345:34:1",
         "172.18.1.1@tcp:12345:34",
         "172.18.1.1@tcp:12345:34:",
         "172.18.1.1@tcp:12345:34:1:2",
@@ -308,6 +320,9 @@ fn ln_01_addresses_are_compared_by_their_nids() {
     assert_eq!(net_cmp(one, "1.1.1.1@tcp:12345:31:*"), Ordering::Equal);
     assert_eq!(net_cmp(one, "1.1.1.2@tcp:12345:30:10"), Ordering::Less);
     assert_eq!(net_cmp("1.1.1.2@tcp:12345:30:10", one), Ordering::Greater);
+    let large = "fd00::1@xdp:12345:30:10";
+    assert_eq!(net_cmp(large, "fd00::1@xdp:12345:31:*"), Ordering::Equal);
+    assert_eq!(net_cmp(large, "fd00::2@xdp:12345:30:10"), Ordering::Less);
     assert_eq!([net_cmp(one, "1.1.1.1@tcp"), net_cmp("x", "x")], [Ordering::Less; 2]);
 }
 
@@ -543,7 +558,7 @@ fn what_finds_no_event_slots_is_refused_and_goes_well_later() {
 fn an_event_that_is_kept_keeps_its_buffer_and_the_stop_back() {
     let [mut near, mut far] = pair("kept");
     let id = far.post(64, 8, 8);
-    scenarios::send_each(&mut near, &far.address(), &[8]);
+    common::received::send_each(&mut near, &far.address(), &[8]);
     let kept = far.buffer_event();
     assert!(!kept.is_last());
     far.tm.stop(StopMode::Abort).unwrap();
@@ -581,6 +596,7 @@ fn if_06_to_if_20_the_front() {
     any::front::domains_come_and_go(pair("come and go"));
     any::front::a_callback_that_panics(pair("panics"), &others()[0]);
     any::front::deadlines(pair("deadlines"));
+    any::front::diagnostics(pair("diagnostics"));
 }
 
 #[test]

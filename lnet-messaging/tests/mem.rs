@@ -392,6 +392,7 @@ fn if_06_to_if_20_the_front() {
     any::front::domains_come_and_go(pair(2160));
     any::front::a_callback_that_panics(pair(2160), "127.0.0.1:2163");
     any::front::deadlines(pair(2160));
+    any::front::diagnostics(pair(2160));
     any::front::neither_confined_nor_synchronous(pair(2160), "127.0.0.1:2162");
 }
 
@@ -404,4 +405,20 @@ fn pv_02_to_pv_13_pools() {
     any::pooled::buffers_by_their_colours(pair(2170), two);
     any::pooled::a_stop_feeds_another(pair(2170), two);
     any::pooled::starts_and_stops_share_a_pool(pair(2170), two);
+}
+
+#[test]
+fn ln_07_to_ln_09_several_messages_in_one_buffer() {
+    common::received::several_messages_in_one_buffer(pair(2180));
+    common::received::a_second_buffer(pair(2180));
+    common::received::a_deletion_behind_messages(pair(2180), false);
+    common::received::many_messages_in_few_buffers(pair(2180));
+}
+
+/// With several workers the last event of a buffer is the last one all the same.
+#[test]
+fn several_messages_in_one_buffer_on_several_workers() {
+    let transport = MemTransport::with_workers(3).shared();
+    let pair = || [2190, 2191].map(|port| Party::started(&transport, &format!("127.0.0.1:{port}")));
+    common::received::many_messages_in_few_buffers(pair());
 }

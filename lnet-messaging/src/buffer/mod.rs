@@ -17,30 +17,29 @@ pub(crate) use pool::Taker;
 pub use pool::{LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
 
 impl Domain {
-    /// Registers memory, which makes it a buffer.
+    /// Registers memory, which makes it a buffer. Over lnet one segment is moved to where the node sends it
+    /// from without a copy, as long as there is such memory: its bytes are the same, its place is another.
     ///
     /// # Errors
     /// `EFBIG` where its shape exceeds a limit of the transport; `EINVAL` without bytes. The memory comes
     /// back.
     pub fn register(&self, memory: Memory) -> Result<Buffer, (Error, Memory)> {
-        match memory.check(self.limits()).and_then(|()| self.add_buffer(&memory)) {
-            Ok(()) => {
-                let (domain, size_bytes) = (self.clone(), memory.size_bytes());
-                Ok(Buffer { memory, domain, size_bytes, pool: None, user_data: 0 })
-            }
-            Err(error) => Err((error, memory)),
+        if let Err(error) = memory.check(self.limits()) {
+            return Err((error, memory));
         }
+        let memory = self.add_buffer(memory)?;
+        let (domain, size_bytes) = (self.clone(), memory.size_bytes());
+        Ok(Buffer { memory, domain, size_bytes, pool: None, user_data: 0 })
     }
 
-    /// A registered buffer of zero bytes in so many segments, in memory that the transport moves with least
-    /// copies.
+    /// A registered buffer of zero bytes in so many segments.
     ///
     /// # Errors
     /// The errors of [`Domain::register`].
     pub fn allocate(&self, segments: usize, segment_bytes: usize) -> Result<Buffer, Error> {
         let size_bytes = (segments as u64).saturating_mul(segment_bytes as u64);
         self.limits().check(segments, segment_bytes as u64, size_bytes)?;
-        self.register(self.memory(segments, segment_bytes)?).map_err(|(error, _)| error)
+        self.register(Memory::zeroed(segments, segment_bytes)?).map_err(|(error, _)| error)
     }
 }
 

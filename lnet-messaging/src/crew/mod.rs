@@ -2,8 +2,10 @@
 //! have in common.
 //!
 //! Invariants: an operation runs on a worker of the transfer machine that asked for it, and its events come
-//! on workers of those that they are about. A buffer whose data is being moved belongs to one operation
-//! (`in_use`). Of several locks of transfer machines one is taken at a time.
+//! on workers of those that they are about, one behind the other for each buffer. A buffer whose data is
+//! being moved belongs to one operation (`in_use`). A message is copied into a receive buffer under the lock
+//! of its transfer machine, since the next message goes behind it. Of several locks of transfer machines one
+//! is taken at a time.
 
 pub(crate) mod directory;
 pub(crate) mod work;
@@ -17,7 +19,7 @@ use crate::errno::{Errno, Error, Status};
 use crate::memory::Memory;
 use crate::operation::{BulkDescriptor, Operation};
 use crate::queue::{BufferId, QueueType};
-use crate::transport::{Completion, TmFront, TmLink, TmState, TransportTm};
+use crate::transport::{Completion, Outcome, RetainedPayload, TmFront, TmLink, TmState, TransportTm};
 
 use directory::{Directory, Listed};
 use work::{Item, Work, Worker};
@@ -259,43 +261,91 @@ fn descriptor<C: Carrier>(
     }
 }
 
-/// Has a message arrive in the first receive buffer that may take it: `copy` brings so many bytes there.
-/// Where there is no buffer, the transfer machine is told.
+/// Has a message arrive behind those that the first receive buffer with room for it has. Where there is no
+/// such buffer, the transfer machine is told.
 ///
 /// # Errors
-/// `ENETUNREACH` unless the target is started, `ENOBUFS` without a buffer, `EMSGSIZE` where the buffer is
-/// too short.
-pub(crate) fn receive<A: fmt::Display>(
+/// `ENETUNREACH` unless the target is started, `ENOBUFS` where no buffer has the room, `EMSGSIZE` where one
+/// is shorter as a whole: that one ends.
+pub(crate) fn receive<'a, A: fmt::Display>(
     target: &Listed<A>,
     from: &A,
     length_bytes: u64,
-    copy: impl FnOnce(&mut Memory),
+    pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Status {
-    let taken = target.link.with_front(|front| {
+    target.link.with_front(|front| {
         if front.state() != TmState::Started {
             return Err(Errno::NetworkUnreachable);
         }
-        let mut queue = front.queue(QueueType::Receive);
-        let usable = queue.find(|(_, queued)| queued.is_usable()).map(|(id, queued)| {
-            queued.flags.in_use = true;
-            (id, queued.take_memory())
-        });
-        drop(queue);
-        usable.ok_or_else(|| {
+        let (mut roomy, mut short) = (None, None);
+        for (id, queued) in front.queue(QueueType::Receive).filter(|(_, queued)| queued.is_usable()) {
+            if queued.room_bytes() >= length_bytes {
+                roomy = Some(id);
+                break;
+            }
+            if queued.size_bytes() < length_bytes {
+                short.get_or_insert(id);
+            }
+        }
+        let completion = if let Some(id) = roomy {
+            let end_point = Some(front.end_point(&from.to_string()));
+            Completion { end_point, ..take(front, id, length_bytes, pieces) }
+        } else if let Some(id) = short {
+            end_short(front, id, length_bytes)
+        } else {
             front.count_failure(QueueType::Receive);
-            Errno::NoBuffers
-        })
-    });
-    if taken.as_ref().is_err_and(|errno| *errno == Errno::NoBuffers) {
-        target.work.push(Item::Error(Errno::NoBuffers));
+            target.work.push(Item::Error(Errno::NoBuffers));
+            return Err(Errno::NoBuffers);
+        };
+        let status = completion.status;
+        // Under the lock: the next message into this buffer has its event behind this one.
+        target.work.push(Item::Done(completion));
+        status
+    })
+}
+
+/// Puts a message behind those that a receive buffer has. The buffer leaves with its last message, or when
+/// less room is left than messages are given.
+fn take<'a>(
+    front: &mut TmFront,
+    id: BufferId,
+    length_bytes: u64,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Completion {
+    let queued = front.queued(id).expect("the buffer was found in the queue");
+    let offset_bytes = queued.received_bytes;
+    for piece in pieces {
+        queued.received_bytes += queued.memory.fill_at(queued.received_bytes, piece) as u64;
     }
-    let (id, mut room) = taken?;
-    let status = if room.size_bytes() < length_bytes { Err(Errno::MessageSize) } else { Ok(()) };
-    if status.is_ok() {
-        copy(&mut room);
+    queued.messages_taken += 1;
+    let is_over = match queued.operation() {
+        Operation::Receive { min_receive_bytes, max_messages } => {
+            queued.messages_taken >= *max_messages || queued.room_bytes() < *min_receive_bytes
+        }
+        _ => true,
+    };
+    let outcome = if is_over {
+        queued.flags.in_use = true;
+        Outcome::Last(Some(queued.take_memory()))
+    } else {
+        Outcome::Retained(Box::new(Copied(queued.memory.bytes(offset_bytes, length_bytes))))
+    };
+    Completion { offset_bytes, outcome, ..Completion::new(id, Ok(()), length_bytes) }
+}
+
+/// Ends a receive buffer that is shorter than a message.
+fn end_short(front: &mut TmFront, id: BufferId, length_bytes: u64) -> Completion {
+    let queued = front.queued(id).expect("the buffer was found in the queue");
+    queued.flags.in_use = true;
+    Completion::new(id, Err(Errno::MessageSize), length_bytes).memory(queued.take_memory())
+}
+
+/// A message in a buffer that goes on receiving: a copy, since the next message may come at any moment.
+#[derive(Debug)]
+struct Copied(Vec<u8>);
+
+impl RetainedPayload for Copied {
+    fn pieces(&self) -> Box<dyn Iterator<Item = &[u8]> + '_> {
+        Box::new(std::iter::once(&self.0[..]))
     }
-    let end_point = status.is_ok().then(|| target.link.end_point(&from.to_string()));
-    let completion = Completion { end_point, ..Completion::new(id, status, length_bytes) };
-    target.work.push(Item::Done(completion.memory(room)));
-    status
 }

@@ -28,6 +28,16 @@ pub(crate) enum Item {
     Stopped,
 }
 
+impl Item {
+    /// The buffer of whose events this is one.
+    fn buffer(&self) -> Option<BufferId> {
+        match self {
+            Self::Done(Completion { id, .. }) | Self::Cancelled(id) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 /// The items that a transfer machine's workers are to do.
 #[derive(Default)]
 pub(crate) struct Work {
@@ -38,8 +48,8 @@ pub(crate) struct Work {
 #[derive(Default)]
 struct List {
     items: VecDeque<Item>,
-    /// Items that workers are at.
-    running: usize,
+    /// Items that workers are at, by the buffers that these are events of.
+    running: Vec<Option<BufferId>>,
     /// Changes that workers look for.
     wake_count: u64,
     stops: bool,
@@ -47,6 +57,23 @@ struct List {
     ends: bool,
     /// The carrier was opened, and not closed.
     is_open: bool,
+}
+
+impl List {
+    /// The first item that no other has to end before: events of a buffer come one behind the other.
+    fn take(&mut self) -> Option<Item> {
+        let is_free = |item: &Item| item.buffer().is_none_or(|buffer| !self.running.contains(&Some(buffer)));
+        let index = self.items.iter().position(is_free)?;
+        let item = self.items.remove(index)?;
+        self.running.push(item.buffer());
+        Some(item)
+    }
+
+    /// Notes that a worker is done with an item that is an event of this buffer.
+    fn end(&mut self, buffer: Option<BufferId>) {
+        let index = self.running.iter().position(|running| *running == buffer);
+        self.running.swap_remove(index.expect("a worker ends what it has taken"));
+    }
 }
 
 impl Work {
@@ -89,8 +116,9 @@ impl<C: Carrier> Worker<C> {
     pub(super) fn run(self) {
         let work = Arc::clone(&self.own.work);
         while let Some(item) = self.next() {
+            let buffer = item.buffer();
             self.carry_out(item);
-            work.change(|list| list.running -= 1);
+            work.change(|list| list.end(buffer));
         }
         // A transfer machine that has failed is finished without a stop.
         self.close();
@@ -109,22 +137,22 @@ impl<C: Carrier> Worker<C> {
         loop {
             let seen = work.lock().wake_count;
             link.expire(Instant::now());
+            link.tell_diagnostics();
             let (deadline, has_ended) = link.with_front(|front| {
                 (front.next_deadline(), front.state() == TmState::Stopping && front.is_quiet())
             });
             let mut list = work.lock();
-            if let Some(item) = list.items.pop_front() {
-                list.running += 1;
+            if let Some(item) = list.take() {
                 return Some(item);
             }
-            if list.ends {
+            if list.ends && list.items.is_empty() {
                 return None;
             }
             if list.wake_count != seen {
                 continue;
             }
-            if list.stops && has_ended && list.running == 0 {
-                list.running += 1;
+            if list.stops && has_ended && list.running.is_empty() && list.items.is_empty() {
+                list.running.push(None);
                 list.stops = false;
                 return Some(Item::Stopped);
             }

@@ -8,9 +8,10 @@ use lnet_user::{Nid, ProcessId};
 use crate::errno::Error;
 use crate::transport::NAME_MASK;
 
-/// Longest text of an address, and of its NID.
+/// Longest text of an address: room for a NID over IPv6.
 const TEXT_BYTES_MAX: usize = 80;
-const NID_BYTES_MAX: usize = 32;
+/// Nets that programs write in addresses.
+const NETS: [&str; 3] = ["tcp", "o2ib", "xdp"];
 /// Largest identifier of a transfer machine; 0 is none.
 pub(crate) const TMID_MAX: u16 = 4095;
 /// Bits below the identifier: those of a passive buffer's name, or zero.
@@ -34,15 +35,9 @@ impl LnetAddress {
         if text.len() > TEXT_BYTES_MAX {
             return Err(wrong(whole));
         }
-        // The end is split off first: a NID over IPv6 has colons of its own.
-        let mut parts = text.rsplitn(4, ':');
-        let (Some(tmid), Some(portal), Some(pid), Some(nid)) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return Err(wrong(whole));
-        };
-        if nid.len() >= NID_BYTES_MAX || !nid.contains('@') {
-            return Err(wrong("a NID of 31 bytes at most, with its net,"));
+        let (nid, [pid, portal, tmid]) = parts(text).ok_or_else(|| wrong(whole))?;
+        if !nid.contains('@') {
+            return Err(wrong("a NID with its net"));
         }
         let nid: Nid = nid.parse().map_err(|_| wrong("a NID such as 10.0.0.1@tcp"))?;
         if nid.is_any() {
@@ -66,6 +61,15 @@ impl LnetAddress {
         let (tmid, portal) = (Some(tmid).filter(|tmid| *tmid != 0)?, u32::try_from(portal).ok()?);
         Some(Self { process, portal, tmid: Some(tmid) })
     }
+}
+
+/// The NID of an address, and the three parts behind it.
+fn parts(text: &str) -> Option<(&str, [&str; 3])> {
+    // The end is split off first: a NID over IPv6 has colons of its own.
+    let mut parts = text.rsplitn(4, ':');
+    let behind = [parts.next()?, parts.next()?, parts.next()?];
+    let [tmid, portal, pid] = behind;
+    Some((parts.next()?, [pid, portal, tmid]))
 }
 
 /// A number in decimal digits alone.
@@ -94,30 +98,28 @@ pub(crate) const fn split(bits: u64) -> (u16, u64) {
     ((bits >> NAME_BITS) as u16, bits & NAME_MASK)
 }
 
-/// Whether a text is an address as programs write them: a NID of tcp, o2ib or `0@lo`, the pid of Lustre, two
-/// numbers. Says nothing of whether there is such a node.
+/// Whether a text is an address as programs write them: `0@lo` or a NID of one host on a net of tcp, o2ib or
+/// xdp, over IPv4 or IPv6, whose number has one digit at most; the pid of Lustre; two numbers. Says nothing
+/// of whether there is such a node.
 #[must_use]
 pub fn endpoint_is_valid(text: &str) -> bool {
-    let Some((nid, rest)) = text.split_once(':') else { return false };
-    let Some(numbers) = rest.strip_prefix("12345:") else { return false };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let has_numbers =
-        numbers.split_once(':').is_some_and(|(portal, tmid)| is_number(portal) && is_number(tmid));
-    has_numbers && (nid == "0@lo" || is_ip_nid(nid))
+    let Some((nid, [pid, portal, tmid])) = parts(text) else { return false };
+    pid == "12345" && is_number(portal) && is_number(tmid) && (nid == "0@lo" || is_ip_nid(nid))
 }
 
-fn is_ip_nid(nid: &str) -> bool {
-    let Some((ip, net)) = nid.split_once('@') else { return false };
-    let number = net.strip_prefix("tcp").or_else(|| net.strip_prefix("o2ib"));
-    let has_net =
+fn is_ip_nid(text: &str) -> bool {
+    let net = text.split_once('@').map(|(_, net)| net);
+    let number = net.and_then(|net| NETS.iter().find_map(|name| net.strip_prefix(name)));
+    let has_number =
         number.is_some_and(|number| number.len() <= 1 && number.bytes().all(|byte| byte.is_ascii_digit()));
-    has_net && ip.parse::<std::net::Ipv4Addr>().is_ok()
+    has_number && text.parse().is_ok_and(|nid: Nid| nid.ip().is_some())
 }
 
-/// Compares the texts of two addresses before their first colon; what has none is less than anything.
+/// Compares the NIDs of two addresses as texts; what is no address is less than anything.
 #[must_use]
 pub fn net_cmp(one: &str, other: &str) -> Ordering {
-    match (one.split_once(':'), other.split_once(':')) {
+    match (parts(one), parts(other)) {
         (Some((one, _)), Some((other, _))) => one.cmp(other),
         _ => Ordering::Less,
     }

@@ -151,9 +151,15 @@ struct LnetDomain {
 }
 
 impl TransportDomain for LnetDomain {
-    fn allocate(&mut self, segments: usize, segment_bytes: usize) -> Result<Memory, Error> {
-        let registered = if segments == 1 { self.transport.network.register(segment_bytes) } else { None };
-        registered.map_or_else(|| Memory::zeroed(segments, segment_bytes), Ok)
+    fn register(&mut self, memory: Memory) -> Result<Memory, (Error, Memory)> {
+        let mut segments = memory.segments();
+        let (Some(bytes), None) = (segments.next(), segments.next()) else {
+            drop(segments);
+            return Ok(memory);
+        };
+        let registered = self.transport.network.register(bytes);
+        drop(segments);
+        Ok(registered.unwrap_or(memory))
     }
 
     fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error> {

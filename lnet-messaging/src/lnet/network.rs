@@ -17,8 +17,8 @@ pub(crate) trait Network: Send + Sync {
     /// Whether a NID is one of this node's.
     fn is_local(&self, nid: &Nid) -> bool;
 
-    /// Bytes of memory in one piece that are sent without a copy, if there are such.
-    fn register(&self, length_bytes: usize) -> Option<Memory>;
+    /// These bytes in memory that is sent without a copy, if there is such.
+    fn register(&self, bytes: &[u8]) -> Option<Memory>;
 
     /// Event slots of a transfer machine: each buffer takes one for each of its operations, and one.
     fn event_slots(&self) -> u32;

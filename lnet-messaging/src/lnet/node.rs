@@ -31,8 +31,10 @@ impl Network for NodeNetwork {
         self.lnet.distance(nid).is_some_and(|distance| distance.hops == 0)
     }
 
-    fn register(&self, length_bytes: usize) -> Option<Memory> {
-        self.lnet.register(length_bytes).map(Memory)
+    fn register(&self, bytes: &[u8]) -> Option<Memory> {
+        let mut memory = Memory(self.lnet.register(bytes.len())?);
+        memory.fill(bytes);
+        Some(memory)
     }
 
     fn event_slots(&self) -> u32 {

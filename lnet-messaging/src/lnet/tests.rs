@@ -142,7 +142,7 @@ impl Network for FakeLnet {
         nid.is_loopback()
     }
 
-    fn register(&self, _: usize) -> Option<Memory> {
+    fn register(&self, _: &[u8]) -> Option<Memory> {
         None
     }
 
@@ -309,7 +309,13 @@ fn message(added: &Added, length_bytes: u64, offset_bytes: u64) -> NetworkEvent 
 
 #[test]
 fn kc_03_and_kc_04_addresses_are_parsed_and_printed() {
-    for text in ["127.0.0.1@tcp:12345:30:10", "127.0.0.1@tcp:12345:30:*", "4.4.4.4@tcp:42:29:28"] {
+    for text in [
+        "127.0.0.1@tcp:12345:30:10",
+        "127.0.0.1@tcp:12345:30:*",
+        "4.4.4.4@tcp:42:29:28",
+        "4.4.4.4@xdp:12345:29:28",
+        "fd00:1111:2222:3333:4444:5555:6666:7777@xdp65535:4294967295:63:4095",
+    ] {
         assert_eq!(LnetAddress::parse(text).unwrap().to_string(), text);
     }
     for wrong in [
@@ -325,7 +331,7 @@ fn kc_03_and_kc_04_addresses_are_parsed_and_printed() {
         "127.0.0.1@tcp:12345:30",
         "127.0.0.1@tcp",
         "",
-        "fe80:1111:2222:3333:4444:5555:6666:7777@tcp:12345:30:1",
+        "fd00:1111:2222:3333:4444:5555:6666:7777:8888@tcp:12345:30:1",
         "<?>:12345:30:1",
     ] {
         assert_eq!(LnetAddress::parse(wrong).unwrap_err().errno(), Errno::Invalid, "{wrong}");
@@ -601,6 +607,20 @@ fn ln_12_to_ln_14_descriptors_and_sizes() {
         (PassiveReceive, ActiveReceive, 80, Err(Errno::NotPermitted)),
     ] {
         assert_eq!(bulk(queue, 80, active, local), expected, "{queue:?} {active:?} {local}");
+    }
+    for nid in ["10.0.0.1@xdp", "fd00::1:2@tcp3", "fd00:1111:2222:3333:4444:5555:6666:7777@xdp"] {
+        let mut large = decoded;
+        large.address.process.nid = nid.parse().unwrap();
+        let encoded = large.encode().unwrap();
+        assert_eq!(LnetDescriptor::decode(&encoded).unwrap(), large);
+        let bytes = encoded.as_bytes();
+        assert_eq!(bytes.len(), 48);
+        for place in 0..bytes.len() {
+            let mut changed = bytes.to_vec();
+            changed[place] ^= 0x10;
+            let changed = BulkDescriptor::from_bytes(&changed);
+            assert_eq!(LnetDescriptor::decode(&changed).unwrap_err().errno(), Errno::Invalid, "{place}");
+        }
     }
     for match_bits in [join(5, 0), join(6, 1)] {
         let forged = LnetDescriptor { match_bits, ..decoded };

@@ -172,7 +172,6 @@ impl TransportTm for LnetTm {
         }
     }
 
-    #[cfg(test)]
     fn event_room(&self) -> Option<(usize, usize)> {
         self.shared.active().as_ref().map(|active| (active.ring.reserved(), active.ring.size()))
     }

@@ -73,6 +73,7 @@ impl Worker {
                 return self.link.report(Report::Failed(Errno::Io));
             }
             self.link.expire(Instant::now());
+            self.link.tell_diagnostics();
             let stops = self.shared.stops.load(Ordering::Acquire);
             let (deadline, is_quiet) = self.link.with_front(|front| {
                 (front.next_deadline(), front.state() == TmState::Stopping && front.is_quiet())

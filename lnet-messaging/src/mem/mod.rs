@@ -12,7 +12,7 @@ use crate::crew::directory::{Directory, Listed};
 use crate::crew::work::Item;
 use crate::crew::{self, Carrier, Crew, Descriptor};
 use crate::errno::{Errno, Error, Status};
-use crate::memory::{Limits, Memory};
+use crate::memory::{Limits, Memory, part};
 use crate::operation::BulkDescriptor;
 use crate::transport::{Completion, Transport, TransportDomain, TransportTm};
 
@@ -152,10 +152,8 @@ impl Carrier for Copies {
         memory: &Memory,
         length_bytes: u64,
     ) -> Status {
-        crew::receive(&find(own, to)?, &own.address, length_bytes, |room| {
-            // The crew has seen that there is room.
-            let _ = room.copy_from(memory, length_bytes);
-        })
+        let pieces = part(memory.segments(), 0, length_bytes);
+        crew::receive(&find(own, to)?, &own.address, length_bytes, pieces)
     }
 
     fn read(

@@ -82,9 +82,7 @@ fn descriptor(arguments: &mut Decoder<'_>) -> Result<Result<RpcDescriptor, Errno
 fn receive(from: [u32; 3], to: [u32; 3], bytes: &[u8]) -> Status {
     let from = program::address(from).ok_or(Errno::Invalid)?;
     let target = program::address(to).and_then(|to| LISTED.find(to)).ok_or(Errno::NetworkUnreachable)?;
-    crew::receive(&target, &from, bytes.len() as u64, |room| {
-        room.fill(bytes);
-    })
+    crew::receive(&target, &from, bytes.len() as u64, std::iter::once(bytes))
 }
 
 /// The transfer machine that has the passive buffer.

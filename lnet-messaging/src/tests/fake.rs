@@ -133,9 +133,12 @@ impl Transport for Fake {
 }
 
 impl TransportDomain for Fake {
-    fn register(&mut self, _: &Memory) -> Result<(), Error> {
+    fn register(&mut self, memory: Memory) -> Result<Memory, (Error, Memory)> {
         self.note("register");
-        refused(self.plan(|plan| plan.refuse_register))
+        match refused(self.plan(|plan| plan.refuse_register)) {
+            Ok(()) => Ok(memory),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     fn deregister(&mut self) {

@@ -190,6 +190,7 @@ impl LockedTm {
         use TmState::{Failed, Started, Starting, Stopped, Stopping};
         let (expected, state, status): (&[TmState], _, _) = match report {
             Report::Trouble(errno) => return Some(TmEvent::Error(errno)),
+            Report::Diagnostic(text) => return Some(TmEvent::Diagnostic(text.to_owned())),
             Report::Started(_) => (&[Starting], Started, Ok(())),
             Report::Failed(errno) => (&[Starting, Started, Stopping], Failed, Err(errno)),
             Report::Stopped => (&[Stopping], Stopped, Ok(())),

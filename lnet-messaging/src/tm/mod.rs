@@ -231,6 +231,39 @@ impl TransferMachine {
         Ok(if reset { std::mem::take(stats) } else { *stats })
     }
 
+    /// Asks how it is doing: [`TmEvent::Diagnostic`](crate::TmEvent::Diagnostic) follows on another thread,
+    /// with its state, the buffers of its queues, and what waits, in words for people.
+    ///
+    /// # Errors
+    /// `EPERM` unless it is started or stops.
+    pub fn diagnose(&self) -> Result<(), Error> {
+        let mut locked = self.shared.lock();
+        locked.front.expect_state(&[TmState::Started, TmState::Stopping], "it is diagnosed")?;
+        let deficit = self.shared.deficit.load(Ordering::Relaxed);
+        let (front, transport) = locked.parts()?;
+        let mut text = format!("{:?}, {} callbacks run", front.state(), front.callback_count());
+        for queue in QueueType::ALL {
+            let (length, stats) = (front.queue_length(queue), front.stats[queue as usize]);
+            let (ended, failed) = (stats.num_s_events + stats.num_f_events, stats.num_f_events);
+            if length != 0 || ended != 0 {
+                text += &format!("; {queue:?}: {length} queued, {ended} events, {failed} of them failures");
+            }
+        }
+        if let Some(deadline) = front.next_deadline() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            text += &format!("; the next deadline in {left:.3?}");
+        }
+        if let Some((needed, slots)) = transport.event_room() {
+            text += &format!("; {needed} events may come, {slots} have slots");
+        }
+        if deficit != 0 {
+            text += &format!("; {deficit} receive buffers are lacking");
+        }
+        front.diagnostics.push(text);
+        transport.wake();
+        Ok(())
+    }
+
     /// Events that may come over its transport, and the slots for them.
     #[cfg(test)]
     pub(crate) fn event_room(&self) -> Option<(usize, usize)> {

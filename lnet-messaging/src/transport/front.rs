@@ -47,7 +47,9 @@ pub struct QueuedBuffer {
     /// Name in a bulk descriptor, if the buffer has one.
     name: Option<u64>,
     pub(crate) messages_received: u32,
-    /// Bytes that a transport has received of bulk data that comes in parts.
+    /// Messages that a transport has put there, told of or not.
+    pub messages_taken: u32,
+    /// Bytes that a transport has received: of messages, or of bulk data that comes in parts.
     pub received_bytes: u64,
 }
 
@@ -104,6 +106,12 @@ impl QueuedBuffer {
         self.memory = memory;
     }
 
+    /// Bytes that nothing has been received in.
+    #[must_use]
+    pub fn room_bytes(&self) -> u64 {
+        self.size_bytes - self.received_bytes
+    }
+
     /// Whether a message or a bulk operation may take it: no other has, and its end is not near.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -124,6 +132,8 @@ pub struct TmFront {
     next_number: u64,
     names: Names,
     pub(crate) delivers_synchronously: bool,
+    /// What the program has asked for, and was not told.
+    pub(crate) diagnostics: Vec<String>,
     end_points: Arc<EndPoints>,
 }
 
@@ -150,6 +160,7 @@ impl TmFront {
             next_number: LIVES.fetch_add(1, Ordering::Relaxed).wrapping_mul(NUMBERS_PER_LIFE),
             names: Names::default(),
             delivers_synchronously: false,
+            diagnostics: Vec::new(),
             end_points,
         }
     }
@@ -294,6 +305,7 @@ impl TmFront {
             deadline,
             name: None,
             messages_received: 0,
+            messages_taken: 0,
             received_bytes: 0,
         };
         self.queues[id.queue as usize].insert(id.number, queued);

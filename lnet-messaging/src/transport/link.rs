@@ -22,6 +22,8 @@ pub enum Report<'a> {
     Stopped,
     /// There is trouble that concerns no buffer.
     Trouble(Errno),
+    /// What the program has asked for: how the transfer machine is doing, in words.
+    Diagnostic(&'a str),
 }
 
 /// The transfer machine behind a link. The contract knows no more of it, and so stands below it.
@@ -91,6 +93,15 @@ impl TmLink {
             expired.iter().for_each(|id| transport.del(front, *id));
             expired.len()
         })
+    }
+
+    /// Tells what the program has asked for meanwhile
+    /// ([`TransferMachine::diagnose`](crate::TransferMachine::diagnose)). A transport calls it when it was
+    /// woken ([`TransportTm::wake`]), from a thread of its own.
+    pub fn tell_diagnostics(&self) {
+        for text in self.with_front(|front| std::mem::take(&mut front.diagnostics)) {
+            self.report(Report::Diagnostic(&text));
+        }
     }
 
     /// The end point of an address in canonical form.

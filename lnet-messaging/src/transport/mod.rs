@@ -48,25 +48,17 @@ pub trait Transport: Send + Sync + 'static {
 /// A transport's part of a domain. All but the end is called under the domain's lock; the last domain handle
 /// drops it.
 pub trait TransportDomain: Send {
-    /// Prepares memory whose shape is within the limits.
+    /// Prepares memory whose shape is within the limits, and returns it, or other memory with the same bytes
+    /// that the transport moves with fewer copies.
     ///
     /// # Errors
-    /// `EFBIG` where the transport cannot take it all the same.
-    fn register(&mut self, memory: &Memory) -> Result<(), Error> {
-        let _ = memory;
-        Ok(())
+    /// `EFBIG` where the transport cannot take it all the same; the memory comes back.
+    fn register(&mut self, memory: Memory) -> Result<Memory, (Error, Memory)> {
+        Ok(memory)
     }
 
     /// Notes that one buffer of the domain is gone.
     fn deregister(&mut self) {}
-
-    /// Makes memory that the transport sends and receives with least copies.
-    ///
-    /// # Errors
-    /// The errors of [`Memory::zeroed`].
-    fn allocate(&mut self, segments: usize, segment_bytes: usize) -> Result<Memory, Error> {
-        Memory::zeroed(segments, segment_bytes)
-    }
 
     /// Makes what it needs for one more transfer machine.
     ///
@@ -157,8 +149,7 @@ pub trait TransportTm: Send {
         let _ = waker;
     }
 
-    /// Events that may come, and the slots for them.
-    #[cfg(test)]
+    /// Events that may come, and the slots for them, of a transport that has slots.
     fn event_room(&self) -> Option<(usize, usize)> {
         None
     }

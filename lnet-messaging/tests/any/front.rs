@@ -263,3 +263,23 @@ pub(crate) fn a_callback_that_panics([near, far]: [Party; 2], address: &str) {
     near.end();
     far.end();
 }
+
+/// A transfer machine says how it is doing when it is asked, on another thread, and never else.
+pub(crate) fn diagnostics([mut near, mut far]: [Party; 2]) {
+    use lnet_messaging::TmEvent;
+    let idle = Party::in_domain(&far.domain);
+    assert_eq!(idle.tm.diagnose().unwrap_err().errno(), Errno::NotPermitted);
+    far.post(64, 8, 4);
+    let id = near.send(&far.address(), b"message");
+    assert_eq!(near.end_of(id).0, Ok(()));
+    drop(far.buffer_event());
+    for party in [&mut near, &mut far] {
+        party.tm.diagnose().unwrap();
+    }
+    let TmEvent::Diagnostic(text) = far.tm_event() else { panic!("another event") };
+    assert!(text.starts_with("Started, ") && text.contains("Receive: 1 queued, 1 events, 0"), "{text}");
+    let TmEvent::Diagnostic(text) = near.tm_event() else { panic!("another event") };
+    assert!(text.contains("Send: 0 queued, 1 events, 0 of them failures"), "{text}");
+    near.end();
+    far.end();
+}

@@ -1,6 +1,8 @@
 //! Transfer machines with their events, over any transport.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod received;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};

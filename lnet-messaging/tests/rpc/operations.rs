@@ -9,7 +9,7 @@ use lnet_messaging::{
 };
 
 use super::any;
-use super::common::Party;
+use super::common::{Party, received};
 use super::{CALL_HEAD_BYTES, CANCELED, Place, free_port, host, read_record, rpc, write_record};
 
 /// Where the port of the passive end stands in a call with a descriptor.
@@ -382,7 +382,17 @@ fn rp_01_the_front_and_pools() {
     any::front::a_callback_uses_the_front(place.pair());
     any::front::a_callback_that_panics(place.pair(), &place.address(3));
     any::front::deadlines(place.pair());
+    any::front::diagnostics(place.pair());
     any::front::neither_confined_nor_synchronous(place.pair(), two[0]);
     any::pooled::a_message_is_made_up_for(place.pair(), two[0]);
     any::pooled::a_stop_feeds_another(place.pair(), two);
+}
+
+#[test]
+fn ln_07_to_ln_09_several_messages_in_one_buffer() {
+    let place = Place::new();
+    received::several_messages_in_one_buffer(place.pair());
+    received::a_second_buffer(place.pair());
+    received::a_deletion_behind_messages(place.pair(), false);
+    received::many_messages_in_few_buffers(place.pair());
 }

@@ -12,6 +12,7 @@ use lnet_messaging::{
 };
 
 use crate::common::Party;
+use crate::common::received::{messages, send_each};
 
 /// An address on the node of this one, with another identifier.
 fn beside(address: &str, tmid: u16) -> String {
@@ -26,27 +27,6 @@ fn passive_send(length_bytes: u64) -> Operation {
 /// Bytes of which each tells its place.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index ^ index >> 8 ^ index >> 16) as u8).collect()
-}
-
-/// Takes the messages of a sender in their order: length, offset, whether the buffer ended.
-fn messages(party: &mut Party, count: usize) -> Vec<(u64, u64, bool)> {
-    let mut taken = Vec::new();
-    for number in 0..count {
-        let event = party.buffer_event();
-        assert_eq!((event.queue(), event.status), (QueueType::Receive, Ok(())));
-        assert_eq!(event.payload_bytes(), vec![number as u8; event.length_bytes as usize]);
-        assert!(event.end_point.is_some());
-        taken.push((event.length_bytes, event.offset_bytes, event.is_last()));
-    }
-    taken
-}
-
-/// Sends them one after the other, so that they arrive in this order.
-pub(crate) fn send_each(from: &mut Party, to: &str, lengths: &[usize]) {
-    for (number, length) in lengths.iter().enumerate() {
-        let id = from.send(to, &vec![number as u8; *length]);
-        assert_eq!(from.end_of(id).0, Ok(()));
-    }
 }
 
 /// A message, and a bulk operation in either direction, in one segment and in several.
@@ -231,43 +211,6 @@ pub(crate) fn messages_to_nowhere([mut near, mut far]: [Party; 2]) {
     assert_eq!(near.end_of(id).0, Ok(()));
     assert_eq!(far.buffer_event().payload_bytes(), b"found");
     assert_eq!(far.counts(QueueType::Receive), (1, 0, 1, 0));
-    near.end();
-    far.end();
-}
-
-/// Until the buffer has had as many as it takes.
-pub(crate) fn several_messages_in_one_buffer([mut near, mut far]: [Party; 2]) {
-    for size in [30, 90] {
-        far.post(4 * size, size as u64, 4);
-        send_each(&mut near, &far.address(), &[size / 3, size, 1, size]);
-        let offsets = [0, size / 3, size / 3 + size, size / 3 + size + 1].map(|offset| offset as u64);
-        let lengths = [size / 3, size, 1, size].map(|length| length as u64);
-        let expected: Vec<_> = (0..4).map(|index| (lengths[index], offsets[index], index == 3)).collect();
-        assert_eq!(messages(&mut far, 4), expected);
-        assert_eq!(far.counts(QueueType::Receive), (1, 0, 4, 0));
-    }
-    far.await_state(TmState::Started);
-    assert_eq!(far.tm.end_point_addresses().len(), 1, "no reference is left");
-    near.end();
-    far.end();
-}
-
-/// A second buffer goes on where the first is full.
-pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
-    far.add(far.buffer(&[40, 30, 30]), Operation::Receive { min_receive_bytes: 50, max_messages: 9 });
-    far.post(60, 50, 9);
-    send_each(&mut near, &far.address(), &[45, 50, 50]);
-    // The first buffer has 55 bytes left, and then 5; the second has 10. The message in the second one may be
-    // told of before the last one of the first, which waits until the event before it is dropped.
-    let mut taken: Vec<_> = (0..3)
-        .map(|_| {
-            let event = far.buffer_event();
-            assert_eq!(event.status, Ok(()));
-            (event.payload_bytes()[0], event.length_bytes, event.offset_bytes, event.is_last())
-        })
-        .collect();
-    taken.sort_unstable();
-    assert_eq!(taken, [(0, 45, 0, false), (1, 50, 45, true), (2, 50, 0, true)]);
     near.end();
     far.end();
 }

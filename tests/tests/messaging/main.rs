@@ -30,8 +30,8 @@ fn ln_24_messages_and_bulk_go_both_ways() {
 #[test]
 fn ln_07_to_ln_10_receive_buffers_fill_and_messages_without_one_are_lost() {
     on_each_net(|nodes| {
-        scenarios::several_messages_in_one_buffer(nodes.parties());
-        scenarios::a_second_buffer(nodes.parties());
+        common::received::several_messages_in_one_buffer(nodes.parties());
+        common::received::a_second_buffer(nodes.parties());
         scenarios::a_message_that_is_too_long(nodes.parties());
         scenarios::messages_to_nowhere(nodes.parties());
     });
