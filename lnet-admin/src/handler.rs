@@ -61,6 +61,12 @@ impl Control {
         // The reply names the NID already.
         let bare = refusal.message.strip_prefix("failed to ping ").and_then(|rest| rest.split_once(": "));
         let mut message = bare.map(|(_, why)| why.to_owned()).unwrap_or(refusal.message);
+        if let Some(address) = nid.ip()
+            && is_told_by_network(&error)
+            && let Some(port) = self.lnet.peer_port(nid.net())
+        {
+            message = format!("{message} (it was looked for at {address}, port {port})");
+        }
         // tcp nodes of one host reach each other.
         let nis = self.lnet.nis();
         let mut lnds = nis.iter().filter(|ni| ni.config.nid.net() == nid.net()).filter_map(NiState::lnd);
@@ -73,6 +79,23 @@ impl Control {
         }
         Err(Refusal { message, ..refusal })
     }
+}
+
+/// Whether a ping has failed since nothing answers where the peer was looked for.
+fn is_told_by_network(error: &LnetError) -> bool {
+    let LnetError::Refused(error @ (RequestError::Ping { .. } | RequestError::PingTimeout { .. })) = error
+    else {
+        return false;
+    };
+    let told = [
+        Errno::PROTO,
+        Errno::NETUNREACH,
+        Errno::CONNRESET,
+        Errno::TIMEDOUT,
+        Errno::CONNREFUSED,
+        Errno::HOSTUNREACH,
+    ];
+    told.iter().any(|errno| i32::from(errno.0) == error.errno())
 }
 
 impl Handler for Control {

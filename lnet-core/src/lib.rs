@@ -12,6 +12,7 @@ mod bucket;
 pub mod collections;
 mod credit;
 mod entry;
+pub mod errno;
 pub mod event;
 pub mod fault;
 pub mod handle;

@@ -24,6 +24,7 @@ use lnet_model::lnd::LndRow;
 use lnet_wire::{Header, Nid, ProcessId};
 
 pub use crate::collections::{Full, Prefetch};
+use crate::errno;
 use crate::handle::BufferRef;
 use crate::health::HealthStatus;
 use crate::time::Instant;
@@ -144,17 +145,31 @@ impl Status {
             | Self::NeverSent(Cause::Cancelled | Cause::Undiscovered(_))
             | Self::Unknown(Cause::Cancelled | Cause::Undiscovered(_)) => return None,
             Self::NeverSent(Cause::Simulated(status)) | Self::Unknown(Cause::Simulated(status)) => status,
-            Self::NeverSent(Cause::CreditTimeout) | Self::Unknown(Cause::Timeout | Cause::CreditTimeout) => {
-                HealthStatus::NetworkTimeout
-            }
-            Self::NeverSent(Cause::Timeout) => HealthStatus::LocalTimeout,
-            Self::NeverSent(Cause::Unreachable) => HealthStatus::LocalNoRoute,
+            // Where the time went is not known: the peer may not have answered, or not have taken enough.
+            Self::NeverSent(Cause::Timeout | Cause::CreditTimeout | Cause::System(errno::ETIMEDOUT))
+            | Self::Unknown(Cause::Timeout | Cause::CreditTimeout) => HealthStatus::NetworkTimeout,
+            Self::Unknown(Cause::System(errno::ETIMEDOUT)) => HealthStatus::RemoteTimeout,
+            // Other peers may well be reached by the same NI.
+            Self::NeverSent(Cause::Unreachable | Cause::Reset) => HealthStatus::RemoteDropped,
+            Self::NeverSent(Cause::System(errno)) if errno::is_remote(errno) => HealthStatus::RemoteDropped,
+            Self::Unknown(Cause::System(errno)) if !errno::is_remote(errno) => HealthStatus::LocalError,
             // The device has refused it, or is gone.
             Self::NeverSent(Cause::Device) => HealthStatus::LocalDropped,
             Self::NeverSent(_) => HealthStatus::LocalError,
             Self::Unknown(Cause::Device) => HealthStatus::RemoteDropped,
             Self::Unknown(_) => HealthStatus::RemoteError,
         })
+    }
+
+    /// Whether the message may go by another path: it never left by this one, and that was not by the
+    /// message's own fault.
+    #[must_use]
+    pub fn allows_another_path(self) -> bool {
+        match self {
+            Self::NeverSent(Cause::Timeout | Cause::System(_)) => true,
+            Self::NeverSent(_) => self.health().is_some_and(HealthStatus::allows_another_path),
+            Self::Ok | Self::Unknown(_) => false,
+        }
     }
 }
 
@@ -164,6 +179,9 @@ impl Status {
 pub enum Cause {
     /// No route, no NI or no neighbour for the destination (`-EHOSTUNREACH`).
     Unreachable,
+    /// The system says so, by this errno, positive: of a connection that could not be made or that broke, or
+    /// of a host that takes no frames.
+    System(u8),
     /// Not in time (`-ETIMEDOUT`).
     Timeout,
     /// Its deadline passed while it waited for a credit of its peer or its NI (`-ETIMEDOUT`).
@@ -347,16 +365,45 @@ pub trait Uplink: PrefetchHints {
 mod tests {
     use super::*;
 
+    /// What a peer, or the way to it, is to blame for costs no local NI health, with which all peers are
+    /// reached. What the system says is judged as LNet does (`socklnd_cb.c: ksocknal_txlist_done`).
+    #[test]
+    fn an_absent_peer_is_not_the_fault_of_a_local_ni() {
+        use HealthStatus::{LocalError, NetworkTimeout, RemoteDropped, RemoteError, RemoteTimeout};
+        for cause in [Cause::Unreachable, Cause::Reset] {
+            assert_eq!(Status::NeverSent(cause).health(), Some(RemoteDropped));
+        }
+        for (number, unsent, unknown) in [
+            (errno::ENETDOWN, RemoteDropped, RemoteError),
+            (errno::EHOSTUNREACH, RemoteDropped, RemoteError),
+            (errno::ENETUNREACH, RemoteDropped, RemoteError),
+            (errno::ECONNREFUSED, RemoteDropped, RemoteError),
+            (errno::ECONNRESET, RemoteDropped, RemoteError),
+            (errno::EPIPE, RemoteDropped, RemoteError),
+            (errno::EPROTO, RemoteDropped, RemoteError),
+            (errno::ETIMEDOUT, NetworkTimeout, RemoteTimeout),
+            (errno::ENOBUFS, LocalError, LocalError),
+            (24, LocalError, LocalError),
+        ] {
+            let cause = Cause::System(number);
+            assert_eq!(Status::NeverSent(cause).health(), Some(unsent), "{number}");
+            assert_eq!(Status::Unknown(cause).health(), Some(unknown), "{number}");
+            assert!(Status::NeverSent(cause).allows_another_path(), "{number}");
+            assert!(!Status::Unknown(cause).allows_another_path(), "{number}");
+        }
+    }
+
     #[test]
     fn ends_are_judged() {
         assert_eq!(Status::Ok.health(), None);
         assert_eq!(Status::NeverSent(Cause::Cancelled).health(), None);
         assert_eq!(Status::NeverSent(Cause::Undiscovered(110)).health(), None);
-        assert_eq!(Status::NeverSent(Cause::Unreachable).health(), Some(HealthStatus::LocalNoRoute));
         assert_eq!(Status::NeverSent(Cause::TooLong).health(), Some(HealthStatus::LocalError));
         assert_eq!(Status::NeverSent(Cause::Device).health(), Some(HealthStatus::LocalDropped));
-        assert_eq!(Status::NeverSent(Cause::Timeout).health(), Some(HealthStatus::LocalTimeout));
-        for status in [Status::Unknown(Cause::Timeout), Status::NeverSent(Cause::CreditTimeout)] {
+        for status in [Status::Unknown, Status::NeverSent].map(|end| end(Cause::Timeout)) {
+            assert_eq!(status.health(), Some(HealthStatus::NetworkTimeout));
+        }
+        for status in [Status::Unknown(Cause::CreditTimeout), Status::NeverSent(Cause::CreditTimeout)] {
             assert_eq!(status.health(), Some(HealthStatus::NetworkTimeout));
         }
         assert_eq!(Status::Unknown(Cause::Reset).health(), Some(HealthStatus::RemoteError));

@@ -45,8 +45,10 @@ impl MdOptions {
     pub(crate) const SOURCE: Self = Self(0x8000);
     /// Not LNet's: the REPLYs that may come go to a part of the descriptor.
     pub(crate) const IN_PART: Self = Self(0x2000);
+    /// Not LNet's: its requests are not sent again, since they are to find out whether their path works.
+    pub const NO_RESEND: Self = Self(0x1000);
     /// What events say nothing of.
-    pub(crate) const INTERNAL: Self = Self(Self::SOURCE.0 | Self::IN_PART.0);
+    pub(crate) const INTERNAL: Self = Self(Self::SOURCE.0 | Self::IN_PART.0 | Self::NO_RESEND.0);
 
     /// Whether all of `other` are set.
     #[must_use]

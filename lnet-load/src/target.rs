@@ -349,9 +349,10 @@ impl FaultKind {
             Cause::Device => Self::Device,
             Cause::Reset => Self::Reset,
             Cause::Simulated(_) => Self::Simulated,
-            Cause::Undiscovered(errno) => match Errno(errno) {
+            Cause::System(errno) | Cause::Undiscovered(errno) => match Errno(errno) {
                 Errno::TIMEDOUT => Self::Timeout,
-                Errno::HOSTUNREACH => Self::Unreachable,
+                Errno::HOSTUNREACH | Errno::CONNREFUSED | Errno::NETUNREACH => Self::Unreachable,
+                Errno::CONNRESET => Self::Reset,
                 _ => Self::Other,
             },
             _ => Self::Other,

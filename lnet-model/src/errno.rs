@@ -62,6 +62,8 @@ numbers! {
     RANGE = 34,
     /// No LND for nets of the type.
     NOMSG = 42,
+    /// The other end does not speak the protocol.
+    PROTO = 71,
     /// Another object of the kind is there.
     NOTUNIQ = 76,
     /// What was asked is known and not supported.
@@ -70,6 +72,10 @@ numbers! {
     ADDRINUSE = 98,
     /// The node is not configured, or an interface is down or absent.
     NETDOWN = 100,
+    /// No route to the other end's network.
+    NETUNREACH = 101,
+    /// The other end has reset the connection.
+    CONNRESET = 104,
     /// The stack is not running.
     SHUTDOWN = 108,
     /// No answer in time.

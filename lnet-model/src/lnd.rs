@@ -311,7 +311,7 @@ pub const TCP: LndRow = LndRow {
     default_of: Some(NetType::TCP),
     net_defaults: KERNEL_NET,
     options: &[NiOption::ConnsPerPeer, NiOption::Tos],
-    facts: &[],
+    facts: &[FactRow { key: "accept port", is_brief: false }],
     proves_sources: false,
     reaches_itself: true,
     takes_any_get: false,

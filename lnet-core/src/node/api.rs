@@ -151,6 +151,8 @@ pub enum Action<O> {
         source: Option<Nid>,
         /// Room for the answer.
         length_bytes: usize,
+        /// Whether it finds out whether an NI has recovered: it is not sent again then.
+        is_recovery: bool,
     },
     /// Send a PUT with ACK to [`PING_PORTAL`](crate::lnd::PING_PORTAL) with
     /// [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS), and report

@@ -220,7 +220,8 @@ impl<O: Clone> Node<O> {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
             let ping = self.own_ping(now, to, PingPurpose::Discovery);
             self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
-            self.actions.push_back(Action::Ping { ping, nid: to, source: None, length_bytes });
+            let source = None;
+            self.actions.push_back(Action::Ping { ping, nid: to, source, length_bytes, is_recovery: false });
         } else if peer.needs_push(sequence, is_on) {
             let push = self.own_ping(now, to, PingPurpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);

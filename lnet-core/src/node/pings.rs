@@ -120,7 +120,10 @@ impl<O: Clone> Node<O> {
         if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
             return Err(RequestError::PingSource(source));
         }
-        if !self.leads_to(&nid, source) && !nid.is_loopback() {
+        // A Multi-Rail peer is asked by the best path to any of its NIDs, as all that goes to it.
+        let peer = self.peers.get(&nid).filter(|peer| peer.is_multi_rail());
+        let known = peer.map_or_else(|| alloc::vec![nid], Peer::nids);
+        if !known.iter().any(|nid| self.leads_to(nid, source)) && !nid.is_loopback() {
             return Err(RequestError::PingUnreachable(nid));
         }
         let max = self.config.ping_timeout_max;
@@ -130,7 +133,7 @@ impl<O: Clone> Node<O> {
         let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
         self.pings.insert(request, ping);
         let length_bytes = room_bytes(self.settings.get(Global::MaxInterfaces));
-        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
+        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes, is_recovery: false });
         Ok(())
     }
 
@@ -146,7 +149,13 @@ impl<O: Clone> Node<O> {
                 let id = PingId { is_second: true, ..id };
                 let Ping { nid, source, .. } = ping;
                 self.pings.insert(id.request, Ping { id, ..ping });
-                self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
+                self.actions.push_back(Action::Ping {
+                    ping: id,
+                    nid,
+                    source,
+                    length_bytes,
+                    is_recovery: false,
+                });
             }
             // What is cut still says enough of its peer.
             _ if ping.purpose == PingPurpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),

@@ -220,7 +220,8 @@ impl<O: Clone> Node<O> {
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
             let source = if is_local { Some(nid) } else { of_net() };
-            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes: BUFFER_BYTES_MIN });
+            let length_bytes = BUFFER_BYTES_MIN;
+            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes, is_recovery: true });
         }
     }
 

@@ -60,7 +60,9 @@ impl Shard {
         let has_other_nids =
             || self.topology.peer(&known_as).is_some_and(|peer| is_lost || peer.nis.len() > 1);
         match (status, status.health()) {
-            (Status::NeverSent(Cause::Unreachable), _) => has_other_locals() || has_other_nids(),
+            (Status::NeverSent(Cause::Unreachable | Cause::Timeout | Cause::System(_)), _) => {
+                has_other_locals() || has_other_nids()
+            }
             _ if is_lost => has_other_nids(),
             (_, Some(status)) if status.blames_peer() => has_other_nids(),
             _ => has_other_locals(),

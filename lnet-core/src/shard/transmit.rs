@@ -5,8 +5,9 @@
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
 //!
-//! A message that its LND could not send leaves by another NI, up to `retry_count` times. A message that may
-//! have arrived is not sent anew: it would be there twice.
+//! A message that its LND could not send leaves by another NI, up to `retry_count` times; what has its path
+//! given, as responses have, by the same one. A message that may have arrived is not sent anew: it would be
+//! there twice.
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};
@@ -14,11 +15,11 @@ use lnet_wire::{Header, MessageType, Nid};
 use super::report::EndedOperation;
 use super::{Choice, Shard};
 use crate::fault::Faults;
-use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
-use crate::md::Ending;
+use crate::md::{Ending, MdOptions};
 use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
+use crate::topology::NiStatus;
 
 impl Shard {
     /// The next message for the LND of an NI, lent; `None` when there is none, or no such NI.
@@ -217,30 +218,32 @@ impl Shard {
     }
 
     /// Sends a message by another path that its LND could not send by its own: from another NI, or to
-    /// another one of the peer's. What may have arrived is not sent anew.
+    /// another one of the peer's; by the same one what has its path given. What may have arrived is not sent
+    /// anew.
     ///
     /// # Errors
     /// The message, if that is not to be: it has ended.
     #[inline]
     fn resend(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let status = self.messages.record(&message).status;
-        let is_unsent = matches!(status, Status::NeverSent(_));
-        if !is_unsent || !status.health().is_some_and(HealthStatus::allows_another_path) {
+        if !status.allows_another_path() {
             return Err(message);
         }
-        self.resend_by_another_path(now, message)
+        self.try_again(now, message)
     }
 
     #[cold]
-    fn resend_by_another_path(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
+    fn try_again(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let record = self.messages.record(&message);
         let Transmit { ni, next_hop, header, .. } = record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         // A response goes back where its request came from, unless the peer has lost that NI meanwhile.
-        let is_lost = || record.is_response() && self.topology.known_as(&next_hop) != next_hop;
+        let is_lost = self.topology.known_as(&next_hop) != next_hop;
+        let is_given = record.is_bound && !(record.is_response() && is_lost);
         let failed = Choice { ni, next_hop, destination: header.destination.nid };
-        let may_go_on = (!record.is_bound || is_lost())
+        let may_go_on = (!is_given || !is_lost && self.is_still_sent_by(ni, record))
+            && !self.is_tried_once(record)
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.has_another_path(record.status, &next_hop)
@@ -249,9 +252,12 @@ impl Shard {
             self.paths.note(now, &failed.path(), PathReport::Silent);
         }
         let is_ping = super::initiator::finds_out(&header.body);
-        let Some(choice) = may_go_on.then(|| self.select_again(now, &failed, is_ping)).flatten() else {
-            return Err(message);
+        let choice = match may_go_on {
+            false => None,
+            true if is_given => Some(failed),
+            true => self.select_again(now, &failed, is_ping),
         };
+        let Some(choice) = choice else { return Err(message) };
         let former_peer = if choice.next_hop == next_hop {
             None
         } else {
@@ -275,6 +281,22 @@ impl Shard {
             self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
+    }
+
+    /// Whether a message that has its path given may leave by this NI once more.
+    fn is_still_sent_by(&self, ni: NiId, record: &MessageState) -> bool {
+        let status = self.topology.known_ni(ni).status;
+        status == NiStatus::Up || record.is_response() && status != NiStatus::Closed
+    }
+
+    /// Whether a message is not sent again whatever becomes of it: it finds out whether its path works, or
+    /// stays on this node (LNet `lib-msg.c: lnet_health_check`).
+    fn is_tried_once(&self, record: &MessageState) -> bool {
+        let finds_out = match record.purpose {
+            Purpose::Request { md } => self.mds[md].options.contains(MdOptions::NO_RESEND),
+            _ => false,
+        };
+        finds_out || self.topology.is_local(&record.transmit.next_hop)
     }
 
     /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, ChangeError, NodeChange, NodeConfig, Outcome, PingId, Pinged, Report, Request, RequestError,
+    Action, ChangeError, NodeChange, NodeConfig, Outcome, PeerEdit, PingId, Pinged, Report, Request,
+    RequestError,
 };
+use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingError, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
@@ -221,4 +223,35 @@ fn max_interfaces_limits_nis_and_the_room_of_pings() {
     runner.batch(&[limit(3)]).unwrap();
     runner.batch(&[NodeChange::AddNi(spec(1, 17))]).unwrap();
     assert_eq!(room(&mut runner), 3960);
+}
+
+/// A Multi-Rail peer is pinged by whichever of its NIDs a net is left for: `explain` and `discover` say the
+/// same. One that is not is asked by the NID that was named, and by no other.
+#[test]
+fn a_peer_is_pinged_by_another_net_than_that_of_the_nid_that_was_named() {
+    for multi_rail in [true, false] {
+        let mut runner = runner();
+        let add = PeerEdit::Add(PeerSpec {
+            primary_nid: nid(1, 9),
+            nids: if multi_rail { vec![nid(1, 9), nid(5, 9)] } else { vec![nid(5, 9)] },
+            multi_rail,
+            lock_primary: false,
+        });
+        let added = runner.batch(&[NodeChange::Peer(add)]);
+        let id = runner.start(request(nid(5, 9)));
+        if !multi_rail || added.is_err() {
+            assert_eq!(runner.result(id), Some(Err(RequestError::PingUnreachable(nid(5, 9)))));
+            assert_eq!(asked(&mut runner), []);
+            continue;
+        }
+        let [(ping, to, _)] = asked(&mut runner)[..] else { panic!("one GET") };
+        assert_eq!(to, nid(5, 9), "the shard chooses the path");
+        answer(&mut runner, ping, &info(&[nid(1, 9), nid(5, 9)]));
+        let Some(Ok(Outcome::Pinged(pinged))) = runner.result(id) else { panic!("not answered") };
+        assert_eq!((pinged.primary, pinged.nids), (nid(1, 9), vec![nid(1, 9), nid(5, 9)]));
+        // A source has to be on a net of the peer's.
+        let from = |source| Request::Ping { nid: nid(5, 9), source: Some(source), timeout: None };
+        let id = runner.start(from(nid(1, 1)));
+        assert_eq!((runner.result(id), asked(&mut runner).len()), (None, 1));
+    }
 }

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::lnd::{Cause, LndFacts, NiId, Path, PathReport, Status, Transmit, Uplink};
-use lnet_core::md::{MdSpec, Threshold};
+use lnet_core::lnd::{Cause, LndFacts, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{GetRequest, HealthNote, PutRequest};
 use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{Limits, ShardConfig, health::HealthStatus};
 use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, local_ni, nid, put_request};
+use crate::common::{
+    MESSAGE_TIMEOUT, NOW, Node, config, entry, get_header, get_request, local_ni, nid, put_request,
+};
 
 const LOCAL: [HealthStatus; 5] = [
     HealthStatus::LocalInterrupt,
@@ -116,6 +118,95 @@ fn case_233_one_failure_of_two_is_made_good_by_one_resend() {
     assert_eq!((sent.len(), again), (1, 1));
     node.shard.sent(NOW, sent[0].tx, Status::Ok);
     assert_eq!(node.shard.counters().successful_resends, 1);
+}
+
+/// What has both its ends given goes again by them, where the side that failed has more than one NI: the
+/// kernel node 2.17.57 ends `lnetctl ping --source A B` well with each second of its messages failed.
+#[test]
+fn what_has_its_path_given_is_sent_again_by_the_same_path() {
+    use HealthStatus::{LocalError, NetworkTimeout, RemoteDropped, RemoteError};
+    for (status, locals, peers, resends) in [
+        (HealthStatus::LocalInterrupt, 2, 1, 2),
+        (HealthStatus::LocalInterrupt, 1, 2, 0),
+        (RemoteDropped, 1, 2, 2),
+        (RemoteDropped, 2, 1, 0),
+        (LocalError, 2, 2, 0),
+        (RemoteError, 2, 2, 0),
+        (NetworkTimeout, 2, 2, 0),
+    ] {
+        let mut node = node(locals, peers);
+        fail(&mut node, status, 1);
+        let (sent, again) = ping(&mut node, nid(1, 11), Some(nid(1, 1)));
+        assert_eq!((sent, again), (vec![], resends), "{status}, {locals} NIs and {peers}");
+        let noted = failures(&mut node);
+        let times = resends as u32 + 1;
+        let expected = (u32::from(status.blames_local()) * times, u32::from(status.blames_peer()) * times);
+        assert_eq!(noted, expected, "{status}");
+    }
+    let mut node = node(2, 2);
+    fail(&mut node, HealthStatus::LocalInterrupt, 2);
+    for _ in 0..4 {
+        let (sent, _) = ping(&mut node, nid(1, 12), Some(nid(1, 2)));
+        let [sent] = sent[..] else { panic!("one message leaves") };
+        assert_eq!((sent.ni, sent.next_hop, sent.header.source.nid), (NiId(2), nid(1, 12), nid(1, 2)));
+        node.shard.sent(NOW, sent.tx, Status::Ok);
+    }
+    assert_eq!(node.shard.counters().successful_resends, node.shard.counters().resends);
+}
+
+/// An LND's own failures are like those of rules.
+#[test]
+fn a_request_with_its_path_given_that_no_connection_was_made_for_is_sent_again() {
+    let mut node = node(2, 2);
+    let (sent, _) = ping(&mut node, nid(1, 11), Some(nid(1, 1)));
+    let [mut sent] = sent[..] else { panic!("one message") };
+    for resends in 1..=2 {
+        node.shard.sent(NOW, sent.tx, Status::NeverSent(Cause::System(111)));
+        assert_eq!(node.shard.counters().resends, resends);
+        sent = *node.shard.poll_transmit(NiId(1)).expect("it leaves again").transmit;
+        assert_eq!((sent.ni, sent.next_hop), (NiId(1), nid(1, 11)));
+    }
+    node.shard.sent(NOW, sent.tx, Status::NeverSent(Cause::System(111)));
+    assert_eq!((node.shard.counters().resends, node.shard.usage().messages), (2, 0));
+    assert_eq!(node.event().status(), Status::NeverSent(Cause::System(111)));
+}
+
+/// A REPLY goes back where its GET came from, as often as others are tried.
+#[test]
+fn a_response_that_failed_is_sent_again_by_the_same_path() {
+    let mut node = node(2, 2);
+    let spec = MdSpec { options: MdOptions::GET, ..node.md(8) };
+    let entry = node.shard.attach_entry(&entry(5)).unwrap();
+    node.shard.attach(entry, &spec).unwrap();
+    let mut header = get_header(5, 8);
+    (header.source.nid, header.destination.nid) = (nid(1, 12), nid(1, 2));
+    assert!(matches!(node.shard.header(NOW, NiId(2), &nid(1, 12), RxId(0), &header), Verdict::Deliver(_)));
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    let reply = *node.shard.poll_transmit(NiId(2)).expect("a REPLY").transmit;
+    assert_eq!(reply.next_hop, nid(1, 12));
+    node.shard.sent(NOW, reply.tx, Status::NeverSent(Cause::Simulated(HealthStatus::LocalDropped)));
+    let again = *node.shard.poll_transmit(NiId(2)).expect("the same once more").transmit;
+    assert_eq!((again.next_hop, again.header.source.nid), (nid(1, 12), nid(1, 2)));
+    node.shard.sent(NOW, again.tx, Status::Ok);
+    assert_eq!(node.event().status(), Status::Ok);
+}
+
+/// What is to find out whether its path works is tried once.
+#[test]
+fn a_request_that_finds_out_whether_its_path_works_is_not_sent_again() {
+    let mut node = node(2, 2);
+    fail(&mut node, HealthStatus::LocalInterrupt, 1);
+    let options = MdOptions::NO_RESEND;
+    let spec = MdSpec { threshold: Threshold::Count(2), options, ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    let request = GetRequest {
+        target: ProcessId::lustre(nid(1, 11)),
+        portal: 0,
+        self_nid: Some(nid(1, 1)),
+        ..get_request(md)
+    };
+    node.shard.get(NOW, &request).unwrap();
+    assert_eq!((node.shard.counters().resends, failures(&mut node)), (0, (1, 0)));
 }
 
 /// Which side has to have another NI.

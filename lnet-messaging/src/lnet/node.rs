@@ -228,7 +228,9 @@ pub(super) fn status_of(status: LnetStatus) -> Status {
         Cause::TooLong => Errno::MessageSize,
         Cause::Reset => Errno::ConnectionReset,
         Cause::Refused => Errno::Invalid,
-        Cause::Undiscovered(errno) => Errno::from_number(errno.into()).unwrap_or(Errno::Io),
+        Cause::System(errno) | Cause::Undiscovered(errno) => {
+            Errno::from_number(errno.into()).unwrap_or(Errno::Io)
+        }
         _ => Errno::Io,
     })
 }

@@ -18,7 +18,7 @@ use lnet_io::port;
 use lnet_io::random::{self, NoRandom};
 use lnet_io::uring::tcp::TcpError;
 use lnet_io::uring::tcp::socket::SocketOptions;
-use lnet_model::lnd::{LndRow, NiOption, TCP};
+use lnet_model::lnd::{LndRow, NiFact, NiOption, TCP};
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{Accept, SockTunables};
 use thiserror::Error;
@@ -72,6 +72,8 @@ pub struct TcpNi {
     address: IpAddr,
     conns_per_peer: u8,
     tos: Option<u8>,
+    /// Where it listens, and where it dials its peers.
+    accept_port: u16,
     /// Follows the interface.
     neighbours: Arc<Neighbours>,
 }
@@ -79,6 +81,10 @@ pub struct TcpNi {
 impl OpenNi for TcpNi {
     fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
         Some((&self.neighbours, &self.address))
+    }
+
+    fn facts(&self) -> Vec<Option<NiFact>> {
+        vec![Some(NiFact::Number(self.accept_port.into()))]
     }
 
     fn options(&self) -> NiOptions {
@@ -213,7 +219,8 @@ impl LndKind for TcpKind {
         });
         let parts = Part::of_shards(lnds, ports.collect());
         self.listening.push(Listening { ni, address, interface_index, listeners: own });
-        Ok((TcpNi { ni, address, conns_per_peer, tos, neighbours }, parts))
+        let accept_port = tunables.accept_port;
+        Ok((TcpNi { ni, address, conns_per_peer, tos, accept_port, neighbours }, parts))
     }
 
     fn close(&mut self, _: &Host, ni: TcpNi, parts: Vec<Part<TcpLnd>>) {

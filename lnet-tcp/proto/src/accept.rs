@@ -197,7 +197,7 @@ impl Socklnd {
             self.counters.add(SocklndEvent::RaceLost);
         } else if is_new_life {
             self.counters.add(SocklndEvent::Restarted);
-            self.close_all(now, peer, up);
+            self.close_all(now, peer, None, up);
         } else if self.has_enough(peer, kind, slot, local.conns_per_peer) {
             self.counters.add(SocklndEvent::Duplicate);
         } else {
@@ -243,7 +243,7 @@ impl Socklnd {
             && let Some((_, silent)) = names.into_iter().min()
         {
             self.counters.add(SocklndEvent::NamesFull);
-            self.close_all(now, silent, up);
+            self.close_all(now, silent, None, up);
             self.fail_queue(silent, Status::NeverSent(Cause::Reset));
             self.settle(now, silent);
         }

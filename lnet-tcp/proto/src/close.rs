@@ -1,6 +1,7 @@
 //! Connections, peers and NIs that end.
 
 use lnet_core::collections::NONE;
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::ConnectionType;
@@ -9,14 +10,16 @@ use super::connection::{Connection, Phase};
 use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 impl Socklnd {
-    /// A stream has ended, or is broken.
-    pub fn ended(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+    /// A stream has ended, or is broken, for which the system gives an errno, positive.
+    pub fn ended(&mut self, now: Instant, conn: ConnId, error: Option<u8>, up: &mut impl Uplink) {
         match self.connections[conn.0].phase {
-            Phase::Dialling | Phase::Greeting => self.dial_failed(now, conn.0, up),
+            Phase::Dialling | Phase::Greeting => {
+                self.dial_failed(now, conn.0, error.unwrap_or(errno::ECONNRESET), up);
+            }
             Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
             Phase::Established => {
                 self.counters.add(SocklndEvent::Closed);
-                self.close_siblings(now, conn.0, up);
+                self.close_siblings(now, conn.0, error, up);
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
         }
@@ -31,23 +34,30 @@ impl Socklnd {
     /// A peer breaks the protocol: all connections with it end.
     pub(super) fn fault(&mut self, now: Instant, slot: u32, event: SocklndEvent, up: &mut impl Uplink) {
         self.counters.add(event);
-        self.close_siblings(now, slot, up);
+        self.close_siblings(now, slot, None, up);
     }
 
-    /// Ends a connection and all others of its peer.
-    pub(super) fn close_siblings(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+    /// Ends a connection and all others of its peer, by this errno.
+    pub(super) fn close_siblings(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        error: Option<u8>,
+        up: &mut impl Uplink,
+    ) {
         let peer = self.connections[slot].peer;
-        self.close_all(now, peer, up);
+        self.close_all(now, peer, error, up);
         self.settle(now, peer);
     }
 
-    /// Ends all connections of a peer.
-    pub(super) fn close_all(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
+    /// Ends all connections of a peer, by this errno.
+    pub(super) fn close_all(&mut self, now: Instant, peer: u32, error: Option<u8>, up: &mut impl Uplink) {
         loop {
             let slot = self.peers[peer].connections.first();
             if slot == NONE {
                 return;
             }
+            self.connections[slot].error = error;
             self.close(now, slot, up);
         }
     }
@@ -74,12 +84,16 @@ impl Socklnd {
     pub fn closed(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
         assert!(connection.phase == Phase::Closed, "{conn:?} was to be closed");
+        let cause = match connection.error {
+            None | Some(errno::ECONNRESET | errno::EPIPE) => Cause::Reset,
+            Some(errno) => Cause::System(errno),
+        };
         while let Some(tx) = connection.outgoing.pop_sent(&mut self.items, u64::MAX) {
             #[cfg(feature = "sabotage")]
             if self.sabotage.end_lost {
                 continue;
             }
-            self.ended.push_back((tx, Status::Unknown(Cause::Reset)));
+            self.ended.push_back((tx, Status::Unknown(cause)));
         }
         let has_arriving = connection.incoming.has_arriving();
         self.connections.vacate(conn.0);

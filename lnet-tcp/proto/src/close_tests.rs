@@ -53,7 +53,7 @@ fn messages_end_once_their_stream_is_closed() {
     assert_eq!(node.sock.poll_ready(), Some(conn));
     assert!(node.sock.poll_send(now, conn).is_some());
 
-    node.sock.ended(now, conn, &mut node.shard);
+    node.sock.ended(now, conn, None, &mut node.shard);
     assert_eq!(node.sock.poll_action(), Some(StreamOrder::Close { conn }));
     assert_eq!((node.shard.received.len(), node.sock.poll_ended()), (0, None), "the memory is in use");
     assert_eq!(node.sock.wants(conn), Wants::Nothing);
@@ -74,7 +74,7 @@ fn messages_end_once_their_stream_is_closed() {
 fn the_name_of_a_connection_is_free_once_its_stream_is_closed() {
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
-    node.sock.ended(now, conn, &mut node.shard);
+    node.sock.ended(now, conn, None, &mut node.shard);
     let ends = Ends {
         remote: (core::net::Ipv4Addr::new(10, 0, 0, 3), 1000).into(),
         local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
@@ -115,7 +115,7 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
                 StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         };
-        node.sock.dialled(now, dial, true, &mut node.shard);
+        node.sock.dialled(now, dial, Ok(()), &mut node.shard);
         sent(&mut node, now, dial);
         assert!((0..most).all(|_| dialled_by_peer(&mut node, kind) == Some(kind)), "{kind:?}");
         let mut bytes = [0; HELLO_BYTES_MAX];

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::{CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, Hello, Version};
@@ -9,7 +10,7 @@ use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, Phase};
 use super::peer::{self, REFUSALS_MAX, SockPeer};
-use super::{ConnId, Ends, Socklnd, SocklndEvent, StreamOrder, Timer};
+use super::{ConnId, Ends, FailedDial, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// The acceptor's port; the driver knows the one that the node really uses.
 const ANY_PORT: u16 = 0;
@@ -77,11 +78,11 @@ impl Socklnd {
         self.actions.push_back(StreamOrder::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
     }
 
-    /// A stream was connected, or could not be.
-    pub fn dialled(&mut self, now: Instant, conn: ConnId, is_connected: bool, up: &mut impl Uplink) {
+    /// A stream was connected, or could not be, for which the system gives an errno, positive.
+    pub fn dialled(&mut self, now: Instant, conn: ConnId, result: Result<(), u8>, up: &mut impl Uplink) {
         let slot = conn.0;
-        if !is_connected {
-            return self.dial_failed(now, slot, up);
+        if let Err(errno) = result {
+            return self.dial_failed(now, slot, errno, up);
         }
         let connection = &mut self.connections[slot];
         connection.phase = Phase::Greeting;
@@ -101,7 +102,7 @@ impl Socklnd {
         let length = target.encode(&mut request);
         self.say_bytes(slot, &request[..length]);
         if !self.say(slot, &hello) {
-            self.dial_failed(now, slot, up);
+            self.dial_failed(now, slot, errno::EPROTO, up);
         }
     }
 
@@ -128,14 +129,14 @@ impl Socklnd {
                     known.incarnation.is_some_and(|incarnation| incarnation != hello.source_incarnation);
                 if is_new_life {
                     self.counters.add(SocklndEvent::Restarted);
-                    self.close_all(now, peer, up);
+                    self.close_all(now, peer, None, up);
                 }
                 self.establish(now, slot, peer, kind, &hello);
                 self.launch(now, peer);
             }
             Ok(_) | Err(_) => {
                 self.counters.add(SocklndEvent::BadHello);
-                self.dial_failed(now, slot, up);
+                self.dial_failed(now, slot, errno::EPROTO, up);
             }
         }
         used
@@ -155,7 +156,7 @@ impl Socklnd {
             known.refusals = known.refusals.saturating_add(1);
             if known.refusals >= REFUSALS_MAX && !known.has_all_types() {
                 known.backoff = known.backoff.max(min_reconnect);
-                return self.back_off(now, slot, up);
+                return self.back_off(now, slot, errno::ECONNREFUSED, up);
             }
             known.retry_at = now + min_reconnect;
         }
@@ -163,26 +164,28 @@ impl Socklnd {
         self.settle(now, peer);
     }
 
-    /// A connection could not be made. What waits for it alone ends.
-    pub(super) fn dial_failed(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+    /// A connection could not be made, by this errno. What waits for it alone ends.
+    pub(super) fn dial_failed(&mut self, now: Instant, slot: u32, errno: u8, up: &mut impl Uplink) {
         let known = &mut self.peers[self.connections[slot].peer];
         (known.refusals, known.has_changed_version) = (0, false);
         self.counters.add(SocklndEvent::DialFailed);
-        self.back_off(now, slot, up);
+        self.back_off(now, slot, errno, up);
     }
 
     /// Ends a dial; the next one is later each time.
-    fn back_off(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
-        let peer = self.connections[slot].peer;
+    fn back_off(&mut self, now: Instant, slot: u32, errno: u8, up: &mut impl Uplink) {
+        let Connection { peer, kind, .. } = self.connections[slot];
         self.close(now, slot, up);
         let tunables = &self.config.tunables;
         let known = &mut self.peers[peer];
         known.backoff = (known.backoff * 2).clamp(tunables.min_reconnect, tunables.max_reconnect);
         known.retry_at = now + known.backoff;
+        known.failure = errno;
+        let path = Path { ni: known.ni, peer: known.nid };
+        self.failed_dials.push_back(FailedDial { path, kind, errno });
         if known.connections.is_empty() {
-            let path = Path { ni: known.ni, peer: known.nid };
             self.reports.push_back((path, PathReport::Silent));
-            self.fail_queue(peer, Status::NeverSent(Cause::Unreachable));
+            self.fail_queue(peer, Status::NeverSent(Cause::System(errno)));
         }
         self.settle(now, peer);
     }

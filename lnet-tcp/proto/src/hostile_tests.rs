@@ -228,7 +228,7 @@ fn a_host_has_few_names_that_are_not_its_own() {
     assert_eq!(node.count(SocklndEvent::NamesFull), 46);
     assert_eq!(node.count(SocklndEvent::PeersFull), 0);
     // Another host has as many, once there is room for it.
-    node.sock.ended(NOW, own, &mut Shard);
+    node.sock.ended(NOW, own, None, &mut Shard);
     node.act();
     let other = node.take(8, 70, 5, ConnectionType::Control);
     assert_eq!(node.count(SocklndEvent::NamesFull), 46);
@@ -258,7 +258,7 @@ fn idle_peers_make_room_and_connected_ones_stay() {
     let stays = node.take(1, 1, 5, ConnectionType::Control);
     for name in 10..100 {
         let conn = node.take(name, name, 5, ConnectionType::Control);
-        node.sock.ended(NOW, conn, &mut Shard);
+        node.sock.ended(NOW, conn, None, &mut Shard);
         node.act();
         assert_eq!(node.closed, [conn]);
     }

@@ -148,6 +148,18 @@ pub struct Sabotage {
     pub stall_unnoticed: bool,
 }
 
+/// A connection that could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedDial {
+    /// The NI that it was dialled by, and the peer NI.
+    pub path: Path,
+    /// What it was to be for, by which acceptors may have different ports.
+    pub kind: ConnectionType,
+    /// Why not: an errno, positive. `ECONNREFUSED` also where the peer itself said no, `EPROTO` where what
+    /// answers is no LNet node, or another one.
+    pub errno: u8,
+}
+
 /// What the driver is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamOrder {
@@ -274,6 +286,7 @@ pub struct Socklnd {
     ended: VecDeque<(TxId, Status)>,
     reports: VecDeque<(Path, PathReport)>,
     restarts: VecDeque<Nid>,
+    failed_dials: VecDeque<FailedDial>,
     timers: Schedule,
     /// The name of what arrives on the first connection.
     first_name: u32,
@@ -306,6 +319,7 @@ impl Socklnd {
             ended: VecDeque::with_capacity(messages as usize),
             reports: VecDeque::new(),
             restarts: VecDeque::new(),
+            failed_dials: VecDeque::new(),
             timers: Schedule::new(connections + peers),
             first_name: 0,
             idle: List::new(),
@@ -392,6 +406,11 @@ impl Socklnd {
         self.restarts.pop_front()
     }
 
+    /// A connection that could not be made.
+    pub fn poll_failed_dial(&mut self) -> Option<FailedDial> {
+        self.failed_dials.pop_front()
+    }
+
     /// Whether one of the `poll` functions has something.
     #[must_use]
     pub fn has_work(&self) -> bool {
@@ -399,6 +418,7 @@ impl Socklnd {
             || !self.ended.is_empty()
             || !self.reports.is_empty()
             || !self.restarts.is_empty()
+            || !self.failed_dials.is_empty()
             || !self.ready.is_empty()
             || !self.resumed.is_empty()
     }

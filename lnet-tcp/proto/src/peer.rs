@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, List, Seed, linked, nid_words};
+use lnet_core::errno;
 use lnet_core::lnd::NiId;
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
@@ -60,6 +61,8 @@ pub(super) struct SockPeer {
     pub(super) retry_at: Instant,
     /// What the next failure adds to that.
     pub(super) backoff: Duration,
+    /// Why the last dial failed: an errno, positive; that of a peer without an address to dial before.
+    pub(super) failure: u8,
     /// How often in a row it has refused a connection.
     pub(super) refusals: u8,
     /// Whether it has named another protocol since it last took a connection, or could not be connected.
@@ -88,6 +91,7 @@ impl SockPeer {
             lost_at: Instant(0),
             retry_at: Instant(0),
             backoff: Duration::ZERO,
+            failure: errno::EHOSTUNREACH,
             refusals: 0,
             has_changed_version: false,
             keepalive_at: Instant(0),

@@ -12,7 +12,7 @@ enum Says {
 
 /// A dial has reached the peer: its HELLO.
 fn dialled(node: &mut Node, now: Instant, conn: ConnId) -> Hello {
-    node.sock.dialled(now, conn, true, &mut node.shard);
+    node.sock.dialled(now, conn, Ok(()), &mut node.shard);
     let said = sent(node, now, conn);
     let Ok(Parsed::Whole(_, request_bytes)) = ConnectionRequest::parse(&said) else { panic!("{said:?}") };
     super::answer(&said[request_bytes..])
@@ -119,7 +119,10 @@ fn three_refusals_are_a_failure_without_all_types() {
     let (mut node, now) = dialling(3);
     let dials = answer_dials(&mut node, now, 2, |hello| Says::None(hello.version));
     assert_eq!(dials.iter().map(|(second, ..)| *second).collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::NeverSent(Cause::Unreachable))));
+    assert_eq!(
+        node.sock.poll_ended(),
+        Some((TxId(3), Status::NeverSent(Cause::System(errno::ECONNREFUSED))))
+    );
     // Each further one is a failure, with a longer pause behind it.
     let mut pauses = Vec::new();
     let (mut now, own) = (now + SECOND * 2, node.nid);
@@ -128,7 +131,10 @@ fn three_refusals_are_a_failure_without_all_types() {
         node.sock.submit(now, &transmit(4, own, nid(0, 1), 64)).unwrap();
         let dialled = answer_dials(&mut node, now, 0, |hello| Says::None(hello.version));
         pauses.push(!dialled.is_empty());
-        assert_eq!(node.sock.poll_ended(), Some((TxId(4), Status::NeverSent(Cause::Unreachable))));
+        assert_eq!(
+            node.sock.poll_ended(),
+            Some((TxId(4), Status::NeverSent(Cause::System(errno::ECONNREFUSED))))
+        );
     }
     let dialled = pauses.iter().enumerate().filter(|(_, dialled)| **dialled).map(|(index, _)| index + 1);
     assert_eq!(dialled.collect::<Vec<_>>(), [2, 6, 14, 30, 62]);
@@ -221,7 +227,7 @@ fn forgotten_once_it_has_refused_late(version: Version) {
     let hello = dialled(&mut node, redialled_at, conn);
     let late = start + SockTunables::DEFAULT.timeout;
     node.sock.handle_timeout(late, &mut node.shard);
-    assert_eq!(node.sock.poll_ended(), Some((TxId(1), Status::NeverSent(Cause::Timeout))));
+    assert_eq!(node.sock.poll_ended(), Some((TxId(1), Status::NeverSent(Cause::System(errno::ETIMEDOUT)))));
     refuse(&mut node, late, conn, &hello, version);
     let known =
         node.sock.known_peer(NI, &nid(0, 1), ProcessId::LUSTRE_PID).map(|peer| &node.sock.peers[peer]);
@@ -252,7 +258,10 @@ fn an_unprivileged_dialler_is_its_address() {
     node.sock.submit(now, &answer).unwrap();
     assert_eq!(sent(&mut node, now, conn).len(), PREFIX_BYTES + 72);
     assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::Ok)));
-    node.sock.ended(now, conn, &mut node.shard);
+    node.sock.ended(now, conn, None, &mut node.shard);
     node.sock.submit(now, &answer).unwrap();
-    assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::NeverSent(Cause::Unreachable))));
+    assert_eq!(
+        node.sock.poll_ended(),
+        Some((TxId(3), Status::NeverSent(Cause::System(errno::EHOSTUNREACH))))
+    );
 }

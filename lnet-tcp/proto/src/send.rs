@@ -2,6 +2,7 @@
 //! ksocknal_find_conn_locked`, `ksocknal_queue_tx_locked`).
 
 use lnet_core::collections::NONE;
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
@@ -29,7 +30,7 @@ impl Socklnd {
         let pid = if is_user { pid } else { ProcessId::LUSTRE_PID };
         let Some(peer) = connected.or_else(|| self.peer(ni, &next_hop, pid)) else {
             self.counters.add(SocklndEvent::PeersFull);
-            self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+            self.ended.push_back((tx, Status::NeverSent(Cause::System(errno::ENOBUFS))));
             return Ok(());
         };
         let known = &mut self.peers[peer];
@@ -38,7 +39,7 @@ impl Socklnd {
         let is_failing = !(1..REFUSALS_MAX).contains(&known.refusals);
         let is_dead_end = is_user || known.dialling.is_none() && now < known.retry_at && is_failing;
         if known.connections.is_empty() && is_dead_end {
-            self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+            self.ended.push_back((tx, Status::NeverSent(Cause::System(known.failure))));
             self.settle(now, peer);
             return Ok(());
         }
@@ -138,7 +139,7 @@ impl Socklnd {
             let Transmit { tx, header, payload, .. } = self.items[item].transmit;
             if !piece.set_message(connection.version, &header) {
                 self.items.remove(item);
-                self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+                self.ended.push_back((tx, Status::NeverSent(Cause::System(errno::EPROTO))));
                 continue;
             }
             connection.begin(&mut self.items, item);

@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_core::errno;
 use lnet_core::handle::{BufferRef, Cookie, CookieKind};
 use lnet_core::lnd::{Cause, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use lnet_wire::socklnd::{
@@ -229,6 +230,7 @@ impl Pair {
                 node.ended.push(ended);
             }
             while node.sock.poll_report().is_some() || node.sock.poll_resumed().is_some() {}
+            while node.sock.poll_failed_dial().is_some() {}
         }
         moved
     }
@@ -253,7 +255,8 @@ impl Pair {
                         other.streams.insert(accepted, (pipe, 1));
                     }
                     let node = &mut self.nodes[index];
-                    node.sock.dialled(self.now, conn, accepted.is_some(), &mut node.shard);
+                    let result = accepted.map(|_| ()).ok_or(errno::ECONNREFUSED);
+                    node.sock.dialled(self.now, conn, result, &mut node.shard);
                 }
                 StreamOrder::Close { conn } => {
                     if let Some((pipe, end)) = self.nodes[index].streams.remove(&conn) {
@@ -296,7 +299,7 @@ impl Pair {
             moved |= left.len() != bytes.len();
             way.bytes = left;
             if way.is_closed && way.bytes.is_empty() && !node.has_closed(conn) {
-                node.sock.ended(self.now, conn, &mut node.shard);
+                node.sock.ended(self.now, conn, None, &mut node.shard);
                 node.streams.remove(&conn);
                 moved = true;
             }
@@ -418,14 +421,17 @@ fn who_is_not_there_ends_messages_at_once_and_is_not_asked_too_often() {
             match action {
                 StreamOrder::Dial { conn, .. } => {
                     dials += 1;
-                    node.sock.dialled(now, conn, false, &mut node.shard);
+                    node.sock.dialled(now, conn, Err(errno::EHOSTUNREACH), &mut node.shard);
                 }
                 StreamOrder::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
                 StreamOrder::Serve { .. } | StreamOrder::Ask { .. } => {}
                 StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
-        assert_eq!(node.sock.poll_ended(), Some((TxId(tx), Status::NeverSent(Cause::Unreachable))));
+        assert_eq!(
+            node.sock.poll_ended(),
+            Some((TxId(tx), Status::NeverSent(Cause::System(errno::EHOSTUNREACH))))
+        );
         now = now + SECOND;
         node.sock.handle_timeout(now, &mut node.shard);
     }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use lnet_core::collections::NONE;
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, Path, PathReport, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::{ConnectionType, Version};
@@ -39,7 +40,7 @@ impl Socklnd {
             Phase::Established => self.established_due(now, slot, up),
             Phase::Closed => {}
             _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
-            Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, up),
+            Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, errno::ETIMEDOUT, up),
             Phase::Accepted | Phase::Requested | Phase::Closing => {
                 self.counters.add(SocklndEvent::HandshakeTimeout);
                 self.close(now, slot, up);
@@ -156,7 +157,7 @@ impl Socklnd {
     fn give_up(&mut self, now: Instant, slot: u32, why: Silence, up: &mut impl Uplink) {
         self.counters.add(SocklndEvent::Stalled);
         self.report_silence(slot, why);
-        self.close_siblings(now, slot, up);
+        self.close_siblings(now, slot, Some(errno::ETIMEDOUT), up);
     }
 
     fn report_silence(&mut self, slot: u32, why: Silence) {
@@ -192,7 +193,7 @@ impl Socklnd {
             }
             peer.queue.remove(&mut self.items, first);
             let tx = self.items.remove(first).transmit.tx;
-            self.ended.push_back((tx, Status::NeverSent(Cause::Timeout)));
+            self.ended.push_back((tx, Status::NeverSent(Cause::System(errno::ETIMEDOUT))));
         }
         self.settle(now, slot);
     }

@@ -31,6 +31,7 @@ pub(super) fn failed_get(status: Status) -> DriverError {
         Status::NeverSent(cause) | Status::Unknown(cause) => cause,
     };
     let (number, message) = match cause {
+        Cause::System(errno) => return system_error(errno.into()),
         Cause::Unreachable => (Errno::HOSTUNREACH, "No route to host"),
         Cause::Timeout | Cause::CreditTimeout => (Errno::TIMEDOUT, "Connection timed out"),
         Cause::Cancelled => (Errno::CANCELED, "the local interface went away"),
@@ -38,6 +39,13 @@ pub(super) fn failed_get(status: Status) -> DriverError {
         _ => (Errno::IO, "Input/output error"),
     };
     DriverError { errno: number.raw_os_error(), message: message.to_owned() }
+}
+
+/// An errno, positive, and what the system says of it.
+fn system_error(errno: i32) -> DriverError {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    let message = text.split(" (os error").next().unwrap_or_default().to_owned();
+    DriverError { errno, message }
 }
 
 /// The error number of a refusal by the kernel that concerns an NI, as `net add` tells it.
@@ -93,6 +101,8 @@ mod tests {
     fn a_get_fails_with_the_number_of_its_cause() {
         for (cause, expected) in [
             (Cause::Unreachable, Errno::HOSTUNREACH),
+            (Cause::System(111), Errno::CONNREFUSED),
+            (Cause::System(110), Errno::TIMEDOUT),
             (Cause::Timeout, Errno::TIMEDOUT),
             (Cause::CreditTimeout, Errno::TIMEDOUT),
             (Cause::Cancelled, Errno::CANCELED),
@@ -103,5 +113,6 @@ mod tests {
                 assert_eq!(failed_get(status).errno, expected.raw_os_error(), "{status:?}");
             }
         }
+        assert_eq!(failed_get(Status::NeverSent(Cause::System(111))).message, "Connection refused");
     }
 }

@@ -69,17 +69,19 @@ impl Core {
     }
 }
 
-/// Gets a node's answer to a ping. Dropping the future gives the GET up.
+/// Gets a node's answer to a ping, which is not sent again where it is to find out whether an NI has recovered.
+/// Dropping the future gives the GET up.
 pub(super) async fn get(
     lnet: &Lnet,
     nid: Nid,
     source: Option<Nid>,
     length_bytes: usize,
+    is_recovery: bool,
 ) -> Result<Vec<u8>, DriverError> {
-    let mut got = get_once(lnet, nid, source, length_bytes).await;
+    let mut got = get_once(lnet, nid, source, length_bytes, is_recovery).await;
     if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
         // The node has begun a new life since it was last spoken to: that one is asked.
-        got = get_once(lnet, nid, source, length_bytes).await;
+        got = get_once(lnet, nid, source, length_bytes, is_recovery).await;
     }
     match got {
         Ok(got) => got.map_err(failed_get),
@@ -111,10 +113,12 @@ async fn get_once(
     nid: Nid,
     source: Option<Nid>,
     length_bytes: usize,
+    is_recovery: bool,
 ) -> Result<Result<Vec<u8>, Status>, LnetError> {
     let shard = lnet.shard(0)?;
     let events = shard.create_event_queue(GET_EVENTS)?;
-    let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE;
+    let resend = if is_recovery { MdOptions::NO_RESEND } else { MdOptions::NONE };
+    let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE | resend;
     // One GET, one REPLY.
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());
     let sink = shard.bind(&md, Buffer::zeroed(length_bytes)).map_err(|refused| refused.error)?;

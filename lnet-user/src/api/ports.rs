@@ -11,10 +11,10 @@ use lnet_core::node::{NiConfig as CoreNi, NodeChange, Outcome, Peer, PeerEdit, P
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
 use lnet_io::locks::MutexGuard;
-use lnet_model::lnd::NiOption;
+use lnet_model::lnd::{Lnd, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_wire::steer::Policy;
-use lnet_wire::{Global, Nid};
+use lnet_wire::{Global, Net, Nid};
 
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
@@ -232,6 +232,16 @@ impl Lnet {
     /// What is known of an NI, without asking the kernel.
     pub fn known_ni(&self, ni: NiId) -> Option<NiState> {
         self.inner.runner.ni(ni)
+    }
+
+    /// The port at which peers of a net are spoken to: TCP or UDP, as the LND has it. `None` for a net without
+    /// an NI on a network interface.
+    pub fn peer_port(&self, net: Net) -> Option<u16> {
+        let state = self.nis().into_iter().find(|state| state.config.nid.net() == net)?;
+        match state.lnd()?.asked? {
+            Lnd::Tcp => Some(self.inner.accept_ports[0]),
+            Lnd::Xdp => Some(state.xdp?.udp_port),
+        }
     }
 
     /// Sets an option of an NI that can be changed while it is there. An NI that there is not is passed over.

@@ -476,12 +476,12 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             work.push(Box::pin(open(Arc::clone(core), ni, NiConfig::of(spec, tunables))));
         }
         Action::Close { ni } => work.push(Box::pin(close(Arc::clone(core), ni))),
-        Action::Ping { ping, nid, source, length_bytes } => {
+        Action::Ping { ping, nid, source, length_bytes, is_recovery } => {
             let lnet = Lnet::of_runner(core);
             let get = async move {
                 // The slots are never closed.
                 let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
-                pings::get(&lnet, nid, source, length_bytes).await
+                pings::get(&lnet, nid, source, length_bytes, is_recovery).await
             };
             let (get, abort) = abortable(get);
             books().gets.insert(ping, abort);

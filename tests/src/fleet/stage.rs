@@ -436,7 +436,7 @@ impl Stage {
                 let bytes = member.published.to_vec();
                 member.node.handle_report(self.now, Report::Answered { ping, bytes: &bytes });
             }
-            Action::Ping { ping, nid, source: from, length_bytes } if !is_old => {
+            Action::Ping { ping, nid, source: from, length_bytes, .. } if !is_old => {
                 if let Some(from) = from.or_else(|| source(&nid)) {
                     self.send("ping", from, nid, What::Ping { ping, length_bytes });
                 }

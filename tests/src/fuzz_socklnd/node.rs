@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use lnet_core::errno;
 use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
@@ -288,7 +289,7 @@ impl Node {
         while let Some(action) = self.sock.poll_action() {
             match action {
                 StreamOrder::Dial { conn, to, .. } if to == address(HONEST) => {
-                    self.sock.dialled(self.now, conn, false, &mut self.above);
+                    self.sock.dialled(self.now, conn, Err(errno::ECONNREFUSED), &mut self.above);
                     self.insert(conn, Stream::default());
                 }
                 StreamOrder::Dial { conn, .. } => {
@@ -331,7 +332,10 @@ impl Node {
                 self.pump(conn);
             } else if let Some((tx, _)) = self.sock.poll_ended() {
                 assert!(self.sending.remove(&tx.0), "{tx:?} ends twice");
-            } else if self.sock.poll_report().is_none() && self.sock.poll_restart().is_none() {
+            } else if self.sock.poll_report().is_none()
+                && self.sock.poll_restart().is_none()
+                && self.sock.poll_failed_dial().is_none()
+            {
                 break;
             }
         }
@@ -406,14 +410,16 @@ impl Node {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.is_dialling = false;
         }
-        self.sock.dialled(self.now, conn, which & 1 == 0, &mut self.above);
+        let result = if which & 1 == 0 { Ok(()) } else { Err(which) };
+        self.sock.dialled(self.now, conn, result, &mut self.above);
     }
 
     /// A hostile stream ends.
     pub(super) fn end(&mut self, number: usize) {
         let is_connected = |conn: &ConnId| !self.streams[conn].is_dialling;
         let Some(conn) = self.hostile(number).filter(is_connected) else { return };
-        self.sock.ended(self.now, conn, &mut self.above);
+        let error = [None, Some(errno::ECONNRESET), Some(errno::ETIMEDOUT)][number % 3];
+        self.sock.ended(self.now, conn, error, &mut self.above);
     }
 
     pub(super) fn wait(&mut self, seconds: u64) {
@@ -439,9 +445,9 @@ impl Node {
     pub(super) fn finish(mut self) {
         while let Some(conn) = self.streams.keys().next().copied() {
             if std::mem::take(&mut self.streams.entry(conn).or_default().is_dialling) {
-                self.sock.dialled(self.now, conn, false, &mut self.above);
+                self.sock.dialled(self.now, conn, Err(errno::ETIMEDOUT), &mut self.above);
             } else {
-                self.sock.ended(self.now, conn, &mut self.above);
+                self.sock.ended(self.now, conn, None, &mut self.above);
             }
             self.settle();
         }

@@ -2,6 +2,7 @@
 //! the objects that `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+mod absent;
 mod checksums;
 mod churn;
 mod clients;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use lnet_core::errno;
 use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId, ShardSet};
 use lnet_core::lnd::{NiId, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
@@ -170,7 +171,8 @@ impl Machine {
             let index = self.dials.iter().position(is_wanted);
             let index = index.unwrap_or_else(|| panic!("C{}: {own} does not dial {peer}", connection + 1));
             let (conn, ..) = self.dials.remove(index).unwrap();
-            self.sock.dialled(self.now, conn, is_answered, &mut self.above);
+            let result = if is_answered { Ok(()) } else { Err(errno::ECONNREFUSED) };
+            self.sock.dialled(self.now, conn, result, &mut self.above);
             conn
         } else {
             let ends = Ends { remote: (*dialler).into(), local: to };

@@ -43,3 +43,14 @@ pub enum TcpError {
         source: Errno,
     },
 }
+
+impl TcpError {
+    /// The kernel's errno; that of a wrong argument where the kernel was not asked.
+    #[must_use]
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Socket { source, .. } => *source,
+            Self::Sizes { .. } | Self::Unsupported { .. } | Self::Ring(_) => Errno::INVAL,
+        }
+    }
+}

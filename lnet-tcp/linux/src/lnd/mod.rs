@@ -16,6 +16,7 @@
 //! while it is lent is a mistake of ours.
 
 mod exchange;
+mod failed_dials;
 mod port;
 mod receive;
 mod transmit;
@@ -27,6 +28,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exchange::Exchange;
+use failed_dials::FailedDials;
+use lnet_core::errno;
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
@@ -90,8 +93,9 @@ struct ConnectionStream {
     early: VecDeque<u8>,
     /// Bytes that have arrived, and from where on they are to be used.
     pending: VecDeque<(ReceivedBytes, usize)>,
-    /// Whether nothing arrives any more.
+    /// Whether nothing arrives any more, and why, where the kernel says so.
     has_ended: bool,
+    error: Option<Errno>,
     /// Whether long payload came last, or nothing yet.
     follows_long: bool,
     /// A piece that was polled, whose payload could not be queued yet.
@@ -117,6 +121,7 @@ impl ConnectionStream {
             early: VecDeque::new(),
             pending: VecDeque::new(),
             has_ended: false,
+            error: None,
             follows_long: true,
             stopped: None,
             dial,
@@ -149,6 +154,7 @@ pub struct TcpLnd {
     waiting: Vec<StreamId>,
     /// Bytes in all `early`.
     early_bytes: usize,
+    failed_dials: FailedDials,
     /// When to accept connections again, after the kernel could not.
     accept_again_at: Option<Instant>,
     /// Payload bytes that the kernel put in place, and that were copied there.
@@ -197,6 +203,7 @@ impl TcpLnd {
                 stopped: Vec::new(),
                 waiting: Vec::new(),
                 early_bytes: 0,
+                failed_dials: FailedDials::default(),
                 accept_again_at: None,
                 placed_bytes: 0,
                 copied_bytes: 0,
@@ -234,10 +241,8 @@ impl TcpLnd {
         while let Some(action) = self.sock.poll_action() {
             match action {
                 StreamOrder::Dial { conn, ni, to, kind, .. } => {
-                    let tunables = self.sock.tunables();
-                    let is_bulk = kind != ConnectionType::Control;
-                    let port = if is_bulk { tunables.accept_port_bulk } else { tunables.accept_port };
-                    let dial = Dial { ni, to: (to, port).into(), below: port::RESERVED_END };
+                    let to = (to, self.accept_port(kind)).into();
+                    let dial = Dial { ni, to, below: port::RESERVED_END };
                     self.link(conn, ConnectionStream::new(None, Some(dial)));
                     self.dial(now, conn, up);
                 }
@@ -261,6 +266,12 @@ impl TcpLnd {
                 StreamOrder::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
             }
         }
+    }
+
+    /// The port at which peers accept connections of a type.
+    fn accept_port(&self, kind: ConnectionType) -> u16 {
+        let tunables = self.sock.tunables();
+        if kind == ConnectionType::Control { tunables.accept_port } else { tunables.accept_port_bulk }
     }
 
     /// Gives a stream the options of an NI where it has others by the listener that it came by: those of
@@ -316,12 +327,13 @@ impl TcpLnd {
         let Some(dial) = self.link_mut(conn).dial else { return };
         let port = self.ports.iter().find(|port| port.ni == dial.ni);
         let made = port.map(|port| port.dialling_socket(dial.to.ip(), dial.below));
-        let Some(Ok((socket, source_port))) = made else {
-            if let Some(Err(error)) = made {
+        let (socket, source_port) = match made {
+            Some(Ok(made)) => made,
+            Some(Err(error)) => {
                 tracing::debug!(%error, to = %dial.to, "a connection cannot be dialled");
+                return self.sock.dialled(now, conn, Err(errno_of(error.errno())), up);
             }
-            self.sock.dialled(now, conn, false, up);
-            return;
+            None => return self.sock.dialled(now, conn, Err(errno_of(Errno::NODEV)), up),
         };
         match self.streams.dial(socket, dial.to) {
             Ok(stream) => {
@@ -330,7 +342,7 @@ impl TcpLnd {
                 (link.stream, link.dial) = (Some(stream), Some(next));
                 self.by_stream.insert(stream, conn);
             }
-            Err(Full(_)) => self.sock.dialled(now, conn, false, up),
+            Err(Full(_)) => self.sock.dialled(now, conn, Err(errno::ENOBUFS), up),
         }
     }
 
@@ -352,7 +364,7 @@ impl TcpLnd {
             StreamEvent::Placed { id, lease, result } => {
                 // Before the shard is told: what was written is there then.
                 drop(lease);
-                self.placed(now, id, result.is_ok(), up, memory);
+                self.placed(now, id, result, up, memory);
             }
             StreamEvent::Paused { id } => self.paused(now, id, up, memory),
             StreamEvent::Sent { id, bytes } => {
@@ -363,7 +375,8 @@ impl TcpLnd {
             StreamEvent::Ended { id, error } => {
                 if let Some(conn) = self.by_stream.get(&id).copied() {
                     tracing::debug!(conn = conn.0, ?error, "a stream has ended");
-                    self.link_mut(conn).has_ended = true;
+                    let link = self.link_mut(conn);
+                    (link.has_ended, link.error) = (true, error);
                     self.feed(now, id, up, memory);
                 }
             }
@@ -389,7 +402,7 @@ impl TcpLnd {
         match result {
             Ok(_) => {
                 self.link_mut(conn).dial = None;
-                self.sock.dialled(now, conn, true, up);
+                self.sock.dialled(now, conn, Ok(()), up);
                 self.act(now, up);
                 self.feed(now, id, up, memory);
             }
@@ -400,11 +413,15 @@ impl TcpLnd {
                 self.dial(now, conn, up);
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection was not made");
-                self.sock.dialled(now, conn, false, up);
+                self.sock.dialled(now, conn, Err(errno_of(error)), up);
             }
         }
     }
+}
+
+/// An errno of the kernel as the protocol has it.
+fn errno_of(error: Errno) -> u8 {
+    error.raw_os_error().try_into().unwrap_or(errno::EHOSTUNREACH)
 }
 
 impl Driver for TcpLnd {

@@ -10,8 +10,9 @@ use lnet_core::time::Instant;
 use lnet_io::memory::Memory;
 use lnet_io::uring::tcp::{Mode, ReceivedBytes, StreamId};
 use lnet_tcp_proto::{ConnId, Wants};
+use rustix::io::Errno;
 
-use super::{Receiving, TcpLnd, WAITING_BYTES_MAX};
+use super::{Receiving, TcpLnd, WAITING_BYTES_MAX, errno_of};
 
 /// The least payload that the kernel is to put in place: for less, a system call of its own costs more than
 /// the copy.
@@ -47,7 +48,7 @@ impl TcpLnd {
         &mut self,
         now: Instant,
         id: StreamId,
-        is_whole: bool,
+        result: Result<(), Option<Errno>>,
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) {
@@ -56,11 +57,12 @@ impl TcpLnd {
         let Receiving::Into(count) = std::mem::replace(&mut link.receiving, Receiving::Nothing) else {
             return;
         };
-        if is_whole {
-            self.placed_bytes += u64::from(count);
-            self.sock.placed(now, conn, count, up);
-        } else {
-            self.sock.ended(now, conn, up);
+        match result {
+            Ok(()) => {
+                self.placed_bytes += u64::from(count);
+                self.sock.placed(now, conn, count, up);
+            }
+            Err(error) => self.sock.ended(now, conn, error.map(errno_of), up),
         }
         self.act(now, up);
         self.feed(now, id, up, memory);
@@ -203,7 +205,8 @@ impl TcpLnd {
         // The rest of a message that is to be whole does not come any more.
         let is_used = link.pending.is_empty() && link.early.is_empty();
         if link.has_ended && (is_used || matches!(wants, Wants::Whole(_))) {
-            self.sock.ended(now, conn, up);
+            let error = link.error.map(errno_of);
+            self.sock.ended(now, conn, error, up);
             return self.act(now, up);
         }
         match (link.receiving, wants) {

@@ -4,7 +4,7 @@ use lnet_core::lnd::{Span, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::memory::{Memory, ReadLease};
 use lnet_io::uring::tcp::StreamId;
-use lnet_tcp_proto::{ConnId, Piece};
+use lnet_tcp_proto::{ConnId, FailedDial, Piece};
 
 use super::TcpLnd;
 
@@ -176,6 +176,12 @@ impl TcpLnd {
         }
         while let Some(peer) = self.sock.poll_restart() {
             up.restarted(&peer);
+        }
+        while let Some(FailedDial { path, kind, errno }) = self.sock.poll_failed_dial() {
+            if let Some(ip) = path.peer.ip() {
+                let address = (ip, self.accept_port(kind)).into();
+                self.failed_dials.note(now, path.peer, address, errno);
+            }
         }
         while let Some((path, report)) = self.sock.poll_report() {
             up.path_health(now, &path, report);

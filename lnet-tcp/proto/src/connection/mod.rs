@@ -78,6 +78,8 @@ pub(super) struct Connection {
     pub(super) order: ByteOrder,
     /// The end of its handshake.
     pub(super) handshake_deadline: Instant,
+    /// Why it has ended, where the system says so: an errno, positive.
+    pub(super) error: Option<u8>,
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
     pub(super) progress: StreamProgress,
@@ -97,6 +99,7 @@ impl Connection {
             version: if ends.remote.is_ipv4() { Version::V3 } else { Version::V4 },
             order: ByteOrder::Little,
             handshake_deadline,
+            error: None,
             incoming: Incoming::new(now),
             outgoing: Outgoing::new(),
             progress: StreamProgress::new(now),

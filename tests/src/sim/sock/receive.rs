@@ -1,5 +1,6 @@
 //! What arrives at a lane of the `tcp` LND: from streams and from sibling shards.
 
+use lnet_core::errno;
 use lnet_core::lnd::{RxId, Span, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_tcp_proto::{ConnId, Wants};
@@ -52,7 +53,8 @@ impl SockDriver {
                 if let Some(link) = self.link_mut(conn) {
                     link.is_connected = is_connected;
                 }
-                self.sock.dialled(now, conn, is_connected, up);
+                let result = if is_connected { Ok(()) } else { Err(errno::EHOSTUNREACH) };
+                self.sock.dialled(now, conn, result, up);
             }
         }
         self.act(now, up);
@@ -126,7 +128,7 @@ impl SockDriver {
             }
             if early_bytes == 0 && arrived_bytes == 0 || lacks {
                 if up.around.streams.has_ended(end) {
-                    self.sock.ended(now, conn, up);
+                    self.sock.ended(now, conn, Some(errno::ECONNRESET), up);
                     self.act(now, up);
                 }
                 return;
