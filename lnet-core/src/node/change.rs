@@ -219,7 +219,8 @@ impl<O: Clone> Draft<'_, O> {
             return Err(ChangeError::Loopback);
         }
         // No NI has a NID that the answer to a ping cannot tell.
-        if ping::encoded_bytes([ping::PingNi { nid, status: ping::NiStatus::UP }]).is_err() {
+        let is_told = ping::encoded_bytes([ping::PingNi { nid, status: ping::NiStatus::UP }]).is_ok();
+        if !is_told || !nid.can_name_an_ni() {
             return Err(ChangeError::Wildcard(nid));
         }
         if !self.node.config.net_types.contains(&net.net_type()) {

@@ -30,8 +30,8 @@ pub enum ChangeError {
     /// `lo` is neither added nor changed nor deleted.
     #[error("lo: not allowed, it is always there as it is")]
     Loopback,
-    /// A wildcard where one NI is meant.
-    #[error("nid {0}: that of one NI is expected")]
+    /// A wildcard, or an address that other nodes cannot know a host by, where one NI is meant.
+    #[error("nid {0}: that of one NI is expected, with an address by which other hosts reach it")]
     Wildcard(Nid),
     /// No LND of this node serves nets of this type.
     #[error("net {0}: LND type not supported")]

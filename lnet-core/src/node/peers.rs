@@ -206,7 +206,7 @@ impl Peer {
 #[non_exhaustive]
 pub enum PeerError {
     /// The NID is a wildcard, `lo`, this node's own, or can be no NI's name (`-EINVAL`).
-    #[error("peer nid {0}: that of an NI of another node is expected")]
+    #[error("peer nid {0}: that of an NI of another node is expected, on a host that others reach by it")]
     Nid(Nid),
     /// There is no such peer (`-ENOENT`).
     #[error("no peer has the nid {0}")]

@@ -108,7 +108,7 @@ fn features_follow_discovery_and_large_nids() {
     assert_eq!(told(&runner), (0x0E, 2), "its NIs are the same");
     runner.batch(&[NodeChange::Set { setting: Global::Discovery, value: 1 }]).unwrap();
     runner.batch(&[NodeChange::DeleteNi { nid: nid(1, 1) }]).unwrap();
-    let large = lnet_core::node::NiSpec { nid: "fe80::1@tcp".parse().unwrap(), ..spec(1, 1) };
+    let large = lnet_core::node::NiSpec { nid: "fd80::1@tcp".parse().unwrap(), ..spec(1, 1) };
     runner.batch(&[NodeChange::AddNi(large)]).unwrap();
     let (features, _) = told(&runner);
     assert_eq!(features, 0x7E);

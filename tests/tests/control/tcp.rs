@@ -181,6 +181,11 @@ fn daemons_ping_each_other_over_tcp_by_large_nids() {
         let shown = daemon.good("net show --net tcp");
         shown.lines().find_map(|line| line.trim().strip_prefix("-     nid: ").map(str::to_owned)).unwrap()
     });
+    for (daemon, own) in [&two.a, &two.b].into_iter().zip(&nids) {
+        let pinged = daemon.good(&format!("ping --timeout 10 {own}"));
+        assert!(pinged.contains(&format!("primary nid: {own}")), "{pinged}");
+        daemon.good(&format!("ping --timeout 10 --source {own} {own}"));
+    }
     until_shown(&two.a, &format!("ping {}", nids[1]), &nids[1]);
     let pinged = two.b.good(&format!("ping {}", nids[0]));
     assert!(pinged.contains(&format!("primary nid: {}", nids[0])), "{pinged}");

@@ -69,8 +69,8 @@ impl Default for SocketOptions {
 const LOOPBACK_INDEX: u32 = 1;
 
 impl SocketOptions {
-    /// Binds these options to `lo`, where Linux has all that a host sends to addresses of its own, whichever
-    /// interfaces have them.
+    /// Binds these options to `lo`, where Linux has all that a host sends to IPv4 addresses of its own,
+    /// whichever interfaces have them.
     pub const fn loopback(&self) -> Self {
         Self { interface_index: Some(LOOPBACK_INDEX), ..*self }
     }
@@ -122,7 +122,9 @@ pub fn reserved_dialler(
     options: &SocketOptions,
 ) -> Result<(OwnedFd, u16), TcpError> {
     let mut refused = ("bind", Errno::ADDRINUSE);
-    let options = if is_of_host(to) { options.loopback() } else { *options };
+    // Linux has an IPv6 address of its own at the interface that has the address, and routes no such packet
+    // by `lo` (`addrconf_f6i_alloc`): the NI's own interface leads there.
+    let options = if to.is_ipv4() && is_of_host(to) { options.loopback() } else { *options };
     let open = |address| {
         let socket = open(address, &options)?;
         set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
