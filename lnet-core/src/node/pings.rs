@@ -13,7 +13,7 @@ use lnet_wire::ping::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, HEADER_BYTES, LARGE_EN
 use lnet_wire::{Global, Nid};
 
 use super::error::RequestError;
-use super::{Action, Node, Outcome, RequestId};
+use super::{Action, Node, Outcome, Peer, RequestId};
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
