@@ -234,8 +234,8 @@ impl Lnet {
         self.inner.runner.ni(ni)
     }
 
-    /// The port at which peers of a net are spoken to: TCP or UDP, as the LND has it. `None` for a net without
-    /// an NI on a network interface.
+    /// The port at which peers of a net are spoken to: TCP or UDP, as the LND has it. `None` for a net
+    /// without an NI on a network interface.
     pub fn peer_port(&self, net: Net) -> Option<u16> {
         let state = self.nis().into_iter().find(|state| state.config.nid.net() == net)?;
         match state.lnd()?.asked? {

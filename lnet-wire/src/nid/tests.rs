@@ -384,22 +384,10 @@ proptest! {
 
 #[test]
 fn what_can_name_an_ni_can_be_printed_and_read() {
-    for text in [
-        "10.0.0.1@tcp",
-        "169.254.1.1@tcp",
-        "fd80::1@o2ib3",
-        "0@lo",
-        "7@gni",
-        "a000001@<200:3>",
-        "1:0:0:ff@<77:65535>",
-    ] {
+    for text in ["10.0.0.1@tcp", "fe80::1@o2ib3", "0@lo", "7@gni", "a000001@<200:3>", "1:0:0:ff@<77:65535>"] {
         assert!(nid(text).can_name_an_ni() && nid(text).to_string() == text, "{text}");
     }
     for text in ["0.0.0.0@tcp", "::@tcp", "255.255.255.255@xdp", "224.0.0.1@tcp2", "ff02::1@tcp", "<?>"] {
-        assert!(!nid(text).can_name_an_ni(), "{text}");
-    }
-    // Every host has them, or every link.
-    for text in ["127.0.0.1@tcp", "127.9.0.1@xdp1", "::1@tcp", "fe80::1@tcp", "fe80::7:1@xdp"] {
         assert!(!nid(text).can_name_an_ni(), "{text}");
     }
     // Eight bytes of an address on a net whose addresses have four or sixteen.

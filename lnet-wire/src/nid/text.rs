@@ -275,9 +275,8 @@ impl Nid {
         }
     }
 
-    /// Whether this can be the name of an NI: an address of the kind that its net has, of one host, which
-    /// means that host to others as well. So neither `0.0.0.0@tcp` can, nor a multicast address, nor one of
-    /// the loopback interface, nor an IPv6 address of a link alone, nor what is longer than an address there.
+    /// Whether this can be the name of an NI: an address of the kind that its net has, of one host. So
+    /// neither `0.0.0.0@tcp` can, nor a multicast address, nor what is longer than an address there.
     #[must_use]
     pub fn can_name_an_ni(&self) -> bool {
         if self.is_any() {
@@ -293,9 +292,7 @@ impl Nid {
         };
         let is_of_one_host = self.ip().is_none_or(|address| {
             let is_of_all = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-            let is_of_link = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-            let is_of_several = address.is_unspecified() || address.is_multicast() || is_of_all;
-            !is_of_several && !address.is_loopback() && !is_of_link
+            !address.is_unspecified() && !address.is_multicast() && !is_of_all
         });
         has_size && is_padded_with_zeros && is_of_one_host
     }
