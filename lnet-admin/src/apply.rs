@@ -16,29 +16,40 @@ use lnet_wire::steer::Policy;
 use tracing::info;
 
 use super::control::Control;
-use super::error::{refusal, refusal_of, stopped};
+use super::error::{ChangePlace, refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::ChangePlan;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
     pub(super) async fn apply_batch(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {
-        let ChangeSet { changes, dry_run } = batch;
-        match changes.as_slice() {
+        let ChangeSet { changes, dry_run, generation } = batch;
+        let now = self.generation.get();
+        if generation.is_some_and(|planned| planned != now) {
+            let message = "the node has changed since the changes were planned: plan them again";
+            return Err(Refusal::new(Errno::STALE, message));
+        }
+        let applied = match changes.as_slice() {
             [Change::Unconfigure] => self.unconfigure(dry_run).await.map(|outcome| vec![outcome]),
             changes => self.apply_changes(changes, dry_run).await,
+        };
+        if !dry_run {
+            // Counted when all is over, since a plan made meanwhile is from a state between; and where it has
+            // failed too.
+            self.generation.set(now + 1);
         }
+        applied
     }
 
     async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Effect>, Refusal> {
         let plan = self.plan(changes).await?;
         if dry_run {
             let valid = self.lnet.machine().validate(&plan.core);
-            valid.map_err(|error| refusal(&error, &plan.positions))?;
+            valid.map_err(|error| refusal(&error, &plan.places))?;
             return Ok(plan.outcomes);
         }
         let was_configured = self.is_configured.replace(plan.is_configured);
-        if let Err(refused) = self.change_core(plan.core, &plan.positions).await {
+        if let Err(refused) = self.change_core(plan.core, &plan.places).await {
             self.is_configured.set(was_configured);
             return Err(refused);
         }
@@ -60,7 +71,7 @@ impl Control {
     async fn change_core(
         &self,
         changes: Vec<node::NodeChange<LndOptions>>,
-        positions: &[usize],
+        places: &[ChangePlace],
     ) -> Result<(), Refusal> {
         if changes.is_empty() {
             return Ok(());
@@ -69,7 +80,7 @@ impl Control {
         let batch = Request::Batch { changes, drain_timeout: self.options.drain };
         let changed = self.lnet.request(batch).await;
         log_changes(&before, &self.lnet.nis());
-        changed.map(drop).map_err(|error| refusal_of(&error, positions))
+        changed.map(drop).map_err(|error| refusal_of(&error, places))
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.
@@ -120,7 +131,8 @@ impl Control {
     async fn check_unused(&self) -> Result<(), Refusal> {
         let holds = self.lnet.hold_count();
         if holds > 0 {
-            let message = format!("{holds} services of this process use the node: stop them first");
+            let loads = self.running_loads();
+            let message = format!("{holds} services of this process use the node: stop them first{loads}");
             return Err(Refusal::new(Errno::BUSY, message));
         }
         let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;

@@ -48,6 +48,8 @@ pub struct Control {
     pub(super) services: Services,
     pub(super) is_configured: Cell<bool>,
     pub(super) prefers_ipv6: Cell<bool>,
+    /// Batches of changes that the node has been asked to make.
+    pub(super) generation: Cell<u64>,
     /// What the node was started with.
     pub(super) defaults: Defaults,
     pub(super) console: Option<Box<dyn SelftestConsole>>,
@@ -82,6 +84,7 @@ impl Control {
             services: Services::default(),
             is_configured: Cell::new(lnet.topology().local_nis().count() > 1),
             prefers_ipv6: Cell::new(false),
+            generation: Cell::new(0),
             defaults,
             console: None,
         })

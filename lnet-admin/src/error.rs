@@ -37,19 +37,31 @@ pub enum ControlError {
     Runtime(#[source] io::Error),
 }
 
+/// Where a change for the core comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ChangePlace {
+    /// The change of the batch.
+    pub(super) position: usize,
+    /// Where the start-up document says it.
+    pub(super) in_document: Option<String>,
+}
+
 /// The refusal of a request, with the place of the change that it is about.
-pub(super) fn refusal(error: &RequestError, positions: &[usize]) -> Refusal {
-    let refusal = Refusal::new(errno(error.errno()), error.to_string());
-    match error.index().and_then(|index| positions.get(index)) {
-        Some(position) => refusal.of_change(*position),
-        None => refusal,
+pub(super) fn refusal(error: &RequestError, places: &[ChangePlace]) -> Refusal {
+    let errno = errno(error.errno());
+    match error.index().and_then(|index| places.get(index)) {
+        Some(ChangePlace { position, in_document: Some(place) }) => {
+            Refusal::new(errno, format!("{place}: {error}")).of_change(*position)
+        }
+        Some(ChangePlace { position, .. }) => Refusal::new(errno, error.to_string()).of_change(*position),
+        None => Refusal::new(errno, error.to_string()),
     }
 }
 
 /// Refusal by a node that may have ended.
-pub(super) fn refusal_of(error: &LnetError, positions: &[usize]) -> Refusal {
+pub(super) fn refusal_of(error: &LnetError, places: &[ChangePlace]) -> Refusal {
     match error {
-        LnetError::Refused(error) => refusal(error, positions),
+        LnetError::Refused(error) => refusal(error, places),
         error => stopped(error),
     }
 }

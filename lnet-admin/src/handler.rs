@@ -99,6 +99,10 @@ fn is_told_by_network(error: &LnetError) -> bool {
 }
 
 impl Handler for Control {
+    async fn generation(&self) -> Result<u64, Refusal> {
+        Ok(self.generation.get())
+    }
+
     async fn nets(&self) -> Result<Vec<NetRecord>, Refusal> {
         self.check_configured()?;
         self.net_records().await

@@ -19,16 +19,21 @@ use lnet_wire::{Global, Net, Nid};
 use tracing::warn;
 
 use super::control::Control;
-use super::error::blocking;
+use super::error::{ChangePlace, blocking};
 use super::faults::{self, RuleStep};
 use super::interfaces;
+
+/// Refusals that are told beside the first one.
+const FURTHER_MAX: usize = 100;
 
 /// What a batch comes to.
 #[derive(Debug)]
 pub(super) struct ChangePlan {
     pub(super) core: Vec<node::NodeChange<LndOptions>>,
-    /// The place in the batch of each change for the core.
-    pub(super) positions: Vec<usize>,
+    /// Where each change for the core comes from.
+    pub(super) places: Vec<ChangePlace>,
+    /// Where the start-up document says what is being planned.
+    in_document: Option<String>,
     /// The drop rules afterwards, and the way to them.
     pub(super) rules: Vec<DropRule>,
     pub(super) rule_steps: Vec<RuleStep>,
@@ -49,7 +54,8 @@ impl Control {
     pub(super) async fn plan(&self, changes: &[Change]) -> Result<ChangePlan, Refusal> {
         let mut plan = ChangePlan {
             core: Vec::new(),
-            positions: Vec::new(),
+            places: Vec::new(),
+            in_document: None,
             rules: self.rules.borrow().clone(),
             rule_steps: Vec::new(),
             resets_statistics: false,
@@ -59,11 +65,31 @@ impl Control {
             prefers_ipv6: self.prefers_ipv6.get(),
             outcomes: vec![Effect::Unchanged; changes.len()],
         };
+        let mut refused: Option<Refusal> = None;
         for (position, change) in changes.iter().enumerate() {
-            let planned = self.plan_change(&mut plan, position, change).await;
-            plan.outcomes[position] = planned.map_err(|refusal| refusal.of_change(position))?;
+            // Behind a refusal only NIs are looked at: of all interfaces that are missing is told at once.
+            if refused.is_some() && !matches!(change, Change::AddNi(_)) {
+                continue;
+            }
+            match self.plan_change(&mut plan, position, change).await {
+                Ok(outcome) => plan.outcomes[position] = outcome,
+                Err(refusal) => {
+                    let refusal = refusal.of_change(position);
+                    match &mut refused {
+                        None => refused = Some(refusal),
+                        Some(first) => first.further.push(refusal),
+                    }
+                }
+            }
+            if refused.as_ref().is_some_and(|first| !plan.is_configured || first.further.len() >= FURTHER_MAX)
+            {
+                break;
+            }
         }
-        Ok(plan)
+        match refused {
+            None => Ok(plan),
+            Some(refusal) => Err(refusal),
+        }
     }
 
     async fn plan_change(
@@ -78,13 +104,31 @@ impl Control {
             }
             (plan.is_configured, plan.prefers_ipv6) = (true, large);
             if let Some(path) = self.options.document.as_deref().filter(|_| all) {
-                for change in self.start_up(path).await? {
-                    self.plan_one(plan, position, &change).await?;
-                }
+                self.plan_start_up(plan, position, path).await?;
             }
             return Ok(Effect::Changed);
         }
         self.plan_one(plan, position, change).await
+    }
+
+    /// Plans what the start-up document says. All that cannot be is told at once, each with its place.
+    async fn plan_start_up(
+        &self,
+        plan: &mut ChangePlan,
+        position: usize,
+        path: &Path,
+    ) -> Result<(), Refusal> {
+        let mut refused = Vec::new();
+        for (place, change) in self.start_up(path).await? {
+            plan.in_document = Some(place.clone());
+            if let Err(refusal) = self.plan_one(plan, position, &change).await {
+                refused.push(Refusal::new(refusal.errno, format!("{place}: {}", refusal.message)));
+            }
+        }
+        plan.in_document = None;
+        let Some(first) = refused.first() else { return Ok(()) };
+        let lines: Vec<_> = refused.iter().map(|refusal| refusal.message.as_str()).collect();
+        Err(Refusal::new(first.errno, lines.join("\n")))
     }
 
     /// Plans a change other than to configure the node.
@@ -166,7 +210,7 @@ impl Control {
             Change::DeleteUdsp { index } => node::NodeChange::Udsp(RuleEdit::Delete { index: *index }),
         };
         plan.core.push(core);
-        plan.positions.push(position);
+        plan.places.push(ChangePlace { position, in_document: plan.in_document.clone() });
         Ok(outcome)
     }
 
@@ -263,13 +307,13 @@ impl Control {
         let specs = self.nis_after(plan);
         for spec in specs.iter().filter(|spec| lnd_of(spec.nid.net(), &spec.lnd.options) == Some(lnd)) {
             plan.core.push(node::NodeChange::SetLndTimeout { nid: spec.nid, timeout });
-            plan.positions.push(position);
+            plan.places.push(ChangePlace { position, in_document: plan.in_document.clone() });
         }
         Ok(if is_so { Effect::Unchanged } else { Effect::Changed })
     }
 
     /// What the start-up document says, for a node that has nothing but `lo`.
-    async fn start_up(&self, path: &Path) -> Result<Vec<Change>, Refusal> {
+    async fn start_up(&self, path: &Path) -> Result<Vec<(String, Change)>, Refusal> {
         let cannot = |error: &dyn Display| {
             let message = format!("cannot read the start-up document {}: {error}", path.display());
             Refusal::new(Errno::NOENT, message)
@@ -295,7 +339,10 @@ impl Control {
             Refusal::new(errno, lines.join("\n"))
         };
         let document = document::parse(&text, document::Mode::Add).map_err(wrong)?;
-        Ok(document.plan(&state).into_iter().map(|(_, change)| change).collect())
+        let placed = |(item, change): (&document::Item, Change)| {
+            (format!("{}: {}: {}", path.display(), item.position, item.entity), change)
+        };
+        Ok(document.plan(&state).into_iter().map(placed).collect())
     }
 }
 

@@ -389,7 +389,9 @@ mod tests {
             Change::AddPeer(PeerSpec { primary_nid: nid(host), nids, multi_rail: true, lock_primary: false })
         };
         let changes = (0..10).flat_map(|number| (0..10).map(move |host| peer(number, host))).collect();
-        runtime.block_on(control.apply_batch(ChangeSet { changes, dry_run: false })).unwrap();
+        runtime
+            .block_on(control.apply_batch(ChangeSet { changes, dry_run: false, generation: None }))
+            .unwrap();
         let (mut told, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
             let PeerPage { peers, has_more } = runtime.block_on(control.peers_behind(after)).unwrap();

@@ -62,7 +62,9 @@ pub fn serve(
             if options.configures {
                 let all = options.control.document.is_some();
                 let configure = Change::Configure { all, large: false };
-                control.apply_batch(ChangeSet { changes: vec![configure], dry_run: false }).await?;
+                control
+                    .apply_batch(ChangeSet { changes: vec![configure], dry_run: false, generation: None })
+                    .await?;
             }
             info!(socket = %options.socket.display(), "ready");
             ready();

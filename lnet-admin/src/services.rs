@@ -74,7 +74,7 @@ impl Control {
     }
 
     /// The loads that go on, as the refusal of another one names them.
-    fn running_loads(&self) -> String {
+    pub(super) fn running_loads(&self) -> String {
         let running = self.load_records().into_iter().filter(|load| load.is_running);
         let running: Vec<_> = running.map(|load| format!("load {} ({})", load.id, load.role)).collect();
         match running.as_slice() {

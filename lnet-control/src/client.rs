@@ -22,7 +22,9 @@ use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
 use thiserror::Error;
 
-use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::protocol::{
+    self, CHANGES_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, ProtocolError, REPLY_BYTES_MAX,
+};
 use crate::request::{ControlRequest, LoadSpec, Reply, RequestClass};
 
 /// How long a node may take for anything but a ping.
@@ -150,11 +152,15 @@ impl Client {
     }
 
     fn send(&mut self, request: &ControlRequest) -> Result<(), ClientError> {
-        let message = protocol::encode(request, REQUEST_BYTES_MAX)?;
+        let message = protocol::encode(request, CHANGES_BYTES_MAX)?;
         // A daemon that refuses the connection says why before it closes: that is worth more than the
         // broken pipe.
         match self.stream.write_all(&message) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                Ok(())
+            }
             other => Ok(other?),
         }
     }
@@ -165,11 +171,18 @@ impl Client {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Timeout(timeout),
             _ => error.into(),
         };
-        let mut header = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut header).map_err(late)?;
-        let mut json = vec![0; protocol::read_header(&header, REPLY_BYTES_MAX)?];
-        self.stream.read_exact(&mut json).map_err(late)?;
-        Ok(protocol::decode(&json)?)
+        let mut json = Vec::new();
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            self.stream.read_exact(&mut header).map_err(late)?;
+            let begin = json.len();
+            let length = protocol::read_header(&header, PART_BYTES_MAX.min(REPLY_BYTES_MAX - begin))?;
+            json.resize(begin + length, 0);
+            self.stream.read_exact(json.get_mut(begin..).unwrap_or_default()).map_err(late)?;
+            if !protocol::has_more(&header) {
+                return Ok(protocol::decode(&json)?);
+            }
+        }
     }
 }
 

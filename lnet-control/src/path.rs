@@ -1,5 +1,7 @@
 //! Where the control sockets of nodes are.
 
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -84,6 +86,10 @@ fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .collect();
     sockets.sort();
+    // What dead daemons have left is none of several.
+    if sockets.len() > 1 && sockets.iter().any(|path| is_served(path)) {
+        sockets.retain(|path| is_served(path));
+    }
     match sockets.as_slice() {
         [] => socket_of(&own_directory(), DEFAULT_NODE),
         [one] => Ok(one.clone()),
@@ -91,6 +97,14 @@ fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
             let names = several.iter().filter_map(|path| path.file_stem());
             Err(PathError::Several(names.map(|name| name.to_string_lossy().into_owned()).collect()))
         }
+    }
+}
+
+/// Whether a daemon listens there, be it that it may not be spoken to.
+fn is_served(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound),
     }
 }
 
@@ -118,6 +132,13 @@ mod tests {
         assert_eq!(only_one(&directories), Ok(directory.join("one.sock")));
         fs::write(directory.join("two.sock"), "").unwrap();
         assert_eq!(only_one(&directories), Err(PathError::Several(vec!["one".into(), "two".into()])));
+        // A daemon that answers is the only one beside what dead ones have left.
+        let listens = |name: &str| std::os::unix::net::UnixListener::bind(directory.join(name)).unwrap();
+        drop(listens("dead.sock"));
+        let _three = listens("three.sock");
+        assert_eq!(only_one(&directories), Ok(directory.join("three.sock")));
+        let _four = listens("four.sock");
+        assert_eq!(only_one(&directories), Err(PathError::Several(vec!["four".into(), "three".into()])));
         fs::remove_dir_all(&directory).unwrap();
     }
 }

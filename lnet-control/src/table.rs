@@ -10,6 +10,9 @@
 macro_rules! requests {
     ($make:ident) => {
         $make! {
+            /// How often changes have been asked of it: who plans changes asks this first, and then for what
+            /// they are made from.
+            read Generation: generation() -> u64;
             /// Its nets: `lo` first, then in order of creation.
             read Nets: nets() -> Vec<NetRecord>;
             /// Some of its peers: those whose primary NIDs come behind this one, or the first.

@@ -44,16 +44,16 @@ fn answers_that_are_none_are_errors() {
     check(b"LNCT\0\x01".to_vec(), "the connection to the daemon broke");
     check(reply(&Reply::StartCapture(()))[..14].to_vec(), "the connection to the daemon broke");
     check(b"HTTP/1.1 400 Bad Request".to_vec(), "expected to begin with \"LNCT\"");
-    check(b"LNCT\0\x03\0\0\0\0\0\0".to_vec(), "protocol version 3, expected 2");
-    check(b"LNCT\0\x02\0\0\xff\xff\xff\xff".to_vec(), "4294967295 bytes, expected at most");
-    check(b"LNCT\0\x02\0\0\0\0\0\x03[1]".to_vec(), "cannot be read");
+    check(b"LNCT\0\x04\0\0\0\0\0\0".to_vec(), "protocol version 4, expected 3");
+    check(b"LNCT\0\x03\0\0\xff\xff\xff\xff".to_vec(), "4294967295 bytes, expected at most");
+    check(b"LNCT\0\x03\0\0\0\0\0\x03[1]".to_vec(), "cannot be read");
     check(reply(&Reply::StartCapture(())), "something else than it was asked");
 }
 
 #[test]
 fn a_batch_has_as_many_outcomes_as_changes() {
     let apply = |outcomes| {
-        let batch = ChangeSet { changes: vec![Change::Unconfigure], dry_run: false };
+        let batch = ChangeSet { changes: vec![Change::Unconfigure], dry_run: false, generation: None };
         ask(reply(&Reply::Apply(outcomes)), |client| client.apply(batch))
     };
     assert_eq!(apply(vec![Effect::Changed]).unwrap(), [Effect::Changed]);

@@ -1,6 +1,7 @@
 //! Error numbers, and a node's refusal of a request.
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
 
 use lnet_wire::nid::ParseError;
@@ -86,6 +87,8 @@ numbers! {
     HOSTUNREACH = 113,
     /// The object is so already.
     ALREADY = 114,
+    /// The object is not any more what it was when it was asked about.
+    STALE = 116,
     /// The operation was cancelled.
     CANCELED = 125,
 }
@@ -102,6 +105,9 @@ pub struct Refusal {
     /// Position of the offending change in its batch, from 0.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub change: Option<usize>,
+    /// Refusals of further changes of the batch that could not be made either.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
+    pub further: Vec<Self>,
 }
 
 impl From<ParseError> for Refusal {
@@ -114,7 +120,7 @@ impl Refusal {
     /// A refusal that is not about one change of a batch.
     #[must_use]
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
-        Self { errno, message: message.into(), change: None }
+        Self { errno, message: message.into(), change: None, further: Vec::new() }
     }
 
     /// A refusal of the change at this position of its batch.

@@ -25,6 +25,9 @@ pub struct ChangeSet {
     pub changes: Vec<Change>,
     /// Only find out whether they could be made.
     pub dry_run: bool,
+    /// The generation of the node that they were planned for: a node of another one refuses them with
+    /// `-ESTALE`. None takes any.
+    pub generation: Option<u64>,
 }
 
 /// Effect of a change that was made, or would be.

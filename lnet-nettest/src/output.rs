@@ -1,22 +1,21 @@
 //! Lines to the standard streams, whose readers may have gone: a test goes on without them.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
+use lnet_control::output;
+use lnet_model::pattern::escaped;
 
 /// Prints what was measured.
 ///
 /// # Errors
 /// When it cannot be written, but for a reader that has gone.
 pub(crate) fn tell(text: impl Display) -> Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("stdout"),
-        _ => Ok(()),
-    }
+    output::print(format_args!("{text}\n")).map(drop).context("stdout")
 }
 
-/// Prints a line of progress, or of what went wrong.
-pub(crate) fn note(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+/// Prints lines of progress, or of what went wrong. What other nodes have said acts on no terminal.
+pub(crate) fn note(text: impl Display) {
+    let text = text.to_string();
+    text.lines().for_each(|line| output::note(format_args!("{}\n", escaped(line))));
 }

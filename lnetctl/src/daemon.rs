@@ -60,7 +60,8 @@ impl Daemon<'_> {
 
     /// Makes changes, all or none.
     pub(crate) fn apply(&mut self, task: Task, changes: Vec<Change>) -> Result<(), CommandError> {
-        self.ask(task, |client| client.apply(ChangeSet { changes, dry_run: false })).map(drop)
+        self.ask(task, |client| client.apply(ChangeSet { changes, dry_run: false, generation: None }))
+            .map(drop)
     }
 
     /// Prints a document.

@@ -24,12 +24,14 @@ pub(crate) struct CommandError {
     operation: &'static str,
     failures: Vec<Failure>,
     status: u8,
+    /// Whether error numbers are printed without their minus, as LNet's tool does it for selection policies.
+    is_positive: bool,
 }
 
 impl CommandError {
     /// Several failures of one operation.
     pub(crate) fn several(operation: &'static str, failures: Vec<Failure>) -> Self {
-        Self { operation, failures, status: REFUSED }
+        Self { operation, failures, status: REFUSED, is_positive: false }
     }
 
     /// Turns it into a failure of the tool.
@@ -38,13 +40,20 @@ impl CommandError {
         self
     }
 
+    /// The failure of LNet's tool where a thing is there already: its error number is the status.
+    pub(crate) fn already(task: Task, message: &str) -> Self {
+        let errno = Errno::ALREADY;
+        Self { status: errno.0, is_positive: true, ..task.error(errno, message) }
+    }
+
     pub(crate) fn status(&self) -> u8 {
         self.status
     }
 
     /// The error document.
     pub(crate) fn document(&self) -> String {
-        Yaml(&document::failures(self.operation, &self.failures)).to_string()
+        let text = Yaml(&document::failures(self.operation, &self.failures)).to_string();
+        if self.is_positive { text.replace("errno: -", "errno: ") } else { text }
     }
 }
 
@@ -82,13 +91,22 @@ impl Task {
         if failures.is_empty() {
             return Ok(());
         }
-        Err(CommandError { operation: self.operation, failures, status: UNSOUND })
+        Err(CommandError { status: UNSOUND, ..CommandError::several(self.operation, failures) })
     }
 
     /// Makes the error of what the daemon was asked, for `map_err`.
     pub(crate) fn refused(self) -> impl Fn(ClientError) -> CommandError {
         move |error| {
-            let refused = self.error(error.errno(), error.to_string());
+            let mut refused = self.error(error.errno(), error.to_string());
+            if let ClientError::Refused(refusal) = &error {
+                let further = refusal.further.iter().map(|further| Failure {
+                    entity: self.entity,
+                    seq_no: None,
+                    errno: further.errno,
+                    message: further.message.clone(),
+                });
+                refused.failures.extend(further);
+            }
             if matches!(error, ClientError::Refused(_)) { refused } else { refused.failed() }
         }
     }

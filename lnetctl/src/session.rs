@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use lnet_control::client::Client;
+use lnet_model::pattern::mistaken_dash;
 
 use crate::arguments::{self, GlobalWord};
 use crate::commands::{self, Cli, unknown_command};
@@ -34,6 +35,11 @@ impl Session {
 
     /// Carries out one command; returns the status.
     pub(crate) fn run(&mut self, words: &[OsString]) -> u8 {
+        let options = words.iter().take_while(|word| *word != "--");
+        if let Some(message) = options.filter_map(|word| word.to_str()).find_map(mistaken_dash) {
+            eprint_text(&format_args!("lnetctl: {message}\n"));
+            return USAGE;
+        }
         let words = arguments::normalized(words);
         let program = [OsString::from("lnetctl")];
         let tool = Cli::command();

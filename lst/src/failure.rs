@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use lnet_model::Errno;
 
 /// Words or options that a command does not know, or lacks.
-const USAGE: u8 = 4;
+pub(crate) const USAGE: u8 = 4;
 /// Nodes have refused what they were asked.
 const REFUSED: u8 = 253;
 /// Nodes have not answered.

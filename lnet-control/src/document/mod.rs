@@ -20,6 +20,7 @@ use thiserror::Error;
 
 pub use diff::diff;
 pub use output::{Map, Yaml};
+pub use plan::{differences, passed_over};
 pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, captures, cpts_of, drop_rules, explain, export, failures, frames,

@@ -1,17 +1,20 @@
 //! What is left to be done for a document on a node that is in some state.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use lnet_model::fault::DropRule;
-use lnet_model::ni::NiSpec;
+use lnet_model::lnd::NiOption;
+use lnet_model::ni::{NiOptions, NiSpec};
+use lnet_model::pattern::cpts_text;
 use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{Globals, NiRecord, PeerRecord};
 use lnet_model::request::Change;
 use lnet_model::udsp::Selection;
-use lnet_wire::{Global, Nid};
+use lnet_wire::{Global, Net, Nid};
 
 use super::show::NodeState;
-use super::{Document, Instruction, Item};
+use super::{Document, Instruction, Item, Position};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is
@@ -20,10 +23,11 @@ impl Document {
     pub fn plan(&self, state: &NodeState) -> Vec<(&Item, Change)> {
         let mut changes = Vec::new();
         let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
+        let peers = state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect();
         for item in &self.items {
             match &item.action {
                 Instruction::Change(change) => {
-                    if !is_so(change, state, &mut rules) {
+                    if !is_so(change, state, &peers, &mut rules) {
                         changes.push((item, change.clone()));
                     }
                 }
@@ -38,6 +42,63 @@ impl Document {
         order_deletions(&mut changes);
         changes
     }
+}
+
+/// What a document says of nets that their first NIs have said otherwise, each with its place: tunables of a
+/// net are those of its first NI.
+#[must_use]
+pub fn passed_over(document: &Document, state: &NodeState) -> Vec<(Position, String)> {
+    let mut firsts: HashMap<Net, NiOptions> = HashMap::new();
+    for net in &state.nets {
+        firsts.extend(net.nis.first().map(|ni| (net.net, ni.options)));
+    }
+    let mut said = Vec::new();
+    for item in &document.items {
+        let Instruction::Change(Change::AddNi(spec)) = &item.action else { continue };
+        let Some(first) = firsts.get(&spec.net) else {
+            firsts.insert(spec.net, spec.options);
+            continue;
+        };
+        let is_first = state.nets.iter().any(|net| net.nis.first().is_some_and(|ni| is_named(ni, spec)));
+        let of_net = spec.options.entries().filter(|(row, _)| row.option.is_of_net() && !is_first);
+        for (row, value) in of_net.filter(|(row, value)| first.get(row.option) != Some(*value)) {
+            let text = |value| row.values.text(value);
+            let has = first
+                .get(row.option)
+                .map_or_else(|| "the default".to_owned(), |value| text(value).to_string());
+            let message = format!(
+                "{} {} is passed over: net {} has {has} from its first NI",
+                row.option,
+                text(value),
+                spec.net
+            );
+            said.push((item.position, message));
+        }
+    }
+    said
+}
+
+/// How an NI that is there differs from what is asked for; nothing where there is none.
+#[must_use]
+pub fn differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
+    let nis = state.nets.iter().filter(|net| net.net == spec.net).flat_map(|net| &net.nis);
+    let Some(ni) = nis.into_iter().find(|ni| is_named(ni, spec)) else { return Vec::new() };
+    let entries = spec
+        .options
+        .entries()
+        .filter(|(row, value)| row.choice != Some(*value) && ni.options.get(row.option) != Some(*value));
+    let mut told: Vec<_> = entries
+        .map(|(row, value)| {
+            let has = ni.options.get(row.option).map(|value| row.values.text(value).to_string());
+            let has = has.unwrap_or_else(|| "not set".to_owned());
+            format!("{} is {has} and not {}", row.option, row.values.text(value))
+        })
+        .collect();
+    if !has_cpts(ni, spec) {
+        let [has, asked] = [&ni.cpts, &spec.cpts].map(|cpts| cpts_text(cpts));
+        told.push(format!("CPT is {has} and not {asked}"));
+    }
+    told
 }
 
 /// Brings tunables that limit each other into an order in which each step is allowed, if the end is: LNet
@@ -139,18 +200,23 @@ fn without(nids: &[Nid], state: &NodeState) -> Vec<Change> {
 }
 
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
-fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool {
+fn is_so(
+    change: &Change,
+    state: &NodeState,
+    peers: &HashMap<Nid, &PeerRecord>,
+    rules: &mut Vec<&DropRule>,
+) -> bool {
     match change {
         Change::AddNi(spec) => {
             let net = state.nets.iter().find(|net| net.net == spec.net);
-            net.is_some_and(|net| net.nis.iter().any(|ni| is_like(ni, spec)))
+            net.is_some_and(|net| net.nis.iter().zip(0..).any(|(ni, at)| is_like(ni, spec, at == 0)))
         }
         Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
         Change::AddDropRule(rule) => {
             let same = rules.iter().position(|known| *known == rule);
             same.map(|index| rules.remove(index)).is_some()
         }
-        Change::AddPeer(spec) => state.peers.iter().any(|peer| is_peer(peer, spec)),
+        Change::AddPeer(spec) => peers.get(&spec.primary_nid).is_some_and(|peer| is_peer(peer, spec)),
         Change::AddUdsp { rule, .. } => state.udsp.contains(rule),
         Change::AddSelection(selection) => Selection::of(&state.udsp)
             .iter()
@@ -159,18 +225,31 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
     }
 }
 
-/// Whether an NI is what is asked for. What is left open is as it may be.
-fn is_like(ni: &NiRecord, spec: &NiSpec) -> bool {
+/// Whether an NI is what is asked for. What is left open is as it may be, and so is what the net's first NI
+/// has fixed.
+fn is_like(ni: &NiRecord, spec: &NiSpec, is_first: bool) -> bool {
+    let mut options = spec.options;
+    for option in NiOption::ALL.into_iter().filter(|option| option.is_of_net() && !is_first) {
+        options.set(option, None);
+    }
+    is_named(ni, spec) && has_cpts(ni, spec) && ni.options.fits(&options)
+}
+
+/// Whether an NI is the one that is meant: its interface or NID is named, and the other does not contradict.
+fn is_named(ni: &NiRecord, spec: &NiSpec) -> bool {
     let interface = spec.interface.as_ref().is_some_and(|name| ni.interface.as_ref() == Some(name));
     let nid = spec.nid == Some(ni.nid);
-    // The interface or the NID is named and fits, and the other does not contradict.
-    let is_named = match (&spec.interface, spec.nid) {
-        (Some(_), None) => interface && !ni.is_chosen_by_nid,
-        (None, Some(_)) => nid,
-        (Some(_), Some(_)) => interface && nid,
-        (None, None) => false,
-    };
+    ni.nid.net() == spec.net
+        && match (&spec.interface, spec.nid) {
+            (Some(_), None) => interface && !ni.is_chosen_by_nid,
+            (None, Some(_)) => nid,
+            (Some(_), Some(_)) => interface && nid,
+            (None, None) => false,
+        }
+}
+
+/// Whether the CPTs that are asked for serve an NI.
+fn has_cpts(ni: &NiRecord, spec: &NiSpec) -> bool {
     let has_all = |some: &[u32], of: &[u32]| of.iter().all(|cpt| some.contains(cpt));
-    let cpts = spec.cpts.is_empty() || has_all(&spec.cpts, &ni.cpts) && has_all(&ni.cpts, &spec.cpts);
-    is_named && cpts && ni.options.fits(&spec.options)
+    spec.cpts.is_empty() || has_all(&spec.cpts, &ni.cpts) && has_all(&ni.cpts, &spec.cpts)
 }

@@ -16,7 +16,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use super::DocumentError;
 
 /// Most bytes of a document.
-pub const DOCUMENT_BYTES_MAX: usize = 4 << 20;
+pub const DOCUMENT_BYTES_MAX: usize = 32 << 20;
 /// Most levels of a document; ours have seven.
 const DEPTH_MAX: usize = 24;
 

@@ -18,13 +18,18 @@ use tracing::{debug, info};
 use super::budget::{Budget, Budgets, Room};
 use super::handler::answer;
 use super::{Handler, ServerContext, ServerLimits};
-use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::protocol::{
+    self, CHANGES_BYTES_MAX, HEADER_BYTES, MAGIC, PART_BYTES_MAX, ProtocolError, REPLY_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+};
 use crate::request::{ControlRequest, Reply, RequestClass};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;
 /// What a client may send ahead while its last request is under way.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
+/// Changes of a batch that the log tells one by one.
+const LOGGED_CHANGES: usize = 256;
 /// NIDs of one request to look something up, or to ping.
 const NIDS_MAX: usize = 4096;
 /// Bytes of a request that each client may hold beside what all hold together.
@@ -73,6 +78,15 @@ struct ClientStream {
     stream: UnixStream,
     buffer: Vec<u8>,
     limits: ServerLimits,
+    /// Most bytes of a request.
+    request_bytes_max: usize,
+}
+
+/// A part of a request that arrives.
+struct RequestPart {
+    /// Where it ends in the buffer.
+    end: usize,
+    has_more: bool,
 }
 
 impl<'a, H: Handler> Connection<'a, H> {
@@ -82,7 +96,8 @@ impl<'a, H: Handler> Connection<'a, H> {
         shared: &'a ServerContext<'a, H>,
         closing: watch::Receiver<bool>,
     ) -> Self {
-        let client = ClientStream { stream, buffer: Vec::new(), limits: shared.limits };
+        let request_bytes_max = if caller.may_change { CHANGES_BYTES_MAX } else { REQUEST_BYTES_MAX };
+        let client = ClientStream { stream, buffer: Vec::new(), limits: shared.limits, request_bytes_max };
         Self { client, caller, shared, budgets: shared.budgets_of(&caller), closing }
     }
 
@@ -207,10 +222,12 @@ impl<'a, H: Handler> Connection<'a, H> {
         }
         match &request {
             ControlRequest::Apply(batch) => {
-                batch
-                    .changes
-                    .iter()
-                    .for_each(|change| info!(uid, pid, change = %text(change), "control socket"));
+                let logged = batch.changes.iter().take(LOGGED_CHANGES);
+                logged.for_each(|change| info!(uid, pid, change = %text(change), "control socket"));
+                let more = batch.changes.len().saturating_sub(LOGGED_CHANGES);
+                if more != 0 {
+                    info!(uid, pid, more, "control socket: further changes of the same batch");
+                }
             }
             request => info!(uid, pid, request = %text(request), "control socket"),
         }
@@ -309,20 +326,41 @@ impl ClientStream {
         if self.buffer.is_empty() {
             self.fill().await?;
         }
-        let end = timeout(time, self.read_header()).await.map_err(|_| EndReason::Slow)??;
-        let bytes = end.saturating_sub(REQUEST_FREE_BYTES);
-        let arriving = take(&budgets.arriving, bytes).await;
-        self.buffer.reserve_exact(end.saturating_sub(self.buffer.len()));
-        timeout(time, self.read_rest(end, &arriving)).await.map_err(|_| EndReason::Slow)??;
+        let limit = self.request_bytes_max;
+        let nothing = budgets.arriving.nothing();
+        let read = timeout(time, self.read_header(limit, &nothing));
+        let mut part = read.await.map_err(|_| EndReason::Slow)??;
+        // How long a message in parts becomes is not known: it waits for room once, for all that it may take.
+        let end = if part.has_more { HEADER_BYTES + limit } else { part.end };
+        let arriving = take(&budgets.arriving, end.saturating_sub(REQUEST_FREE_BYTES)).await;
+        let mut former = Vec::new();
+        loop {
+            self.buffer.reserve_exact(part.end.saturating_sub(self.buffer.len()));
+            timeout(time, self.read_rest(part.end, &arriving)).await.map_err(|_| EndReason::Slow)??;
+            if !part.has_more {
+                break;
+            }
+            former.extend_from_slice(self.buffer.get(HEADER_BYTES..part.end).unwrap_or_default());
+            self.buffer.drain(..part.end);
+            let read = timeout(time, self.read_header(limit - former.len(), &arriving));
+            part = read.await.map_err(|_| EndReason::Slow)??;
+        }
+        let bytes = (former.len() + part.end).saturating_sub(REQUEST_FREE_BYTES);
         let room = take(&budgets.working, REQUEST_FACTOR * bytes).await;
-        let request = protocol::decode(self.buffer.get(HEADER_BYTES..end).unwrap_or_default())?;
-        self.buffer.drain(..end);
+        let last = self.buffer.get(HEADER_BYTES..part.end).unwrap_or_default();
+        let request = if former.is_empty() {
+            protocol::decode(last)?
+        } else {
+            former.extend_from_slice(last);
+            protocol::decode(&former)?
+        };
+        self.buffer.drain(..part.end);
         self.buffer.shrink_to(CHUNK_BYTES);
         Ok((request, room))
     }
 
-    /// Where the next message ends.
-    async fn read_header(&mut self) -> Result<usize, EndReason> {
+    /// The header of the next part, of which the message may have so many bytes.
+    async fn read_header(&mut self, bytes_max: usize, arriving: &Room<'_>) -> Result<RequestPart, EndReason> {
         loop {
             // Rubbish is not waited for to become a header.
             if self.buffer.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
@@ -331,21 +369,27 @@ impl ClientStream {
                 return Err(ProtocolError::Magic(magic).into());
             }
             if let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() {
-                return Ok(HEADER_BYTES + protocol::read_header(header, REQUEST_BYTES_MAX)?);
+                let length = protocol::read_header(header, bytes_max.min(PART_BYTES_MAX))?;
+                return Ok(RequestPart { end: HEADER_BYTES + length, has_more: protocol::has_more(header) });
             }
-            self.fill().await?;
+            self.fill_room(arriving).await?;
         }
     }
 
     async fn read_rest(&mut self, end: usize, arriving: &Room<'_>) -> Result<(), EndReason> {
         while self.buffer.len() < end {
-            match timeout(self.limits.stall_time, self.fill()).await {
-                Ok(filled) => filled?,
-                Err(_) if arriving.is_waited_for() => return Err(EndReason::Slow),
-                Err(_) => {}
-            }
+            self.fill_room(arriving).await?;
         }
         Ok(())
+    }
+
+    /// Takes in what comes next, unless the client is silent while others wait for its room.
+    async fn fill_room(&mut self, arriving: &Room<'_>) -> Result<(), EndReason> {
+        match timeout(self.limits.stall_time, self.fill()).await {
+            Ok(filled) => filled,
+            Err(_) if arriving.is_waited_for() => Err(EndReason::Slow),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Takes in what the client sends next. An `await` of it may be dropped without loss.

@@ -46,11 +46,16 @@ fn message(request: &ControlRequest) -> Vec<u8> {
 
 /// Reads a reply, and returns how many bytes it has.
 fn read_reply(stream: &mut UnixStream) -> usize {
-    let mut header = [0; HEADER_BYTES];
-    stream.read_exact(&mut header).unwrap();
-    let mut json = vec![0; protocol::read_header(&header, REPLY_BYTES_MAX).unwrap()];
-    stream.read_exact(&mut json).unwrap();
-    json.len()
+    let (mut header, mut bytes) = ([0; HEADER_BYTES], 0);
+    loop {
+        stream.read_exact(&mut header).unwrap();
+        let mut json = vec![0; protocol::read_header(&header, REPLY_BYTES_MAX).unwrap()];
+        stream.read_exact(&mut json).unwrap();
+        bytes += json.len();
+        if !protocol::has_more(&header) {
+            return bytes;
+        }
+    }
 }
 
 /// Many clients that ask for much and read nothing; what the daemon takes for them, in bytes, while a friend
@@ -119,10 +124,11 @@ fn long_requests_that_do_not_end_make_room() {
     let _alone = alone();
     let server = server(0);
     let changes = || vec![Change::Unconfigure; 60_000];
-    let request = message(&ControlRequest::Apply(ChangeSet { changes: changes(), dry_run: true }));
+    let request =
+        message(&ControlRequest::Apply(ChangeSet { changes: changes(), dry_run: true, generation: None }));
     let friend = |server: &Server| {
         let begun = Instant::now();
-        let batch = ChangeSet { changes: changes(), dry_run: true };
+        let batch = ChangeSet { changes: changes(), dry_run: true, generation: None };
         let refused = server.client().apply(batch).unwrap_err();
         assert!(refused.to_string().contains("globals only"), "{refused}");
         // Those that are silent wait out the stall time here too.
@@ -153,17 +159,23 @@ fn a_client_that_reads_on_is_not_cut_off() {
     server.model.cpt_count.store(1 << 16, Ordering::SeqCst);
     let mut stream = server.stream();
     stream.write_all(&message(&ControlRequest::CptsOf(Vec::new()))).unwrap();
-    let mut header = [0; HEADER_BYTES];
-    stream.read_exact(&mut header).unwrap();
-    let mut left = protocol::read_header(&header, REPLY_BYTES_MAX).unwrap();
-    assert!(left > 1 << 20, "{left}");
-    let (begun, mut part) = (Instant::now(), vec![0; 1 << 17]);
-    while left > 0 {
-        thread::sleep(Duration::from_millis(100));
-        let length = left.min(part.len());
-        stream.read_exact(&mut part[..length]).unwrap();
-        left -= length;
+    let (begun, mut header, mut some) = (Instant::now(), [0; HEADER_BYTES], vec![0; 1 << 17]);
+    let mut bytes = 0;
+    loop {
+        stream.read_exact(&mut header).unwrap();
+        let mut left = protocol::read_header(&header, REPLY_BYTES_MAX).unwrap();
+        bytes += left;
+        while left > 0 {
+            thread::sleep(Duration::from_millis(100));
+            let length = left.min(some.len());
+            stream.read_exact(&mut some[..length]).unwrap();
+            left -= length;
+        }
+        if !protocol::has_more(&header) {
+            break;
+        }
     }
+    assert!(bytes > 1 << 20, "{bytes}");
     assert!(begun.elapsed() > 2 * limits.reply_time, "too fast to tell");
     stream.write_all(&message(&ControlRequest::Globals)).unwrap();
     assert!(read_reply(&mut stream) > 0);

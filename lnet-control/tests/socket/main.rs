@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use harness::{Directory, Server, runtime};
 use lnet_control::client::ClientError;
-use lnet_control::protocol::{self, HEADER_BYTES, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use lnet_control::protocol::{
+    self, CHANGES_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX,
+};
 use lnet_control::server::{Access, BindError, Listener, ServerLimits};
 use lnet_control::{ControlRequest, Reply};
 use lnet_model::records::{Globals, SelftestCommand, SelftestRequest};
@@ -26,7 +28,7 @@ use xtask::privilege::Capability;
 use xtask::testing::require_privilege;
 
 fn set(global: Global, value: u32) -> ChangeSet {
-    ChangeSet { changes: vec![Change::SetGlobal { global, value }], dry_run: false }
+    ChangeSet { changes: vec![Change::SetGlobal { global, value }], dry_run: false, generation: None }
 }
 
 fn nid(last: u8) -> Nid {
@@ -77,7 +79,9 @@ fn requests_are_answered_one_after_the_other() {
     assert_eq!(client.globals().unwrap().get(Global::RetryCount), 7);
     let error = client.nets().unwrap_err();
     assert_eq!((error.errno(), error.to_string().as_str()), (Errno::NETDOWN, "the node is not configured"));
-    let error = client.apply(ChangeSet { changes: vec![Change::Unconfigure], dry_run: true }).unwrap_err();
+    let error = client
+        .apply(ChangeSet { changes: vec![Change::Unconfigure], dry_run: true, generation: None })
+        .unwrap_err();
     assert!(matches!(error, ClientError::Refused(Refusal { change: Some(0), .. })), "{error:?}");
     assert_eq!(client.peers().unwrap(), []);
     let error = client.stop_load(7).unwrap_err();
@@ -116,7 +120,7 @@ fn a_change_is_carried_to_its_end_when_its_client_is_killed() {
     let server = Server::start();
     let mut stream = server.stream();
     let changes = [5, 6, 7].map(|value| Change::SetGlobal { global: Global::RetryCount, value });
-    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false };
+    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false, generation: None };
     stream.write_all(&protocol::encode(&ControlRequest::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
     wait_until("it changes", || server.model.changed.load(Ordering::SeqCst) == 1);
     drop(stream);
@@ -130,7 +134,7 @@ fn stopping_waits_for_the_change_under_way_alone() {
     let mut stream = server.stream();
     let mut idle = server.stream();
     let changes = [5, 6, 7].map(|value| Change::SetGlobal { global: Global::RetryCount, value });
-    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false };
+    let batch = ChangeSet { changes: changes.to_vec(), dry_run: false, generation: None };
     stream.write_all(&protocol::encode(&ControlRequest::Apply(batch), REQUEST_BYTES_MAX).unwrap()).unwrap();
     wait_until("it changes", || server.model.changed.load(Ordering::SeqCst) == 1);
     server.stop();
@@ -192,15 +196,15 @@ fn rubbish_is_told_what_it_is_and_hurts_nobody() {
     check(b"GET / HTTP/1.1\r\n\r\n", "expected to begin with \"LNCT\"");
     check(b"x", "expected to begin with \"LNCT\"");
     check(b"LNCX", "expected to begin with \"LNCT\"");
-    check(&header(3, 0), "protocol version 3, expected 2");
-    check(&header(2, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
-    check(&header(2, u32::MAX), "4294967295 bytes");
-    check(&[header(2, 4), b"null".to_vec()].concat(), "cannot be read");
-    check(&[header(2, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
+    check(&header(4, 0), "protocol version 4, expected 3");
+    check(&header(3, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
+    check(&header(3, u32::MAX), "4294967295 bytes");
+    check(&[header(3, 4), b"null".to_vec()].concat(), "cannot be read");
+    check(&[header(3, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
     let bad_nid = br#"{"ping":{"nids":["1.2.3@tcp"],"source":null,"timeout_ms":null}}"#;
-    check(&[header(2, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
+    check(&[header(3, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
     let deep = "[".repeat(100_000);
-    check(&[header(2, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
+    check(&[header(3, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
 }
 
 #[test]
@@ -414,4 +418,51 @@ fn a_socket_of_another_user_is_left_alone() {
     fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
     assert!(matches!(bind(&path), Err(BindError::Foreign { uid: 65534, .. })));
     assert!(path.exists());
+}
+
+/// What is longer than a part arrives in several, and is one batch.
+#[test]
+fn a_batch_of_many_parts_is_one() {
+    let server = Server::start();
+    let batch = ChangeSet { changes: vec![Change::Unconfigure; 200_000], ..ChangeSet::default() };
+    let message = protocol::encode(&ControlRequest::Apply(batch.clone()), CHANGES_BYTES_MAX).unwrap();
+    assert!(message.len() > 2 * PART_BYTES_MAX, "{}", message.len());
+    // A client that goes before the last part has asked for nothing.
+    let mut stream = server.stream();
+    stream.write_all(&message[..message.len() - 1]).unwrap();
+    drop(stream);
+    let mut client = server.client();
+    for _ in 0..2 {
+        let error = client.apply(batch.clone()).unwrap_err();
+        assert!(matches!(&error, ClientError::Refused(Refusal { change: Some(0), .. })), "{error}");
+    }
+    let longer = ChangeSet { changes: vec![Change::Unconfigure; 2_000_000], ..batch };
+    let error = client.apply(longer).unwrap_err().to_string();
+    assert!(error.contains("expected at most 16777216"), "{error}");
+    assert_eq!(client.apply(set(Global::RetryCount, 7)).unwrap(), [Effect::Changed]);
+    assert_eq!(server.model.changed.load(Ordering::SeqCst), 1);
+}
+
+/// Parts that say nothing, and those without an end, are refused.
+#[test]
+fn parts_without_an_end_are_refused() {
+    let server = Server::start();
+    let part = |bytes: usize| {
+        let mut part = b"LNCT\0\x03\0\x01".to_vec();
+        part.extend(u32::try_from(bytes).unwrap().to_be_bytes());
+        part.resize(part.len() + bytes, b' ');
+        part
+    };
+    let answered = |parts: &[Vec<u8>]| {
+        let mut stream = server.stream();
+        for part in parts {
+            // The daemon may have gone.
+            let _ = stream.write_all(part);
+        }
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    assert!(answered(&[part(0)]).contains("a part of 0 bytes"));
+    assert!(answered(&vec![part(PART_BYTES_MAX); 17]).contains("expected at most 0"));
 }

@@ -52,6 +52,14 @@ pub fn shown(text: &str) -> String {
     }
 }
 
+/// What is wrong with a word that begins with a dash of typography, as editors and pages make one of `--`.
+#[must_use]
+pub fn mistaken_dash(word: &str) -> Option<String> {
+    let dash = word.chars().next().filter(|dash| matches!(dash, '\u{2010}'..='\u{2015}' | '\u{2212}'))?;
+    let number = u32::from(dash);
+    Some(format!("{}: it begins with U+{number:04X}, a dash; options begin with - or --", quoted(word)))
+}
+
 /// A foreign text as part of a line: what would end the line, act on a terminal or change the order of what
 /// is read is escaped, and all else stands as it is.
 #[must_use]

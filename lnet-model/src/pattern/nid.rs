@@ -18,8 +18,8 @@ pub const NIDS_MAX: usize = 128;
 /// Most nodes of a session of selftest, and so of one list of them.
 pub const NODES_MAX: usize = 4096;
 
-/// What turns a host's name into an address of the kind wanted.
-pub type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
+/// What turns a host's name into an address of the kind wanted; `None` where names are not looked up.
+pub type Resolve<'a> = &'a dyn Fn(&str, Net) -> Result<Option<IpAddr>, Refusal>;
 
 /// One NID; without `@` it is on net `tcp`.
 ///
@@ -40,7 +40,7 @@ pub fn nid(text: &str) -> Result<Nid, Refusal> {
 /// # Errors
 /// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
 pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
-    nids_resolved(text, NIDS_MAX, &|_, _| None)
+    nids_resolved(text, NIDS_MAX, &|_, _| Ok(None))
 }
 
 /// The NIDs of nodes of selftest: such a list, but of up to [`NODES_MAX`].
@@ -48,7 +48,7 @@ pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
 /// # Errors
 /// As [`nids`].
 pub fn nodes(text: &str) -> Result<Vec<Nid>, Refusal> {
-    nids_resolved(text, NODES_MAX, &|_, _| None)
+    nids_resolved(text, NODES_MAX, &|_, _| Ok(None))
 }
 
 /// The NIDs of such a list, at most `most` of them. `resolve` looks names of hosts up.
@@ -102,7 +102,7 @@ fn spec(text: &str, before: usize, most: usize, resolve: Resolve<'_>) -> Result<
 fn one(address: &str, net: Net, resolve: Resolve<'_>) -> Result<Nid, Refusal> {
     let parsed = format!("{address}@{net}").parse::<Nid>();
     parsed.or_else(|error| {
-        let resolved = is_host(address).then(|| resolve(address, net)).flatten();
+        let resolved = if is_host(address) { resolve(address, net)? } else { None };
         let nid = resolved.and_then(|ip| Nid::new_ip(net, ip).ok());
         nid.ok_or_else(|| error.into())
     })

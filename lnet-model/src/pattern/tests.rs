@@ -99,7 +99,7 @@ fn bad_lists_of_nids_are_refused_whole() {
 #[test]
 fn hosts_are_looked_up_and_addresses_are_not() {
     let resolve = |host: &str, _| match host {
-        "node-1.example" => Some(IpAddr::from([10, 0, 0, 7])),
+        "node-1.example" => Ok(Some(IpAddr::from([10, 0, 0, 7]))),
         other => panic!("{other} is looked up"),
     };
     let found = nids_resolved("node-1.example@xdp2,10.0.0.8@tcp", NIDS_MAX, &resolve).unwrap();

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
-use super::Command;
+use super::{Command, Result};
+use crate::daemon::Daemon;
 use crate::failure::Task;
 
 /// Commands of LNet's tool that this one knows and cannot carry out, and what they are about.
@@ -62,6 +63,15 @@ impl Verbose {
         let text = text.strip_prefix('=').unwrap_or(text);
         lnet_model::pattern::integer(text).map_or(1, |level| level.clamp(0, 4) as u8)
     }
+}
+
+/// Shows routes, of which there are none, and refuses all else about routing.
+pub(super) fn routing(daemon: &mut Daemon<'_>, command: &'static str, words: &[String]) -> Result<()> {
+    if let Some("show") = words.first().map(String::as_str) {
+        return daemon.client(Task::new("show", command)).map(drop);
+    }
+    let what = UNSUPPORTED.iter().find(|(name, _)| *name == command).map_or("it is", |(_, what)| what);
+    Err(Task::new("parser", command).unsupported(&format!("'{command}': {what}")).failed())
 }
 
 /// The refusal of a word that is no command, in a line of words.

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
+use lnet_control::resolve;
 use lnet_model::pattern;
 use lnet_model::text::NidText;
 
@@ -76,7 +77,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: DebugCommand) -> Result<()> 
         }
         DebugCommand::Peer { nid } => {
             let task = Task::new("debug", "peer");
-            let Some(nid) = task.parsed(nid.as_deref(), pattern::nid)? else {
+            let Some(nid) = task.parsed(nid.as_deref(), resolve::nid)? else {
                 return Err(task.invalid("missing mandatory parameter: --nid"));
             };
             daemon.ask(task, |client| client.log_peer(NidText(nid)))
@@ -88,7 +89,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: DebugCommand) -> Result<()> 
 fn nidlist(NidlistArgs { list, nid }: &NidlistArgs, as_json: bool) -> Result<()> {
     let task = Task::new("debug", "nidlist");
     let ranges = pattern::nid_ranges(list).map_err(task.pattern())?;
-    let nid = task.parsed(nid.as_deref(), pattern::nid)?;
+    let nid = task.parsed(nid.as_deref(), resolve::nid)?;
     let list = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let matches = nid.map(|nid| (nid, ranges.iter().any(|range| range.covers(&nid))));
     if as_json {
@@ -110,7 +111,7 @@ fn nidlist(NidlistArgs { list, nid }: &NidlistArgs, as_json: bool) -> Result<()>
 }
 
 pub(super) fn explain(daemon: &mut Daemon<'_>, args: &ExplainArgs) -> Result<()> {
-    let nid = pattern::nid(&args.nid).map_err(Task::new("show", "explain").pattern())?;
+    let nid = resolve::nid(&args.nid).map_err(Task::new("show", "explain").pattern())?;
     daemon.show("explain", |client| client.explain(NidText(nid)), document::explain)
 }
 
@@ -118,7 +119,7 @@ pub(super) fn cpts_of(daemon: &mut Daemon<'_>, args: &CptArgs) -> Result<()> {
     let task = Task::new("show", "cpt-of-nid");
     let mut nids = Vec::new();
     for list in &args.nids {
-        nids.extend(lnet_control::resolve::nids(list).map_err(task.pattern())?.into_iter().map(NidText));
+        nids.extend(resolve::nids(list).map_err(task.pattern())?.into_iter().map(NidText));
     }
     daemon.show("cpt-of-nid", |client| client.cpts_of(nids), |cpts| document::cpts_of(cpts))
 }

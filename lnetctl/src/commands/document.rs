@@ -10,14 +10,17 @@ use lnet_control::document::{
     self, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Instruction, Item, Mode, NodeState, Shown,
 };
 use lnet_control::file;
-use lnet_model::Errno;
 use lnet_model::request::{Change, ChangeSet};
+use lnet_model::{Errno, Refusal};
 use serde_json::json;
 
 use super::{Result, ping};
 use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task};
 use crate::output::{eprint_text, json_line, print_lasting, print_text};
+
+/// Plans of one document: each that is out of date is one that another client's came before.
+const PLANS_MAX: u32 = 1000;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
@@ -132,34 +135,65 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {
-    let state = state(daemon, task)?;
-    let (items, changes): (Vec<&Item>, Vec<Change>) = document.plan(&state).into_iter().unzip();
-    let batch = ChangeSet { changes: changes.clone(), dry_run };
-    let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, error))?;
-    if dry_run {
-        let lines = document::diff(&state, &changes, &outcomes);
-        if daemon.as_json {
-            print_text(&json_line(&json!({"changes": lines})));
-        } else {
-            lines.iter().for_each(|line| print_text(&format_args!("{line}\n")));
+    for _ in 0..PLANS_MAX {
+        let planned_for = daemon.ask(task, Client::generation)?;
+        let state = state(daemon, task)?;
+        let passed_over = document::passed_over(document, &state);
+        let plan = document.plan(&state);
+        let (items, changes): (Vec<&Item>, Vec<Change>) = plan.into_iter().unzip();
+        let generation = Some(planned_for).filter(|_| !dry_run);
+        let batch = ChangeSet { changes: changes.clone(), dry_run, generation };
+        let outcomes = match daemon.client(task)?.apply(batch) {
+            // Others have changed the node meanwhile.
+            Err(ClientError::Refused(refusal)) if refusal.errno == Errno::STALE => continue,
+            applied => applied.map_err(|error| refused(task, &items, &changes, &state, error))?,
+        };
+        for (position, message) in passed_over {
+            eprint_text(&format_args!("lnetctl: {position}: {message}\n"));
         }
+        if dry_run {
+            let lines = document::diff(&state, &changes, &outcomes);
+            if daemon.as_json {
+                print_text(&json_line(&json!({"changes": lines})));
+            } else {
+                lines.iter().for_each(|line| print_text(&format_args!("{line}\n")));
+            }
+        }
+        return Ok(());
     }
-    Ok(())
+    let message =
+        format!("others change the node without end: {PLANS_MAX} plans were out of date when they were made");
+    Err(task.error(Errno::STALE, message))
 }
 
-/// The daemon's refusal, with the place of the item that it is about.
-fn refused(task: Task, items: &[&Item], error: ClientError) -> CommandError {
+/// The daemon's refusal, with the places of the items that it is about.
+fn refused(
+    task: Task,
+    items: &[&Item],
+    changes: &[Change],
+    state: &NodeState,
+    error: ClientError,
+) -> CommandError {
     let ClientError::Refused(refusal) = error else {
         return task.refused()(error);
     };
-    let item = refusal.change.and_then(|position| items.get(position));
-    let message = match item {
-        Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
-        None => refusal.message,
+    let failure = |refusal: &Refusal| {
+        let item = refusal.change.and_then(|position| items.get(position));
+        let differences = match refusal.change.and_then(|position| changes.get(position)) {
+            Some(Change::AddNi(spec)) => document::differences(spec, state),
+            _ => Vec::new(),
+        };
+        let mut message = match item {
+            Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
+            None => refusal.message.clone(),
+        };
+        if !differences.is_empty() {
+            message += &format!(": {}", differences.join(", "));
+        }
+        Failure { entity: "import", seq_no: item.and_then(|item| item.seq_no), errno: refusal.errno, message }
     };
-    let seq_no = item.and_then(|item| item.seq_no);
-    let failure = Failure { entity: "import", seq_no, errno: refusal.errno, message };
-    CommandError::several(task.operation, vec![failure])
+    let failures = core::iter::once(&refusal).chain(&refusal.further).map(failure).collect();
+    CommandError::several(task.operation, failures)
 }
 
 fn execute(daemon: &mut Daemon<'_>, document: Document) -> Result<()> {

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
+use lnet_control::resolve;
 use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes};
-use lnet_model::pattern;
 use lnet_model::request::Change;
 use lnet_wire::Nid;
 
@@ -12,6 +12,9 @@ use super::Result;
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
 use crate::failure::Task;
+
+/// What this node does not do.
+const HOLDING: &str = "rules that hold messages up are";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FaultCommand {
@@ -105,9 +108,18 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: FaultCommand) -> Result<()> 
         FaultCommand::Drop(DropCommand::Show) => {
             daemon.show("fault", Client::drop_rules, |rules| document::drop_rules(rules, Detail::Level(0)))
         }
-        FaultCommand::Delay { .. } => {
-            Err(Task::new("add", "fault").unsupported("rules that hold messages up are").failed())
-        }
+        FaultCommand::Delay { words } => delay(daemon, &words),
+    }
+}
+
+/// Rules that hold messages up: there are none, and none can be made.
+fn delay(daemon: &mut Daemon<'_>, words: &[String]) -> Result<()> {
+    let unsupported = |operation| Err(Task::new(operation, "fault").unsupported(HOLDING).failed());
+    match words.first().map(String::as_str) {
+        Some("show") => daemon.client(Task::new("show", "fault")).map(drop),
+        Some("del") => unsupported("del"),
+        Some("reset") => unsupported("reset"),
+        _ => unsupported("add"),
     }
 }
 
@@ -121,7 +133,7 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
     let (Some(source), Some(destination)) = (&args.source, &args.dest) else {
         return Err(task.invalid("a rule has both --source and --dest").failed());
     };
-    let nid = |text: &String| pattern::fault_nid(text).map_err(task.pattern());
+    let nid = |text: &String| resolve::fault_nid(text).map_err(task.pattern());
     let count = |name, text: &Option<String>| task.optional(name, text.as_ref(), 0..=u32::MAX.into());
     let mut messages = MessageTypes::NONE;
     for name in &args.message {
@@ -169,8 +181,8 @@ fn delete(daemon: &mut Daemon<'_>, source: Option<&str>, destination: Option<&st
         (None, None, true) => Change::DeleteAllDropRules,
         (_, _, true) => return Err(task.invalid("--all goes not with --source or --dest").failed()),
         (Some(source), Some(destination), false) => Change::DeleteDropRules {
-            source: pattern::fault_nid(source).map_err(task.pattern())?,
-            destination: pattern::fault_nid(destination).map_err(task.pattern())?,
+            source: resolve::fault_nid(source).map_err(task.pattern())?,
+            destination: resolve::fault_nid(destination).map_err(task.pattern())?,
         },
         _ => return Err(task.invalid("both --source and --dest are expected, or --all").failed()),
     };

@@ -9,8 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
-use lnet_control::{LoadSpec, document, file};
-use lnet_model::pattern;
+use lnet_control::{LoadSpec, document, file, resolve};
 use lnet_model::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -145,7 +144,7 @@ fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
         LoadRoleCommand::Target { args } => LoadSpec::Target(scheme(task, args)?),
         LoadRoleCommand::Initiator { args, to, messages, window, timeout_ms, no_ack } => {
             let scheme = scheme(task, args)?;
-            let nids = pattern::nids(to).map_err(task.pattern())?;
+            let nids = resolve::nids(to).map_err(task.pattern())?;
             let targets: Vec<String> = nids.iter().map(ToString::to_string).collect();
             let number = |name, text: &Option<String>, range| task.optional(name, text.as_ref(), range);
             LoadSpec::Initiator(json!({

@@ -103,6 +103,18 @@ pub(crate) enum Command {
                       node.yaml"
     )]
     Import(document::ImportArgs),
+    /// Routes, of which there are none
+    #[command(hide = true)]
+    Route {
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        words: Vec<String>,
+    },
+    /// Routing between nets, which there is not
+    #[command(hide = true)]
+    Routing {
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        words: Vec<String>,
+    },
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -140,6 +152,8 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Load(command) => load::run(daemon, command),
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),
+        Command::Route { words } => cli::routing(daemon, "route", &words),
+        Command::Routing { words } => cli::routing(daemon, "routing", &words),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { directory } => generate::man(&directory),
     }

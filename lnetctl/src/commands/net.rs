@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
+use lnet_control::resolve;
 use lnet_model::Errno;
 use lnet_model::lnd::nets_of_lnds;
 use lnet_model::ni::{NiName, NiSpec};
@@ -134,7 +135,7 @@ fn own_net(task: Task, text: &str) -> Result<Net> {
 
 /// The NIDs of a list, all of one net and none of them `lo`.
 fn own_nids(task: Task, text: &str) -> Result<Vec<Nid>> {
-    let nids = pattern::nids(text).map_err(task.pattern())?;
+    let nids = resolve::nids(text).map_err(task.pattern())?;
     let mut nets = nids.iter().map(Nid::net);
     let first = nets.next();
     if nets.any(|net| Some(net) != first) {
@@ -240,7 +241,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         Some(nid) if !nid.contains('@') => {
             return Err(task.invalid(format!("{nid:?}: a nid with @ is expected")));
         }
-        nid => task.parsed(nid.as_deref(), pattern::nid)?,
+        nid => task.parsed(nid.as_deref(), resolve::nid)?,
     };
     let mut changes = Vec::new();
     if let Some(value) = task.health(what.health.as_ref())? {

@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
+use lnet_control::resolve;
+use lnet_model::Errno;
 use lnet_model::peer::PeerSpec;
 use lnet_model::request::Change;
-use lnet_model::{Errno, pattern};
 use lnet_wire::Nid;
 
 use super::Result;
@@ -36,7 +37,7 @@ pub(crate) enum PeerCommand {
     #[command(after_help = "Examples:\n  lnetctl peer show\n  lnetctl peer show --nid 10.0.0.2@xdp -v 4")]
     Show {
         /// Only the peer with this NID
-        #[arg(long)]
+        #[arg(long, short)]
         nid: Option<String>,
         #[command(flatten)]
         verbose: Verbose,
@@ -96,8 +97,8 @@ fn add(daemon: &mut Daemon<'_>, args: &PeerArgs) -> Result<()> {
     if args.force {
         return Err(task.invalid("--force is for peer del"));
     }
-    let primary = task.parsed(args.prim_nid.as_deref(), pattern::nid)?;
-    let nids = task.parsed(args.nid.as_deref(), pattern::nids)?.unwrap_or_default();
+    let primary = task.parsed(args.prim_nid.as_deref(), resolve::nid)?;
+    let nids = task.parsed(args.nid.as_deref(), resolve::nids)?.unwrap_or_default();
     // The older form: the first of several is the primary one.
     let primary = primary.or_else(|| nids.first().copied().filter(|_| nids.len() > 1));
     let Some(primary_nid) = primary else {
@@ -112,8 +113,8 @@ fn delete(daemon: &mut Daemon<'_>, args: &PeerArgs) -> Result<()> {
     if args.non_mr || args.lock_prim {
         return Err(task.invalid("--non_mr and --lock_prim are for peer add"));
     }
-    let nids = task.parsed(args.nid.as_deref(), pattern::nids)?.unwrap_or_default();
-    let primary_nid = match task.parsed(args.prim_nid.as_deref(), pattern::nid)? {
+    let nids = task.parsed(args.nid.as_deref(), resolve::nids)?.unwrap_or_default();
+    let primary_nid = match task.parsed(args.prim_nid.as_deref(), resolve::nid)? {
         Some(primary) => primary,
         None if nids.is_empty() => return Err(task.invalid("missing mandatory parameter: --prim_nid")),
         None => owner(daemon, task, &nids)?,
@@ -141,7 +142,7 @@ fn unknown(task: Task, nid: Nid) -> crate::failure::CommandError {
 
 fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     let task = Task::new("set", "peer");
-    let nid = task.parsed(what.nid.as_deref(), pattern::nid)?;
+    let nid = task.parsed(what.nid.as_deref(), resolve::nid)?;
     match (nid, what.all) {
         (Some(_), true) => return Err(task.invalid("--nid goes not with --all")),
         (None, false) => return Err(task.invalid("missing mandatory parameter: --nid, or --all")),
@@ -164,7 +165,7 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
 
 fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "peer");
-    let nid = task.parsed(nid, pattern::nid)?;
+    let nid = task.parsed(nid, resolve::nid)?;
     let mut peers = daemon.ask(task, Client::peers)?;
     if let Some(nid) = nid {
         peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));

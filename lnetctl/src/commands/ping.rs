@@ -2,7 +2,7 @@
 
 use clap::Args;
 use lnet_control::document::{self, Yaml};
-use lnet_model::pattern;
+use lnet_control::resolve;
 use lnet_model::request::{PingPurpose, PingRequest};
 use lnet_wire::Nid;
 
@@ -40,7 +40,7 @@ pub(crate) struct DiscoverArgs {
 pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
     let task = Task::new("manage", "ping");
     let nids = nids(task, &args.nids)?;
-    let source = task.parsed(args.source.as_deref(), pattern::nid)?;
+    let source = task.parsed(args.source.as_deref(), resolve::nid)?;
     let timeout: Option<i64> = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
     let timeout = timeout.filter(|seconds| (1..TIMEOUT_S_MAX).contains(seconds));
     let timeout_ms = timeout.map(|seconds| seconds.unsigned_abs() * 1000);
@@ -57,7 +57,7 @@ pub(super) fn discover(daemon: &mut Daemon<'_>, args: &DiscoverArgs) -> Result<(
 fn nids(task: Task, lists: &[String]) -> Result<Vec<Nid>> {
     let mut nids: Vec<Nid> = Vec::new();
     for list in lists {
-        nids.extend(lnet_control::resolve::nids(list).map_err(task.pattern())?);
+        nids.extend(resolve::nids(list).map_err(task.pattern())?);
     }
     Ok(nids)
 }

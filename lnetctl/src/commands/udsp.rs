@@ -1,14 +1,15 @@
 //! Selection policies.
 
 use clap::{Args, Subcommand};
-use lnet_control::client::Client;
+use lnet_control::client::{Client, ClientError};
 use lnet_control::document;
-use lnet_model::request::Change;
+use lnet_model::Errno;
+use lnet_model::request::{Change, ChangeSet};
 use lnet_model::udsp::UdspRule;
 
 use super::Result;
 use crate::daemon::Daemon;
-use crate::failure::Task;
+use crate::failure::{CommandError, Task};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum UdspCommand {
@@ -80,7 +81,13 @@ fn add(daemon: &mut Daemon<'_>, args: &AddArgs) -> Result<()> {
     let priority = task.optional("priority", args.priority.as_ref(), 0..=u32::MAX.into())?;
     let index = index(task, args.idx.as_ref(), 0)?;
     let rule = UdspRule::new(source, destination, router, priority).checked().map_err(task.pattern())?;
-    daemon.apply(task, vec![Change::AddUdsp { index, rule }])
+    let batch = ChangeSet { changes: vec![Change::AddUdsp { index, rule }], ..ChangeSet::default() };
+    match daemon.client(task)?.apply(batch) {
+        Err(ClientError::Refused(refusal)) if refusal.errno == Errno::ALREADY => {
+            Err(CommandError::already(task, "cannot add udsp: Operation already in progress"))
+        }
+        applied => applied.map(drop).map_err(task.refused()),
+    }
 }
 
 fn delete(daemon: &mut Daemon<'_>, idx: Option<&String>, all: bool) -> Result<()> {

@@ -477,3 +477,117 @@ fn foreign_text_is_shown_short_and_harmless() {
         }
     }
 }
+
+/// A plan is made from what the node is when it is carried out.
+#[test]
+fn what_others_change_meanwhile_is_planned_again() {
+    let mut model = Model::configured(1);
+    model.interferences = 3;
+    let node = Node::start(model);
+    node.good_with("import", "global:\n  retry_count: 3\n");
+    assert!(node.good("global show").contains("retry_count: 3\n"));
+    // Each document says all NIDs of one peer: whichever comes last has it its way.
+    let nids = |number: u8| format!("[10.77.0.12@tcp, 10.77.{number}.12@tcp]");
+    for round in 0..5 {
+        let import = |number: u8| {
+            node.good_with("import", &format!("peers:\n- nids: {}\n", nids(number + 2 * round)));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| import(1));
+            scope.spawn(|| import(2));
+        });
+        let shown = node.good("peer show");
+        assert_eq!(shown.matches("- nid: ").count(), 2, "{shown}");
+    }
+}
+
+/// Blocks and keys of other nodes' exports that ask for nothing here are passed over.
+#[test]
+fn what_is_off_or_empty_is_taken() {
+    let node = Node::start(Model::configured(1));
+    let before = node.good("export");
+    let pools = "- cpt[0]:\n      tiny: {npages: 0, nbuffers: 0, credits: 0, mincredits: 0}\n";
+    for document in [
+        "routing: {enable: 0}\n",
+        "routing:\n- enable: 0\n",
+        &format!("routing:\n{pools}- enable: 0\nbuffers: {{tiny: 1024, small: 8192, large: 512}}\n"),
+        "routing:\nbuffers:\nroute:\nip2nets:\n",
+        "route: []\nip2nets: []\nrouting: {}\nbuffers: {tiny: 0, small: 0, large: 0}\n",
+        "net:\nglobal:\npeer:\nudsp:\nnuma:\nfault:\nsteering:\nselection:\npeers:\nstatistics:\n",
+        "global:\n  use_tcp_bonding: 0\n  max_intf: 4096\n",
+    ] {
+        node.good_with("import", document);
+        assert_eq!(node.good("export"), before, "{document}");
+    }
+    let older = "net:\n- net: tcp\n  nid: 10.77.0.11@tcp\n  status: up\n  interfaces: {0: eth0}\n  tcp bonding: 0\n  \
+                 dev cpt: 0\n  tunables:\n  lnd tunables:\n  CPT:\n  statistics: {send_count: 1}\n";
+    node.good_with("import", older);
+    assert!(node.good("net show").contains("10.77.0.11@tcp"));
+    node.good_with(
+        "import --del",
+        &format!("{older}routing: {{enable: 1}}\nbuffers: {{tiny: 9}}\nip2nets:\n- net-spec: tcp\n"),
+    );
+    for (document, said) in [
+        ("routing: {enable: 1}\n", "'routing'"),
+        ("routing: {enable: x}\n", "'routing'"),
+        ("buffers: {tiny: 1024}\n", "'buffers'"),
+        ("route: 1\n", "'route'"),
+        ("ip2nets:\n- net-spec: tcp\n", "'ip2nets'"),
+        ("net:\n- net type: tcp\n  interfaces: {0: eth0}\n  tcp bonding: 1\n", "'tcp bonding'"),
+        ("global:\n  use_tcp_bonding: 1\n", "'use_tcp_bonding'"),
+    ] {
+        node.bad_with("import", document, 234, &["errno: -95", said]);
+    }
+    node.good("set max_intf 17");
+    assert!(node.good("global show").contains("max_interfaces: 17\n"));
+    for words in ["route show", "routing show", "fault delay show"] {
+        assert_eq!(node.good(words), "", "{words}");
+    }
+    node.bad("fault delay del --all", 255, &["del:\n-     fault:\n            errno: -95"]);
+    node.bad("route add --net tcp1 --gateway 10.77.0.12@tcp", 255, &["'route'"]);
+}
+
+/// An item that says a thing twice, differently, is refused with both places.
+#[test]
+fn contradictions_have_both_places() {
+    let node = Node::start(Model::configured(2));
+    let of_net = |rest: &str| format!("net:\n- net type: tcp\n  {rest}\n");
+    for (document, expected) in [
+        (of_net("nid: 10.77.0.11@tcp1"), ["line 3, column 8", "line 2, column 13"]),
+        (of_net("net: tcp1"), ["line 3, column 8", "line 2, column 13"]),
+        (of_net("local NI(s):\n  - nid: 10.77.0.11@tcp1"), ["line 4, column 10", "line 2, column 13"]),
+        (of_net("interfaces:\n  - intf: eth0[0]\n    CPT: '[1]'"), ["[0]", "[1]"]),
+        ("udsp:\n- src: tcp\n  priority: 1\n  action: {priority: 2}\n".to_owned(), ["line 4", "line 3"]),
+        ("global:\n  numa_range: 1\nnuma:\n  range: 2\n".to_owned(), ["line 4", "line 2"]),
+        ("global:\n  max_intf: 17\n  max_interfaces: 18\n".to_owned(), ["line 3", "line 2"]),
+        (
+            "peer:\n- primary nid: 10.77.0.12@tcp\n  peer state: 1048593\n  lock_prim: false\n".to_owned(),
+            ["line 4", "'peer state'"],
+        ),
+    ] {
+        node.bad_with("import", &document, 234, &expected);
+    }
+    node.good_with(
+        "import",
+        "net:\n- net type: tcp0\n  net: tcp\n  nid: 10.77.0.11@tcp\n  interfaces: {0: eth0}\n",
+    );
+    node.good_with("import", "global:\n  numa_range: 3\nnuma:\n  range: 3\n");
+}
+
+/// Tunables of a net are those of its first NI: what others say is told, and what is there is compared.
+#[test]
+fn tunables_of_a_net_are_those_of_its_first_ni() {
+    let node = Node::start(Model::configured(1));
+    let ni = |interface: &str, credits: u32| {
+        format!("  - interfaces: {{0: {interface}}}\n    tunables: {{peer_credits: {credits}}}\n")
+    };
+    let document = |first: u32| {
+        format!("net:\n- net type: tcp\n  local NI(s):\n{}{}", ni("eth0", first), ni("eth1", 32))
+    };
+    let told = "peer_credits 32 is passed over: net tcp has 16 from its first NI";
+    for _ in 0..2 {
+        let ran = node.run_with("import", &document(16));
+        assert!(ran.status == 0 && ran.stderr.contains(told) && ran.stderr.contains("line 6"), "{ran:?}");
+    }
+    node.bad_with("import", &document(64), 234, &["errno: -17", "peer_credits is 16 and not 64"]);
+}

@@ -46,6 +46,10 @@ pub(crate) struct Model {
     pub(crate) captures: Vec<CaptureRecord>,
     pub(crate) loads: Vec<LoadRecord>,
     pub(crate) frames: FramesRecord,
+    /// Batches of changes that it has been asked to make.
+    pub(crate) generation: u64,
+    /// How often others are still to change it just before a client does.
+    pub(crate) interferences: u32,
 }
 
 type Result<T> = std::result::Result<T, Refusal>;
@@ -69,6 +73,8 @@ impl Model {
             captures: Vec::new(),
             loads: Vec::new(),
             frames: FramesRecord::default(),
+            generation: 0,
+            interferences: 0,
         }
     }
 
@@ -465,6 +471,10 @@ impl Served {
 }
 
 impl Handler for Served {
+    async fn generation(&self) -> Result<u64> {
+        self.told(|model| model.generation)
+    }
+
     async fn nets(&self) -> Result<Vec<NetRecord>> {
         self.told(|model| model.state().nets)
     }
@@ -555,6 +565,14 @@ impl Handler for Served {
 
     async fn apply(&self, batch: ChangeSet) -> Result<Vec<Effect>> {
         let mut model = self.0.borrow_mut();
+        if model.interferences != 0 {
+            model.interferences -= 1;
+            model.generation += 1;
+        }
+        if batch.generation.is_some_and(|planned| planned != model.generation) {
+            return refuse(Errno::STALE, "planned for what the node was before");
+        }
+        model.generation += u64::from(!batch.dry_run);
         if batch.dry_run { model.clone().apply(&batch.changes) } else { model.apply(&batch.changes) }
     }
 

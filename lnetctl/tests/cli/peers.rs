@@ -455,6 +455,42 @@ fn a_document_shows_what_it_names() {
         assert!(ran.stderr.contains(part), "{part:?} is not in {}", ran.stderr);
     }
     node.bad_with("import --show", "global:\n  nosuch:\n", 234, &["invalid key 'nosuch'"]);
-    node.bad_with("import --show", "route:\n", 234, &["'route'"]);
+    assert_eq!(node.good_with("import --show", "route:\n"), "");
     assert_eq!(node.run("import --show --del").status, 2);
+}
+
+/// The status and the text are those of LNet's tool.
+#[test]
+fn a_policy_that_is_there_already_is_told() {
+    let node = Node::start(Model::configured(1));
+    node.good("udsp add --src tcp1 --dst 10.78.0.12@tcp");
+    let expected = "add:\n-     udsp:\n            errno: 114\n            descr: \"cannot add udsp: Operation already in progress\"\n";
+    node.bad("udsp add --src tcp1 --dst 10.78.0.12@tcp", 114, &[expected]);
+    // Another priority takes the place of the one that is there.
+    node.good("udsp add --src tcp1 --priority 1");
+    node.good("udsp add --src tcp1 --priority 2");
+}
+
+#[test]
+fn a_host_may_stand_where_a_nid_does() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["127.0.0.1@tcp"], 273));
+    let node = Node::start(model);
+    for words in [
+        "peer show --nid localhost@tcp",
+        "peer show -n localhost",
+        "peer set --nid localhost@tcp --health 500",
+        "ping localhost@tcp",
+        "explain localhost@tcp",
+        "cpt-of-nid localhost@tcp",
+        "fault drop add -s localhost@tcp -d *@tcp --rate 2",
+        "fault drop del -s localhost@tcp -d *@tcp",
+        "peer add --prim_nid localhost@tcp1 --nid localhost@tcp2",
+        "peer del --prim_nid localhost@tcp1",
+    ] {
+        node.good(words);
+    }
+    let said = "\"no-such-host.invalid\": cannot look the host up";
+    let unknown = node.run("peer add --prim_nid no-such-host.invalid@tcp");
+    assert!(unknown.status == 234 && unknown.stderr.contains(&said.replace('"', "\\\"")), "{unknown:?}");
 }

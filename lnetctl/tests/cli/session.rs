@@ -198,3 +198,16 @@ fn a_line_has_an_end() {
         assert!(output.status.code() == Some(255) && said.contains("more than"), "{words}: {said}");
     }
 }
+
+/// A dash of typography is explained, and makes no file.
+#[test]
+fn a_mistaken_dash_is_explained() {
+    let node = Node::start(Model::configured(1));
+    for word in ["\u{2013}backup", "\u{2014}backup", "\u{2212}b"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
+        command.args(["export", word]).env("LNET_SOCKET", &node.socket).current_dir(&node.directory);
+        let ran = ran(&mut command, "");
+        assert!(ran.status == 2 && ran.stderr.contains("it begins with U+2"), "{ran:?}");
+        assert!(!node.directory.join(word).exists());
+    }
+}

@@ -39,7 +39,7 @@ pub fn document(input: &[u8]) {
 
 /// Changes come to the daemon as they were meant.
 fn check_changes(changes: Vec<Change>) {
-    let request = ControlRequest::Apply(ChangeSet { changes, dry_run: false });
+    let request = ControlRequest::Apply(ChangeSet { changes, dry_run: false, generation: None });
     match protocol::encode(&request, REQUEST_BYTES_MAX) {
         Ok(message) => check_message(&message, &request),
         Err(ProtocolError::Length { length, limit }) => assert!(length > limit),

@@ -162,3 +162,77 @@ fn errors_of_a_start_up_document_act_on_no_terminal() {
     assert!(status == 1 && !said.contains('\u{1b}') && !said.contains("\nlnetd: forged"), "{said}");
     assert!(said.contains("invalid key 'a\\u{1b}[2Jb\\nlnetd: forged'"), "{said}");
 }
+
+/// What a start-up document asks for and cannot be had is told at once, all of it, with file and line.
+#[test]
+fn refusals_of_a_start_up_document_have_their_places() {
+    let directory = Directory::new();
+    let said = |document: &str| {
+        let path = directory.file("node.yaml", document);
+        let (status, said) = Directory::new().ends(&format!("--config {}", path.display()));
+        assert_eq!(status, 1, "{said}");
+        said
+    };
+    let nets =
+        "net:\n- net type: tcp\n  interfaces: {0: none0}\n- net type: tcp1\n  interfaces: {0: none1}\n";
+    let both = said(nets);
+    for part in
+        ["node.yaml: line 3, column 20: net: ", "none0", "node.yaml: line 5, column 20: net: ", "none1"]
+    {
+        assert!(both.contains(part), "{part:?} is not in {both}");
+    }
+    let node = Daemon::alone();
+    let imported = node.run(&format!("import {}", directory.file("nets.yaml", nets).display()));
+    assert!(imported.status == 234 && imported.stderr.matches("errno: ").count() == 2, "{imported:?}");
+    for part in ["line 3, column 20: net: ", "line 5, column 20: net: "] {
+        assert!(imported.stderr.contains(part), "{imported:?}");
+    }
+    node.stop();
+    // What the node refuses as a whole is told with its place too.
+    let timeout = said("global:\n  transaction_timeout: 1\n");
+    assert!(timeout.contains("node.yaml: line 2, column 3: global: "), "{timeout}");
+}
+
+/// A backup of many peers is longer than a part of a request, and comes back whole.
+#[test]
+fn a_long_backup_is_one_batch() {
+    let directory = Directory::new();
+    let peers = |last: &str| {
+        let peer = |number: u32| {
+            let nid = format!("10.{}.{}.1@tcp", number / 200 % 200, number % 200);
+            format!("-     primary nid: {nid}\n      peer ni:\n      -     nid: {nid}\n")
+        };
+        "peer:\n".to_owned() + &(0..12_000).map(peer).collect::<String>() + last
+    };
+    let node = Daemon::alone();
+    // The last of them is wrong: nothing has changed.
+    let wrong = directory.file("wrong.yaml", &peers("-     primary nid: 10.0.0.1@tcp\n      lock_prim: true\n      peer ni:\n      -     nid: 10.0.1.1@tcp\n"));
+    let refused = node.run(&format!("import {}", wrong.display()));
+    assert!(refused.status == 234 && refused.stderr.contains("line 36002"), "{refused:?}");
+    assert!(!node.good("export --backup").contains("peer:"));
+    let whole = directory.file("peers.yaml", &peers(""));
+    node.good(&format!("import {}", whole.display()));
+    let backup = node.good("export --backup");
+    assert_eq!(backup.matches("primary nid").count(), 12_000);
+    let path = directory.file("backup.yaml", &backup);
+    assert_eq!(node.good(&format!("import --dry-run {}", path.display())), "");
+    node.stop();
+}
+
+/// Documents that say all NIDs of one peer, at once: what stands in the end is what one of them says.
+#[test]
+fn imports_at_once_lose_nothing() {
+    let node = Daemon::alone();
+    let import = |own: u8| {
+        node.good_with("import", &format!("peers:\n- nids: [10.77.0.1@tcp, 10.77.0.{own}@tcp]\n"));
+    };
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| import(10 + 2 * round));
+            scope.spawn(|| import(11 + 2 * round));
+        });
+        let shown = node.good("peer show");
+        assert_eq!(shown.matches("- nid: ").count(), 2, "{shown}");
+    }
+    node.stop();
+}

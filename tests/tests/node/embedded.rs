@@ -47,9 +47,10 @@ fn embedded_nodes_ping_each_other_and_are_taken_in_charge_with_their_nis() {
         assert_eq!(shown[1..], own, "after lo");
         assert_eq!(control.peer_page(None).await.unwrap().peers.len(), 2);
         let changes = vec![Change::DeleteNi(NiName::Nid(own[1]))];
-        control.apply(ChangeSet { changes, dry_run: false }).await.unwrap();
+        control.apply(ChangeSet { changes, dry_run: false, generation: None }).await.unwrap();
         let changes = vec![Change::DeleteNi(NiName::Nid(own[1]))];
-        let refused = control.apply(ChangeSet { changes, dry_run: false }).await.unwrap_err();
+        let refused =
+            control.apply(ChangeSet { changes, dry_run: false, generation: None }).await.unwrap_err();
         assert!(refused.message.contains("is not a local nid"), "{}", refused.message);
     });
     assert_eq!(near.nis().len(), 1);

@@ -62,7 +62,14 @@ pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
         Ok(None) => return Ok(Document::default()),
         Err(error) => return Err(vec![error]),
     };
-    let mut reader = Reader { mode, items: Vec::new(), errors: Vec::new(), seq_no: None };
+    let mut reader = Reader {
+        mode,
+        items: Vec::new(),
+        errors: Vec::new(),
+        seq_no: None,
+        globals: Vec::new(),
+        routing_is_off: false,
+    };
     reader.document(&root);
     let Reader { items, mut errors, .. } = reader;
     if errors.is_empty() {
@@ -79,6 +86,10 @@ struct Reader {
     errors: Vec<DocumentError>,
     /// Number of the item that is being read.
     seq_no: Option<u64>,
+    /// Tunables that the document sets, and where.
+    globals: Vec<(Global, u32, Position)>,
+    /// Whether the document says that nothing is to be routed.
+    routing_is_off: bool,
 }
 
 impl Reader {
@@ -88,6 +99,8 @@ impl Reader {
                 format!("{} as a document: a map with keys such as net: is expected", root.describe());
             return self.error(root.position, message);
         };
+        let routing = blocks.iter().find(|block| block.key == "routing");
+        self.routing_is_off = routing.is_some_and(|block| enables(&block.value) == Some(false));
         for block in blocks {
             self.seq_no = None;
             self.block(block);
@@ -118,6 +131,7 @@ impl Reader {
             "steering" => self.each(value, "steering", Self::steering),
             "ping" => self.ping_block(value, PingPurpose::Ping),
             "discover" => self.ping_block(value, PingPurpose::Discover),
+            other if UNSUPPORTED.iter().any(|(name, _)| *name == other) && self.is_off(other, value) => {}
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
                 Some((name, what)) => {
                     self.unsupported(*position, format!("'{name}': {what} not supported by this version"))
@@ -133,10 +147,37 @@ impl Reader {
         }
     }
 
+    /// Whether a block of what this node cannot do asks for nothing: it is empty, routing is off in it, or
+    /// the mode passes over it.
+    fn is_off(&self, block: &str, value: &Marked) -> bool {
+        let is_empty = match &value.value {
+            Value::Scalar { .. } => value.is_null(),
+            Value::Sequence(items) => items.is_empty(),
+            Value::Map(entries) => entries.is_empty(),
+        };
+        let is_passed_over = match self.mode {
+            Mode::Add | Mode::Execute => false,
+            Mode::Delete => block != "route",
+            Mode::Show => true,
+        };
+        is_empty
+            || is_passed_over
+            || match block {
+                "routing" => enables(value) == Some(false),
+                // Pools are without use where nothing is routed.
+                "buffers" => self.routing_is_off || has_no_buffers(value),
+                _ => false,
+            }
+    }
+
     fn global_block(&mut self, block: &Marked) {
         // What LNet's tools reset when a document with globals is deleted; others stay.
         let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
         for MapEntry { position, key, value } in self.map(block, "global").unwrap_or_default() {
+            if key == "use_tcp_bonding" {
+                self.bonding(value, key);
+                continue;
+            }
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
                 let message = format!("invalid key '{}' in 'global'{}", shown(key), suggestion(key, known));
@@ -148,8 +189,36 @@ impl Reader {
                 _ => self.global_value(global, key, value).filter(|_| global.is_settable()),
             };
             if let Some(value) = value {
-                self.change(*position, "global", Change::SetGlobal { global, value });
+                self.set_global(*position, "global", global, value);
             }
+        }
+    }
+
+    /// Sets a tunable, unless the document has said another value of it.
+    fn set_global(&mut self, position: Position, entity: &'static str, global: Global, value: u32) {
+        let said = self.globals.iter().find(|(known, ..)| *known == global);
+        match said.copied() {
+            Some((_, known, _)) if known == value => {}
+            Some((_, known, place)) => {
+                let message =
+                    format!("{global} is to be {value} here and {known} in {place}: one is expected");
+                self.error(position, message);
+            }
+            None => {
+                self.globals.push((global, value, position));
+                self.change(position, entity, Change::SetGlobal { global, value });
+            }
+        }
+    }
+
+    /// Bonding of interfaces, which is off here.
+    fn bonding(&mut self, value: &Marked, key: &str) {
+        let is_off = value.is_null() || matches!(&value.value, Value::Scalar { text, .. } if text == "0");
+        if !is_off {
+            self.unsupported(
+                value.position,
+                format!("'{key}': bonding of interfaces is not supported by this version"),
+            );
         }
     }
 
@@ -188,7 +257,7 @@ impl Reader {
             _ => self.global_value(global, "range", &range.value),
         };
         if let Some(value) = value {
-            self.change(range.position, "numa", Change::SetGlobal { global, value });
+            self.set_global(range.position, "numa", global, value);
         }
     }
 
@@ -213,4 +282,33 @@ impl Reader {
             self.errors.push(DocumentError { position, message, errno, seq_no: self.seq_no });
         }
     }
+}
+
+/// What a block says of `enable`, as a map or as one of a list of maps: on, off, or nothing.
+fn enables(block: &Marked) -> Option<bool> {
+    let of = |entries: &[MapEntry]| {
+        let value = values::get(entries, "enable")?;
+        match &value.value {
+            // Off, and about to be.
+            Value::Scalar { text, .. } if matches!(integer(text), Some(0 | 2)) => Some(false),
+            _ => Some(true),
+        }
+    };
+    match &block.value {
+        Value::Map(entries) => of(entries),
+        Value::Sequence(items) => items.iter().find_map(|item| match &item.value {
+            Value::Map(entries) => of(entries),
+            _ => None,
+        }),
+        Value::Scalar { .. } => None,
+    }
+}
+
+/// Whether all numbers of a block are 0.
+fn has_no_buffers(block: &Marked) -> bool {
+    let is_zero = |entry: &MapEntry| match &entry.value.value {
+        Value::Scalar { text, .. } => entry.value.is_null() || integer(text) == Some(0),
+        _ => false,
+    };
+    matches!(&block.value, Value::Map(entries) if entries.iter().all(is_zero))
 }

@@ -15,10 +15,11 @@ use crate::document::tree::{MapEntry, Marked, Position, Value};
 /// Keys that speak of NIs, in a net and in each of its local NIs.
 const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables", "CPT"];
 /// Further keys of a net.
-const NET_KEYS: [&str; 8] =
-    ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern", "fsm state"];
-/// Keys of a local NI that only tell, besides those of every NI.
+const NET_KEYS: [&str; 7] = ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern"];
+/// Keys of a local NI that only tell, besides those of every NI; older exports have them at the net.
 const NI_KEYS: [&str; 4] = ["status", "dev cpt", "numa distance", "numa distances"];
+/// Key of older exports, with 0 where interfaces are not bonded.
+const BONDING: &str = "tcp bonding";
 /// Tunable of every LND that only tells.
 const TIMEOUT_KEY: &str = "timeout";
 /// Tunables of LNDs that are not here.
@@ -54,7 +55,9 @@ struct Group {
 
 impl Reader {
     pub(super) fn net(&mut self, position: Position, entries: &[MapEntry]) {
-        self.known_keys(entries, "net", &[SHARED_KEYS.as_slice(), &NET_KEYS].concat());
+        let known =
+            [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &TELLING, &[BONDING], &facts(true)].concat();
+        self.known_keys(entries, "net", &known);
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
                 let message = format!(
@@ -68,8 +71,14 @@ impl Reader {
         };
         let parse = |text: &str| Ok(text.parse::<Net>()?);
         let Some(net) = self.pattern(value, "net type", "a net such as tcp or xdp1", parse) else { return };
+        let said = (net, value.position);
+        if let Some(other) = get(entries, "net").filter(|_| get(entries, "net type").is_some())
+            && let Some(net) = self.pattern(other, "net", "a net such as tcp or xdp1", parse)
+        {
+            self.on_net(other.position, "net", net, said);
+        }
         let errors = self.errors.len();
-        let groups = self.groups(entries, net);
+        let groups = self.groups(entries, said);
         if self.errors.len() > errors {
             return;
         }
@@ -99,32 +108,55 @@ impl Reader {
         }
     }
 
+    /// Refuses a net that is another than the item has said before.
+    fn on_net(&mut self, position: Position, key: &str, net: Net, said: (Net, Position)) {
+        let (expected, place) = said;
+        if net != expected {
+            let message =
+                format!("'{key}' is of net {net}, and {place} says {expected}: one net is expected");
+            self.error(position, message);
+        }
+    }
+
     /// The NIs that a net's item speaks of.
-    fn groups(&mut self, entries: &[MapEntry], net: Net) -> Vec<Group> {
+    fn groups(&mut self, entries: &[MapEntry], said: (Net, Position)) -> Vec<Group> {
+        let (net, _) = said;
         let shared = self.options(entries, net, NiOptions::default());
         let mut groups = Vec::new();
         if let Some(value) = get(entries, "interfaces").or_else(|| get(entries, "nid")) {
-            groups.push(self.group(value.position, entries, shared));
+            groups.push(self.group(value.position, entries, shared, said));
         }
         if let Some(value) = get(entries, "local NI(s)") {
-            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING, &facts(true)].concat();
+            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING, &[BONDING], &facts(true)].concat();
             for (item, entries) in self.maps(value, "local NI(s)") {
                 self.known_keys(entries, "local NI(s)", &known);
                 let options = self.options(entries, net, shared);
-                groups.push(self.group(item.position, entries, options));
+                groups.push(self.group(item.position, entries, options, said));
             }
         }
         if groups.is_empty()
             && let Some(first) = entries.first()
         {
-            groups.push(self.group(first.position, entries, shared));
+            groups.push(self.group(first.position, entries, shared, said));
         }
         groups
     }
 
-    fn group(&mut self, position: Position, entries: &[MapEntry], options: NiOptions) -> Group {
+    fn group(
+        &mut self,
+        position: Position,
+        entries: &[MapEntry],
+        options: NiOptions,
+        said: (Net, Position),
+    ) -> Group {
+        if let Some(value) = get(entries, BONDING) {
+            self.bonding(value, BONDING);
+        }
         let interfaces = get(entries, "interfaces").map(|value| self.interfaces(value)).unwrap_or_default();
         let nid = self.pattern_of(entries, "nid", "a nid", pattern::nid);
+        if let (Some(nid), Some(value)) = (nid, get(entries, "nid")) {
+            self.on_net(value.position, "nid", nid.net(), said);
+        }
         if nid.is_some() && interfaces.len() > 1 {
             self.error(position, format!("{} interfaces beside one nid: one is expected", interfaces.len()));
         }
@@ -136,6 +168,8 @@ impl Reader {
         match &value.value {
             Value::Map(entries) => entries.iter().filter_map(|entry| self.interface(&entry.value)).collect(),
             Value::Sequence(items) => items.iter().filter_map(|item| self.older_interface(item)).collect(),
+            // Not given.
+            _ if value.is_null() => Vec::new(),
             _ => {
                 self.wrong(value, "interfaces", "a map such as 0: eth0");
                 Vec::new()
@@ -159,12 +193,18 @@ impl Reader {
         let name = self.needed(item.position, entries, "intf", "an interface")?;
         let beside = self.cpts(entries);
         let (position, InterfaceName { name, cpts }) = self.interface(name)?;
+        if let Some(beside) = beside.as_ref().filter(|beside| !cpts.is_empty() && **beside != cpts) {
+            let (own, beside) = (pattern::cpts_text(&cpts), pattern::cpts_text(beside));
+            let message =
+                format!("'intf' has the CPTs {own}, and 'CPT' beside it {beside}: one list is expected");
+            self.error(position, message);
+        }
         Some((position, InterfaceName { name, cpts: beside.unwrap_or(cpts) }))
     }
 
     /// A text such as `[0-1]`, or a list of numbers and ranges.
     fn cpts(&mut self, entries: &[MapEntry]) -> Option<Vec<u32>> {
-        let (value, expected) = (get(entries, "CPT")?, "CPTs such as [0,1]");
+        let (value, expected) = (get(entries, "CPT").filter(|value| !value.is_null())?, "CPTs such as [0,1]");
         let Value::Sequence(items) = &value.value else {
             return self.pattern(value, "CPT", expected, pattern::cpts);
         };

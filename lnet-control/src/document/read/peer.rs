@@ -25,6 +25,12 @@ impl Reader {
         let multi_rail = boolean(self, "Multi-Rail").unwrap_or(true);
         let locks = boolean(self, "lock_prim").unwrap_or(false);
         let state: Option<u32> = self.integer_of(entries, "peer state", 0..=i64::from(u32::MAX));
+        let has = |bit| state.is_some_and(|state| state & bit != 0);
+        if let Some(value) = get(entries, "lock_prim").filter(|_| !locks && has(peer_state::LOCK_PRIMARY)) {
+            let message =
+                "'lock_prim' is false, and 'peer state' has the bit of a locked primary nid: one is expected";
+            self.error(value.position, message.to_owned());
+        }
         let mut nids = Vec::new();
         if let Some(value) = get(entries, "peer ni") {
             let known = [&["nid", "state"], PeerCredits::KEYS, &TELLING].concat();
@@ -36,7 +42,6 @@ impl Reader {
             }
         }
         // A peer that no user has made is found again by traffic: the document only tells of it.
-        let has = |bit| state.is_some_and(|state| state & bit != 0);
         let only_tells = state.is_some() && !has(peer_state::CONFIGURED);
         let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before && !only_tells) else {
             return;

@@ -46,8 +46,17 @@ impl Reader {
             None => &[],
         };
         self.known_keys(actions, "action", &["priority"]);
-        let value: &Marked = own.or_else(|| get(actions, "priority"))?;
-        let priority = self.integer(value, "priority", -1..=u32::MAX.into())?;
+        let mut read = |value: &Marked| self.integer(value, "priority", -1..=u32::MAX.into());
+        let said =
+            [own, get(actions, "priority")].map(|value| value.and_then(|value| Some((value, read(value)?))));
+        if let [Some((own, first)), Some((other, second))] = said
+            && first != second
+        {
+            let place = own.position;
+            let message = format!("the priority is {second} here and {first} in {place}: one is expected");
+            self.error(other.position, message);
+        }
+        let (_, priority) = said.into_iter().flatten().next()?;
         Some(u32::try_from(priority).unwrap_or(UdspInfo::NONE))
     }
 }

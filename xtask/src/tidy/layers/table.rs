@@ -155,7 +155,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("file", &[]),
             ("output", &[]),
             ("path", &[]),
-            ("resolve", &[]),
+            ("resolve", &["output"]),
             ("protocol", &[]),
             ("client", &["protocol", "request"]),
             ("document", &["resolve"]),
@@ -333,7 +333,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
     Crate {
         name: "lnet-nettest",
         directory: "lnet-nettest",
-        crates: &["lnet-user", "lnet-load", "lnet-messaging"],
+        crates: &["lnet-user", "lnet-load", "lnet-messaging", "lnet-control", "lnet-model"],
         others: Others::Any,
         tests: Tests::Any,
         modules: &[
