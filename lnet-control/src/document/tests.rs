@@ -87,7 +87,10 @@ fn what_is_not_there_yet_is_named() {
     for (text, what) in [
         ("route:\n- net: tcp9\n", "'route': routes are not supported by this version"),
         ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported by this version"),
-        ("ip2nets: []\n", "'ip2nets': choosing nets by address is not supported by this version"),
+        (
+            "ip2nets:\n- net-spec: tcp\n",
+            "'ip2nets': choosing nets by address is not supported by this version",
+        ),
     ] {
         let errors = parse(text, Mode::Add).unwrap_err();
         assert_eq!(errors.len(), 1);

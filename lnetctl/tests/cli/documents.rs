@@ -497,7 +497,7 @@ fn what_others_change_meanwhile_is_planned_again() {
             scope.spawn(|| import(2));
         });
         let shown = node.good("peer show");
-        assert_eq!(shown.matches("- nid: ").count(), 2, "{shown}");
+        assert_eq!(shown.matches("-     nid: ").count(), 2, "{shown}");
     }
 }
 

@@ -29,11 +29,11 @@ fn words_that_mean_nothing_are_told_so() {
         );
     }
     for words in [
-        "route show",
-        "--json route show",
-        "routing show",
+        "route list",
+        "--json route add",
+        "routing on",
         "service-id",
-        "fault delay show",
+        "fault delay add",
         "set use_tcp_bonding 1",
     ] {
         node.bad(words, 255, &["errno: -95", "not supported by this version"]);

@@ -232,7 +232,7 @@ fn imports_at_once_lose_nothing() {
             scope.spawn(|| import(11 + 2 * round));
         });
         let shown = node.good("peer show");
-        assert_eq!(shown.matches("- nid: ").count(), 2, "{shown}");
+        assert_eq!(shown.matches("-     nid: ").count(), 2, "{shown}");
     }
     node.stop();
 }
