@@ -177,14 +177,14 @@ fn refusals_of_a_start_up_document_have_their_places() {
         "net:\n- net type: tcp\n  interfaces: {0: none0}\n- net type: tcp1\n  interfaces: {0: none1}\n";
     let both = said(nets);
     for part in
-        ["node.yaml: line 3, column 20: net: ", "none0", "node.yaml: line 5, column 20: net: ", "none1"]
+        ["node.yaml: line 3, column 19: net: ", "none0", "node.yaml: line 5, column 19: net: ", "none1"]
     {
         assert!(both.contains(part), "{part:?} is not in {both}");
     }
     let node = Daemon::alone();
     let imported = node.run(&format!("import {}", directory.file("nets.yaml", nets).display()));
     assert!(imported.status == 234 && imported.stderr.matches("errno: ").count() == 2, "{imported:?}");
-    for part in ["line 3, column 20: net: ", "line 5, column 20: net: "] {
+    for part in ["line 3, column 19: net: ", "line 5, column 19: net: "] {
         assert!(imported.stderr.contains(part), "{imported:?}");
     }
     node.stop();
