@@ -16,7 +16,7 @@ use lnet_wire::steer::Policy;
 use tracing::info;
 
 use super::control::Control;
-use super::error::{ChangePlace, refusal, refusal_of, stopped};
+use super::error::{ChangeLocation, refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::ChangePlan;
 
@@ -45,11 +45,11 @@ impl Control {
         let plan = self.plan(changes).await?;
         if dry_run {
             let valid = self.lnet.machine().validate(&plan.core);
-            valid.map_err(|error| refusal(&error, &plan.places))?;
+            valid.map_err(|error| refusal(&error, &plan.locations))?;
             return Ok(plan.outcomes);
         }
         let was_configured = self.is_configured.replace(plan.is_configured);
-        if let Err(refused) = self.change_core(plan.core, &plan.places).await {
+        if let Err(refused) = self.change_core(plan.core, &plan.locations).await {
             self.is_configured.set(was_configured);
             return Err(refused);
         }
@@ -71,7 +71,7 @@ impl Control {
     async fn change_core(
         &self,
         changes: Vec<node::NodeChange<LndOptions>>,
-        places: &[ChangePlace],
+        locations: &[ChangeLocation],
     ) -> Result<(), Refusal> {
         if changes.is_empty() {
             return Ok(());
@@ -80,7 +80,7 @@ impl Control {
         let batch = Request::Batch { changes, drain_timeout: self.options.drain };
         let changed = self.lnet.request(batch).await;
         log_changes(&before, &self.lnet.nis());
-        changed.map(drop).map_err(|error| refusal_of(&error, places))
+        changed.map(drop).map_err(|error| refusal_of(&error, locations))
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.

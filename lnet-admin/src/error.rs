@@ -39,29 +39,29 @@ pub enum ControlError {
 
 /// Where a change for the core comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct ChangePlace {
+pub(super) struct ChangeLocation {
     /// The change of the batch.
     pub(super) position: usize,
     /// Where the start-up document says it.
     pub(super) in_document: Option<String>,
 }
 
-/// The refusal of a request, with the place of the change that it is about.
-pub(super) fn refusal(error: &RequestError, places: &[ChangePlace]) -> Refusal {
+/// The refusal of a request, with the location of the change that it is about.
+pub(super) fn refusal(error: &RequestError, locations: &[ChangeLocation]) -> Refusal {
     let errno = errno(error.errno());
-    match error.index().and_then(|index| places.get(index)) {
-        Some(ChangePlace { position, in_document: Some(place) }) => {
-            Refusal::new(errno, format!("{place}: {error}")).of_change(*position)
+    match error.index().and_then(|index| locations.get(index)) {
+        Some(ChangeLocation { position, in_document: Some(location) }) => {
+            Refusal::new(errno, format!("{location}: {error}")).of_change(*position)
         }
-        Some(ChangePlace { position, .. }) => Refusal::new(errno, error.to_string()).of_change(*position),
+        Some(ChangeLocation { position, .. }) => Refusal::new(errno, error.to_string()).of_change(*position),
         None => Refusal::new(errno, error.to_string()),
     }
 }
 
 /// Refusal by a node that may have ended.
-pub(super) fn refusal_of(error: &LnetError, places: &[ChangePlace]) -> Refusal {
+pub(super) fn refusal_of(error: &LnetError, locations: &[ChangeLocation]) -> Refusal {
     match error {
-        LnetError::Refused(error) => refusal(error, places),
+        LnetError::Refused(error) => refusal(error, locations),
         error => stopped(error),
     }
 }

@@ -19,7 +19,7 @@ use lnet_wire::{Global, Net, Nid};
 use tracing::warn;
 
 use super::control::Control;
-use super::error::{ChangePlace, blocking};
+use super::error::{ChangeLocation, blocking};
 use super::faults::{self, RuleStep};
 use super::interfaces;
 
@@ -31,7 +31,7 @@ const FURTHER_MAX: usize = 100;
 pub(super) struct ChangePlan {
     pub(super) core: Vec<node::NodeChange<LndOptions>>,
     /// Where each change for the core comes from.
-    pub(super) places: Vec<ChangePlace>,
+    pub(super) locations: Vec<ChangeLocation>,
     /// Where the start-up document says what is being planned.
     in_document: Option<String>,
     /// The drop rules afterwards, and the way to them.
@@ -54,7 +54,7 @@ impl Control {
     pub(super) async fn plan(&self, changes: &[Change]) -> Result<ChangePlan, Refusal> {
         let mut plan = ChangePlan {
             core: Vec::new(),
-            places: Vec::new(),
+            locations: Vec::new(),
             in_document: None,
             rules: self.rules.borrow().clone(),
             rule_steps: Vec::new(),
@@ -111,7 +111,7 @@ impl Control {
         self.plan_one(plan, position, change).await
     }
 
-    /// Plans what the start-up document says. All that cannot be is told at once, each with its place.
+    /// Plans what the start-up document says. All that cannot be is told at once, each with its location.
     async fn plan_start_up(
         &self,
         plan: &mut ChangePlan,
@@ -119,10 +119,10 @@ impl Control {
         path: &Path,
     ) -> Result<(), Refusal> {
         let mut refused = Vec::new();
-        for (place, change) in self.start_up(path).await? {
-            plan.in_document = Some(place.clone());
+        for (location, change) in self.start_up(path).await? {
+            plan.in_document = Some(location.clone());
             if let Err(refusal) = self.plan_one(plan, position, &change).await {
-                refused.push(Refusal::new(refusal.errno, format!("{place}: {}", refusal.message)));
+                refused.push(Refusal::new(refusal.errno, format!("{location}: {}", refusal.message)));
             }
         }
         plan.in_document = None;
@@ -210,7 +210,7 @@ impl Control {
             Change::DeleteUdsp { index } => node::NodeChange::Udsp(RuleEdit::Delete { index: *index }),
         };
         plan.core.push(core);
-        plan.places.push(ChangePlace { position, in_document: plan.in_document.clone() });
+        plan.locations.push(ChangeLocation { position, in_document: plan.in_document.clone() });
         Ok(outcome)
     }
 
@@ -307,7 +307,7 @@ impl Control {
         let specs = self.nis_after(plan);
         for spec in specs.iter().filter(|spec| lnd_of(spec.nid.net(), &spec.lnd.options) == Some(lnd)) {
             plan.core.push(node::NodeChange::SetLndTimeout { nid: spec.nid, timeout });
-            plan.places.push(ChangePlace { position, in_document: plan.in_document.clone() });
+            plan.locations.push(ChangeLocation { position, in_document: plan.in_document.clone() });
         }
         Ok(if is_so { Effect::Unchanged } else { Effect::Changed })
     }

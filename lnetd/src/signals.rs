@@ -1,11 +1,12 @@
-//! SIGTERM and SIGINT, which end the daemon, and SIGHUP, which does not: nothing is read again.
+//! SIGTERM and SIGINT, which end the daemon, and those that do not: after SIGHUP nothing is read again, after
+//! SIGXFSZ the write that was too long for a limit fails as on a full disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tokio::sync::oneshot;
 use tracing::info;
@@ -16,13 +17,17 @@ const SIGNALLED: i32 = 128;
 /// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the
 /// process, and so does any second one.
 pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot catch signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGXFSZ]).context("cannot catch signals")?;
     let (first, stop) = oneshot::channel();
     let mut first = Some(first);
     let wait = move || {
         for signal in signals.forever() {
             if signal == SIGHUP {
                 info!("SIGHUP changes nothing: `lnetctl import` carries a document out");
+                continue;
+            }
+            if signal == SIGXFSZ {
+                // No line tells of it: it may be the log that is too long. Lines that are lost are counted.
                 continue;
             }
             match first.take().filter(|_| is_ready.load(Ordering::Acquire)) {

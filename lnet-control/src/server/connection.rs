@@ -111,6 +111,7 @@ impl<'a, H: Handler> Connection<'a, H> {
         };
         if let EndReason::Protocol(error) = &ended {
             let refusal = Refusal::new(Errno::INVAL, error.to_string());
+            self.client.buffer = Vec::new();
             let _ = self.refuse(refusal).await;
         }
         debug!(uid, pid, %ended, "control socket: connection ends");
@@ -123,6 +124,8 @@ impl<'a, H: Handler> Connection<'a, H> {
             () = closed(&mut self.closing) => return Err(EndReason::Closing),
         };
         if request.is_privileged() && !self.caller.may_change {
+            // A refusal may wait for its client: what it asked for holds no room meanwhile.
+            drop((request, room));
             let refusal = Refusal::new(Errno::PERM, "only root and the owner of the daemon may change it");
             return self.refuse(refusal).await;
         }
@@ -132,6 +135,7 @@ impl<'a, H: Handler> Connection<'a, H> {
             _ => 0,
         };
         if nid_count > NIDS_MAX {
+            drop((request, room));
             let text = format!("{nid_count} nids in a request, expected at most {NIDS_MAX}");
             return self.refuse(Refusal::new(Errno::TOOBIG, text)).await;
         }

@@ -131,6 +131,22 @@ fn a_second_signal_is_not_needed_and_the_first_is_enough() {
 }
 
 #[test]
+fn a_log_that_is_as_long_as_a_limit_has_it_ends_nothing() {
+    let directory = Directory::new();
+    let log = File::create(directory.0.join("limited.log")).unwrap();
+    let command = directory.command(None, "--configure");
+    let node = Daemon::unheard(directory, command, log.into());
+    let pid = rustix::process::Pid::from_raw(node.pid().cast_signed());
+    let limit = rustix::process::Rlimit { current: Some(1), maximum: Some(1) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Fsize, limit).unwrap();
+    for _ in 0..10 {
+        node.good("stats reset");
+    }
+    assert!(node.good("ping 0@lo").contains("primary nid: 0@lo"));
+    node.stop();
+}
+
+#[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (_, without_reader) = pipe().unwrap();

@@ -219,7 +219,7 @@ fn refusals_of_peers_and_policies_have_lnets_numbers() {
     }
     assert!(!node.good("peer list").contains("10.9.0.9@tcp"), "nothing is left of what was refused");
     node.good("udsp add --src tcp --priority 1");
-    node.bad("udsp add --src tcp --priority 1", &["errno: -114"]);
+    node.bad("udsp add --src tcp --priority 1", &["errno: 114", "Operation already in progress"]);
     node.good("udsp add --src tcp --priority 2");
     assert!(node.good("udsp show").contains("priority: 2"), "in place");
     // A locked primary NID survives, unless it is deleted by force.

@@ -199,9 +199,9 @@ impl Reader {
         let said = self.globals.iter().find(|(known, ..)| *known == global);
         match said.copied() {
             Some((_, known, _)) if known == value => {}
-            Some((_, known, place)) => {
+            Some((_, known, location)) => {
                 let message =
-                    format!("{global} is to be {value} here and {known} in {place}: one is expected");
+                    format!("{global} is to be {value} here and {known} in {location}: one is expected");
                 self.error(position, message);
             }
             None => {

@@ -110,10 +110,10 @@ impl Reader {
 
     /// Refuses a net that is another than the item has said before.
     fn on_net(&mut self, position: Position, key: &str, net: Net, said: (Net, Position)) {
-        let (expected, place) = said;
+        let (expected, location) = said;
         if net != expected {
             let message =
-                format!("'{key}' is of net {net}, and {place} says {expected}: one net is expected");
+                format!("'{key}' is of net {net}, and {location} says {expected}: one net is expected");
             self.error(position, message);
         }
     }

@@ -52,8 +52,8 @@ impl Reader {
         if let [Some((own, first)), Some((other, second))] = said
             && first != second
         {
-            let place = own.position;
-            let message = format!("the priority is {second} here and {first} in {place}: one is expected");
+            let location = own.position;
+            let message = format!("the priority is {second} here and {first} in {location}: one is expected");
             self.error(other.position, message);
         }
         let (_, priority) = said.into_iter().flatten().next()?;
