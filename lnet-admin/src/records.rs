@@ -368,7 +368,7 @@ mod tests {
         (nid, control, tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap())
     }
 
-    /// What belongs to an interface is not shown of an NI that has none.
+    /// An NI without an interface is shown without what belongs to one.
     #[test]
     fn an_in_process_ni_is_shown_without_an_interfaces_options() {
         let (nid, control, runtime) = in_process("in-process:shown");

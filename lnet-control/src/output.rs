@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 
-/// What became of a text.
+/// Fate of a text that was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
     /// The stream has taken it.
     Whole,
-    /// Its reader has gone.
+    /// The reader of the stream has gone.
     Unread,
 }
 

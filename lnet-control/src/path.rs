@@ -86,7 +86,7 @@ fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .collect();
     sockets.sort();
-    // What dead daemons have left is none of several.
+    // Sockets that dead daemons have left do not count.
     if sockets.len() > 1 && sockets.iter().any(|path| is_served(path)) {
         sockets.retain(|path| is_served(path));
     }

@@ -51,7 +51,7 @@ macro_rules! kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestClass {
     Read,
-    /// What only finds out, of a long question.
+    /// A long request that changes nothing.
     Question,
     Change,
     Order,

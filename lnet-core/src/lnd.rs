@@ -365,8 +365,9 @@ pub trait Uplink: PrefetchHints {
 mod tests {
     use super::*;
 
-    /// What a peer, or the way to it, is to blame for costs no local NI health, with which all peers are
-    /// reached. What the system says is judged as LNet does (`socklnd_cb.c: ksocknal_txlist_done`).
+    /// A failure that a peer is to blame for, or the way to it, costs no health of a local NI, by which all
+    /// peers are reached. Errnos of the system are judged as LNet does (`socklnd_cb.c:
+    /// ksocknal_txlist_done`).
     #[test]
     fn an_absent_peer_is_not_the_fault_of_a_local_ni() {
         use HealthStatus::{LocalError, NetworkTimeout, RemoteDropped, RemoteError, RemoteTimeout};

@@ -44,8 +44,8 @@ impl Document {
     }
 }
 
-/// What a document says of nets that their first NIs have said otherwise, each with its place: tunables of a
-/// net are those of its first NI.
+/// Tunables of nets in a document that the first NIs of these nets have otherwise, each with its position:
+/// tunables of a net are those of its first NI.
 #[must_use]
 pub fn passed_over(document: &Document, state: &NodeState) -> Vec<(Position, String)> {
     let mut firsts: HashMap<Net, NiOptions> = HashMap::new();

@@ -131,7 +131,7 @@ fn long_requests_that_do_not_end_make_room() {
         let batch = ChangeSet { changes: changes(), dry_run: true, generation: None };
         let refused = server.client().apply(batch).unwrap_err();
         assert!(refused.to_string().contains("globals only"), "{refused}");
-        // Those that are silent wait out the stall time here too.
+        // Silent clients wait out the stall time here too.
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     };
     friend(&server);

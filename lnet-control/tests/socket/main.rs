@@ -420,7 +420,7 @@ fn a_socket_of_another_user_is_left_alone() {
     assert!(path.exists());
 }
 
-/// What is longer than a part arrives in several, and is one batch.
+/// A batch that is longer than a part arrives in several, and is one.
 #[test]
 fn a_batch_of_many_parts_is_one() {
     let server = Server::start();

@@ -120,7 +120,7 @@ fn case_233_one_failure_of_two_is_made_good_by_one_resend() {
     assert_eq!(node.shard.counters().successful_resends, 1);
 }
 
-/// What has both its ends given goes again by them, where the side that failed has more than one NI: the
+/// A message that has both its ends given goes again by them, where the side that failed has several NIs: the
 /// kernel node 2.17.57 ends `lnetctl ping --source A B` well with each second of its messages failed.
 #[test]
 fn what_has_its_path_given_is_sent_again_by_the_same_path() {
@@ -191,7 +191,7 @@ fn a_response_that_failed_is_sent_again_by_the_same_path() {
     assert_eq!(node.event().status(), Status::Ok);
 }
 
-/// What is to find out whether its path works is tried once.
+/// A request that is to find out whether its path works is tried once.
 #[test]
 fn a_request_that_finds_out_whether_its_path_works_is_not_sent_again() {
     let mut node = node(2, 2);

@@ -17,7 +17,7 @@ pub(crate) trait Network: Send + Sync {
     /// Whether a NID is one of this node's.
     fn is_local(&self, nid: &Nid) -> bool;
 
-    /// These bytes in memory that is sent without a copy, if there is such.
+    /// Copies bytes to memory that is sent without a copy, if there is such.
     fn register(&self, bytes: &[u8]) -> Option<Memory>;
 
     /// Event slots of a transfer machine: each buffer takes one for each of its operations, and one.

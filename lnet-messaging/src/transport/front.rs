@@ -132,7 +132,7 @@ pub struct TmFront {
     next_number: u64,
     names: Names,
     pub(crate) delivers_synchronously: bool,
-    /// What the program has asked for, and was not told.
+    /// Diagnostics that the program has asked for, and was not told.
     pub(crate) diagnostics: Vec<String>,
     end_points: Arc<EndPoints>,
 }

@@ -22,7 +22,7 @@ pub enum Report<'a> {
     Stopped,
     /// There is trouble that concerns no buffer.
     Trouble(Errno),
-    /// What the program has asked for: how the transfer machine is doing, in words.
+    /// Words on how the transfer machine is doing, which the program has asked for.
     Diagnostic(&'a str),
 }
 

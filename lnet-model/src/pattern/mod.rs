@@ -52,7 +52,7 @@ pub fn shown(text: &str) -> String {
     }
 }
 
-/// What is wrong with a word that begins with a dash of typography, as editors and pages make one of `--`.
+/// Explains a word that begins with a dash of typography, as editors and pages make one of `--`.
 #[must_use]
 pub fn mistaken_dash(word: &str) -> Option<String> {
     let dash = word.chars().next().filter(|dash| matches!(dash, '\u{2010}'..='\u{2015}' | '\u{2212}'))?;

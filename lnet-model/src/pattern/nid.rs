@@ -18,7 +18,7 @@ pub const NIDS_MAX: usize = 128;
 /// Most nodes of a session of selftest, and so of one list of them.
 pub const NODES_MAX: usize = 4096;
 
-/// What turns a host's name into an address of the kind wanted; `None` where names are not looked up.
+/// Lookup of a host's name, for an address of the kind wanted; `None` where names are not looked up.
 pub type Resolve<'a> = &'a dyn Fn(&str, Net) -> Result<Option<IpAddr>, Refusal>;
 
 /// One NID; without `@` it is on net `tcp`.

@@ -153,7 +153,7 @@ pub struct Sabotage {
 pub struct FailedDial {
     /// The NI that it was dialled by, and the peer NI.
     pub path: Path,
-    /// What it was to be for, by which acceptors may have different ports.
+    /// Type that the connection was to have; acceptors may have a port for each.
     pub kind: ConnectionType,
     /// Why not: an errno, positive. `ECONNREFUSED` also where the peer itself said no, `EPROTO` where what
     /// answers is no LNet node, or another one.

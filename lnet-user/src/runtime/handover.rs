@@ -209,31 +209,11 @@ impl<T> Handover<T> {
     ) {
         *lock(&self.keeper) = Some(thread::current());
         while !self.is_stopped() {
-            match self.try_visit() {
-                Ok(mut visit) => {
-                    self.keep_for_a_visit(&mut visit, &mut drive, &died);
-                    // The shard was left to wake a program, and is driven further.
-                    if wakes::any_postponed() && !self.is_asked() {
-                        continue;
-                    }
-                }
-                Err(NoVisit::Busy) => {}
-                Err(NoVisit::Gone) => return drop(self.take()),
+            if !self.drive_as_keeper(&mut drive, &died) {
+                return drop(self.take());
             }
             self.stand_by(&mut look, &died);
         }
-    }
-
-    fn keep_for_a_visit(
-        &self,
-        visit: &mut Visit<'_, T>,
-        drive: &mut impl FnMut(&mut T),
-        died: &impl Fn(&(dyn Any + Send)),
-    ) {
-        self.keeper_drives.store(true, Ordering::Relaxed);
-        // A panic ends what is driven: the next visit finds it gone.
-        let _ = visit.run(drive, died);
-        self.keeper_drives.store(false, Ordering::Relaxed);
     }
 
     /// Drives it on the calling thread in place of a keeper that waits, until `is_over`.
@@ -243,19 +223,27 @@ impl<T> Handover<T> {
         mut drive: impl FnMut(&mut T),
         died: impl Fn(&(dyn Any + Send)),
     ) {
-        while !is_over() && !self.is_stopped() {
-            match self.try_visit() {
-                Ok(mut visit) => {
-                    self.keep_for_a_visit(&mut visit, &mut drive, &died);
-                    if wakes::any_postponed() && !self.is_asked() {
-                        continue;
-                    }
-                }
-                Err(NoVisit::Busy) => {}
-                Err(NoVisit::Gone) => return,
-            }
+        while !is_over() && !self.is_stopped() && self.drive_as_keeper(&mut drive, &died) {
             // Another thread drives, or has asked for it.
             nap(STAND_BY_MAX);
+        }
+    }
+
+    /// Drives it, if no other thread does, until another one asks for it; `false` where it has ended.
+    fn drive_as_keeper(&self, drive: &mut impl FnMut(&mut T), died: &impl Fn(&(dyn Any + Send))) -> bool {
+        loop {
+            let mut visit = match self.try_visit() {
+                Ok(visit) => visit,
+                Err(no_visit) => return no_visit == NoVisit::Busy,
+            };
+            self.keeper_drives.store(true, Ordering::Relaxed);
+            // A panic ends what is driven: the next visit finds it gone.
+            let _ = visit.run(&mut *drive, died);
+            self.keeper_drives.store(false, Ordering::Relaxed);
+            // A shard that was left to wake a program is driven further.
+            if !wakes::any_postponed() || self.is_asked() {
+                return true;
+            }
         }
     }
 

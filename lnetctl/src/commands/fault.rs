@@ -13,7 +13,7 @@ use crate::arguments::Offered;
 use crate::daemon::Daemon;
 use crate::failure::Task;
 
-/// What this node does not do.
+/// Rules that this node does not have.
 const HOLDING: &str = "rules that hold messages up are";
 
 #[derive(Debug, Subcommand)]

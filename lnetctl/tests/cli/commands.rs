@@ -443,7 +443,7 @@ fn captures_have_a_file_and_an_end() {
     node.bad(&format!("capture stop {name}"), 234, &["errno: -2"]);
     node.good(&format!("capture start {name} --limit 2048G"));
     assert_eq!(value(&node.good("capture show"), "failure").unwrap(), "\"No space left: on device\"");
-    // What has failed is shown, and is no success.
+    // A capture that has failed is shown, and its stop is no success.
     let ran = node.run(&format!("capture stop {name}"));
     assert!(ran.status == 1 && ran.stderr.contains("No space left"), "{ran:?}");
     assert_eq!(value(&ran.stdout, "running").unwrap(), "false");

@@ -144,7 +144,7 @@ fn the_group_may_look_and_not_change() {
     assert_eq!(run(12_345, gid, "net show").status, 0);
     let refused = run(12_345, gid, "net add --net tcp --if eth0");
     assert!(refused.status == 234 && refused.stderr.contains("only root and the owner"), "{refused:?}");
-    // What would become of a document may be asked by those who may look.
+    // A dry run is for all who may look.
     let document = node.file("net.yaml", "net:\n- net type: tcp\n  interfaces: {0: eth0}\n");
     let asked = run(12_345, gid, &format!("import --dry-run {}", document.display()));
     assert!(asked.status == 0 && asked.stdout.starts_with("+ net tcp"), "{asked:?}");

@@ -22,7 +22,7 @@ pub(super) enum Leg {
 /// A node, its life, and the life of its transfer machines in that.
 pub(super) type Life = (usize, u32, u32);
 
-/// What a node has had of a message in one life: once for each life of its transfer machines.
+/// Arrivals of a message at a node in one of its lives: one for each life of its transfer machines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     /// The node, and its life.

@@ -152,7 +152,7 @@ fn a_hangup_ends_nothing() {
     node.stop();
 }
 
-/// What a document says is escaped on the way to the terminal and to the log.
+/// Text of a document is escaped on the way to the terminal and to the log.
 #[test]
 fn errors_of_a_start_up_document_act_on_no_terminal() {
     let directory = Directory::new();
@@ -163,7 +163,7 @@ fn errors_of_a_start_up_document_act_on_no_terminal() {
     assert!(said.contains("invalid key 'a\\u{1b}[2Jb\\nlnetd: forged'"), "{said}");
 }
 
-/// What a start-up document asks for and cannot be had is told at once, all of it, with file and line.
+/// Items of a start-up document that cannot be had are all told at once, with file and line.
 #[test]
 fn refusals_of_a_start_up_document_have_their_places() {
     let directory = Directory::new();
@@ -188,7 +188,7 @@ fn refusals_of_a_start_up_document_have_their_places() {
         assert!(imported.stderr.contains(part), "{imported:?}");
     }
     node.stop();
-    // What the node refuses as a whole is told with its place too.
+    // A refusal of the whole is told with file and line too.
     let timeout = said("global:\n  transaction_timeout: 1\n");
     assert!(timeout.contains("node.yaml: line 2, column 3: global: "), "{timeout}");
 }

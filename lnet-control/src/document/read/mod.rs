@@ -284,7 +284,7 @@ impl Reader {
     }
 }
 
-/// What a block says of `enable`, as a map or as one of a list of maps: on, off, or nothing.
+/// Reads `enable` of a block, which is a map or a list of maps: on, off, or nothing.
 fn enables(block: &Marked) -> Option<bool> {
     let of = |entries: &[MapEntry]| {
         let value = values::get(entries, "enable")?;

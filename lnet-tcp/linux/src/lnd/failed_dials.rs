@@ -1,4 +1,4 @@
-//! What the log tells of connections that could not be made.
+//! Lines of the log on connections that could not be made.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Peers that are told apart.
 const PEERS_MAX: usize = 1024;
 
-/// What was told: peers, the errno, and when.
+/// Failures that the log has told: of which peers, with which errno, and when.
 #[derive(Default)]
 pub(super) struct FailedDials(HashMap<Nid, (u8, Instant)>);
 

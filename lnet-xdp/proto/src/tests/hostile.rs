@@ -186,7 +186,7 @@ fn only(reason: XferDrop, count: u64) -> [u64; XferDrop::ALL.len()] {
 fn an_address_that_has_its_share_of_streams_opens_no_more() {
     let (mut network, log) = met();
     let (hello, data) = (find(&log, Kind::Hello), find(&log, Kind::Data));
-    // It does not answer which of them lives there.
+    // The address does not answer which of them lives there.
     network.stalled = Some(0);
     let mut open = |stranger: u64| {
         // Not so fast that it is not heard.

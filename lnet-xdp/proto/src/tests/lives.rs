@@ -126,7 +126,7 @@ fn a_message_of_which_a_frame_was_acknowledged_by_the_former_life_ends() {
     put(&mut network, 0, 10);
     network.run(SECOND);
     put(&mut network, 1, 800_000);
-    // So much of it that the window has opened once.
+    // Frames go until the window has opened once.
     while network.nodes[1].shards[0].xfer.usage().incoming == 0 || network.frames(Kind::Ack) < 4 {
         assert!(network.step(network.now + SECOND));
     }

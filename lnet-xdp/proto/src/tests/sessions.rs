@@ -342,7 +342,7 @@ fn one_address_cannot_take_the_room_of_all() {
     let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
     let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
     let streams = |network: &Network| network.nodes[1].shards[0].xfer.usage().receive_streams;
-    // It shows good tokens of many lives, and does not say which of them lives on.
+    // The peer shows good tokens of many lives, and does not say which of them lives on.
     network.stalled = Some(0);
     for life in 0..20 {
         // Not so fast that it is not heard.
