@@ -207,6 +207,12 @@ macro_rules! calls {
 
 requests!(calls);
 
+/// The system's errno in an error, or `EIO`.
+#[must_use]
+pub fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno)
+}
+
 fn connect_error(path: &Path, error: &io::Error) -> ClientError {
     let reason = match error.kind() {
         io::ErrorKind::NotFound => "nothing is there; is lnetd running?".to_owned(),
@@ -216,6 +222,6 @@ fn connect_error(path: &Path, error: &io::Error) -> ClientError {
         }
         _ => error.to_string(),
     };
-    let errno = error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno);
+    let errno = errno_of(error);
     ClientError::Connect { path: path.to_owned(), reason, errno }
 }

@@ -51,8 +51,8 @@ macro_rules! kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestClass {
     Read,
-    /// A long request that changes nothing.
-    Question,
+    /// A dry run: a change by its length, which changes nothing.
+    DryRun,
     Change,
     Order,
 }
@@ -73,12 +73,12 @@ macro_rules! messages {
             /// Whether only root and the node's owner may ask for it.
             #[must_use]
             pub const fn is_privileged(&self) -> bool {
-                !matches!(self.kind(), RequestClass::Read | RequestClass::Question)
+                !matches!(self.kind(), RequestClass::Read | RequestClass::DryRun)
             }
 
             pub(crate) const fn kind(&self) -> RequestClass {
                 match self {
-                    Self::Apply(ChangeSet { dry_run: true, .. }) => RequestClass::Question,
+                    Self::Apply(ChangeSet { dry_run: true, .. }) => RequestClass::DryRun,
                     $(Self::$variant { .. } => kind!($kind),)+
                     Self::Ping(_) => RequestClass::Read,
                 }

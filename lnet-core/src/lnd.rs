@@ -166,7 +166,7 @@ impl Status {
     #[must_use]
     pub fn allows_another_path(self) -> bool {
         match self {
-            Self::NeverSent(Cause::Timeout | Cause::System(_)) => true,
+            Self::NeverSent(cause) if cause.is_of_the_path() => true,
             Self::NeverSent(_) => self.health().is_some_and(HealthStatus::allows_another_path),
             Self::Ok | Self::Unknown(_) => false,
         }
@@ -200,6 +200,13 @@ pub enum Cause {
     Simulated(HealthStatus),
     /// The message waited for its peer to be discovered, and that failed with this errno, positive.
     Undiscovered(u8),
+}
+
+impl Cause {
+    /// Whether any other path may do better: nothing led there, no answer came in time, or the system refused.
+    pub(crate) const fn is_of_the_path(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Timeout | Self::System(_))
+    }
 }
 
 /// What a shard wants done with a message that arrives.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lnet_model::pattern::escaped;
 use lnet_wire::selftest::{
     AddTest, BatchControl, BatchOperation, BatchReply, CONCURRENCY_MAX, FEATURES, FrameworkCounters,
     JoinReply, MakeSession, Name, RemoveSession, SessionId, SessionReply, Status, Test,
@@ -129,8 +128,7 @@ impl Sessions {
     /// Ends a session whose console is silent.
     pub(crate) fn expire(&mut self) {
         if let Some(silent) = self.0.take_if(|session| session.seen_at.elapsed() > SESSION_TIMEOUT) {
-            let name = escaped(&silent.name.to_string());
-            tracing::warn!(name, "the console of a selftest session is silent; it ends");
+            tracing::warn!(name = %silent.name, "the console of a selftest session is silent; it ends");
             silent.abort();
         }
     }

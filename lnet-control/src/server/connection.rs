@@ -141,7 +141,7 @@ impl<'a, H: Handler> Connection<'a, H> {
         }
         match (request.kind(), request) {
             (RequestClass::Change, request) => self.change(request, room).await,
-            (class @ (RequestClass::Order | RequestClass::Question), request) => {
+            (class @ (RequestClass::Order | RequestClass::DryRun), request) => {
                 if class == RequestClass::Order {
                     self.log_order(&request);
                 }
@@ -150,7 +150,7 @@ impl<'a, H: Handler> Connection<'a, H> {
                 self.tell(&answered).await
             }
             (RequestClass::Read, request) => {
-                // A question is short once it is read.
+                // A read is short once it has arrived.
                 drop(room);
                 match request {
                     ControlRequest::Ping(request) => self.ping(request).await,

@@ -428,14 +428,19 @@ fn a_batch_of_many_parts_is_one() {
     let message = protocol::encode(&ControlRequest::Apply(batch.clone()), CHANGES_BYTES_MAX).unwrap();
     assert!(message.len() > 2 * PART_BYTES_MAX, "{}", message.len());
     // A client that goes before the last part has asked for nothing.
+    let changes = vec![set(Global::RetryCount, 5).changes[0].clone(); 100_000];
+    let cut = ChangeSet { changes, ..ChangeSet::default() };
+    let cut = protocol::encode(&ControlRequest::Apply(cut), CHANGES_BYTES_MAX).unwrap();
+    assert!(cut.len() > 2 * PART_BYTES_MAX, "{}", cut.len());
     let mut stream = server.stream();
-    stream.write_all(&message[..message.len() - 1]).unwrap();
+    stream.write_all(&cut[..cut.len() - 1]).unwrap();
     drop(stream);
     let mut client = server.client();
     for _ in 0..2 {
         let error = client.apply(batch.clone()).unwrap_err();
         assert!(matches!(&error, ClientError::Refused(Refusal { change: Some(0), .. })), "{error}");
     }
+    assert_eq!(server.model.changed.load(Ordering::SeqCst), 0);
     let longer = ChangeSet { changes: vec![Change::Unconfigure; 2_000_000], ..batch };
     let error = client.apply(longer).unwrap_err().to_string();
     assert!(error.contains("expected at most 16777216"), "{error}");

@@ -10,7 +10,7 @@ use super::Shard;
 use super::initiator::is_ping;
 use super::news::{PathNote, PathState};
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, NiId, Path, PathReport, Status};
+use crate::lnd::{NiId, Path, PathReport, Status};
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
@@ -60,9 +60,7 @@ impl Shard {
         let has_other_nids =
             || self.topology.peer(&known_as).is_some_and(|peer| is_lost || peer.nis.len() > 1);
         match (status, status.health()) {
-            (Status::NeverSent(Cause::Unreachable | Cause::Timeout | Cause::System(_)), _) => {
-                has_other_locals() || has_other_nids()
-            }
+            (Status::NeverSent(cause), _) if cause.is_of_the_path() => has_other_locals() || has_other_nids(),
             _ if is_lost => has_other_nids(),
             (_, Some(status)) if status.blames_peer() => has_other_nids(),
             _ => has_other_locals(),

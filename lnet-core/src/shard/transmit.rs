@@ -292,11 +292,11 @@ impl Shard {
     /// Whether a message is not sent again whatever becomes of it: it finds out whether its path works, or
     /// stays on this node (LNet `lib-msg.c: lnet_health_check`).
     fn is_tried_once(&self, record: &MessageState) -> bool {
-        let finds_out = match record.purpose {
+        let is_probe = match record.purpose {
             Purpose::Request { md } => self.mds[md].options.contains(MdOptions::NO_RESEND),
             _ => false,
         };
-        finds_out || self.topology.is_local(&record.transmit.next_hop)
+        is_probe || self.topology.is_local(&record.transmit.next_hop)
     }
 
     /// Makes a message one to another NI of its peer. The slot of the former one, to which its reference

@@ -137,10 +137,14 @@ impl<C: Carrier> Worker<C> {
         loop {
             let seen = work.lock().wake_count;
             link.expire(Instant::now());
-            link.tell_diagnostics();
-            let (deadline, has_ended) = link.with_front(|front| {
-                (front.next_deadline(), front.state() == TmState::Stopping && front.is_quiet())
+            let (deadline, has_ended, diagnostics) = link.with_front(|front| {
+                let has_ended = front.state() == TmState::Stopping && front.is_quiet();
+                (front.next_deadline(), has_ended, front.take_diagnostics())
             });
+            if !diagnostics.is_empty() {
+                diagnostics.iter().for_each(|text| link.report(Report::Diagnostic(text)));
+                continue;
+            }
             let mut list = work.lock();
             if let Some(item) = list.take() {
                 return Some(item);

@@ -73,11 +73,15 @@ impl Worker {
                 return self.link.report(Report::Failed(Errno::Io));
             }
             self.link.expire(Instant::now());
-            self.link.tell_diagnostics();
             let stops = self.shared.stops.load(Ordering::Acquire);
-            let (deadline, is_quiet) = self.link.with_front(|front| {
-                (front.next_deadline(), front.state() == TmState::Stopping && front.is_quiet())
+            let (deadline, is_quiet, diagnostics) = self.link.with_front(|front| {
+                let is_quiet = front.state() == TmState::Stopping && front.is_quiet();
+                (front.next_deadline(), is_quiet, front.take_diagnostics())
             });
+            if !diagnostics.is_empty() {
+                diagnostics.iter().for_each(|text| self.link.report(Report::Diagnostic(text)));
+                continue;
+            }
             if stops && is_quiet {
                 self.close();
                 return self.link.report(Report::Stopped);

@@ -208,6 +208,14 @@ impl TmFront {
         self.callback_count == 0 && self.queues.iter().all(BTreeMap::is_empty)
     }
 
+    /// Words for people that the program has asked for
+    /// ([`TransferMachine::diagnose`](crate::TransferMachine::diagnose)). A transport that was woken takes
+    /// them, and posts each ([`Report::Diagnostic`](super::Report::Diagnostic)).
+    #[must_use]
+    pub fn take_diagnostics(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.diagnostics)
+    }
+
     /// Whether the application delivers buffer events.
     #[must_use]
     pub fn delivers_synchronously(&self) -> bool {

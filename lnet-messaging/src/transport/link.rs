@@ -95,15 +95,6 @@ impl TmLink {
         })
     }
 
-    /// Tells what the program has asked for meanwhile
-    /// ([`TransferMachine::diagnose`](crate::TransferMachine::diagnose)). A transport calls it when it was
-    /// woken ([`TransportTm::wake`]), from a thread of its own.
-    pub fn tell_diagnostics(&self) {
-        for text in self.with_front(|front| std::mem::take(&mut front.diagnostics)) {
-            self.report(Report::Diagnostic(&text));
-        }
-    }
-
     /// The end point of an address in canonical form.
     #[must_use]
     pub fn end_point(&self, address: &str) -> EndPoint {

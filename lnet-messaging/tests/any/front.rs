@@ -264,7 +264,7 @@ pub(crate) fn a_callback_that_panics([near, far]: [Party; 2], address: &str) {
     far.end();
 }
 
-/// A transfer machine says how it is doing when it is asked, on another thread, and never else.
+/// A transfer machine says how it is doing when it is asked, while it is started.
 pub(crate) fn diagnostics([mut near, mut far]: [Party; 2]) {
     use lnet_messaging::TmEvent;
     let idle = Party::in_domain(&far.domain);

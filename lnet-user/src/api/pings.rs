@@ -69,8 +69,8 @@ impl Core {
     }
 }
 
-/// Gets a node's answer to a ping, which is not sent again where it is to find out whether an NI has
-/// recovered. Dropping the future gives the GET up.
+/// Gets a node's answer to a ping. One that is to find out whether an NI has recovered is sent again to a
+/// node that has begun anew, and else not. Dropping the future gives the GET up.
 pub(super) async fn get(
     lnet: &Lnet,
     nid: Nid,

@@ -3,8 +3,8 @@
 //! to be woken there waits until the thread has released it. The thread that controls the node wakes nothing
 //! itself: it has other threads do that.
 //!
-//! Invariants: a waker that is woken under a lock is woken once that is released, by the same thread. Where a
-//! waker panics, the thread that wakes it goes on.
+//! Invariants: a waker that is woken under a lock is woken once that is released, by the same thread, or for
+//! the control thread by another one. Where a waker panics, the thread that wakes it goes on.
 
 use std::cell::RefCell;
 use std::future::Future;

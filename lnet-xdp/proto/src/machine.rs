@@ -175,7 +175,10 @@ impl Xfer {
         let stream = match self.receiving.admit(frame, &mut self.sessions)? {
             Some(stream) => stream,
             None => {
-                self.doubt_former_lives(frame)?;
+                if self.sessions.is_over(frame.transfer.incarnation) {
+                    return Err(XferDrop::UnknownSession);
+                }
+                self.doubt_former_lives(frame);
                 self.receiving.may_open(frame)?;
                 let peer = match self.sessions.sender(frame) {
                     Some(peer) => peer,
@@ -206,20 +209,13 @@ impl Xfer {
 
     /// A stream is to begin at an address. Where others spoke last from there, that is asked: what former
     /// lives hold, the next one lacks.
-    ///
-    /// # Errors
-    /// When the sender's own life has ended.
-    fn doubt_former_lives(&mut self, frame: &Arrived<'_>) -> Result<(), XferDrop> {
+    fn doubt_former_lives(&mut self, frame: &Arrived<'_>) {
         let Self { sessions, receiving, .. } = self;
-        if sessions.is_over(frame.transfer.incarnation) {
-            return Err(XferDrop::UnknownSession);
-        }
         for stream in 0..receiving.streams.capacity() {
             if let Some(former) = receiving.other_at(stream, frame, sessions) {
                 sessions.doubt(former, frame.address());
             }
         }
-        Ok(())
     }
 
     /// A stream of a peer begins at an address, or goes on from there.

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lnet_control::client::{Client, ClientError};
+use lnet_control::client::{Client, ClientError, errno_of};
 use lnet_control::document::{
     self, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Instruction, Item, Mode, NodeState, Shown,
 };
@@ -61,7 +61,7 @@ pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     let text = daemon.text(&document);
     match &args.file {
         Some(path) if path != Path::new("-") => file::replace(path, text.as_bytes()).map_err(|error| {
-            task.error(errno(&error), format!("cannot write {}: {error}", path.display())).failed()
+            task.error(errno_of(&error), format!("cannot write {}: {error}", path.display())).failed()
         }),
         _ => {
             print_lasting(&text);
@@ -108,7 +108,7 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
 fn read(task: Task, path: Option<&Path>) -> Result<String> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let cannot = |what: &str, error: &io::Error| {
-        task.error(errno(error), format!("cannot {what} {name}: {error}")).failed()
+        task.error(errno_of(error), format!("cannot {what} {name}: {error}")).failed()
     };
     let reader: Box<dyn Read> = match path {
         Some(path) => Box::new(File::open(path).map_err(|error| cannot("open", &error))?),
@@ -128,10 +128,6 @@ fn read(task: Task, path: Option<&Path>) -> Result<String> {
             .count();
         task.invalid(format!("line {}: {name} is not text in UTF-8", line + 1))
     })
-}
-
-fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno)
 }
 
 fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {
