@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 
+use lnet_model::pattern::escaped;
+
 /// Fate of a text that was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
@@ -33,6 +35,11 @@ pub fn print(text: impl Display) -> io::Result<Written> {
 /// Writes to stderr, if it has a reader.
 pub fn note(text: impl Display) {
     let _ = write!(io::stderr().lock(), "{text}");
+}
+
+/// Prints lines to stderr, if it has a reader. Foreign text in them acts on no terminal.
+pub fn note_lines(text: impl Display) {
+    text.to_string().lines().for_each(|line| note(format_args!("{}\n", escaped(line))));
 }
 
 /// Has a file that stdout is put on its disk: some file systems tell only then that they are full.

@@ -161,10 +161,18 @@ impl NiOptions {
         Ok(())
     }
 
+    /// The options that are asked for and that an NI with these does not have so.
+    pub fn unfit<'a>(&'a self, asked: &'a Self) -> impl Iterator<Item = (&'static OptionRow, i64)> + 'a {
+        let is_unfit = |(row, value): &(&'static OptionRow, i64)| {
+            row.choice != Some(*value) && self.get(row.option) != Some(*value)
+        };
+        asked.entries().filter(is_unfit)
+    }
+
     /// Whether an NI with these options is what is asked for.
     #[must_use]
     pub fn fits(&self, asked: &Self) -> bool {
-        asked.entries().all(|(row, value)| row.choice == Some(value) || self.get(row.option) == Some(value))
+        self.unfit(asked).next().is_none()
     }
 }
 

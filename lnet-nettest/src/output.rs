@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 use anyhow::{Context, Result};
 use lnet_control::output;
-use lnet_model::pattern::escaped;
+
+pub(crate) use lnet_control::output::note_lines as note;
 
 /// Prints what was measured.
 ///
@@ -12,10 +13,4 @@ use lnet_model::pattern::escaped;
 /// When it cannot be written, but for a reader that has gone.
 pub(crate) fn tell(text: impl Display) -> Result<()> {
     output::print(format_args!("{text}\n")).map(drop).context("stdout")
-}
-
-/// Prints lines of progress, or of what went wrong. What other nodes have said acts on no terminal.
-pub(crate) fn note(text: impl Display) {
-    let text = text.to_string();
-    text.lines().for_each(|line| output::note(format_args!("{}\n", escaped(line))));
 }

@@ -5,7 +5,8 @@ use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lnet_control::output::{self, Written};
-use lnet_model::pattern::escaped;
+
+pub(crate) use lnet_control::output::note_lines as complain;
 
 use crate::failure::OTHER;
 
@@ -27,10 +28,4 @@ pub(crate) fn tell(line: impl Display) {
 /// Whether a line found no reader of stdout.
 pub(crate) fn reader_has_gone() -> bool {
     READER_HAS_GONE.load(Ordering::Relaxed)
-}
-
-/// Prints a line to stderr, if it has a reader.
-pub(crate) fn complain(line: impl Display) {
-    let text = line.to_string();
-    text.lines().for_each(|line| output::note(format_args!("{}\n", escaped(line))));
 }

@@ -83,11 +83,9 @@ pub fn passed_over(document: &Document, state: &NodeState) -> Vec<(Position, Str
 pub fn differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
     let nis = state.nets.iter().filter(|net| net.net == spec.net).flat_map(|net| &net.nis);
     let Some(ni) = nis.into_iter().find(|ni| is_named(ni, spec)) else { return Vec::new() };
-    let entries = spec
+    let mut told: Vec<_> = ni
         .options
-        .entries()
-        .filter(|(row, value)| row.choice != Some(*value) && ni.options.get(row.option) != Some(*value));
-    let mut told: Vec<_> = entries
+        .unfit(&spec.options)
         .map(|(row, value)| {
             let has = ni.options.get(row.option).map(|value| row.values.text(value).to_string());
             let has = has.unwrap_or_else(|| "not set".to_owned());
