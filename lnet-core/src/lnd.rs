@@ -203,7 +203,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Whether any other path may do better: nothing led there, no answer came in time, or the system refused.
+    /// Whether any other path may do better: nothing led there, no answer came in time, or the system said no.
     pub(crate) const fn is_of_the_path(self) -> bool {
         matches!(self, Self::Unreachable | Self::Timeout | Self::System(_))
     }
