@@ -167,11 +167,11 @@ impl Control {
             PeerNiRecord { udsp, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
         };
         let record = |peer: &lnet_core::node::Peer| PeerRecord {
-            primary_nid: peer.primary,
+            primary_nid: peer.shown_primary(),
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
             fsm_state: node.peer_state(peer).name().to_owned(),
-            nis: peer.nis.iter().map(peer_ni).collect(),
+            nis: peer.shown().into_iter().map(peer_ni).collect(),
         };
         let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
         Ok(PeerPage { peers: page.map(record).collect(), has_more })
@@ -344,6 +344,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
         pushes_taken: discovery.taken,
         pushes_pinged: discovery.pinged,
         pushes_contradicted: discovery.contradicted,
+        pushes_proven: discovery.proven,
         pushes_refused: discovery.refused,
         answers_refused: discovery.answers_refused,
         discoveries_evicted: discovery.evicted,

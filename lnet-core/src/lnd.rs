@@ -11,13 +11,14 @@
 //!   buffers need no lock.
 //! - [`Lnd::flush`] exists because several messages share one kick.
 //! - [`Uplink::header`] is told the NI that a message came by, since a message is for that NI alone, and the
-//!   peer NI that it came from, as the LND has verified it. The source in a header is a claim. On a net of
-//!   this node it must be that peer NI or another NID of the same peer, else the message is dropped and
+//!   peer NI that it came from, as the LND has verified it. The source in a header is a claim. It must be
+//!   that peer NI, or another NID of the same peer on a net of this node, else the message is dropped and
 //!   counted (`ForgedSource`). Credits, slots and shares of responses go by the verified NID; what is sent by
 //!   another path has its source renamed.
 //! - Prefetch hints are an optional trait. An LND that gives none, or wrong ones, changes nothing but the
 //!   time that a match takes.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use lnet_model::lnd::LndRow;
@@ -337,6 +338,14 @@ pub trait Uplink: PrefetchHints {
     /// that this NID belongs to the peer that sent the frame, else the address that the frame came from.
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict;
 
+    /// Whether requests from a NID wait until it is known by which name their sender goes. An LND of streams
+    /// asks before it calls [`Uplink::header`], and has them wait where they keep nothing that comes behind
+    /// them: the answer may. They wait for [`NAME_WAIT`](crate::shard::NAME_WAIT) at most. With `is_new` it
+    /// has not asked about this request before.
+    fn awaits_name(&mut self, _header: &Header, _is_new: bool) -> bool {
+        false
+    }
+
     /// The payload of a delivered message is in place, or will never be; of a delayed one, that it will never
     /// be.
     fn received(&mut self, now: Instant, rx: RxId, status: Status);
@@ -348,6 +357,9 @@ pub trait Uplink: PrefetchHints {
     fn is_local(&self, _nid: &Nid) -> bool {
         false
     }
+
+    /// A peer NI speaks from an address, which may be another one than that of its NID.
+    fn came_from(&mut self, _peer: &Nid, _address: IpAddr) {}
 
     /// A peer has begun a new life: what was under way to it ends.
     fn restarted(&mut self, _peer: &Nid) {}

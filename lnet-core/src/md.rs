@@ -41,6 +41,11 @@ impl MdOptions {
     /// The bytes that come in may be skipped; lengths are told as if they were there. What is found in the
     /// buffer is as before, or what came in.
     pub const DISCARD: Self = Self(0x4000);
+    /// Not LNet's: PUTs into it are acknowledged once [`Shard::acknowledge`] says so, or after
+    /// [`ACK_WAIT`](crate::shard::ACK_WAIT): who made it has done something with what they say.
+    ///
+    /// [`Shard::acknowledge`]: crate::Shard::acknowledge
+    pub const ACK_LATE: Self = Self(0x1000);
     /// Not LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
     pub(crate) const SOURCE: Self = Self(0x8000);
     /// Not LNet's: the REPLYs that may come go to a part of the descriptor.

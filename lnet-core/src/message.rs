@@ -98,8 +98,8 @@ pub(crate) enum Purpose {
     Request { md: u32 },
     /// The REPLY to this GET, whose operation ends with it.
     Reply { get: Header, span: Span },
-    /// An ACK.
-    Ack,
+    /// An ACK; a late one waits until who made the descriptor says so.
+    Ack { is_late: bool },
     /// Another node's message, whose payload lies in a buffer of this node.
     Forward { buffer: BufferHandle },
 }
@@ -108,7 +108,7 @@ impl Purpose {
     const fn budget(&self) -> Budget {
         match self {
             Self::Request { .. } => Budget::Request,
-            Self::Reply { .. } | Self::Ack => Budget::Response,
+            Self::Reply { .. } | Self::Ack { .. } => Budget::Response,
             Self::Forward { .. } => Budget::Forward,
         }
     }
@@ -410,18 +410,19 @@ impl Messages {
         Message::at(message.slot)
     }
 
-    /// Has a message wait until its peer is discovered, or as long as it may.
+    /// Has a message wait until its peer is discovered, or a late ACK until it is to be sent, or as long as it
+    /// may.
     pub(crate) fn gate<S>(&mut self, message: Message<S>, release: Release) {
         let message = self.step(message);
         self.gated.hold(&mut self.records, message, release);
     }
 
-    /// A message that has waited for its peer for as long as it may.
+    /// A message that has waited so for as long as it may.
     pub(crate) fn next_ungated(&mut self, now: Instant) -> Option<Message<Gated>> {
         self.gated.pop_released(&mut self.records, |(until, _)| until <= now)
     }
 
-    /// All messages that wait for their peers; the caller has each of them wait again or go on.
+    /// All messages that wait so; the caller has each of them wait again or go on.
     pub(crate) const fn take_gated(&mut self) -> MessageQueue<Gated> {
         self.gated.take()
     }
@@ -446,7 +447,7 @@ impl Messages {
         earliest([self.delayed.first_release(&self.records), self.gated.first_release(&self.records)])
     }
 
-    /// A message has waited for its peer, and goes on.
+    /// A message has waited so, and goes on.
     pub(crate) fn let_go(&mut self, message: Message<Gated>) -> Message<Queued> {
         self.step(message)
     }

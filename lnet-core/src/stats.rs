@@ -82,7 +82,7 @@ named! {
         /// ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so new that the shard which it is
         /// for does not know it yet.
         NiClosed => "receiving NI is closed",
-        /// Its source is on the net of the NI that it came by, and is no NID of the peer that sent it.
+        /// Its source is no NID of the peer that sent it, or is on a net that this node is not on.
         ForgedSource => "source is not the sender's",
     }
 }
@@ -101,6 +101,9 @@ named! {
         Sibling => "sibling is asked",
         /// A delay rule ([`crate::fault`]).
         Fault => "delay rule",
+        /// A NID is being asked that its sender may have to go by
+        /// ([`PeerView::awaits_name`](crate::topology::PeerView::awaits_name)).
+        Name => "name of its sender is in question",
     }
 }
 

@@ -122,6 +122,8 @@ pub struct Topology {
     has_ill: bool,
     /// Whether some peer has more than one NID.
     has_aliases: bool,
+    /// Whether requests of some peer wait for a name.
+    has_unnamed: bool,
     /// Whether requests to peers that were never discovered wait for that.
     gates_requests: bool,
     /// Portals whose messages may go to any shard, a bit each.
@@ -219,8 +221,8 @@ impl Topology {
     pub fn with_peers(self, peers: PeerMap) -> Self {
         let has_choice = self.has_choice || peers.has_choice();
         let has_ill = self.has_ill || peers.is_any_ill();
-        let has_aliases = peers.has_aliases();
-        Self { peers: Some(peers), has_choice, has_ill, has_aliases, ..self }
+        let (has_aliases, has_unnamed) = (peers.has_aliases(), peers.has_unnamed());
+        Self { peers: Some(peers), has_choice, has_ill, has_aliases, has_unnamed, ..self }
     }
 
     /// The peer that has a NID.
@@ -278,6 +280,12 @@ impl Topology {
             return *nid;
         }
         self.peer(nid).map_or(*nid, |peer| peer.primary)
+    }
+
+    /// Whether requests from a NID wait for the name that its peer is to go by.
+    #[inline]
+    pub(crate) fn awaits_name(&self, nid: &Nid) -> bool {
+        self.has_unnamed && self.peer(nid).is_some_and(|peer| peer.awaits_name)
     }
 
     /// Whether two NIDs belong to one peer.

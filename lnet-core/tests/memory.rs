@@ -22,8 +22,18 @@ fn nid(rail: u64, host: u64) -> Nid {
     Nid::from_small(2 << 48 | rail << 32 | (0x0A00_0001 + host)).unwrap()
 }
 
-/// Has a node do what it wants done: its NIs open, who is pushed to acknowledges, all at once.
-fn settle(node: &mut Node<()>, shards: &mut [Shard]) {
+/// Ping information of a host: its NIDs on both rails.
+fn told(host: u64) -> Vec<u8> {
+    let features = Features::NI_STATUS.with(Features::MULTI_RAIL).with(Features::DISCOVERY);
+    let told = RAILS.map(|rail| PingNi { nid: nid(rail, host), status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(told).unwrap()];
+    ping::write(&mut bytes, features, ProcessId::LUSTRE_PID, 7, told).unwrap();
+    bytes
+}
+
+/// Has a node do what it wants done: its NIs open, who is pushed to acknowledges, a host that is pinged
+/// answers, all at once.
+fn settle(host: u64, node: &mut Node<()>, shards: &mut [Shard]) {
     loop {
         if let Some(snapshot) = node.poll_snapshot() {
             for shard in &mut *shards {
@@ -34,6 +44,9 @@ fn settle(node: &mut Node<()>, shards: &mut [Shard]) {
         match node.poll_action() {
             Some(Action::Open { ni, .. }) => node.handle_report(NOW, Report::Opened { ni, result: Ok(()) }),
             Some(Action::Push { ping, .. }) => node.handle_report(NOW, Report::Answered { ping, bytes: &[] }),
+            Some(Action::Ping { ping, .. }) => {
+                node.handle_report(NOW, Report::Answered { ping, bytes: &told(host) });
+            }
             Some(_) => {}
             None => break,
         }
@@ -62,20 +75,17 @@ fn start() -> (Node<()>, Vec<Shard>) {
         NodeChange::AddNi(NiSpec { nid: nid(rail, 0), interface: format!("eth{rail}"), options, lnd: () })
     };
     node.handle_request(NOW, Request::batch(RAILS.map(add).to_vec())).unwrap();
-    settle(&mut node, &mut shards);
+    settle(0, &mut node, &mut shards);
     (node, shards)
 }
 
 /// Peers of two NIDs each become known as they are, and are told of this node.
 fn meet(node: &mut Node<()>, shards: &mut [Shard], hosts: std::ops::Range<u64>) {
-    let features = Features::NI_STATUS.with(Features::MULTI_RAIL).with(Features::DISCOVERY);
     for host in hosts {
-        let told = RAILS.map(|rail| PingNi { nid: nid(rail, host), status: NiStatus::UP });
-        let mut bytes = vec![0; ping::encoded_bytes(told).unwrap()];
-        ping::write(&mut bytes, features, ProcessId::LUSTRE_PID, 7, told).unwrap();
+        let bytes = told(host);
         let from = nid(host % 2, host);
         node.handle_report(NOW, Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() });
-        settle(node, shards);
+        settle(host, node, shards);
     }
 }
 

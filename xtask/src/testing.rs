@@ -69,7 +69,7 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 11] = [
+const OURS_ALONE: [&str; 12] = [
     "accept port",
     "Preferred source NIDs",
     "numa distance",
@@ -78,6 +78,7 @@ const OURS_ALONE: [&str; 11] = [
     "pushes_taken",
     "pushes_pinged",
     "pushes_contradicted",
+    "pushes_proven",
     "pushes_refused",
     "answers_refused",
     "discoveries_evicted",

@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -153,6 +154,8 @@ pub enum Action<O> {
         length_bytes: usize,
         /// Whether it finds out whether an NI has recovered: it is not sent again then.
         is_recovery: bool,
+        /// Whether a peer claims the NID: what others are asked does not wait for that.
+        is_question: bool,
     },
     /// Send a PUT with ACK to [`PING_PORTAL`](crate::lnd::PING_PORTAL) with
     /// [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS), and report
@@ -265,6 +268,23 @@ pub enum Report<'a> {
     Wanted {
         /// The NID.
         nid: Nid,
+    },
+    /// A request from a NID waits for the name that its peer is to go by ([`Shard::poll_waiting`]).
+    ///
+    /// [`Shard::poll_waiting`]: crate::shard::Shard::poll_waiting
+    Waiting {
+        /// The NID.
+        nid: Nid,
+    },
+    /// Where a NID speaks from ([`Shard::poll_stranger`]): to be reported before what it says, unless that is
+    /// its own address and always was.
+    ///
+    /// [`Shard::poll_stranger`]: crate::shard::Shard::poll_stranger
+    Stranger {
+        /// The NID.
+        nid: Nid,
+        /// The address.
+        address: IpAddr,
     },
     /// A shard's note of an NI ([`Shard::poll_health`]).
     ///

@@ -4,7 +4,8 @@
 //! A peer to be discovered waits in a queue. A visit takes the first step that applies: it is pinged unless
 //! its NIs are up to date; it is pushed to if it is Multi-Rail and has not acknowledged what this node tells;
 //! else it is discovered. What comes of a ping or push brings the next visit. The first requests to a peer
-//! wait for that ([`Node::gate_requests`]), all others go by what is known.
+//! wait for that ([`Node::gate_requests`]), all others go by what is known. No discovery waits for what
+//! becomes of the NIDs that a peer claims (`questions`).
 //!
 //! Invariants: at most [`DISCOVERIES_UNDER_WAY_MAX`] peers are pinged or pushed to at once, each in its turn;
 //! what a peer says
@@ -12,7 +13,7 @@
 //! ends once; where nothing changes nothing is sent.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -24,6 +25,7 @@ use lnet_wire::{Discovery, Global, Nid};
 use super::error::RequestError;
 use super::peers::{Peer, peer_state};
 use super::pings::{Ping, PingId, PingPurpose, Pinged};
+use super::questions::NamedClaim;
 #[cfg(doc)]
 use super::turns::DISCOVERIES_UNDER_WAY_MAX;
 use super::turns::{Rank, STRANGER_TIMEOUT, Turns};
@@ -39,8 +41,11 @@ pub struct DiscoveryCounters {
     pub refused: u64,
     /// Longer than the buffer, older than what is known, or without Multi-Rail: the sender is pinged instead.
     pub pinged: u64,
-    /// NIDs that a peer claimed and another one has.
+    /// NIDs that a peer claimed, and that have said that they are another node's, or are another peer's by
+    /// configuration.
     pub contradicted: u64,
+    /// NIDs that a peer claimed, and that have proven to be its own.
+    pub proven: u64,
     /// Answers to pings that were malformed, or not of the peer that was asked: nothing is known by them.
     pub answers_refused: u64,
     /// Pings and pushes that were given up while they were silent, since others had no room.
@@ -54,8 +59,15 @@ pub(super) struct Discoveries {
     pub(super) turns: Turns,
     /// Requests that wait for a peer to be discovered, by its NID.
     pub(super) requests: BTreeMap<RequestId, Nid>,
+    /// Requests of these that ask for a primary NID; and those whose peers are discovered since, with the
+    /// time until which they wait for the name that the peer is to go by, once that has begun.
+    pub(super) names: BTreeSet<RequestId>,
+    pub(super) unnamed: BTreeMap<RequestId, Option<Instant>>,
     pub(super) counters: DiscoveryCounters,
     push_room_bytes: usize,
+    /// The last claims that were proven and contradicted, for a log.
+    pub(super) proven: Option<NamedClaim>,
+    pub(super) contradicted: Option<NamedClaim>,
 }
 
 impl Discoveries {
@@ -63,8 +75,12 @@ impl Discoveries {
         Self {
             turns: Turns::default(),
             requests: BTreeMap::new(),
+            names: BTreeSet::new(),
+            unnamed: BTreeMap::new(),
             counters: DiscoveryCounters::default(),
             push_room_bytes: BUFFER_BYTES_MIN,
+            proven: None,
+            contradicted: None,
         }
     }
 }
@@ -85,6 +101,11 @@ impl<O: Clone> Node<O> {
     #[must_use]
     pub const fn push_room_bytes(&self) -> usize {
         self.discoveries.push_room_bytes
+    }
+
+    /// Whether what peers tell of their NIDs changes what is known.
+    pub(super) fn takes_lists(&self) -> bool {
+        self.settings.discovery() == Discovery::On
     }
 
     pub(super) fn is_discovery_on(&self) -> bool {
@@ -111,7 +132,7 @@ impl<O: Clone> Node<O> {
     /// Has the peer with a NID discovered, which is made if there is none; nothing waits for that.
     pub(super) fn discover(&mut self, now: Instant, nid: &Nid) {
         if self.peers.get(nid).is_none() {
-            self.peers.note_traffic(nid);
+            self.peers.note_traffic(nid, true);
         }
         let queued = self.peers.change(nid, |peer| {
             let is_queued = peer.is(peer_state::DISCOVERING);
@@ -128,7 +149,7 @@ impl<O: Clone> Node<O> {
     /// messages, or a request, which ends with it.
     pub(super) fn discover_for(&mut self, now: Instant, nid: &Nid, waiting: Option<RequestId>) {
         if self.peers.get(nid).is_none() {
-            self.peers.note_traffic(nid);
+            self.peers.note_traffic(nid, false);
         }
         self.discoveries.requests.extend(waiting.map(|request| (request, *nid)));
         let queued = self.peers.change(nid, |peer| {
@@ -150,6 +171,7 @@ impl<O: Clone> Node<O> {
 
     /// Ends a request whose peer is gone.
     fn lose_discovery(&mut self, request: RequestId) {
+        self.discoveries.names.remove(&request);
         if let Some(nid) = self.discoveries.requests.remove(&request) {
             self.end_request(request, Err(RequestError::PeerGone(nid)));
         }
@@ -165,6 +187,8 @@ impl<O: Clone> Node<O> {
         self.go_on_discovering(now);
         self.queue_stranded();
         self.go_on_discovering(now);
+        self.ask_claims(now);
+        self.end_unnamed(now);
         for request in self.peers.take_orphans() {
             // The NID may be that of another peer now.
             match self.discoveries.requests.get(&request).copied().filter(|nid| self.peers.get(nid).is_some())
@@ -186,9 +210,9 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Queues peers that are being discovered, and that nothing is under way for: they were made of others,
-    /// have lost the NID by which they were to be visited, or wait for the word of another one. They are
-    /// looked for while requests wait and no peer is queued.
+    /// Queues peers that are being discovered, and that nothing is under way for: they were made of others
+    /// or have lost the NID by which they were to be visited. They are looked for while requests wait and no
+    /// peer is queued.
     fn queue_stranded(&mut self) {
         if self.discoveries.requests.is_empty() || !self.discoveries.turns.is_empty() {
             return;
@@ -220,38 +244,16 @@ impl<O: Clone> Node<O> {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
             let ping = self.own_ping(now, to, PingPurpose::Discovery);
             self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
-            let source = None;
-            self.actions.push_back(Action::Ping { ping, nid: to, source, length_bytes, is_recovery: false });
+            let (source, is_recovery, is_question) = (None, false, false);
+            let ping = Action::Ping { ping, nid: to, source, length_bytes, is_recovery, is_question };
+            self.actions.push_back(ping);
         } else if peer.needs_push(sequence, is_on) {
             let push = self.own_ping(now, to, PingPurpose::Push { sequence });
             self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
             self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.told.bytes.clone() });
-        } else if peer.waiting.is_empty() || !self.is_settling(peer) || !self.may_settle(now, &primary) {
+        } else {
             self.discovered(&primary, Ok(()));
         }
-    }
-
-    /// Whether the discovery of a peer may wait for the word of another one: for as long as a ping may take.
-    /// Peers that say something new each time are asked for ever.
-    fn may_settle(&mut self, now: Instant, primary: &Nid) -> bool {
-        let timeout = self.own_timeout();
-        self.peers.get_mut(primary).is_some_and(|peer| {
-            if peer.settles_until == Instant(0) {
-                peer.settles_until = now + timeout;
-            }
-            now < peer.settles_until
-        })
-    }
-
-    /// Whether a peer is being asked that has a NID which this one claims: until it has answered what is
-    /// known of this one is not all that it has told. It is visited again then.
-    fn is_settling(&self, peer: &Peer) -> bool {
-        let is_asked = |other: &Peer| {
-            let is_due = other.is(peer_state::FORCE_PING) || other.is(peer_state::PING_SENT);
-            other.primary != peer.primary && other.is(peer_state::DISCOVERING) && is_due
-        };
-        peer.is(peer_state::BAD_CONFIG)
-            && peer.told.iter().filter_map(|nid| self.peers.get(nid)).any(is_asked)
     }
 
     /// How long a ping or push of the node's own may take.
@@ -303,7 +305,6 @@ impl<O: Clone> Node<O> {
         let ended = self.peers.change(nid, |peer| {
             let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
             peer.state &= !(under_way | peer_state::REDISCOVER);
-            peer.settles_until = Instant(0);
             peer.awaited_since = None;
             match &result {
                 Ok(()) => {
@@ -319,14 +320,19 @@ impl<O: Clone> Node<O> {
             }
             let told = Pinged {
                 nid: *nid,
-                primary: peer.primary,
+                primary: peer.shown_primary(),
                 is_multi_rail: peer.is_multi_rail(),
-                nids: peer.nids(),
+                nids: peer.told_nids(),
             };
-            (core::mem::take(&mut peer.waiting), told)
+            let may_be_renamed = result.is_ok() && peer.may_be_renamed();
+            (core::mem::take(&mut peer.waiting), told, may_be_renamed)
         });
-        let Some((waiting, told)) = ended else { return };
+        let Some((waiting, told, may_be_renamed)) = ended else { return };
         for request in waiting {
+            if self.discoveries.names.remove(&request) && may_be_renamed {
+                self.discoveries.unnamed.insert(request, None);
+                continue;
+            }
             self.discoveries.requests.remove(&request);
             self.end_request(request, result.clone().map(|()| Outcome::Pinged(told.clone())));
         }
@@ -355,7 +361,10 @@ impl<O: Clone> Node<O> {
                 }
                 self.visit_again(&primary);
             }
-            Ok(info) if self.learn(now, &ping.nid, &info) => self.visit_again(&ping.nid),
+            Ok(info) if self.learn(now, &ping.nid, &info, true) => {
+                self.weigh_claims(&ping.nid, &info);
+                self.visit_again(&ping.nid);
+            }
             Ok(_) => {
                 self.discoveries.counters.answers_refused += 1;
                 self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
@@ -419,7 +428,7 @@ impl<O: Clone> Node<O> {
         {
             self.discoveries.counters.pinged += 1;
             self.ask_again(now, &from);
-        } else if self.learn(now, &from, &info) {
+        } else if self.learn(now, &from, &info, true) {
             self.discoveries.counters.taken += 1;
             self.requeue(&from);
             self.discover(now, &from);
@@ -440,7 +449,7 @@ impl<O: Clone> Node<O> {
     /// Has a peer say of itself what is not known, or contradicted.
     pub(super) fn ask_again(&mut self, now: Instant, nid: &Nid) {
         if self.peers.get(nid).is_none() {
-            self.peers.note_traffic(nid);
+            self.peers.note_traffic(nid, true);
         }
         self.peers.change(nid, |peer| peer.state |= peer_state::FORCE_PING);
         self.discover(now, nid);

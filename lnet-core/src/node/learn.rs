@@ -4,24 +4,26 @@
 //! Invariants: what is said is about the one who says it, or nothing is known by it; it is bounded; a
 //! configured peer stays as it is.
 //!
-//! The word of a peer on its NIDs moves nothing that another peer has told of its own, or that an
-//! administrator has set. Where an LND proves its sources, the source of a message is what it has proven, not
-//! what discovery has heard.
+//! The word of a peer on its NIDs is a claim to all of them but the one that it speaks by: it moves nothing
+//! until they say so themselves (`questions`). Where an LND proves its sources, the source of a message is
+//! what it has proven, not what discovery has heard.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use lnet_wire::ping::{Features, NiStatus, PingInfo};
-use lnet_wire::{Discovery, Global, Nid};
+use lnet_wire::{Discovery, Global, Net, Nid};
 
 use super::Node;
-use super::peers::{Peer, TOLD_MAX, peer_state};
+use super::peers::{TOLD_MAX, peer_state};
 use super::pings::nids_of;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
 impl<O: Clone> Node<O> {
-    /// Takes note of what a peer has said of itself; whether it is about the peer at all.
-    pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) -> bool {
+    /// Takes note of what a peer has said of itself; whether it is about the peer at all. With `has_news` the
+    /// NIDs that it claims are asked anew.
+    pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>, has_news: bool) -> bool {
         let mut nids = nids_of(info);
         nids.retain(|nid| !self.is_local(nid));
         let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };
@@ -30,7 +32,7 @@ impl<O: Clone> Node<O> {
         let has = |feature| info.features().contains(feature);
         let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
         if self.peers.get(from).is_none() {
-            self.peers.note_traffic(from);
+            self.peers.note_traffic(from, true);
         }
         let Some(before) = self.peers.get(from).map(|peer| peer.state) else { return true };
         let bit = |is_set, bit| if is_set { bit } else { 0 };
@@ -50,9 +52,6 @@ impl<O: Clone> Node<O> {
         if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
             self.peers.reset(from);
         }
-        let is_known = |peer: &Peer| peer.told == told && peer.sequence == info.sequence();
-        let is_said_again =
-            before & peer_state::BAD_CONFIG != 0 && self.peers.get(from).is_some_and(is_known);
         self.peers.change(from, |peer| {
             let by_account = peer_state::MULTI_RAIL | peer_state::NO_DISCOVERY | peer_state::ROUTER_ENABLED;
             peer.state = peer.state & !by_account
@@ -63,21 +62,14 @@ impl<O: Clone> Node<O> {
             if info.sequence() != 0 {
                 peer.sequence = info.sequence();
             }
-            peer.told.clone_from(&told);
+            peer.told = told.as_slice().into();
         });
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
-            let contradicting = self.peers.merge(from, &primary, &told);
-            self.peers.bound_nids();
-            self.discoveries.counters.contradicted += contradicting.len() as u64;
-            for other in contradicting {
-                // A configured peer stays as it is. Another one may have answered this claim before.
-                let is_configured =
-                    self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED));
-                if !is_configured && !is_said_again {
-                    self.ask_again(now, &other);
-                }
-            }
+            let nets: BTreeSet<Net> = told.iter().map(Nid::net).filter(|net| self.is_on(*net)).collect();
+            self.peers.note_told((now, has_news), from, (&primary, &told), |nid| nets.contains(&nid.net()));
+            self.peers.bound_nids(from);
+            self.deny_configured(from);
         }
         self.note_statuses(now, from, info);
         true
@@ -90,12 +82,17 @@ impl<O: Clone> Node<O> {
         self.received_from(now, from);
         let step = self.settings.get(Global::HealthSensitivity);
         let Some(speaker) = self.peers.get(from) else { return };
-        let mut own = speaker.nids();
+        let (mut own, primary) = (speaker.proven_nids(), speaker.primary);
         for told in info.interfaces().take(TOLD_MAX) {
             // A NID counts as it is told first.
-            let Some(at) = own.iter().position(|nid| *nid == told.nid) else { continue };
-            own.swap_remove(at);
             let is_up = told.status == NiStatus::UP;
+            let Some(at) = own.iter().position(|nid| *nid == told.nid) else {
+                if self.peers.note_claimed_status(&primary, &told.nid, is_up) {
+                    self.peers.hurry(now, &told.nid);
+                }
+                continue;
+            };
+            own.swap_remove(at);
             let Some(ni) = self.peers.get(&told.nid).and_then(|peer| peer.ni(&told.nid)) else { continue };
             let former = ni.is_up;
             let health = match (former, is_up) {
@@ -123,7 +120,7 @@ fn within_bounds(primary: &Nid, from: &Nid, told: Vec<Nid>) -> Vec<Nid> {
     }
     let others = told.iter().filter(|nid| *nid != primary && *nid != from);
     nids.extend(others.take(TOLD_MAX - nids.len()));
-    // The NIDs stand in the order in which they were told.
-    nids.sort_by_key(|nid| told.iter().position(|its| its == nid));
+    // The others stand in the order in which they were told.
+    nids.sort_by_key(|nid| (nid != primary, told.iter().position(|its| its == nid)));
     nids
 }

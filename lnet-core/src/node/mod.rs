@@ -28,6 +28,7 @@ mod nets;
 mod paths;
 mod peers;
 mod pings;
+mod questions;
 mod recovery;
 mod settings;
 mod snapshot;
@@ -50,13 +51,15 @@ pub use change::{NodeChange, policy_word};
 pub use discovery::DiscoveryCounters;
 pub use error::{ChangeError, DriverError, RequestError, SettingRange};
 pub use nets::{LOOPBACK, NetOptions, NiConfig, NiSpec};
-pub use peers::{Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
+pub use peers::{Claim, Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
 pub use pings::{PingId, Pinged};
+pub use questions::NamedClaim;
 pub use recovery::{Recovering, Recovery};
 pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
 pub use verify::Difference;
 
+use crate::shard::PathState;
 use crate::time::Instant;
 use crate::topology::NiStatus;
 use crate::tunables::NetTunables;
@@ -67,6 +70,7 @@ use nets::Nis;
 use paths::PathTable;
 use peers::{FormerNids, PeerTable};
 use pings::{Ping, PingPurpose};
+use questions::Asking;
 use snapshot::Snapshots;
 use task::{Batches, Step, WaitingBatch};
 use told::Told;
@@ -87,6 +91,9 @@ pub struct Node<O> {
     discoveries: Discoveries,
     /// NIDs of peers' NIs that are not in full health.
     ill: BTreeSet<Nid>,
+    /// NIDs of which messages wait for the name that they are to go by, and until when.
+    windows: BTreeMap<Nid, Instant>,
+    asking: Asking,
     paths: PathTable,
     batches: Batches<O>,
     pings: BTreeMap<RequestId, Ping>,
@@ -116,6 +123,8 @@ impl<O: Clone> Node<O> {
             snapshots: Snapshots::new(config.shard_count),
             discoveries: Discoveries::new(),
             ill: BTreeSet::new(),
+            windows: BTreeMap::new(),
+            asking: Asking::default(),
             paths: PathTable::default(),
             batches: Batches::new(),
             pings: BTreeMap::new(),
@@ -174,6 +183,8 @@ impl<O: Clone> Node<O> {
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestError> {
         if self.batches.cancel(request) {
         } else if let Some(nid) = self.discoveries.requests.remove(&request) {
+            self.discoveries.names.remove(&request);
+            self.discoveries.unnamed.remove(&request);
             if let Some(peer) = self.peers.get_mut(&nid) {
                 peer.waiting.retain(|waiting| *waiting != request);
             }
@@ -214,8 +225,12 @@ impl<O: Clone> Node<O> {
                 if let Some(config) = self.nis.get_mut(ni)
                     && core::mem::replace(&mut config.has_link, is_up) != is_up
                 {
+                    let net = config.spec.nid.net();
                     self.publish();
                     self.tell();
+                    if is_up {
+                        self.peers.hurry_nets(now, |its| its == net);
+                    }
                     // Peers may have given paths up that a link makes good again, whatever they were told
                     // last.
                     if is_up && self.is_discovery_on() {
@@ -235,10 +250,14 @@ impl<O: Clone> Node<O> {
                 let is_told_lost = || self.former.get(now, &nid).is_some_and(|lost| lost.is_told);
                 let is_known = self.peers.get(&nid).is_some() || self.is_on(nid.net()) && !is_told_lost();
                 if is_known && self.may_be_peer(&nid) {
-                    self.peers.note_traffic(&nid);
+                    let is_new = self.peers.get(&nid).is_none();
+                    self.peers.note_traffic(&nid, is_incoming);
                     self.note_first_ni(&nid, first_ni);
                     if is_incoming {
                         self.received_from(now, &nid);
+                    }
+                    if is_incoming && is_new {
+                        self.peers.hurry(now, &nid);
                     }
                 }
             }
@@ -248,6 +267,8 @@ impl<O: Clone> Node<O> {
                     self.discover_for(now, &nid, None);
                 }
             }
+            Report::Waiting { nid } => self.note_waiting(now, &nid),
+            Report::Stranger { nid, address } => self.peers.note_stranger(&nid, address),
             Report::Distance { ni, distances } => {
                 // The NI may wait for others of its batch to be opened.
                 let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));
@@ -259,7 +280,12 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Health(note) => self.note_health(now, &note),
-            Report::Path(note) => self.note_path(now, &note),
+            Report::Path(note) => {
+                if note.state == PathState::Answers {
+                    self.peers.hurry(now, &note.peer);
+                }
+                self.note_path(now, &note);
+            }
         }
         self.go_on(now);
     }
@@ -282,8 +308,11 @@ impl<O: Clone> Node<O> {
             _ => None,
         });
         let pings = self.pings.values().map(|ping| ping.deadline);
-        let pings = pings.chain(drained).chain(self.next_recovery());
-        pings.chain(self.former.next_end()).chain(self.next_turn()).min()
+        let questions = self.peers.next_question().map(|(at, ..)| at);
+        let unnamed = self.discoveries.unnamed.values().flatten();
+        let waits = self.windows.values().chain(unnamed).min().copied();
+        let own = questions.into_iter().chain(waits).chain(self.former.next_end()).chain(self.next_turn());
+        pings.chain(drained).chain(self.next_recovery()).chain(own).min()
     }
 
     /// Ends the pings whose time is over, and goes on with what has waited for long enough.
@@ -296,6 +325,7 @@ impl<O: Clone> Node<O> {
             self.end_ping(now, &ping, Err(RequestError::PingTimeout { nid, timeout }));
         }
         self.recover(now);
+        self.end_waiting(now);
         self.advance(now);
         self.go_on(now);
     }
@@ -338,10 +368,10 @@ impl<O: Clone> Node<O> {
         self.peers.after(nid)
     }
 
-    /// The peer that has a NID.
+    /// The peer that a NID is shown with: that has it or, where none does, has claimed it first.
     #[must_use]
     pub fn peer(&self, nid: &Nid) -> Option<&Peer> {
-        self.peers.get(nid)
+        self.peers.shown_with(nid)
     }
 
     /// Forgets all peers.
@@ -350,6 +380,7 @@ impl<O: Clone> Node<O> {
         self.former = FormerNids::default();
         self.snapshots.set_former(self.former.others());
         self.ill.clear();
+        self.windows.clear();
     }
 
     /// The global tunables.

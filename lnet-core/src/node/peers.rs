@@ -2,32 +2,36 @@
 //! what they push.
 //!
 //! Invariants: a NID belongs to one peer; a peer has a primary NID, which is the first of its NIs; there are
-//! at most as many peers that are neither configured nor locked as the configuration says, of which the one
-//! without traffic for longest makes room, also where all together have too many NIDs, and a peer has at most
-//! [`TOLD_MAX`] NIs. What is configured is
-//! changed by the administrator alone; where locked peers turn out to be one node, the lock that was made
-//! first stays (LNet `peer.c`).
+//! at most as many peers that are neither configured nor locked as the configuration says, and at most
+//! [`NIDS_PER_PEER`] NIDs for each of these, of which `shares` says who makes room; a peer has at most
+//! [`TOLD_MAX`] NIs, those that it only claims (`claims`) included. What is configured is changed by the
+//! administrator alone; where locked peers turn out to be one node, the lock that was made first stays (LNet
+//! `peer.c`).
 //!
 //! Peers have one owner, this machine. Shards get them with the snapshot, a map that shares all that has not
 //! changed, and report which NIDs are used and how messages end. So health is the node's and not a shard's. A
 //! shard knows nothing but silent paths before it has reported them.
 
 mod announce;
+mod claims;
 mod edit;
 mod former;
-mod merge;
 mod nets;
 mod own;
+mod shares;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::ops::Bound;
 
 use lnet_model::peer::PeerSpec;
 use lnet_wire::{Net, Nid};
 use thiserror::Error;
 
+pub use claims::Claim;
+pub(super) use claims::{Claims, Proof, TURN};
 pub(super) use former::{FormerNids, LostNid};
 
 use super::RequestId;
@@ -36,12 +40,21 @@ use super::recovery::Recovery;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
+pub(super) use shares::PeerOrigin;
+use shares::Shares;
+
 /// Most NIs of a peer: as many as `lnetctl` takes of one. What a peer tells beyond them is cut, with a
 /// warning.
 pub const TOLD_MAX: usize = 128;
 
 /// NIDs that all peers have together, for each peer that there may be.
 const NIDS_PER_PEER: usize = 4;
+
+/// NIDs that speak from other addresses than their own, and are remembered so at most.
+const STRANGERS_MAX: usize = 1024;
+
+/// Shares of the table: peers from one address make room before others if they have more than one.
+const SHARES: usize = 16;
 
 pub use lnet_model::peer::peer_state;
 use peer_state::{
@@ -82,10 +95,12 @@ pub struct Peer {
     pub primary: Nid,
     /// Its NIs, the primary one first, those of one net together.
     pub nis: Vec<PeerNi>,
+    /// NIDs that it tells to be its own, and that have not said so themselves: messages go to none of them.
+    pub(super) claims: Vec<Claim>,
     /// The state in LNet's bits ([`peer_state`]; `lnetctl peer show -v 3`).
     pub state: u32,
     /// What it has told of itself last: its NIDs by its own account, at most [`TOLD_MAX`] of them.
-    pub(super) told: Vec<Nid>,
+    pub(super) told: Box<[Nid]>,
     /// The number that it gave that.
     pub sequence: u32,
     /// The number of what this node has told and it has acknowledged.
@@ -96,8 +111,6 @@ pub struct Peer {
     pub(super) failed_at: u64,
     /// The ping or push whose end its discovery waits for.
     pub(super) under_way: Option<RequestId>,
-    /// Until when its discovery waits for the word of other peers; 0 while it does not.
-    pub(super) settles_until: Instant,
     /// Requests that wait until it is discovered.
     pub(super) waiting: Vec<RequestId>,
     /// Since when they do, or messages do.
@@ -112,6 +125,10 @@ pub struct Peer {
     is_own: bool,
     /// A NID of the peer that it is a part of, as a program has announced.
     part_of: Option<Box<Nid>>,
+    /// Where it came from.
+    origin: PeerOrigin,
+    /// Whether a message of it has waited for the name that it is known by ([`Claim`]).
+    pub(super) has_waited: bool,
 }
 
 impl Peer {
@@ -119,14 +136,14 @@ impl Peer {
         Self {
             primary,
             nis: alloc::vec![PeerNi::new(primary)],
+            claims: Vec::new(),
             state,
-            told: Vec::new(),
+            told: Box::default(),
             sequence: 0,
             acked: 0,
             error: None,
             failed_at: 0,
             under_way: None,
-            settles_until: Instant(0),
             waiting: Vec::new(),
             awaited_since: None,
             last_traffic: 0,
@@ -134,6 +151,8 @@ impl Peer {
             has_left: false,
             is_own: false,
             part_of: None,
+            origin: PeerOrigin::NONE,
+            has_waited: false,
         }
     }
 
@@ -154,10 +173,51 @@ impl Peer {
         self.is(MULTI_RAIL)
     }
 
-    /// The NIDs of its NIs, in their order.
+    /// The NIDs that it has, without those that it claims, in their order.
+    #[must_use]
+    pub fn proven_nids(&self) -> Vec<Nid> {
+        self.nis.iter().map(|ni| ni.nid).collect()
+    }
+
+    /// The NID that it goes by where it is shown: its primary one by its own account, though that is no more
+    /// than a claim.
+    #[must_use]
+    pub fn shown_primary(&self) -> Nid {
+        self.primary_claim().map_or(self.primary, |claim| claim.ni.nid)
+    }
+
+    /// Its NIs as they are shown, [`Peer::shown_primary`] first, those of one net together: also what it
+    /// claims and no other peer has or has claimed before.
+    #[must_use]
+    pub fn shown(&self) -> Vec<&PeerNi> {
+        self.with_claims(|claim| claim.is_shown)
+    }
+
+    /// The NIDs that it has by its own account, in the order in which they are shown: also those that others
+    /// have, but for what was contradicted.
+    pub(super) fn told_nids(&self) -> Vec<Nid> {
+        self.with_claims(|claim| !claim.is_denied).iter().map(|ni| ni.nid).collect()
+    }
+
+    fn with_claims(&self, is_told: impl Fn(&Claim) -> bool) -> Vec<&PeerNi> {
+        let claimed = self.claims.iter().filter(|claim| is_told(claim)).map(|claim| &claim.ni);
+        let mut shown: Vec<_> = self.nis.iter().chain(claimed).collect();
+        let first = self.told.first().filter(|first| shown.iter().any(|ni| ni.nid == **first));
+        let is_fixed = self.is(LOCK_PRIMARY) || self.is(CONFIGURED);
+        let primary = *first.filter(|_| !is_fixed).unwrap_or(&self.primary);
+        if !self.is(CONFIGURED) {
+            shown
+                .sort_by_key(|ni| self.told.iter().position(|nid| *nid == ni.nid).unwrap_or(self.told.len()));
+        }
+        let nets = nets_of(&primary, shown.iter().copied());
+        shown.sort_by_key(|ni| order_of(&nets, &primary, ni));
+        shown
+    }
+
+    /// The NIDs of its NIs as they are shown ([`Peer::shown`]).
     #[must_use]
     pub fn nids(&self) -> Vec<Nid> {
-        self.nis.iter().map(|ni| ni.nid).collect()
+        self.shown().iter().map(|ni| ni.nid).collect()
     }
 
     /// The NI with a NID.
@@ -190,15 +250,26 @@ impl Peer {
 
     /// Brings its NIs into their order.
     fn sort(&mut self) {
-        let mut nets: Vec<Net> = alloc::vec![self.primary.net()];
-        for ni in &self.nis {
-            if !nets.contains(&ni.nid.net()) {
-                nets.push(ni.nid.net());
-            }
-        }
         let primary = self.primary;
-        self.nis.sort_by_key(|ni| (nets.iter().position(|net| *net == ni.nid.net()), ni.nid != primary));
+        let nets = nets_of(&primary, &self.nis);
+        self.nis.sort_by_key(|ni| order_of(&nets, &primary, ni));
     }
+}
+
+/// The nets of a peer's NIs, that of its primary one first.
+fn nets_of<'a>(primary: &Nid, nis: impl IntoIterator<Item = &'a PeerNi>) -> Vec<Net> {
+    let mut nets: Vec<Net> = alloc::vec![primary.net()];
+    for ni in nis {
+        if !nets.contains(&ni.nid.net()) {
+            nets.push(ni.nid.net());
+        }
+    }
+    nets
+}
+
+/// The position of an NI among those of its peer, as a number that grows.
+fn order_of(nets: &[Net], primary: &Nid, ni: &PeerNi) -> (Option<usize>, bool) {
+    (nets.iter().position(|net| *net == ni.nid.net()), ni.nid != *primary)
 }
 
 /// What is wrong with a change of peers.
@@ -325,8 +396,10 @@ pub(super) struct PeerTable {
     peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
-    /// Peers that make room, by when their last traffic was.
-    order: BTreeMap<u64, Nid>,
+    /// NIDs that peers claim.
+    claims: Claims,
+    /// Peers that make room.
+    shares: Shares,
     last_traffic: u64,
     /// Primary NIDs that were ever locked.
     locks: u64,
@@ -335,6 +408,11 @@ pub(super) struct PeerTable {
     changed: BTreeSet<Nid>,
     /// NIDs that were taken away from a peer since shards heard last.
     removed: BTreeSet<Nid>,
+    /// NIDs that are claimed, or are so no more, since shards heard last; those of them without a peer.
+    claimed: BTreeSet<Nid>,
+    unowned: BTreeSet<Nid>,
+    /// NIDs that speak from other addresses than their own.
+    strangers: BTreeMap<Nid, IpAddr>,
     /// NIDs that peers have lost since this was asked last.
     lost: Vec<LostNid>,
     /// Requests that waited for peers that are gone.
@@ -342,16 +420,20 @@ pub(super) struct PeerTable {
 }
 
 impl PeerTable {
-    pub(super) const fn new(max: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
             peers: BTreeMap::new(),
             primaries: BTreeMap::new(),
-            order: BTreeMap::new(),
+            claims: Claims::new(),
+            shares: Shares::new(max / SHARES),
             last_traffic: 0,
             locks: 0,
             max,
             changed: BTreeSet::new(),
             removed: BTreeSet::new(),
+            claimed: BTreeSet::new(),
+            unowned: BTreeSet::new(),
+            strangers: BTreeMap::new(),
             lost: Vec::new(),
             orphans: Vec::new(),
         }
@@ -376,49 +458,84 @@ impl PeerTable {
         self.changed.extend(self.peers.keys());
     }
 
-    /// What shards are to hear: the NIDs that have no peer any more, and then the peers that have changed.
-    pub(super) fn take_changes(&mut self) -> Option<(BTreeSet<Nid>, BTreeSet<Nid>)> {
-        if self.changed.is_empty() && self.removed.is_empty() {
+    /// Changes that shards are to hear of: the NIDs that have no peer any more, the peers that have changed,
+    /// and the NIDs without a peer of which it has changed whether they are claimed.
+    pub(super) fn take_changes(&mut self) -> Option<[BTreeSet<Nid>; 3]> {
+        for nid in core::mem::take(&mut self.claimed) {
+            match self.primaries.get(&nid) {
+                Some(primary) => drop(self.changed.insert(*primary)),
+                None => drop(self.unowned.insert(nid)),
+            }
+        }
+        if self.changed.is_empty() && self.removed.is_empty() && self.unowned.is_empty() {
             return None;
         }
-        Some((core::mem::take(&mut self.removed), core::mem::take(&mut self.changed)))
+        Some([&mut self.removed, &mut self.changed, &mut self.unowned].map(core::mem::take))
     }
 
-    /// Traffic with a NID, which makes a peer of it if it is none's.
-    pub(super) fn note_traffic(&mut self, nid: &Nid) {
+    /// Traffic with a NID, which makes a peer of it if it is none's; with `came_in` it came from there.
+    pub(super) fn note_traffic(&mut self, nid: &Nid, came_in: bool) {
         if self.max == 0 || !nid.can_name_an_ni() {
             return;
         }
         let primary = self.primaries.get(nid).copied().unwrap_or(*nid);
         if !self.peers.contains_key(&primary) {
-            self.make_room();
-            self.insert(Box::new(Peer::new(primary, 0)));
+            let mut peer = Peer::new(primary, 0);
+            if came_in {
+                peer.origin = self.origin_of(nid);
+            }
+            while self.shares.count() >= self.max
+                && let Some(victim) = self.shares.victim(None)
+            {
+                self.remove(&victim);
+            }
+            self.insert(Box::new(peer));
         }
         self.last_traffic += 1;
         let last_traffic = self.last_traffic;
         if let Some(peer) = self.peers.get_mut(&primary) {
-            self.order.remove(&core::mem::replace(&mut peer.last_traffic, last_traffic));
-            if !peer.stays() {
-                self.order.insert(last_traffic, primary);
-            }
+            self.shares.remove(peer);
+            peer.last_traffic = last_traffic;
+            self.shares.insert(peer);
+        }
+    }
+
+    /// Where a NID speaks from.
+    fn origin_of(&self, nid: &Nid) -> PeerOrigin {
+        let address = self.strangers.get(nid).copied().or_else(|| nid.ip());
+        address.map_or(PeerOrigin::NONE, PeerOrigin::of)
+    }
+
+    /// Whether a NID speaks from another address than its own: what it says of itself proves nothing.
+    pub(super) fn is_stranger(&self, nid: &Nid) -> bool {
+        self.strangers.contains_key(nid)
+    }
+
+    /// Where a NID speaks from. Of more than are remembered some are forgotten.
+    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) {
+        self.strangers.remove(nid);
+        if nid.ip() == Some(address) {
+            return;
+        }
+        if self.strangers.len() >= STRANGERS_MAX {
+            self.strangers.pop_first();
+        }
+        self.strangers.insert(*nid, address);
+        let Some(primary) = self.primaries.get(nid) else { return };
+        if let Some(peer) = self.peers.get_mut(primary).filter(|peer| peer.origin != PeerOrigin::NONE) {
+            self.shares.remove(peer);
+            peer.origin = PeerOrigin::of(address);
+            self.shares.insert(peer);
         }
     }
 
     /// Forgets peers until the NIDs of all fit; the one that has told most recently stays.
-    pub(super) fn bound_nids(&mut self) {
-        while self.primaries.len() > NIDS_PER_PEER * self.max
-            && self.order.len() > 1
-            && let Some((_, &oldest)) = self.order.first_key_value()
+    pub(super) fn bound_nids(&mut self, teller: &Nid) {
+        let stays = self.primaries.get(teller).copied();
+        while self.primaries.len() + self.claims.len() > NIDS_PER_PEER * self.max
+            && let Some(victim) = self.shares.victim(stays.as_ref())
         {
-            self.remove(&oldest);
-        }
-    }
-
-    fn make_room(&mut self) {
-        while self.order.len() >= self.max
-            && let Some((_, &oldest)) = self.order.first_key_value()
-        {
-            self.remove(&oldest);
+            self.remove(&victim);
         }
     }
 
@@ -426,15 +543,17 @@ impl PeerTable {
         let primary = peer.primary;
         // There are many of them, and most do not change any more.
         peer.nis.shrink_to_fit();
+        peer.claims.shrink_to_fit();
         self.number_lock(&mut peer);
         for ni in &peer.nis {
             self.primaries.insert(ni.nid, primary);
         }
-        if peer.last_traffic != 0 && !peer.stays() {
-            self.order.insert(peer.last_traffic, primary);
-        }
+        self.shares.insert(&peer);
         self.changed.insert(primary);
+        self.claims.insert(&peer);
+        let nids = named_by(&peer);
         self.peers.insert(primary, peer);
+        self.settle_claims(&nids);
     }
 
     fn remove(&mut self, primary: &Nid) {
@@ -444,12 +563,14 @@ impl PeerTable {
 
     fn take_out(&mut self, primary: &Nid) -> Option<Box<Peer>> {
         let peer = self.peers.remove(primary)?;
-        self.order.remove(&peer.last_traffic);
+        self.shares.remove(&peer);
+        self.claims.remove(&peer);
         for ni in &peer.nis {
             self.primaries.remove(&ni.nid);
             self.removed.insert(ni.nid);
         }
         self.changed.remove(primary);
+        self.settle_claims(&named_by(&peer));
         Some(peer)
     }
 
@@ -495,7 +616,13 @@ impl PeerTable {
         self.change(nid, |peer| {
             let primary = peer.primary;
             peer.nis.retain(|ni| ni.nid == primary);
+            peer.claims.clear();
             peer.state &= !(MULTI_RAIL | DISCOVERED);
         });
     }
+}
+
+/// The NIDs that a peer has, and those that it claims.
+fn named_by(peer: &Peer) -> Vec<Nid> {
+    peer.nis.iter().chain(peer.claims.iter().map(|claim| &claim.ni)).map(|ni| ni.nid).collect()
 }

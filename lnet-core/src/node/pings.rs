@@ -13,6 +13,7 @@ use lnet_wire::ping::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, HEADER_BYTES, LARGE_EN
 use lnet_wire::{Global, Nid};
 
 use super::error::RequestError;
+use super::peers::PeerOrigin;
 use super::{Action, Node, Outcome, Peer, RequestId};
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -70,6 +71,8 @@ pub(super) enum PingPurpose {
     Push { sequence: u32 },
     /// The NI recovers.
     Recovery,
+    /// The NID is claimed by the peer with this primary NID, which came from this address.
+    Question { claimant: Nid, origin: PeerOrigin },
 }
 
 /// What is to become of a ping that was answered.
@@ -133,7 +136,9 @@ impl<O: Clone> Node<O> {
         let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
         self.pings.insert(request, ping);
         let length_bytes = room_bytes(self.settings.get(Global::MaxInterfaces));
-        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes, is_recovery: false });
+        let (is_recovery, is_question) = (false, false);
+        let ping = Action::Ping { ping: id, nid, source, length_bytes, is_recovery, is_question };
+        self.actions.push_back(ping);
         Ok(())
     }
 
@@ -142,26 +147,24 @@ impl<O: Clone> Node<O> {
         match ping.purpose {
             PingPurpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
             PingPurpose::Recovery => return self.recovery_answered(now, &ping),
-            PingPurpose::Request | PingPurpose::Discovery => {}
+            PingPurpose::Request | PingPurpose::Discovery | PingPurpose::Question { .. } => {}
         }
         match ping.read(bytes) {
             Answer::Again(length_bytes) => {
                 let id = PingId { is_second: true, ..id };
                 let Ping { nid, source, .. } = ping;
                 self.pings.insert(id.request, Ping { id, ..ping });
-                self.actions.push_back(Action::Ping {
-                    ping: id,
-                    nid,
-                    source,
-                    length_bytes,
-                    is_recovery: false,
-                });
+                let (is_recovery, is_question) =
+                    (false, matches!(ping.purpose, PingPurpose::Question { .. }));
+                let ping = Action::Ping { ping: id, nid, source, length_bytes, is_recovery, is_question };
+                self.actions.push_back(ping);
             }
             // What is cut still says enough of its peer.
             _ if ping.purpose == PingPurpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
+            _ if ping.purpose != PingPurpose::Request => self.question_answered(now, &ping, Some(bytes)),
             Answer::Done(Ok(nids)) => {
                 if !self.is_local(&ping.nid) {
-                    self.peers.note_traffic(&ping.nid);
+                    self.peers.note_traffic(&ping.nid, false);
                 } else if !ping.nid.is_loopback() {
                     self.peers.note_own(&ping.nid);
                 }
@@ -193,6 +196,7 @@ impl<O: Clone> Node<O> {
             (PingPurpose::Request, _) => self.end_request(ping.id.request, result),
             (PingPurpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
             (PingPurpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
+            (PingPurpose::Question { .. }, Some(_)) => self.question_answered(now, ping, None),
             _ => {}
         }
     }

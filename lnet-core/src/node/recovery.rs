@@ -172,7 +172,7 @@ impl<O: Clone> Node<O> {
             match edit {
                 PeerEdit::SetHealth { nid: Some(nid), .. } => set.push(*nid),
                 PeerEdit::SetHealth { nid: None, .. } => {
-                    set.extend(self.peers.iter().filter(|peer| !peer.is_own()).flat_map(Peer::nids));
+                    set.extend(self.peers.iter().filter(|peer| !peer.is_own()).flat_map(Peer::proven_nids));
                 }
                 _ => {}
             }
@@ -220,8 +220,9 @@ impl<O: Clone> Node<O> {
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
             let source = if is_local { Some(nid) } else { of_net() };
-            let length_bytes = BUFFER_BYTES_MIN;
-            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes, is_recovery: true });
+            let (length_bytes, is_recovery, is_question) = (BUFFER_BYTES_MIN, true, false);
+            let ping = Action::Ping { ping, nid, source, length_bytes, is_recovery, is_question };
+            self.actions.push_back(ping);
         }
     }
 

@@ -112,8 +112,8 @@ impl<O: Clone> Node<O> {
 
     /// Brings the peers as the shards know them up to date; whether that changed something.
     fn tell_of_peers(&mut self) -> bool {
-        let Some((removed, changed)) = self.peers.take_changes() else { return false };
-        for nid in &removed {
+        let Some([removed, changed, unowned]) = self.peers.take_changes() else { return false };
+        for nid in removed.iter().chain(&unowned) {
             self.snapshots.peers.remove(nid);
         }
         for primary in &changed {
@@ -122,6 +122,11 @@ impl<O: Clone> Node<O> {
         let peers = changed.iter().filter_map(|primary| self.peers.get(primary));
         for peer in peers.filter(|peer| !peer.is_own()) {
             if let Some(view) = self.view(peer) {
+                self.snapshots.peers.insert(view);
+            }
+        }
+        for nid in unowned.iter().filter(|nid| self.peers.is_in_question(nid)) {
+            if let Some(view) = self.peers.get(nid).is_none().then(|| PeerView::in_question(*nid)) {
                 self.snapshots.peers.insert(view);
             }
         }
@@ -146,6 +151,7 @@ impl<O: Clone> Node<O> {
         Some(PeerView {
             is_wanted: self.is_wanted(peer) || self.is_waited_for(peer),
             is_gated: Self::is_gated(peer),
+            awaits_name: self.awaits_name(peer),
             failed: peer.error.as_deref().map(failed),
             net_priorities,
             ..view

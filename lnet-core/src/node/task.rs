@@ -74,6 +74,8 @@ pub(super) struct Task<O> {
     opened: Vec<NiConfig<O>>,
     deleted: Vec<NiConfig<O>>,
     failure: Option<RequestError>,
+    /// The nets before.
+    former_nets: Vec<Net>,
 }
 
 /// Batches of changes, which are carried out one after the other.
@@ -117,9 +119,18 @@ impl<O: Clone> Node<O> {
         let (opened, deleted) = (Vec::new(), Vec::new());
         let generation = self.snapshots.generation;
         let step = Step::Asking;
-        let failure = None;
-        self.batches.current =
-            Some(Task { request, plan, drain_timeout, step, generation, opened, deleted, failure });
+        let (failure, former_nets) = (None, self.nis.nets());
+        self.batches.current = Some(Task {
+            request,
+            plan,
+            drain_timeout,
+            step,
+            generation,
+            opened,
+            deleted,
+            failure,
+            former_nets,
+        });
         self.advance(now);
     }
 
@@ -193,6 +204,7 @@ impl<O: Clone> Node<O> {
             Step::Settling if !self.snapshots.all_have(task.generation) => return (Some(task), false),
             Step::Settling => {
                 self.look_after_set(now, &task.plan);
+                self.ask_on_new_nets(now, &task.former_nets);
                 let result = task.failure.map_or(Ok(Outcome::Changed), Err);
                 self.end_request(task.request, result);
                 self.start_next(now);

@@ -59,14 +59,22 @@ impl<O: Clone> Node<O> {
         } else if !is_on {
             stored.or(Some(Pinged { nid, primary: nid, is_multi_rail: false, nids: alloc::vec![nid] }))
         } else if peer.is_some_and(|peer| peer.is_up_to_date(self.told.sequence, is_on)) {
+            if peer.is_some_and(Peer::may_be_renamed) {
+                self.discoveries.requests.insert(request, nid);
+                self.discoveries.unnamed.insert(request, None);
+                return Ok(None);
+            }
             stored
         } else {
-            let nids = stored.as_ref().map_or_else(|| alloc::vec![nid], |stored| stored.nids.clone());
+            let nids = peer.map_or_else(|| alloc::vec![nid], Peer::proven_nids);
             let leads_there = nids.iter().any(|nid| self.leads_to(nid, None));
             if !leads_there && !is_locked {
                 return Err(RequestError::PingUnreachable(nid));
             }
             if leads_there {
+                if !is_locked {
+                    self.discoveries.names.insert(request);
+                }
                 self.discover_for(now, &nid, (!is_locked).then_some(request));
             }
             stored.filter(|_| is_locked)
@@ -87,12 +95,12 @@ impl<O: Clone> Node<O> {
         if self.is_local(&nid) {
             return Ok(Some(self.discover_self(nid)));
         }
-        let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::nids);
+        let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::proven_nids);
         if !known.iter().any(|nid| self.leads_to(nid, None)) {
             return Err(RequestError::PingUnreachable(nid));
         }
         if self.peers.get(&nid).is_none() {
-            self.peers.note_traffic(&nid);
+            self.peers.note_traffic(&nid, false);
         }
         self.peers.change(&nid, |peer| {
             peer.state &= !peer_state::NIDS_UP_TO_DATE;
@@ -121,6 +129,11 @@ impl<O: Clone> Node<O> {
     }
 }
 
-fn pinged(nid: &Nid, peer: &Peer) -> Pinged {
-    Pinged { nid: *nid, primary: peer.primary, is_multi_rail: peer.is_multi_rail(), nids: peer.nids() }
+pub(super) fn pinged(nid: &Nid, peer: &Peer) -> Pinged {
+    Pinged {
+        nid: *nid,
+        primary: peer.shown_primary(),
+        is_multi_rail: peer.is_multi_rail(),
+        nids: peer.told_nids(),
+    }
 }

@@ -2,7 +2,9 @@
 //!
 //! A PUT without an entry waits on a lazy portal until one takes it (LNet `lib-ptl.c:
 //! lnet_ptl_attach_md`); a message for a descriptor without a threshold waits for its event slots; one for a
-//! descriptor that a sibling writes into waits for that; one that a delay rule is about waits its time.
+//! descriptor that a sibling writes into waits for that; one that a delay rule is about waits its time; a
+//! request of whose sender another NID is being asked, since it may have to go by that, waits for the answer,
+//! [`NAME_WAIT`] at most, and is refused for want of no name and of no room.
 //! Messages of one portal wait in the order in which they came and are tried in that order, so none overtakes
 //! another that is after the same.
 //!
@@ -14,11 +16,14 @@
 //! A message that waits refers to the peer that sent it, whether that can be answered or not, and takes part
 //! of the room that this peer may have (`delayed`).
 
+use core::time::Duration;
+
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
 use super::delayed::{Ask, DelayState, DelayedMessage, PayloadHolder, RESPONSES, Resumption, list_of};
+use super::initiator::finds_out;
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::collections::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
@@ -27,6 +32,9 @@ use crate::portal::EntryError;
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::NiStatus;
+
+/// How long a request waits at most for the name that its peer is to go by.
+pub const NAME_WAIT: Duration = Duration::from_secs(1);
 
 impl Shard {
     /// Makes a portal lazy: a PUT that no entry takes waits for one (LNet `lib-ptl.c: LNetSetLazyPortal`).
@@ -152,6 +160,7 @@ impl Shard {
                 DelayState::Asking(ask)
             }
             Wait::Time { until, rule } => DelayState::Timed { until, rule },
+            Wait::Name { until } => DelayState::Unnamed { until },
         }
     }
 
@@ -228,6 +237,70 @@ impl Shard {
         while let Some(slot) = due(self) {
             let decision = self.decide_delayed(slot, Scope::Arrived);
             self.settle_delayed(slot, decision);
+        }
+    }
+
+    /// Has a request wait until it is known by which name its peer goes; `false` if it does not, since there
+    /// is no room, or it is what finds that out.
+    #[cold]
+    pub(super) fn await_name(&mut self, now: Instant, rx: RxId, by: (NiId, &Nid), header: &Header) -> bool {
+        if !waits_for_names(header) {
+            return false;
+        }
+        let source = &header.source.nid;
+        let is_told = self.delayed.has_unnamed_of(source);
+        let waits = self.delay(rx, by, header, Wait::Name { until: now + NAME_WAIT }).is_ok();
+        if waits && !is_told {
+            self.news.note_waiting(source);
+        }
+        waits
+    }
+
+    /// Has a sibling's message wait that may have to go by another name, as far as this shard knows: the
+    /// sibling may know more by now. `false` if it does not wait.
+    pub(super) fn await_name_here(&mut self, now: Instant, slot: u32) -> bool {
+        let header = &self.delayed.records[slot].header;
+        let source = header.source.nid;
+        let waits = self.topology.awaits_name(&source) && waits_for_names(header);
+        if waits {
+            if !self.delayed.has_unnamed_of(&source) {
+                self.news.note_waiting(&source);
+            }
+            let state = self.wait_for(Wait::Name { until: now + NAME_WAIT });
+            self.delayed.set_state(slot, state);
+        }
+        waits
+    }
+
+    /// Whether a message that an LND has wait is one that does, and counts it if it is new.
+    #[cold]
+    pub(super) fn may_await_name(&mut self, header: &Header, is_new: bool) -> bool {
+        let waits = waits_for_names(header);
+        if waits && is_new {
+            self.counters.count_delay(DelayReason::Name);
+            self.news.note_waiting(&header.source.nid);
+        }
+        waits
+    }
+
+    /// Lets the messages go on that wait for names which are known now, and those that have waited for as
+    /// long as they may.
+    pub(super) fn release_unnamed(&mut self, now: Instant) {
+        let mut next = self.delayed.unnamed.first();
+        while let Some(slot) = self.delayed.step(&mut next) {
+            let DelayedMessage { state: DelayState::Unnamed { until }, header, .. } =
+                &self.delayed.records[slot]
+            else {
+                unreachable!("a message in that list waits for no name")
+            };
+            if *until <= now || !self.topology.awaits_name(&header.source.nid) {
+                let scope = match self.delayed.records[slot].origin {
+                    PayloadHolder::Sibling { steal, .. } => Scope::Sibling { steal },
+                    _ => Scope::Arrived,
+                };
+                let decision = self.decide_delayed(slot, scope);
+                self.settle_delayed(slot, decision);
+            }
         }
     }
 
@@ -324,6 +397,11 @@ impl Shard {
             && list < PORTALS
             && self.delayed.lazy >> list & 1 != 0
     }
+}
+
+/// Whether it is a request, and none that finds names out.
+fn waits_for_names(header: &Header) -> bool {
+    matches!(header.message_type(), MessageType::Put | MessageType::Get) && !finds_out(&header.body)
 }
 
 fn lazy_bit(portal: u32) -> Result<u64, EntryError> {

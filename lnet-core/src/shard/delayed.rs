@@ -41,6 +41,8 @@ pub(super) enum PayloadHolder {
 pub(super) enum DelayState {
     /// A delay rule: `timed`.
     Timed { until: Instant, rule: u64 },
+    /// The name of its sender: `unnamed`.
+    Unnamed { until: Instant },
     /// An entry, if `md` is `NONE`, else this descriptor: `unmatched`.
     Unmatched { md: u32 },
     /// Its turn to ask a sibling: its `asks`.
@@ -184,6 +186,8 @@ pub(super) struct DelayedMessages {
     pub(super) unmatched: [List<Membership>; PORTALS + 1],
     /// Messages that wait for a time, in the order of their times.
     pub(super) timed: List<Membership>,
+    /// Messages that wait for the names of their senders, in the order in which they came.
+    pub(super) unnamed: List<Membership>,
     pub(super) resumed: List<Membership>,
     pub(super) siblings: Box<[Sibling]>,
     /// The room for messages of this shard.
@@ -214,6 +218,7 @@ impl DelayedMessages {
             records: Slab::new(limits.delayed + sibling_messages),
             unmatched: [const { List::new() }; PORTALS + 1],
             timed: List::new(),
+            unnamed: List::new(),
             resumed: List::new(),
             siblings: (0..shard_count).map(sibling).collect(),
             own: Quota::new(limits.delayed, peers),
@@ -370,6 +375,7 @@ impl DelayedMessages {
         let record = &self.records[slot];
         let list = match record.state {
             DelayState::Timed { .. } => &mut self.timed,
+            DelayState::Unnamed { .. } => &mut self.unnamed,
             DelayState::Unmatched { .. } => &mut self.unmatched[list_of(&record.header)],
             DelayState::Asking(Ask { shard, .. }) => &mut self.siblings[usize::from(shard.0)].asks,
             DelayState::Resumed(_) => &mut self.resumed,
@@ -412,6 +418,19 @@ impl DelayedMessages {
     /// The first message whose delay rule is through.
     pub(super) fn expired(&self, now: Instant) -> Option<u32> {
         self.next_timed().filter(|until| *until <= now).map(|_| self.timed.first())
+    }
+
+    /// Until when the first message waits for the name of its sender.
+    pub(super) fn next_unnamed(&self) -> Option<Instant> {
+        match self.records.get(self.unnamed.first())?.state {
+            DelayState::Unnamed { until } => Some(until),
+            state => unreachable!("{state:?} waits for no name"),
+        }
+    }
+
+    /// Whether a message from a NID waits for the name of its sender.
+    pub(super) fn has_unnamed_of(&self, source: &Nid) -> bool {
+        self.unnamed.find(&self.records, |record| record.header.source.nid == *source).is_some()
     }
 
     /// A message that waits for a delay rule that does not exist any more.

@@ -96,20 +96,29 @@ impl Shard {
     }
 
     /// Looks at all requests that wait after a newer snapshot: those go on whose peers are known now, or
-    /// whose NI has gone, and those end whose peers could not be discovered.
+    /// whose NI has gone, and those end whose peers could not be discovered. ACKs that wait go on if their NI
+    /// has gone.
     pub(super) fn look_at_gated(&mut self, now: Instant, former: &Topology) {
         let mut gated = self.messages.take_gated();
         while let Some(message) = gated.pop(&mut self.messages) {
             let record = self.messages.record(&message);
             let (release, peer) = (record.release, record.peer());
             let (ni, target) = (record.transmit.ni, record.transmit.header.destination.nid);
+            let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
+            if record.is_response() {
+                if has_ni {
+                    self.messages.gate(message, release);
+                } else {
+                    self.send_late(now, message);
+                }
+                continue;
+            }
             // Its peer may have lost the NID just now. What was given a NID that was lost before means
             // another node.
             let is_lost_since = former.known_as(&target) == target;
             let target = if is_lost_since { self.topology.known_as(&target) } else { target };
             self.messages.record_mut(&message).transmit.header.destination.nid = target;
             let (is_wanted, is_gated) = self.outlook(&target);
-            let has_ni = self.topology.known_ni(ni).status == NiStatus::Up;
             if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {
                 self.end(message, Status::NeverSent(Cause::Undiscovered(errno)));
             } else if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
@@ -127,9 +136,13 @@ impl Shard {
         (failed.generation > self.peers.get_mut(peer).gated_at).then_some(failed.errno)
     }
 
-    /// Ends the requests that have waited for as long as they may.
+    /// Ends the requests that have waited for as long as they may, and sends the ACKs that have.
     pub(super) fn release_gated(&mut self, now: Instant) {
         while let Some(message) = self.messages.next_ungated(now) {
+            if self.messages.record(&message).is_response() {
+                self.send_late(now, message);
+                continue;
+            }
             self.end(message, Status::NeverSent(Cause::Undiscovered(TIMED_OUT)));
             self.settle(now);
         }
@@ -166,7 +179,7 @@ impl Shard {
     }
 
     /// The time that a message has for itself, by its NI, begins now.
-    fn begin_time(&mut self, now: Instant, message: &Message<Queued>) {
+    pub(super) fn begin_time(&mut self, now: Instant, message: &Message<Queued>) {
         let ni = self.messages.record(message).transmit.ni;
         let message_timeout = self.topology.known_ni(ni).message_timeout;
         self.messages.record_mut(message).deadline = now + message_timeout;

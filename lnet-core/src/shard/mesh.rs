@@ -26,7 +26,8 @@
 //! [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap (`MANAGE_REMOTE`, and what REPLYs
 //! go to) lends one span at a time, and only while nothing else is under way on it. A REPLY that arrives on
 //! its own shard is alone as well, with nothing that reads its bytes: the LND may have lent them to the
-//! kernel. A descriptor with a lent span lives until that is returned.
+//! kernel. A descriptor with a lent span lives until that is returned. A header that goes by a name which the
+//! sibling does not know yet waits there until it has the same snapshot.
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
@@ -191,8 +192,10 @@ impl Shard {
             MeshMessage::Route { ask, ni, from: sender, header, steal } => {
                 let origin = PayloadHolder::Sibling { shard: from, ask, steal };
                 let slot = self.delayed.insert(origin, (ni, &sender), &header, NONE, DelayState::Lent);
-                let decision = self.decide_delayed(slot, Scope::Sibling { steal });
-                self.settle_sibling_message(slot, from, decision);
+                if !self.await_name_here(now, slot) {
+                    let decision = self.decide_delayed(slot, Scope::Sibling { steal });
+                    self.settle_sibling_message(slot, from, decision);
+                }
             }
             MeshMessage::Withdraw { ask } => self.withdrawn(from, ask),
             MeshMessage::Lend { ask: AskId(slot), lease, span } => self.lent(slot, from, lease, span),
@@ -393,8 +396,8 @@ impl Shard {
     /// A sibling has lost the message that it asked about: it is refused if it still waits, and else the
     /// answer is on its way.
     fn withdrawn(&mut self, from: ShardId, withdrawn: AskId) {
-        for list in 0..self.delayed.unmatched.len() {
-            let mut next = self.delayed.unmatched[list].first();
+        for list in 0..=self.delayed.unmatched.len() {
+            let mut next = self.delayed.unmatched.get(list).unwrap_or(&self.delayed.unnamed).first();
             while let Some(slot) = self.delayed.step(&mut next) {
                 let is_it = matches!(self.delayed.records[slot].origin,
                     PayloadHolder::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);

@@ -41,10 +41,12 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::{PEER_BYTES, PeerRecord};
 pub use crate::stats::Usage;
+pub use delay::NAME_WAIT;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::NiUsage;
 pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
+pub use promise::ACK_WAIT;
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
 pub use update::Confirmation;
@@ -278,7 +280,8 @@ impl Shard {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.nis.iter().filter_map(|shard_ni| shard_ni.timers.next(&self.messages));
         let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
-        time::earliest([credits.min(), self.trackers.next(), released, delayed])
+        let unnamed = self.delayed.next_unnamed();
+        time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any NI.

@@ -6,6 +6,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use lnet_wire::Nid;
@@ -21,6 +22,10 @@ const NOTES_MAX: usize = 64;
 const POOR_WAITS: Duration = Duration::from_millis(250);
 /// NIDs that wait at most to be told by [`Shard::poll_wanted`].
 const WANTED_MAX: usize = 256;
+/// NIDs that wait at most to be told by [`Shard::poll_waiting`].
+const WAITING_MAX: usize = 64;
+/// Peer NIs that speak from other addresses than their own, and wait at most to be told.
+const STRANGERS_MAX: usize = 64;
 /// Changes of peers that wait at most to be told by a log.
 const PEER_CHANGES_MAX: usize = 64;
 
@@ -100,9 +105,14 @@ pub(super) struct News {
     poor_at: Option<Instant>,
     /// NIDs that requests went to, to be found out about.
     wanted: VecDeque<Nid>,
-    /// How many of them there were in all.
+    /// NIDs whose requests wait for a name.
+    waiting: VecDeque<Nid>,
+    /// How many of both there were in all.
     wanted_count: u64,
     peer_changes: VecDeque<(Nid, PeerChange)>,
+    strangers: VecDeque<(Nid, IpAddr)>,
+    /// Whether there was ever one.
+    had_stranger: bool,
     /// The last message with a source that is not its sender's.
     forged: Option<ForgedSource>,
 }
@@ -115,8 +125,11 @@ impl News {
             has_failures: false,
             poor_at: None,
             wanted: VecDeque::with_capacity(WANTED_MAX),
+            waiting: VecDeque::with_capacity(WAITING_MAX),
             wanted_count: 0,
             peer_changes: VecDeque::with_capacity(PEER_CHANGES_MAX),
+            strangers: VecDeque::with_capacity(STRANGERS_MAX),
+            had_stranger: false,
             forged: None,
         }
     }
@@ -169,6 +182,30 @@ impl News {
         has_room
     }
 
+    /// Notes that a request from a NID waits for the name that its peer is to go by. Without room it waits
+    /// for as long as it may.
+    pub(super) fn note_waiting(&mut self, nid: &Nid) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(*nid);
+            self.wanted_count += 1;
+        }
+    }
+
+    /// Whether a peer NI spoke from another address than its own, ever.
+    pub(super) const fn had_stranger(&self) -> bool {
+        self.had_stranger
+    }
+
+    /// Notes where a peer NI speaks from. Of more than have room the last ones count.
+    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) {
+        if self.strangers.len() == STRANGERS_MAX {
+            self.strangers.pop_front();
+        }
+        self.strangers.push_back((*nid, address));
+        self.had_stranger = true;
+        self.wanted_count += 1;
+    }
+
     /// Notes what a peer has done.
     pub(super) fn note_peer(&mut self, peer: &Nid, change: PeerChange) {
         // Silence is found again and again, and says as much when it is fetched once.
@@ -211,7 +248,19 @@ impl Shard {
         self.news.wanted.pop_front()
     }
 
-    /// How many NIDs [`Shard::poll_wanted`] has had in all: it has something new when this has grown.
+    /// A peer NI that speaks from another address than that of its NID, and the address.
+    pub fn poll_stranger(&mut self) -> Option<(Nid, IpAddr)> {
+        self.news.strangers.pop_front()
+    }
+
+    /// A NID from which a request waits, since the snapshot says that another NID is being asked which its
+    /// peer may have to go by.
+    pub fn poll_waiting(&mut self) -> Option<Nid> {
+        self.news.waiting.pop_front()
+    }
+
+    /// How many NIDs [`Shard::poll_wanted`] and [`Shard::poll_waiting`] have had in all: there is something
+    /// new when this has grown.
     #[must_use]
     #[inline]
     pub const fn wanted_count(&self) -> u64 {

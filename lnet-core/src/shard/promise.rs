@@ -12,14 +12,16 @@ use super::report::EndedOperation;
 use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
-use crate::md::{Ending, Withheld};
-use crate::message::{Budget, MessageState, Purpose};
+use crate::md::{Ending, MdOptions, Withheld};
+use crate::message::{Budget, Gated, Message, MessageState, Purpose};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
 /// How long a response may wait for a credit while many places are taken.
 const SILENT_MAX: Duration = Duration::from_secs(1);
+/// How long an ACK waits at most for who made the descriptor ([`MdOptions::ACK_LATE`]).
+pub const ACK_WAIT: Duration = Duration::from_secs(1);
 
 /// The response to a message: room for it is reserved, with a reference on the peer.
 #[derive(Clone, Copy)]
@@ -45,13 +47,16 @@ impl Shard {
         if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
             return self.reply(now, header, span, promise);
         }
+        // The descriptor may be gone then.
+        let is_late = self.mds[md].options.contains(MdOptions::ACK_LATE);
         let reported = self.complete(EndedOperation::Arrived(header, span), status);
         let Some(promise) = response else { return };
         match header.body {
             Body::Put { match_bits, .. } if reported == Status::Ok => {
                 let (md, manipulated_length) = (promise.handle, span.length_bytes);
                 let body = Body::Ack { md, match_bits, manipulated_length };
-                self.respond(now, header, promise, body, None, Purpose::Ack);
+                let purpose = Purpose::Ack { is_late };
+                self.respond(now, header, promise, body, None, purpose);
             }
             _ => self.break_promise(promise),
         }
@@ -149,6 +154,34 @@ impl Shard {
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
         let mut record = MessageState::new(purpose, transmit, deadline);
         record.started = now;
-        self.launch(now, record);
+        if let Purpose::Ack { is_late: true } = purpose {
+            let message = self.enlist(record);
+            self.messages.gate(message, (now + ACK_WAIT, 0));
+        } else {
+            self.launch(now, record);
+        }
+    }
+
+    /// Sends the ACKs that have waited for this ([`MdOptions::ACK_LATE`]).
+    pub fn acknowledge(&mut self, now: Instant) {
+        let mut gated = self.messages.take_gated();
+        while let Some(message) = gated.pop(&mut self.messages) {
+            let record = self.messages.record(&message);
+            let release = record.release;
+            if record.is_response() {
+                self.send_late(now, message);
+            } else {
+                self.messages.gate(message, release);
+            }
+        }
+        self.settle(now);
+        self.wake();
+    }
+
+    /// Sends an ACK that has waited.
+    pub(super) fn send_late(&mut self, now: Instant, ack: Message<Gated>) {
+        let ack = self.messages.let_go(ack);
+        self.begin_time(now, &ack);
+        self.take_peer_credit(now, ack);
     }
 }

@@ -25,7 +25,7 @@ impl<'a> EndedOperation<'a> {
         match purpose {
             Purpose::Request { md } => Some(Self::Sent(*md, header)),
             Purpose::Reply { get, span } => Some(Self::Arrived(get, span)),
-            Purpose::Ack | Purpose::Forward { .. } => None,
+            Purpose::Ack { .. } | Purpose::Forward { .. } => None,
         }
     }
 

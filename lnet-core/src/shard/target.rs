@@ -2,6 +2,7 @@
 //! lnet_parse_put`, `lnet_parse_get`).
 
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::PORTALS;
@@ -117,6 +118,8 @@ pub(super) enum Wait {
     Sibling(Ask),
     /// A delay rule.
     Time { until: Instant, rule: u64 },
+    /// The name of its sender.
+    Name { until: Instant },
 }
 
 impl Wait {
@@ -126,6 +129,7 @@ impl Wait {
             Self::Md { reason, .. } => reason,
             Self::Sibling(_) => DelayReason::Sibling,
             Self::Time { .. } => DelayReason::Fault,
+            Self::Name { .. } => DelayReason::Name,
         }
     }
 }
@@ -180,6 +184,13 @@ impl Uplink for Shard {
         }
         self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, from, header) {
+            Ok(None)
+                if self.topology.awaits_name(&header.source.nid)
+                    && self.await_name(now, rx, (ni, from), header) =>
+            {
+                self.note_received(ni, from);
+                return Verdict::Delay;
+            }
             Ok(None) => self.decide(ni, from, header, Scope::Arrived),
             Ok(Some(wait)) => Decision::Wait(wait),
             Err(reason) => Decision::Drop(reason),
@@ -206,6 +217,11 @@ impl Uplink for Shard {
         self.topology.is_local(nid)
     }
 
+    #[inline]
+    fn awaits_name(&mut self, header: &Header, is_new: bool) -> bool {
+        self.topology.awaits_name(&header.source.nid) && self.may_await_name(header, is_new)
+    }
+
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
         let mut arriving = core::mem::take(&mut self.incoming.arriving);
@@ -226,6 +242,13 @@ impl Uplink for Shard {
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
         self.finish(now, tx, status);
         self.wake();
+    }
+
+    fn came_from(&mut self, peer: &Nid, address: IpAddr) {
+        // A peer NI that comes home is news where some were not.
+        if self.news.had_stranger() || peer.ip() != Some(address) {
+            self.news.note_stranger(peer, address);
+        }
     }
 
     fn restarted(&mut self, peer: &Nid) {
@@ -305,11 +328,7 @@ impl Shard {
             return Err(DropReason::NoSource);
         }
         let source = &header.source.nid;
-        // A router is needed only from a net that this node is not on.
-        if source != from
-            && let Some(own) = self.topology.on_net(source.net())
-            && (own.facts.proves_sources || !self.topology.is_same_peer(source, from))
-        {
+        if source != from && !self.may_speak_for(from, source) {
             self.news.note_forged(ForgedSource { ni, from: *from, source: *source });
             return Err(DropReason::ForgedSource);
         }
@@ -320,6 +339,14 @@ impl Shard {
             Some(reason) => Err(reason),
             None => Ok(self.faults.delay(now, header).map(|(until, rule)| Wait::Time { until, rule })),
         }
+    }
+
+    /// Whether a peer NI may send in the name of another NID: of one of the same peer, on a net that this
+    /// node is on, where the LND proves no names itself. From other nets messages come by routers alone.
+    fn may_speak_for(&self, from: &Nid, source: &Nid) -> bool {
+        self.topology
+            .on_net(source.net())
+            .is_some_and(|own| !own.facts.proves_sources && self.topology.is_same_peer(source, from))
     }
 
     /// Decides on a message that was found acceptable.

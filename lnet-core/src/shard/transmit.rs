@@ -55,6 +55,7 @@ impl Shard {
         }
         // What was never sent to a peer awaits no response of it.
         self.release_gated(now);
+        self.release_unnamed(now);
         while let Some((md, peer)) = self.trackers.expired(now) {
             self.counters.response_timeouts += 1;
             self.note_no_response(&peer);
@@ -389,7 +390,7 @@ impl Shard {
         }
         // Kernel nodes count the responses that they send so (LNet `lib-msg.c: lnet_msg_decommit_tx`).
         let counts_as = match purpose {
-            Purpose::Ack => MessageType::Put,
+            Purpose::Ack { .. } => MessageType::Put,
             Purpose::Reply { .. } => MessageType::Get,
             Purpose::Request { .. } | Purpose::Forward { .. } => header.message_type(),
         };

@@ -89,6 +89,7 @@ impl Shard {
             self.install_peers(now, &former);
         }
         self.look_at_gated(now, &former);
+        self.release_unnamed(now);
         self.settle(now);
         self.wake();
     }
@@ -284,7 +285,10 @@ impl Shard {
             record.ni == ni
                 && matches!(
                     record.state,
-                    DelayState::Timed { .. } | DelayState::Unmatched { .. } | DelayState::Asking(_)
+                    DelayState::Timed { .. }
+                        | DelayState::Unnamed { .. }
+                        | DelayState::Unmatched { .. }
+                        | DelayState::Asking(_)
                 )
         };
         for slot in 0..self.delayed.records.capacity() {

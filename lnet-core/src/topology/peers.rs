@@ -71,6 +71,9 @@ pub struct PeerView {
     ///
     /// [`Topology::gates_requests`]: super::Topology::gates_requests
     pub is_gated: bool,
+    /// Whether its requests wait here for the name that it is to go by: a peer claims its NID, or it claims a
+    /// NID as its primary one, and that NID is being asked.
+    pub awaits_name: bool,
     /// The last attempt to discover it, if that has failed: it ends the requests that waited for it.
     pub failed: Option<FailedDiscovery>,
     /// Its NIs; those of one net stand together.
@@ -96,10 +99,20 @@ impl PeerView {
             is_multi_rail,
             is_wanted: false,
             is_gated: false,
+            awaits_name: false,
             failed: None,
             nis,
             net_priorities: Vec::new(),
         })
+    }
+
+    /// A NID that a peer claims and no peer has: as one that is not known, but that its requests wait.
+    #[must_use]
+    pub fn in_question(nid: Nid) -> Self {
+        let (primary, nis) = (nid, alloc::vec![PeerNid::new(nid, HEALTH_MAX)]);
+        let (is_wanted, is_gated, awaits_name) = (true, true, true);
+        let (is_multi_rail, failed, net_priorities) = (false, None, Vec::new());
+        Self { primary, is_multi_rail, is_wanted, is_gated, awaits_name, failed, nis, net_priorities }
     }
 
     /// The NI with a NID.
@@ -142,6 +155,8 @@ pub struct PeerMap {
     choice_count: usize,
     /// Peers with more than one NID.
     alias_count: usize,
+    /// Peers whose requests wait for a name.
+    unnamed_count: usize,
     /// NIDs that peers had until of late, in order, each with one that its peer still has.
     former: Arc<[(Nid, Nid)]>,
 }
@@ -149,7 +164,9 @@ pub struct PeerMap {
 impl Default for PeerMap {
     fn default() -> Self {
         let lists = Arc::new(alloc::vec![List::default()]);
-        Self { lists, nid_count: 0, ill_count: 0, choice_count: 0, alias_count: 0, former: Arc::default() }
+        let (nid_count, ill_count, choice_count, alias_count, unnamed_count) = (0, 0, 0, 0, 0);
+        let former = Arc::default();
+        Self { lists, nid_count, ill_count, choice_count, alias_count, unnamed_count, former }
     }
 }
 
@@ -201,6 +218,7 @@ impl PeerMap {
         self.ill_count += usize::from(view.is_ill());
         self.choice_count += usize::from(view.has_choice());
         self.alias_count += usize::from(view.nis.len() > 1);
+        self.unnamed_count += usize::from(view.awaits_name);
         for ni in &view.nis {
             self.take(&ni.nid);
             self.grow();
@@ -240,6 +258,7 @@ impl PeerMap {
             self.ill_count -= usize::from(view.is_ill());
             self.choice_count -= usize::from(view.has_choice());
             self.alias_count -= usize::from(view.nis.len() > 1);
+            self.unnamed_count -= usize::from(view.awaits_name);
         }
     }
 
@@ -263,6 +282,11 @@ impl PeerMap {
     /// Whether some peer has more than one NID.
     pub(crate) const fn has_aliases(&self) -> bool {
         self.alias_count > 0
+    }
+
+    /// Whether requests of some peer wait for a name.
+    pub(crate) const fn has_unnamed(&self) -> bool {
+        self.unnamed_count > 0
     }
 
     /// Whether there is something to choose among the paths to some peer.

@@ -1,5 +1,6 @@
 //! A runner whose drivers and shards do what a test says.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(crate) struct Runner {
     pub(crate) portals_in_use: u64,
     /// Whether what is pushed is acknowledged at once.
     pub(crate) acknowledges: bool,
+    /// NIDs that answer pings at once, and what.
+    pub(crate) told: BTreeMap<Nid, Vec<u8>>,
     /// NIDs that do not open.
     pub(crate) broken: Vec<Nid>,
     /// What was done, but for opening and closing.
@@ -72,6 +75,7 @@ impl Runner {
             is_quiet: true,
             portals_in_use: 0,
             acknowledges: true,
+            told: BTreeMap::new(),
             broken: Vec::new(),
             done: Vec::new(),
             opened: Vec::new(),
@@ -121,9 +125,27 @@ impl Runner {
                 Action::Push { ping, .. } if self.acknowledges => {
                     self.node.handle_report(self.now, Report::Answered { ping, bytes: &[] });
                 }
+                Action::Ping { ping, nid, .. } if self.told.contains_key(&nid) => {
+                    let bytes = self.told[&nid].clone();
+                    self.node.handle_report(self.now, Report::Answered { ping, bytes: &bytes });
+                }
                 action => self.done.push(action),
             }
         }
+    }
+
+    /// NIDs answer the pings that wait, and all that follow meanwhile, with these bytes.
+    pub(crate) fn answer_all(&mut self, nids: &[Nid], bytes: &[u8]) {
+        let is_theirs =
+            |action: &mut Action<Lnd>| matches!(action, Action::Ping { nid, .. } if nids.contains(nid));
+        let waiting: Vec<_> = self.done.extract_if(.., is_theirs).collect();
+        self.told = nids.iter().map(|nid| (*nid, bytes.to_vec())).collect();
+        for action in waiting {
+            let Action::Ping { ping, .. } = action else { unreachable!() };
+            self.node.handle_report(self.now, Report::Answered { ping, bytes });
+            self.run();
+        }
+        self.told.clear();
     }
 
     pub(crate) fn start(&mut self, request: Request<Lnd>) -> RequestId {

@@ -162,24 +162,29 @@ fn of_the_most_entries_there_may_be_so_many_are_kept_as_a_peer_may_have() {
 fn of_two_peers_that_claim_one_nid_the_first_keeps_it_until_it_tells_otherwise() {
     let mut runner = runner();
     let (honest, shared, other) = (nid(1, 8), nid(2, 8), nid(1, 9));
+    let own = info(1, &[honest, shared]);
     discover(&mut runner, honest);
-    answer(&mut runner, honest, &info(1, &[honest, shared]));
+    answer(&mut runner, honest, &own);
+    assert_eq!(answer(&mut runner, shared, &own).len(), 1);
     for sequence in 1..4 {
         discover(&mut runner, other);
         answer(&mut runner, other, &info(sequence, &[other, shared]));
+        runner.advance(std::time::Duration::from_secs(1));
+        // The NID is asked, and says so again.
+        assert_eq!(answer(&mut runner, shared, &own).len(), 1);
         assert_eq!(nids(&runner, shared), [honest, shared]);
         assert_eq!(nids(&runner, other), [other]);
         let marked = [honest, other].map(|nid| runner.node.peer(&nid).unwrap().is(peer_state::BAD_CONFIG));
         assert_eq!(marked, [true; 2], "both are marked");
         assert_eq!(runner.node.discovery_counters().contradicted, sequence.into());
-        // The first one is asked, and says so again.
-        assert_eq!(answer(&mut runner, honest, &info(1, &[honest, shared])).len(), 1);
     }
-    // It has lost the NID to the other one: both say so.
+    // The peer has lost the NID to the other one: both say so, and the NID.
     discover(&mut runner, honest);
     answer(&mut runner, honest, &info(2, &[honest]));
     discover(&mut runner, other);
     answer(&mut runner, other, &info(4, &[other, shared]));
+    runner.advance(std::time::Duration::from_secs(1));
+    answer(&mut runner, shared, &info(4, &[other, shared]));
     assert_eq!((nids(&runner, shared), nids(&runner, honest)), (vec![other, shared], vec![honest]));
     assert!(!runner.node.peer(&other).unwrap().is(peer_state::BAD_CONFIG));
 }
@@ -192,6 +197,7 @@ fn a_primary_nid_that_changes_is_followed_and_a_locked_one_stays() {
         let (first, second) = (nid(1, 9), nid(2, 9));
         discover(&mut runner, first);
         answer(&mut runner, first, &info(1, &[first, second]));
+        answer(&mut runner, second, &info(1, &[first, second]));
         if is_locked {
             let announced = runner.start(Request::Announce { nids: vec![first] });
             assert!(matches!(runner.result(announced), Some(Ok(_))));
@@ -211,46 +217,27 @@ fn a_primary_nid_that_changes_is_followed_and_a_locked_one_stays() {
     }
 }
 
-/// A peer tells a NID of another one, which is known as that alone: until the other one is asked nothing is
-/// told.
-fn claimed(requests: usize) -> (Runner, Vec<RequestId>) {
-    let (known, new) = (nid(1, 9), nid(2, 9));
-    let mut runner = runner();
-    discover(&mut runner, known);
-    answer(&mut runner, known, &info(1, &[known]));
-    let requests: Vec<_> = (0..requests).map(|_| discover(&mut runner, new)).collect();
-    answer(&mut runner, new, &info(2, &[known, new]));
-    assert!(requests.iter().all(|request| runner.result(*request).is_none()), "the other one is asked");
-    (runner, requests)
-}
-
+/// A peer tells a NID of another one, which is known as that alone: its discovery ends at once, and whose the
+/// NID is follows.
 #[test]
-fn a_discovery_ends_when_the_peer_has_answered_whose_nid_is_claimed() {
+fn no_discovery_waits_for_the_answer_of_another_peer() {
     let (known, new) = (nid(1, 9), nid(2, 9));
     let answers =
         [(Some(vec![known, new]), vec![known, new]), (Some(vec![known]), vec![new]), (None, vec![new])];
-    for (nids, told) in answers {
-        let (mut runner, requests) = claimed(2);
-        match nids {
+    for (told, expected) in answers {
+        let mut runner = runner();
+        discover(&mut runner, known);
+        answer(&mut runner, known, &info(1, &[known]));
+        let request = discover(&mut runner, new);
+        answer(&mut runner, new, &info(2, &[known, new]));
+        let Some(Ok(Outcome::Pinged(pinged))) = runner.result(request) else { panic!("it has no end") };
+        assert_eq!((pinged.nids, pinged.primary), (vec![known, new], new));
+        match told {
             Some(nids) => drop(answer(&mut runner, known, &info(2, &nids))),
             None => runner.advance(std::time::Duration::from_secs(200)),
         }
-        for request in requests {
-            let Some(Ok(Outcome::Pinged(pinged))) = runner.result(request) else { panic!("it has no end") };
-            assert_eq!(pinged.nids, told);
-        }
-        assert_eq!(runner.node.request_count(), 0);
+        assert_eq!((nids(&runner, new), runner.node.request_count()), (expected, 0));
     }
-}
-
-#[test]
-fn a_discovery_that_is_given_up_waits_for_no_other_peer() {
-    let (mut runner, requests) = claimed(1);
-    runner.node.cancel(requests[0]).unwrap();
-    runner.node.handle_timeout(runner.now);
-    runner.run();
-    let peer = runner.node.peer(&nid(2, 9)).unwrap();
-    assert!(peer.is(peer_state::DISCOVERED) && !peer.is(peer_state::DISCOVERING), "{}", peer.state);
 }
 
 /// A peer that has answered keeps what it has told, though its discovery waits for the word of another one.

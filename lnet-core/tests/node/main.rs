@@ -4,6 +4,7 @@
 
 mod announce;
 mod batches;
+mod claims;
 mod common;
 mod health;
 mod lies;

@@ -168,6 +168,8 @@ fn a_nid_that_becomes_this_nodes_own_is_no_peers_any_more() {
     ping::write(&mut bytes, features, 12345, 1, told).unwrap();
     let report = Report::Pushed { from: first, bytes: &bytes, length_bytes: bytes.len() };
     runner.node.handle_report(runner.now, report);
+    runner.run();
+    runner.answer_all(&[second], &bytes);
     runner
         .node
         .handle_report(runner.now, Report::Traffic { nid: nid(3, 9), is_incoming: true, first_ni: None });

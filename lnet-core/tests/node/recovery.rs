@@ -275,12 +275,21 @@ fn push(runner: &mut Runner, from: Nid, sequence: u32, told: &[(Nid, ping::NiSta
     runner.run();
 }
 
+/// NIDs say that they are one node's.
+fn prove(runner: &mut Runner, nids: &[Nid]) {
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, 1, nis).unwrap();
+    runner.answer_all(nids, &bytes);
+}
+
 #[test]
 fn a_peer_has_no_say_in_the_health_of_another_ones_nis() {
     let mut runner = Runner::new(1);
     runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
     let victim = [nid(1, PEER), nid(1, 8)];
     push(&mut runner, victim[0], 1, &victim.map(|nid| (nid, UP)));
+    prove(&mut runner, &victim);
     for sequence in 1..20 {
         let status = if sequence % 2 == 0 { DOWN } else { UP };
         let told = [(nid(1, 66), UP), (victim[0], status), (victim[1], status)];
@@ -310,6 +319,7 @@ fn a_message_that_comes_says_that_a_peer_ni_is_up() {
     let nids = [nid(1, PEER), nid(1, 8)];
     let told = |status| [(nids[0], UP), (nids[1], status)];
     push(&mut runner, nids[0], 1, &told(UP));
+    prove(&mut runner, &nids);
     push(&mut runner, nids[0], 2, &told(DOWN));
     assert_eq!((peer_ni(&runner, nids[1]).health, peer_ni(&runner, nids[1]).is_up), (900, Some(false)));
     note(&mut runner, nids[1], 0, 1);

@@ -123,6 +123,7 @@ fn a_peer_goes_through_the_states_of_discovery() {
     assert_eq!(state(&runner, nids[0]), PeerState::PingSent);
     answer(&mut runner, nids[0], &info(&nids, NiStatus::UP));
     assert_eq!(state(&runner, nids[0]), PeerState::PushSent);
+    runner.answer_all(&nids[1..], &info(&nids, NiStatus::UP));
     answer(&mut runner, nids[0], &[]);
     assert_eq!(state(&runner, nids[0]), PeerState::Active);
 
@@ -165,6 +166,7 @@ fn case_304_a_locked_nid_stays_the_primary_one() {
     let request = runner.start(Request::Discover { nid: nids[0], is_forced: false });
     answer(&mut runner, nids[0], &info(&nids, NiStatus::UP));
     assert!(runner.result(request).is_some_and(|result| result.is_ok()));
+    runner.answer_all(&nids, &info(&nids, NiStatus::UP));
     assert_eq!(runner.node.peers().count(), 1);
     let peer = runner.node.peer(&nids[0]).unwrap();
     assert_eq!((peer.primary, state(&runner)), (nids[1], 1_048_849));

@@ -86,27 +86,38 @@ fn what_discovery_has_heard_counts_where_the_lnd_proves_nothing() {
     }
 }
 
+/// From other nets messages come by routers alone, and there are none.
 #[test]
-fn one_session_takes_one_share_whatever_sources_it_names() {
+fn a_source_on_a_net_that_the_node_is_not_on_is_forged_as_well() {
     let mut node = node();
-    // Sources of another net, as a router's messages have them; the rule for this net does not apply.
-    let mut next = 0;
-    let mut waiting = 0;
     for number in 0..NAMES {
-        let source = name(9, number);
-        match claim(&mut node, nid(1, 9), next, source, put_header(2, 4)) {
-            Verdict::Delay => (next, waiting) = (next + 1, waiting + 1),
+        for header in [put_header(2, 4), get_header(1, 4)] {
+            assert_eq!(claim(&mut node, nid(1, 9), 0, name(9, number), header), Verdict::Drop);
+        }
+    }
+    assert_eq!(node.shard.counters().drops(DropReason::ForgedSource).messages, u64::from(2 * NAMES));
+    let usage = node.shard.usage();
+    assert_eq!((usage.peers, usage.delayed, usage.messages), (0, 0, 0));
+    let last = ForgedSource { ni: NI, from: nid(1, 9), source: name(9, NAMES - 1) };
+    assert_eq!(node.shard.poll_forged(), Some(last));
+    // Others have their room.
+    assert_eq!(claim(&mut node, nid(1, 7), 0, nid(1, 7), put_header(2, 4)), Verdict::Delay);
+    let answered = claim(&mut node, nid(1, 7), 1, nid(1, 7), get_header(1, 4));
+    assert!(matches!(answered, Verdict::Deliver(_)), "{answered:?}");
+}
+
+#[test]
+fn one_session_takes_one_share_of_what_waits() {
+    let mut node = node();
+    let mut waiting = 0;
+    for _ in 0..NAMES {
+        match claim(&mut node, nid(1, 9), waiting, nid(1, 9), put_header(2, 4)) {
+            Verdict::Delay => waiting += 1,
             verdict => assert_eq!(verdict, Verdict::Drop),
         }
-        assert_eq!(claim(&mut node, nid(1, 9), next, source, get_header(1, 4)), Verdict::Drop);
     }
     assert_eq!(waiting, LIMITS.delayed / 2, "one peer's share");
-    assert_eq!(node.shard.counters().drops(DropReason::NoRoute).messages, u64::from(NAMES));
-    assert_eq!(node.shard.usage().peers, 1, "one peer's slot");
-    // Others have their room.
-    assert_eq!(claim(&mut node, nid(1, 7), next, nid(1, 7), put_header(2, 4)), Verdict::Delay);
-    let answered = claim(&mut node, nid(1, 7), next + 1, nid(1, 7), get_header(1, 4));
-    assert!(matches!(answered, Verdict::Deliver(_)), "{answered:?}");
+    assert_eq!(claim(&mut node, nid(1, 7), waiting, nid(1, 7), put_header(2, 4)), Verdict::Delay);
 }
 
 #[test]

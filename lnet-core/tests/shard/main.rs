@@ -23,6 +23,7 @@ mod matching;
 mod mesh;
 mod model;
 mod multi_rail;
+mod names;
 mod pair;
 mod parts;
 mod quota_model;

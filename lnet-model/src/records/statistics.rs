@@ -62,8 +62,10 @@ counters! {
         /// Pushes whose senders were pinged instead: longer than the buffer, older than what is known,
         /// without Multi-Rail.
         pushes_pinged: u64 = "pushes_pinged",
-        /// NIDs that a peer claimed and another one has.
+        /// NIDs that a peer claimed, and that have answered otherwise, or were given to another peer.
         pushes_contradicted: u64 = "pushes_contradicted",
+        /// NIDs that a peer claimed, and that have answered so.
+        pushes_proven: u64 = "pushes_proven",
         /// Pushes that were malformed, or not of their senders.
         pushes_refused: u64 = "pushes_refused",
         /// Answers to pings that were malformed, or not of the peer that was asked.

@@ -211,6 +211,7 @@ impl Socklnd {
             };
             if self.say(slot, &answer) {
                 self.establish(now, slot, peer, kind, hello);
+                up.came_from(&source.nid, self.connections[slot].ends.remote.ip());
                 return self.launch(now, peer);
             }
             self.close(now, slot, up);

@@ -71,6 +71,7 @@ impl Socklnd {
         if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
             self.handshakes.retain(|other| *other != slot);
         }
+        while self.unshelve(slot).is_some() {}
         self.requeue(slot);
         self.part(now, slot);
         self.connections[slot].phase = Phase::Closed;

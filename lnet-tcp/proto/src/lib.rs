@@ -31,6 +31,7 @@ mod dial;
 mod peer;
 mod receive;
 mod send;
+mod shelf;
 mod stats;
 mod timers;
 mod tunables;
@@ -56,6 +57,7 @@ use lnet_wire::{Nid, steer};
 
 use connection::{Connection, Item, Ready, Resumed};
 use peer::{Idle, SockPeer};
+use shelf::{SHELVED_MAX, Shelved};
 
 pub use connection::Ends;
 pub use stats::{SocklndCounters, SocklndEvent};
@@ -217,6 +219,10 @@ pub enum Wants {
     Payload(Span),
     /// Bytes to be passed over, so many, and then counted by [`Socklnd::placed`].
     Skip(u32),
+    /// So many bytes wait elsewhere, after those that do so already; to be counted by [`Socklnd::shelved`].
+    Shelve(u32),
+    /// The first bytes that wait elsewhere, so many, are the next ones; then [`Socklnd::replayed`].
+    Replay(u32),
     /// The bytes have to wait until there are so many; then [`Socklnd::whole`] goes on with them.
     Whole(u32),
     /// The bytes have to wait, until the connection is polled by [`Socklnd::poll_resumed`].
@@ -280,6 +286,8 @@ pub struct Socklnd {
     ready: List<Ready>,
     /// Connections whose bytes need wait no longer.
     resumed: List<Resumed>,
+    /// Requests that wait for the name of their peer.
+    shelved: Slab<Shelved>,
     /// Accepted connections whose handshake is under way, the oldest first.
     handshakes: VecDeque<u32>,
     actions: VecDeque<StreamOrder>,
@@ -314,6 +322,7 @@ impl Socklnd {
             items: Slab::new(messages),
             ready: List::new(),
             resumed: List::new(),
+            shelved: Slab::new(SHELVED_MAX),
             handshakes: VecDeque::with_capacity(handshakes as usize + 1),
             actions: VecDeque::new(),
             ended: VecDeque::with_capacity(messages as usize),
@@ -426,7 +435,7 @@ impl Socklnd {
     /// When [`Socklnd::handle_timeout`] wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        time::earliest([self.timers.first()])
+        time::earliest([self.timers.first(), self.next_shelved()])
     }
 
     /// The checksum that the payload of the message under way is to be added to.

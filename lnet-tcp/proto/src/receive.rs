@@ -20,7 +20,7 @@ const PUSH_BYTES_MAX: u32 = 16 << 10;
 
 /// How much of a message's payload is to be there before it is matched. That of a longer one goes straight
 /// into its place.
-fn awaited_bytes(header: &Header) -> u32 {
+pub(super) fn awaited_bytes(header: &Header) -> u32 {
     match (header.payload_length, &header.body) {
         (length_bytes, Body::Put { portal: PING_PORTAL, .. }) => length_bytes.min(PUSH_BYTES_MAX),
         (length_bytes @ ..EARLY_MATCH_BYTES_MIN, _) => length_bytes,
@@ -36,7 +36,8 @@ impl Socklnd {
         match (connection.phase, connection.incoming.reading()) {
             (Phase::Dialling | Phase::Closed, _) | (_, Reading::Delayed { .. }) => Wants::Nothing,
             (_, Reading::Head) if connection.outgoing.is_full_of_acks() => Wants::Nothing,
-            (_, Reading::Head) => Wants::Head,
+            (_, Reading::Head) => self.replays(conn.0).map_or(Wants::Head, Wants::Replay),
+            (_, Reading::Shelving { left_bytes }) => Wants::Shelve(*left_bytes),
             (_, Reading::Short(header)) => Wants::Whole(awaited_bytes(header)),
             (_, Reading::Payload { span, .. }) => Wants::Payload(*span),
             (_, Reading::Skip { left_bytes }) => Wants::Skip(*left_bytes),
@@ -179,7 +180,12 @@ impl Socklnd {
     }
 
     /// Asks the shard what becomes of a message.
-    fn arrive(&mut self, now: Instant, slot: u32, header: &Header, up: &mut impl Uplink) {
+    pub(super) fn arrive(&mut self, now: Instant, slot: u32, header: &Header, up: &mut impl Uplink) {
+        if self.shelve(now, slot, header, up) {
+            return;
+        }
+        // A request that comes behind those that had waited is new.
+        self.connections[slot].is_replaying &= self.connections[slot].shelved_count > 0;
         let rx = self.rx(slot);
         let connection = &mut self.connections[slot];
         let peer = &self.peers[connection.peer];
@@ -228,7 +234,7 @@ impl Socklnd {
                 assert!(count <= left_bytes, "{count} bytes of {left_bytes} are passed over");
                 self.skip(conn.0, left_bytes - count);
             }
-            Reading::Head | Reading::Short(_) | Reading::Delayed { .. } => {
+            Reading::Head | Reading::Short(_) | Reading::Shelving { .. } | Reading::Delayed { .. } => {
                 unreachable!("{conn:?} wants no payload")
             }
         }

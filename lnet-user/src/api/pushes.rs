@@ -2,7 +2,8 @@
 //! anew after it.
 //!
 //! Invariants: portal 0 is lazy, so that a push which comes meanwhile waits; what is posted has the room that
-//! the state machine says; the ends of the event queues have no handle of the node.
+//! the state machine says; a push is acknowledged once shards know what it says, since its sender takes that
+//! for granted then; the ends of the event queues have no handle of the node.
 
 use std::future::poll_fn;
 use std::sync::{Arc, PoisonError};
@@ -22,6 +23,7 @@ use lnet_wire::Nid;
 
 use super::queue::{QueueEnd, QueuedEvent};
 use super::{Core, LnetError};
+use crate::runtime::Worker;
 
 /// Places of a target's event queue: those that its descriptor reserves, and as many for the one that comes
 /// after it.
@@ -109,14 +111,15 @@ impl Core {
         self.post_push_targets()
     }
 
-    /// Posts the entries for pushes that are not there.
+    /// Acknowledges the pushes that have come, which shards know of, and posts the entries for the next ones.
     pub(super) fn post_push_targets(&self) -> Result<(), LnetError> {
         let length_bytes = self.runner.machine().push_room_bytes();
         for target in self.runner.pushes.targets().iter_mut().filter(|target| !target.is_posted) {
             let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
-            let options = MdOptions::PUT | MdOptions::TRUNCATE;
+            let options = MdOptions::PUT | MdOptions::TRUNCATE | MdOptions::ACK_LATE;
             let md = MdSpec::new(length_bytes as u64, Threshold::Count(1), options, target.queue);
-            let post = move |worker: &mut _, queues: &mut super::Queues| {
+            let post = move |worker: &mut Worker, queues: &mut super::Queues| {
+                worker.acknowledge();
                 queues.attach(worker, &entry, &md, Buffer::zeroed(length_bytes)).map(drop)
             };
             self.shards[target.shard].run(post)?.map_err(|refused| refused.error)?;

@@ -57,7 +57,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
 const QUIET_INTERVAL: Duration = Duration::from_millis(2);
-/// GETs of pings that are under way at once; further pings wait.
+/// GETs of pings that are under way at once, and of questions to NIDs that peers claim; further ones wait.
 const PINGS_MAX: usize = 32;
 
 /// The state machine, and what the runner and its clients share.
@@ -73,6 +73,7 @@ pub(super) struct Runner {
     /// Whether the thread has ended, or is to end.
     over: watch::Sender<bool>,
     ping_slots: Semaphore,
+    question_slots: Semaphore,
     pub(super) pushes: PushTargets,
     news: Arc<News>,
     fate: Arc<Fate>,
@@ -165,6 +166,7 @@ impl Runner {
             wake: Notify::new(),
             over: watch::Sender::new(false),
             ping_slots: Semaphore::new(PINGS_MAX),
+            question_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
             news,
             fate,
@@ -399,8 +401,11 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             Some(done) = work.next() => runner.report(done),
             push = runner.pushes.next() => {
                 if let Some(push) = &push {
+                    // Where its sender speaks from is known before.
+                    core.follow_peers().await?;
                     runner.pushed(push);
                 }
+                settle(core, &work).await?;
                 if let Err(error) = core.post_push_targets() {
                     warn!(%error, "no room for the next push of a peer: tried again");
                 }
@@ -476,11 +481,13 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             work.push(Box::pin(open(Arc::clone(core), ni, NiConfig::of(spec, tunables))));
         }
         Action::Close { ni } => work.push(Box::pin(close(Arc::clone(core), ni))),
-        Action::Ping { ping, nid, source, length_bytes, is_recovery } => {
+        Action::Ping { ping, nid, source, length_bytes, is_recovery, is_question } => {
             let lnet = Lnet::of_runner(core);
             let get = async move {
                 // The slots are never closed.
-                let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
+                let runner = &lnet.inner.runner;
+                let slots = if is_question { &runner.question_slots } else { &runner.ping_slots };
+                let _slot = slots.acquire().await.ok();
                 pings::get(&lnet, nid, source, length_bytes, is_recovery).await
             };
             let (get, abort) = abortable(get);

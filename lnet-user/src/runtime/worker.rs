@@ -171,6 +171,16 @@ impl Worker {
         self.shard.wanted_count()
     }
 
+    /// A peer NI that speaks from another address than its own, once ([`Shard::poll_stranger`]).
+    pub(crate) fn poll_stranger(&mut self) -> Option<(Nid, std::net::IpAddr)> {
+        self.shard.poll_stranger()
+    }
+
+    /// A NID from which a request waits for a name, once ([`Shard::poll_waiting`]).
+    pub(crate) fn poll_waiting(&mut self) -> Option<Nid> {
+        self.shard.poll_waiting()
+    }
+
     /// A NID whose peer is to be found out about, once ([`Shard::poll_wanted`]).
     pub(crate) fn poll_wanted(&mut self) -> Option<Nid> {
         self.shard.poll_wanted()
@@ -302,6 +312,11 @@ impl Worker {
     /// When there is no such portal.
     pub fn set_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
         self.shard.set_lazy(portal)
+    }
+
+    /// Sends the ACKs that have waited for this ([`Shard::acknowledge`]).
+    pub(crate) fn acknowledge(&mut self) {
+        self.shard.acknowledge(self.clock.now());
     }
 
     /// Makes a portal an ordinary one again on this shard: PUTs that wait for an entry are dropped.

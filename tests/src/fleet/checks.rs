@@ -2,10 +2,10 @@
 //! arrived, is looked at with each event; the rest here.
 
 use lnet_core::lnd::{Cause, Status};
-use lnet_core::node::peer_state;
+use lnet_core::node::{RequestId, peer_state};
 use lnet_wire::Nid;
 
-use super::hostile::FRIENDS_BOUND_NS;
+use super::hostile::{FRIENDS_BOUND_NS, PING_BOUND_NS};
 use super::network::pair;
 use super::node::RETRY_COUNT;
 use super::{Put, QUIET_NS, SECOND_NS, VIOLATIONS_MAX, World};
@@ -44,12 +44,44 @@ impl World<'_> {
 
     /// Where there are hostile nodes, and the network is in order, messages of the others end in their time.
     pub(super) fn check_time(&mut self, put: u64) {
-        let is_attacked = self.fleet.groups.iter().any(|group| group.hostile.is_some());
+        let is_attacked = self.is_attacked();
         let Some(Put { begun_at, from, to, good, .. }) = self.under_way.get(&put) else { return };
         let (lasted_ns, from, to) = (self.now - begun_at, *from, *to);
         if is_attacked && *good != 0 && lasted_ns > FRIENDS_BOUND_NS {
             let seconds = lasted_ns as f64 / SECOND_NS as f64;
             self.violate(format!("put {put} of node {from} to node {to} lasted {seconds:.3} s under attack"));
+        }
+    }
+
+    /// Whether there are hostile nodes.
+    pub(super) fn is_attacked(&self) -> bool {
+        self.fleet.groups.iter().any(|group| group.hostile.is_some())
+    }
+
+    /// A ping of a node to another one has ended: where nothing is lost it is answered soon.
+    pub(super) fn check_ping(&mut self, number: u32, request: RequestId, is_answered: bool) {
+        let Some((nid, begun_at)) = self.pinged.remove(&(number, request)) else { return };
+        let lasted_ns = self.now - begun_at;
+        if self.fleet.faults.is_empty() && !(is_answered && lasted_ns <= PING_BOUND_NS) {
+            let milliseconds = lasted_ns as f64 / 1e6;
+            let how = if is_answered { "answered" } else { "not answered" };
+            self.violate(format!("the ping of node {number} to {nid} is {how} after {milliseconds:.3} ms"));
+        }
+        self.report.answered += u64::from(is_answered);
+    }
+
+    /// No node knows another one's NID as a third one's: no shard sends there by it, or takes it for that.
+    pub(super) fn check_names(&mut self, number: u32, other: u32) {
+        let (own, other_nids) = (&self.members[number as usize], &self.members[other as usize].nids);
+        let is_others = |nid: &Nid| other_nids.iter().any(|(_, its)| its == nid);
+        let topology = own.shard.topology();
+        let mistaken = other_nids.iter().find_map(|(_, nid)| {
+            let peer = topology.peer(nid)?;
+            let foreign = peer.nis.iter().find(|ni| !is_others(&ni.nid))?;
+            Some((*nid, foreign.nid))
+        });
+        if let Some((nid, foreign)) = mistaken {
+            self.violate(format!("node {number} takes {nid} and {foreign} for one peer's"));
         }
     }
 
@@ -79,11 +111,14 @@ impl World<'_> {
         // A peer that is not Multi-Rail is known by the NID that was used.
         let Some(peer) = other.nids.iter().find_map(|(_, nid)| own.node.peer(nid)) else { return false };
         let is_multi_rail = peer.is(peer_state::MULTI_RAIL);
-        let all = other.nids.iter().all(|(_, nid)| peer.ni(nid).is_some());
+        // NIDs that are out of reach are no more than told.
+        let told = peer.nids();
+        let is_near = |nid: &Nid| own.nids.iter().any(|(_, own)| own.net() == nid.net());
+        let mut nids = other.nids.iter().map(|(_, nid)| nid);
+        let all = nids.all(|nid| if is_near(nid) { peer.ni(nid).is_some() } else { told.contains(nid) });
         let discovered = peer.is(peer_state::DISCOVERED | peer_state::NIDS_UP_TO_DATE)
             && !peer.is(peer_state::DISCOVERING);
-        discovered
-            && if is_multi_rail { all && peer.nis.len() == other.nids.len() } else { peer.nis.len() == 1 }
+        discovered && if is_multi_rail { all && told.len() == other.nids.len() } else { peer.nis.len() == 1 }
     }
 
     /// Whether two nodes that talk know each other as they are: what is talked to is told by the other one,
@@ -145,7 +180,6 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
-    use lnet_core::lnd::{RxId, Uplink as _, Verdict};
     use lnet_core::node::{NodeChange, PeerEdit, Request};
     use lnet_core::time::Instant;
 
@@ -224,11 +258,7 @@ workload: {peers_per_node: 2, puts_per_second: 4, seconds: 40}
             if let Event::Arrive { source, to, header, .. } = &event
                 && let Some((number, _)) = owner(to)
             {
-                let (member, now) = (&mut world.members[number as usize], Instant(world.now));
-                let ni = member.slot_of(to).unwrap();
-                if let Verdict::Deliver(_) = member.shard.header(now, ni, source, RxId(0), header) {
-                    member.shard.received(now, RxId(0), Status::Ok);
-                }
+                world.members[number as usize].arrive(Instant(world.now), source, to, header);
             }
             Some(event)
         };

@@ -57,7 +57,7 @@ pub struct Group {
     /// Whether they take part in discovery.
     #[serde(default = "yes")]
     pub discovery: bool,
-    /// Behaviour of hostile ones: `silent`, `unacknowledging` or `lying`.
+    /// Behaviour of hostile ones: `silent`, `unacknowledging`, `lying` or `naming`.
     pub hostile: Option<Hostility>,
 }
 

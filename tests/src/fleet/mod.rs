@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use lnet_core::lnd::{Status, TxId};
-use lnet_core::node::PingId;
+use lnet_core::node::{PingId, RequestId};
 use lnet_core::time::Instant;
 use lnet_wire::{Header, Nid};
 
@@ -121,6 +121,8 @@ struct World<'a> {
     /// Pairs of nodes that have talked.
     talked: HashSet<(u32, u32)>,
     arrived: HashSet<u64>,
+    /// Pings of nodes to others that are under way, and since when.
+    pinged: HashMap<(u32, RequestId), (Nid, u64)>,
 }
 
 /// A Put that is under way.
@@ -173,6 +175,7 @@ impl<'a> World<'a> {
             changed_at: 0,
             talked: HashSet::new(),
             arrived: HashSet::new(),
+            pinged: HashMap::new(),
         };
         world.begin();
         world
@@ -305,7 +308,10 @@ impl<'a> World<'a> {
             self.members[number as usize].partners.iter().map(move |other| (number, *other))
         });
         let pairs = pairs.filter(|(number, other)| !self.is_hostile(*number, *other));
-        let known = pairs.filter(|(number, other)| self.know_each_other(*number, *other)).count() as u64;
+        let pairs: Vec<_> = pairs.collect();
+        pairs.iter().for_each(|(number, other)| self.check_names(*number, *other));
+        let known =
+            pairs.iter().filter(|(number, other)| self.know_each_other(*number, *other)).count() as u64;
         let seconds = self.now as f64 / SECOND_NS as f64;
         let sample = Sample { seconds, converged: known as f64 / self.report.pairs.max(1) as f64 };
         if known == self.report.pairs && self.report.converged_s.is_none() {

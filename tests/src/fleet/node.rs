@@ -1,11 +1,12 @@
 //! One node of a fleet: the real control state machine and a real shard, without an LND.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::NiId;
+use lnet_core::lnd::{NiId, RxId, Status, Uplink as _, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{Action, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Report, Request};
 use lnet_core::portal::EntrySpec;
@@ -13,7 +14,7 @@ use lnet_core::shard::PutRequest;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_core::{Shard, ShardConfig};
-use lnet_wire::{Global, Net, NetType, Nid, ProcessId};
+use lnet_wire::{Global, Header, Net, NetType, Nid, ProcessId};
 use lnet_xdp_proto::{FACTS, NET_TUNABLES};
 
 /// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a
@@ -49,6 +50,8 @@ pub(super) struct Member {
     pub(super) queue: EqHandle,
     /// The NIDs of its NIs, and which rail each is on.
     pub(super) nids: Vec<(u8, Nid)>,
+    /// Names of messages that have arrived and wait.
+    pub(super) waiting: BTreeSet<RxId>,
     /// What it answers to pings.
     pub(super) published: Arc<[u8]>,
     /// When its timers are looked at next.
@@ -139,8 +142,8 @@ impl Member {
         let settings = settings.map(|(setting, value)| NodeChange::Set { setting, value });
         let changes = settings.into_iter().chain((0..).zip(&nids).map(add)).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");
-        let (published, partners) = (Arc::default(), Vec::new());
-        Self { node, shard, queue, nids, published, timer: None, takes_part, partners }
+        let (published, partners, waiting) = (Arc::default(), Vec::new(), BTreeSet::new());
+        Self { node, shard, queue, nids, waiting, published, timer: None, takes_part, partners }
     }
 
     /// Has its state machine and its shard hear of each other, opens and closes its NIs; what else the state
@@ -149,6 +152,9 @@ impl Member {
         loop {
             while let Some(nid) = self.shard.poll_wanted() {
                 self.node.handle_report(now, Report::Wanted { nid });
+            }
+            while let Some(nid) = self.shard.poll_waiting() {
+                self.node.handle_report(now, Report::Waiting { nid });
             }
             while let Some(note) = self.shard.poll_paths() {
                 self.node.handle_report(now, Report::Path(note));
@@ -170,6 +176,31 @@ impl Member {
                 Action::Forget { .. } | Action::Steer { .. } => {}
                 action => return Some(action),
             }
+        }
+    }
+
+    /// A message arrives from a NID at one of its NIs, and is there at once; if it waits it is once it goes
+    /// on.
+    pub(super) fn arrive(&mut self, now: Instant, from: &Nid, to: &Nid, header: &Header) {
+        let Some(ni) = self.slot_of(to) else { return };
+        let Some(rx) = (0..LIMITS.incoming).map(RxId).find(|rx| !self.waiting.contains(rx)) else { return };
+        let verdict = self.shard.header(now, ni, from, rx, header);
+        self.go_on(now, rx, verdict);
+    }
+
+    /// Goes on with messages that have waited.
+    pub(super) fn resume(&mut self, now: Instant) {
+        while let Some((_, rx, verdict)) = self.shard.poll_resume() {
+            self.waiting.remove(&rx);
+            self.go_on(now, rx, verdict);
+        }
+    }
+
+    fn go_on(&mut self, now: Instant, rx: RxId, verdict: Verdict) {
+        match verdict {
+            Verdict::Deliver(_) => self.shard.received(now, rx, Status::Ok),
+            Verdict::Delay => drop(self.waiting.insert(rx)),
+            Verdict::Drop => {}
         }
     }
 

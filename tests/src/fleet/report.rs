@@ -42,6 +42,8 @@ pub struct FleetReport {
     /// Failed messages that were lost by as many paths as are tried, and may have come through by another
     /// one.
     pub given_up: u64,
+    /// Pings of one node to another beside hostile ones that were answered.
+    pub answered: u64,
     /// Messages that were sent again by another path.
     pub resends: u64,
     /// Pings and pushes in the last tenth of the run, when nothing changes any more.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use lnet_core::event::{Event as LnetEvent, EventKind};
-use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, TxId, Uplink as _, Verdict};
-use lnet_core::node::{Action, DriverError, PingId, Report, peer_state};
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, TxId, Uplink as _};
+use lnet_core::node::{Action, DriverError, PingId, Report, Request, peer_state};
 use lnet_core::shard::HealthNote;
 use lnet_core::time::Instant;
 use lnet_core::topology::NiStatus;
@@ -55,6 +55,11 @@ impl World<'_> {
         } else {
             self.report.failed += 1;
         }
+        if good != 0 && self.is_attacked() {
+            let request = Request::Ping { nid, source: None, timeout: None };
+            let ping = self.members[number as usize].node.handle_request(now, request);
+            self.pinged.insert((number, ping.expect("a path")), (nid, self.now));
+        }
         self.settle(number);
     }
 
@@ -63,14 +68,7 @@ impl World<'_> {
         let reached = self.place_of(&to).filter(|_| self.is_reached(&source, &to));
         let Some((number, _)) = reached else { return self.lost(from, tx, (source, to), &header.body) };
         let member = &mut self.members[number as usize];
-        if let Some(ni) = member.slot_of(&to) {
-            // Nothing is arriving in between, so one name does.
-            match member.shard.header(now, ni, &source, RxId(0), header) {
-                Verdict::Deliver(_) => member.shard.received(now, RxId(0), Status::Ok),
-                Verdict::Drop => {}
-                Verdict::Delay => self.violate(format!("node {number} delays {header:?}")),
-            }
-        }
+        member.arrive(now, &source, &to, header);
         self.at(self.now + SENT_NS, Event::Sent { node: from, tx, path: (source, to), status: Status::Ok });
         self.settle(number);
     }
@@ -107,7 +105,7 @@ impl World<'_> {
     ) {
         let reached = self.place_of(&nid).filter(|_| self.is_reached(&source, &nid));
         if let Some((to, _)) = reached.filter(|(to, _)| self.hostility(*to).is_some()) {
-            let bytes = self.hostile_answer(to, length_bytes);
+            let bytes = self.hostile_answer(to, &nid, length_bytes);
             return self.answer(from, (ping, source, nid), bytes);
         }
         let bytes = reached.map(|(to, _)| {
@@ -167,6 +165,7 @@ impl World<'_> {
         while let Some(action) = self.members[number as usize].poll(now) {
             self.carry_out(number, action);
         }
+        self.members[number as usize].resume(now);
         self.take_events(number);
         self.take_messages(number);
         let member = &mut self.members[number as usize];
@@ -210,6 +209,7 @@ impl World<'_> {
                     |source| Event::Push { from: life, ping, source, nid, bytes: Arc::clone(&bytes) };
                 self.send_to_peer(number, (ping, nid), push_from);
             }
+            Action::Done { request, result } => self.check_ping(number, request, result.is_ok()),
             _ => {}
         }
     }

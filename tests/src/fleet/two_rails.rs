@@ -344,6 +344,9 @@ impl TwoRails {
         let now = Instant(self.now);
         let theirs = [0, 1].map(|rail| self.ends[1 - number].nid(rail));
         let end = &mut self.ends[number];
+        while let Some((_, rx, verdict)) = end.member.shard.poll_resume() {
+            end.xfer.resume(now, rx, verdict, &mut end.member.shard);
+        }
         end.replay(now);
         for rail in 0..2 {
             let ni = end.ni(rail);

@@ -253,6 +253,7 @@ impl Node {
             let before_it = self.sock.wants(conn);
             let used = match before_it {
                 Wants::Nothing => break,
+                Wants::Shelve(_) | Wants::Replay(_) => unreachable!("no name is awaited"),
                 Wants::Whole(count) if left.len() < count as usize => break,
                 Wants::Whole(_) => {
                     self.sock.whole(self.now, conn, &mut self.above);
@@ -344,7 +345,7 @@ impl Node {
         assert!(self.sock.usage().connections <= LIMITS.connections);
         for (conn, stream) in &self.streams {
             let waits = match self.sock.wants(*conn) {
-                Wants::Nothing => true,
+                Wants::Nothing | Wants::Shelve(_) | Wants::Replay(_) => true,
                 Wants::Whole(count) => stream.waiting.len() < count as usize,
                 _ => false,
             };

@@ -31,6 +31,10 @@ fn discovered() -> (Two, [[String; 2]; 2]) {
     for part in [format!("primary nid: {b0}"), "Multi-Rail: true".into(), format!("nid: {b1}")] {
         assert!(shown.contains(&part), "{part:?} is not in {shown}");
     }
+    wait_until("what it claims is proven", PATIENCE, || {
+        two.a.good("peer show").contains(&format!("primary nid: {b0}"))
+            && !two.a.good("peer show").contains(&format!("primary nid: {b1}"))
+    });
     (two, nids)
 }
 

@@ -296,12 +296,12 @@ fn refused(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut from_nobody = victim.put(10, 3, 20);
     from_nobody.header.source.nid = Nid::ANY;
     add(DropReason::NoSource, from_nobody);
-    // Another net than the interface's: there is no way back for the ACK.
+    // A net that the node is not on.
     let mut from_afar = victim.put(10, 3, 20);
     from_afar.header.source.nid = Nid::new_ip(Net::new(NetType::TCP, 9), [1, 2, 3, 4].into()).unwrap();
     let Body::Put { ack_md, .. } = &mut from_afar.header.body else { panic!("a PUT") };
     *ack_md = WireHandle { interface_cookie: 1, object_cookie: 2 };
-    add(DropReason::NoRoute, from_afar);
+    add(DropReason::ForgedSource, from_afar);
     let get = |sink_length| {
         let return_md = WireHandle { interface_cookie: 1, object_cookie: 2 };
         let body = Body::Get { return_md, match_bits: 3, portal: 10, offset: 0, sink_length };

@@ -284,7 +284,7 @@ impl Machine {
                     self.sock.whole(self.now, conn, &mut self.above);
                     0
                 }
-                wants @ (Wants::Skip(_) | Wants::Whole(_) | Wants::Nothing) => {
+                wants => {
                     panic!("{conn:?} wants {wants:?}")
                 }
             };

@@ -35,7 +35,7 @@ pub(crate) fn nids(node: usize, rails: &[u8]) -> Vec<Nid> {
 pub(crate) fn check_knows(stage: &Stage, node: usize, other: usize, rails: &[u8], state: u32) {
     let is_of = |nid: &Nid| (0..16).any(|rail| at(other, rail) == *nid);
     let found: Vec<_> = stage.peers(node).filter(|peer| peer.nids().iter().any(is_of)).collect();
-    let told: Vec<_> = found.iter().map(|peer| (peer.primary, peer.nids(), peer.state)).collect();
+    let told: Vec<_> = found.iter().map(|peer| (peer.shown_primary(), peer.nids(), peer.state)).collect();
     assert_eq!(told, [(at(other, rails[0]), nids(other, rails), state)], "node {node} of node {other}");
 }
 

@@ -293,7 +293,7 @@ fn edge_case_two_nodes_are_configured_as_one_peer() {
         lock_primary: false,
     });
     stage.edit(A, edit);
-    for (node, rail) in [(B, 0), (C, 1)] {
+    for (node, rail) in [(B, 0), (C, 0)] {
         stage.put(node, at(A, rail));
         stage.run();
     }

@@ -28,7 +28,7 @@ fn scenario_01_the_passive_node_replies_before_it_knows_of_multi_rail() {
         // The active node knows all now, and the passive one what it knew.
         check_knows(&stage, A, B, &[0, 1], PUSHING);
         assert_eq!(stage.peer(B, at(A, rail)).unwrap().nids(), [at(A, rail)]);
-        stage.deliver(&["push a0>b0"]);
+        stage.deliver(&[&format!("push a{rail}>b{rail}")]);
         stage.run();
         check_acquainted(&stage, &[0, 1]);
         assert_eq!((stage.sent("ping"), stage.sent("push")), (1, 2), "each tells the other once");

@@ -103,7 +103,11 @@ fn scenario_09_a_push_is_overtaken_by_the_next_one() {
         stage.deliver(&[&push]);
         check_knows(&stage, hearer, teller, &[0, 1, 2, 3], MULTI_RAIL);
         stage.deliver(&[&push]);
-        assert_eq!(stage.peer(hearer, at(teller, 0)).unwrap().nis.len(), 4, "the older one changes nothing");
+        assert_eq!(
+            stage.peer(hearer, at(teller, 0)).unwrap().nids().len(),
+            4,
+            "the older one changes nothing"
+        );
         stage.run();
         check_knows(&stage, hearer, teller, &[0, 1, 2, 3], MULTI_RAIL);
         check_knows(&stage, teller, hearer, &[0, 1], MULTI_RAIL);
@@ -119,7 +123,7 @@ fn scenario_09_a_reply_is_overtaken_by_a_push() {
     stage.deliver(&["ping b0>a0"]);
     stage.add_ni(A, 2);
     stage.deliver(&["push a0>b0"]);
-    assert_eq!(stage.peer(B, at(A, 0)).unwrap().nis.len(), 3);
+    assert_eq!(stage.peer(B, at(A, 0)).unwrap().nids().len(), 3);
     stage.deliver(&["reply a0>b0"]);
     stage.run();
     check_knows(&stage, B, A, &[0, 1, 2], MULTI_RAIL);

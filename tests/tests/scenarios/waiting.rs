@@ -16,7 +16,11 @@ fn waiting_the_first_request_arrives_under_the_primary_nid() {
         let puts = [0, 1, 2].map(|_| stage.put(A, at(B, rail)));
         assert_eq!(stage.under_way(), [format!("ping a{rail}>b{rail}")], "they wait");
         stage.deliver(&["ping", "reply"]);
-        assert_eq!(stage.under_way(), ["push a0>b0"], "they wait until the peer knows as well");
+        assert_eq!(
+            stage.under_way(),
+            [format!("push a{rail}>b{rail}")],
+            "they wait until the peer knows as well"
+        );
         stage.run();
         check_acquainted(&stage, &[0, 1]);
         for put in puts {

@@ -42,7 +42,7 @@ impl PeerTable {
     /// for one.
     pub(in crate::node) fn announce(&mut self, nid: &Nid, locks: bool, is_multi_rail: bool) -> Option<&Peer> {
         if self.get(nid).is_none() {
-            self.note_traffic(nid);
+            self.note_traffic(nid, false);
         }
         self.change(nid, |peer| {
             if !peer.stays() {
@@ -58,7 +58,7 @@ impl PeerTable {
     /// discovered for that: what it tells makes it a part of the other one ([`PeerTable::join`]).
     pub(in crate::node) fn announce_part(&mut self, nid: &Nid, of: &Nid) -> bool {
         if self.get(nid).is_none() {
-            self.note_traffic(nid);
+            self.note_traffic(nid, false);
         }
         let is_whole = self.get(of).is_none_or(|peer| peer.ni(nid).is_some() || peer.is(CONFIGURED));
         if is_whole || self.get(nid).is_none_or(|peer| peer.is(CONFIGURED)) {

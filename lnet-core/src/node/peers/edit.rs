@@ -73,7 +73,7 @@ impl PeerTable {
             }
             state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
             let former = peer.primary;
-            let lost = peer.nids().into_iter().filter(|nid| *nid != primary);
+            let lost = peer.proven_nids().into_iter().filter(|nid| *nid != primary);
             let lost: Vec<_> = lost.map(|nid| LostNid { nid, other: primary, is_told: false }).collect();
             self.lost.extend(lost);
             self.remove(&former);
@@ -124,6 +124,7 @@ impl PeerTable {
         }
         for nid in nids {
             match self.primaries.get(nid) {
+                None if peer.claim(nid).is_some() => {}
                 None => return Err(PeerError::Unknown(*nid)),
                 Some(other) if other != primary => {
                     return Err(PeerError::NotHere { nid: *nid, primary: *primary });
@@ -132,10 +133,14 @@ impl PeerTable {
             }
         }
         if !nids.is_empty() && !nids.contains(primary) {
+            self.change(primary, |peer| peer.claims.retain(|claim| !nids.contains(&claim.ni.nid)));
             self.retain_nis(primary, false, |nid| !nids.contains(nid));
         } else if peer.is(LOCK_PRIMARY) && !is_forced {
             self.retain_nis(primary, false, |nid| nid == primary);
-            self.change(primary, |peer| peer.state &= !NIDS_UP_TO_DATE);
+            self.change(primary, |peer| {
+                peer.claims.clear();
+                peer.state &= !NIDS_UP_TO_DATE;
+            });
         } else {
             self.remove(primary);
         }

@@ -38,6 +38,7 @@ impl PeerTable {
     /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One that an
     /// administrator has made stays as it is. The primary NID of a peer that stays without it is returned.
     pub(in crate::node) fn lose_nid(&mut self, nid: &Nid) -> Option<Nid> {
+        self.drop_claims(nid);
         let peer = self.get(nid).filter(|peer| !peer.is_own() && !peer.is(CONFIGURED))?;
         let primary = peer.primary;
         let Some(other) = peer.nis.iter().map(|ni| ni.nid).find(|its| its != nid) else {

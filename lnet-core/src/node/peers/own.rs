@@ -16,7 +16,7 @@ impl PeerTable {
     /// This node has been pinged by one of its NIDs.
     pub(in crate::node) fn note_own(&mut self, nid: &Nid) {
         if self.get(nid).is_none() {
-            self.note_traffic(nid);
+            self.note_traffic(nid, false);
             self.change(nid, |peer| peer.is_own = true);
         }
     }
@@ -36,7 +36,7 @@ impl PeerTable {
             peer.nis.iter_mut().for_each(|ni| ni.is_up = Some(true));
             peer.state |= MULTI_RAIL | DISCOVERED | NIDS_UP_TO_DATE;
             (peer.sequence, peer.acked) = (sequence, sequence);
-            peer.told = free.clone();
+            peer.told = free.as_slice().into();
         });
     }
 

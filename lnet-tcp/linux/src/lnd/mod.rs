@@ -93,6 +93,8 @@ struct ConnectionStream {
     early: VecDeque<u8>,
     /// Bytes that have arrived, and from where on they are to be used.
     pending: VecDeque<(ReceivedBytes, usize)>,
+    /// Payload of requests that wait out of the way of these.
+    shelved: VecDeque<u8>,
     /// Whether nothing arrives any more, and why, where the kernel says so.
     has_ended: bool,
     error: Option<Errno>,
@@ -120,6 +122,7 @@ impl ConnectionStream {
             receiving: Receiving::Nothing,
             early: VecDeque::new(),
             pending: VecDeque::new(),
+            shelved: VecDeque::new(),
             has_ended: false,
             error: None,
             follows_long: true,
@@ -582,6 +585,7 @@ impl Lnd for TcpLnd {
             progress.received += 1;
         }
         progress.received += self.take_letters(now, up, memory);
+        self.sock.look_at_shelved(now, up);
         while let Some(conn) = self.sock.poll_resumed() {
             if let Some(stream) = self.link_mut(conn).stream {
                 self.feed(now, stream, up, memory);

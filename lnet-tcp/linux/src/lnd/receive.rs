@@ -78,12 +78,18 @@ impl TcpLnd {
     pub(super) fn feed(&mut self, now: Instant, id: StreamId, up: &mut impl Uplink, memory: &mut Memory) {
         while let Some(conn) = self.by_stream.get(&id).copied() {
             let wants = self.sock.wants(conn);
+            if let Wants::Replay(count) = wants {
+                self.replay(now, conn, count as usize, up);
+                continue;
+            }
             let link = self.link_mut(conn);
             let is_empty = link.pending.is_empty() && link.early.is_empty();
             let waits = match wants {
                 Wants::Nothing => true,
                 Wants::Whole(count) => link.arrived_bytes() < count as usize,
-                Wants::Head | Wants::Payload(_) | Wants::Skip(_) => false,
+                Wants::Head | Wants::Payload(_) | Wants::Skip(_) | Wants::Shelve(_) | Wants::Replay(_) => {
+                    false
+                }
             };
             if waits && self.streams.lacks_buffers() && !self.set_aside(conn) {
                 self.sock.overrun(now, conn, up);
@@ -98,6 +104,18 @@ impl TcpLnd {
             }
             self.act(now, up);
         }
+    }
+
+    /// Puts the payload of a request that was shelved in front of what has arrived.
+    fn replay(&mut self, now: Instant, conn: ConnId, count: usize, up: &mut impl Uplink) {
+        let link = self.link_mut(conn);
+        let rest = link.shelved.split_off(count);
+        let mut bytes = std::mem::replace(&mut link.shelved, rest);
+        bytes.append(&mut link.early);
+        link.early = bytes;
+        self.early_bytes += count;
+        self.sock.replayed(now, conn, up);
+        self.act(now, up);
     }
 
     /// Takes bytes that have to wait out of the buffers that all streams share; false if there are too many.
@@ -138,10 +156,16 @@ impl TcpLnd {
         };
         let left = bytes.len();
         let count = match wants {
-            Wants::Nothing => 0,
+            Wants::Nothing | Wants::Replay(_) => 0,
             Wants::Whole(_) => {
                 self.sock.whole(now, conn, up);
                 0
+            }
+            Wants::Shelve(count) => {
+                let count = left.min(count as usize);
+                link.shelved.extend(&bytes[..count]);
+                self.sock.shelved(conn, count as u32);
+                count
             }
             Wants::Head => self.sock.take(now, conn, bytes, up),
             Wants::Skip(count) => {

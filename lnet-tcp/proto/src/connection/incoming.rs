@@ -21,6 +21,8 @@ pub(crate) enum Reading {
     Head,
     /// The head of a short message was read, and its payload is to be there before it is matched.
     Short(Header),
+    /// Payload of a short message that waits elsewhere.
+    Shelving { left_bytes: u32 },
     /// The shard has not decided about the message.
     Delayed { length_bytes: u32 },
     /// Payload, then some that is passed over.
@@ -127,6 +129,18 @@ impl Incoming {
         self.reading = Reading::Short(header);
     }
 
+    /// Takes the message whose head was read out of the way, but for its payload: its cookie and its
+    /// checksum.
+    pub(crate) const fn shelve(&mut self, length_bytes: u32) -> (u64, Option<(u32, Checksum)>) {
+        self.shelved(length_bytes);
+        (core::mem::replace(&mut self.cookie, 0), self.checksum.take())
+    }
+
+    /// Bytes that are still to be taken out of the way are so many.
+    pub(crate) const fn shelved(&mut self, left_bytes: u32) {
+        self.reading = if left_bytes == 0 { Reading::Head } else { Reading::Shelving { left_bytes } };
+    }
+
     /// Leaves the message to the shard.
     pub(crate) const fn delay(&mut self, length_bytes: u32) {
         self.reading = Reading::Delayed { length_bytes };
@@ -179,7 +193,10 @@ impl Incoming {
     /// Whether a message has begun to arrive, and waits for nothing but its own bytes.
     pub(crate) const fn is_within_message(&self) -> bool {
         self.input_bytes != 0
-            || matches!(self.reading, Reading::Short(_) | Reading::Payload { .. } | Reading::Skip { .. })
+            || matches!(
+                self.reading,
+                Reading::Short(_) | Reading::Shelving { .. } | Reading::Payload { .. } | Reading::Skip { .. }
+            )
     }
 
     /// When that has made no progress for too long.

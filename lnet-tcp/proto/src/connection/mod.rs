@@ -9,7 +9,7 @@ mod progress;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use lnet_core::collections::{Link, NONE, Slab, linked};
+use lnet_core::collections::{Link, List, NONE, Slab, linked};
 use lnet_core::lnd::NiId;
 use lnet_core::time::{self, Instant};
 use lnet_wire::header::LARGE_HEADER_BYTES;
@@ -29,6 +29,8 @@ const _: () = assert!(CONNECTION_REQUEST_BYTES_MAX + HELLO_BYTES_MAX <= HEAD_BYT
 pub(super) struct Ready;
 /// Marks connections whose bytes need wait no longer.
 pub(super) struct Resumed;
+/// Marks the requests of a connection that wait out of its way.
+pub(super) struct OnShelf;
 /// Marks the connections of a peer.
 pub(super) struct OfPeer;
 
@@ -83,6 +85,10 @@ pub(super) struct Connection {
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
     pub(super) progress: StreamProgress,
+    /// Requests that wait, how many, and whether they come again now.
+    pub(super) shelved: List<OnShelf>,
+    pub(super) shelved_count: u32,
+    pub(super) is_replaying: bool,
     ready: Link,
     resumed: Link,
     of_peer: Link,
@@ -103,6 +109,9 @@ impl Connection {
             incoming: Incoming::new(now),
             outgoing: Outgoing::new(),
             progress: StreamProgress::new(now),
+            shelved: List::new(),
+            shelved_count: 0,
+            is_replaying: false,
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
             of_peer: Link::UNLINKED,

@@ -1,7 +1,7 @@
 //! What the runner looks at itself: with which peers shards have traffic, what they have learned of peers and
 //! interfaces, and how links are. The state machine hears of it, and the log.
 
-use lnet_core::node::Report;
+use lnet_core::node::{NamedClaim, Report};
 use tracing::{info, warn};
 
 use crate::api::peer_log::refused;
@@ -31,14 +31,20 @@ impl Core {
     pub(super) async fn follow_peers(&self) -> Result<(), LnetError> {
         let told = self.ask(|worker| {
             let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
+            let strangers: Vec<_> = std::iter::from_fn(|| worker.poll_stranger()).collect();
+            let waiting: Vec<_> = std::iter::from_fn(|| worker.poll_waiting()).collect();
             let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
             let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
-            (wanted, paths, health)
+            (wanted, (strangers, waiting), paths, health)
         });
         let told = told.await?;
         let mut machine = self.runner.machine();
         let now = self.runner.clock.now();
-        for (wanted, paths, health) in told {
+        for (wanted, (strangers, waiting), paths, health) in told {
+            for (nid, address) in strangers {
+                machine.handle_report(now, Report::Stranger { nid, address });
+            }
+            waiting.into_iter().for_each(|nid| machine.handle_report(now, Report::Waiting { nid }));
             wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
             paths.into_iter().for_each(|note| machine.handle_report(now, Report::Path(note)));
             health.into_iter().for_each(|note| machine.handle_report(now, Report::Health(note)));
@@ -55,11 +61,14 @@ impl Core {
             (changes, is_due.then(|| refused(worker)))
         });
         let told = told.await?;
-        let (refused_discovery, evicted_discovery, differences) = {
+        let (refused_discovery, evicted_discovery, differences, claims) = {
             let mut machine = self.runner.machine();
             let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
+            let claims = is_due.then(|| (machine.poll_proven(), machine.poll_contradicted()));
             let counters = machine.discovery_counters();
-            (counters.refused + counters.answers_refused, counters.evicted, differences)
+            let counted = (counters.proven, counters.contradicted);
+            let refused = counters.refused + counters.answers_refused;
+            (refused, counters.evicted, differences, claims.map(|claims| (claims, counted)))
         };
         let mut books = self.runner.books();
         if is_due && refused_discovery != books.refused_discovery {
@@ -76,6 +85,15 @@ impl Core {
                 warn!(count, "discoveries of silent peers given up: others had no room");
             }
             books.evicted_discovery = evicted_discovery;
+        }
+        if let Some(((proven, contradicted), (proven_count, contradicted_count))) = claims {
+            if let Some(NamedClaim { nid, claimant }) = proven {
+                info!(%nid, peer = %claimant, proven_count, "a NID has proven to be that of the peer that tells it");
+            }
+            if let Some(NamedClaim { nid, claimant }) = contradicted {
+                let text = "a NID is not that of the peer that tells it: each keeps what it has proven";
+                warn!(%nid, peer = %claimant, contradicted_count, "{text}");
+            }
         }
         let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));

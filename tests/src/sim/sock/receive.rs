@@ -139,7 +139,7 @@ impl SockDriver {
                 _ => link.early[..count].to_vec(),
             };
             let used = match wants {
-                Wants::Nothing => return,
+                Wants::Nothing | Wants::Shelve(_) | Wants::Replay(_) => return,
                 Wants::Whole(_) => {
                     self.sock.whole(now, conn, up);
                     0

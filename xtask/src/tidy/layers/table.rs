@@ -139,6 +139,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("close", &["connection", "crate", "stats"]),
             ("dial", &["connection", "crate", "peer", "stats"]),
             ("receive", &["connection", "crate", "stats"]),
+            ("shelf", &["connection", "crate", "receive"]),
             ("send", &["connection", "crate", "peer", "stats"]),
             ("timers", &["connection", "crate", "stats"]),
         ],
