@@ -1,6 +1,6 @@
 //! Diallers of the tcp LND that say what they like.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -232,11 +232,16 @@ impl Dialler {
 
     /// The next message that comes, without NOOPs.
     fn next_message(&mut self) -> (Header, Vec<u8>) {
+        self.try_next_message().unwrap()
+    }
+
+    /// The next message, or why none comes any more.
+    pub(crate) fn try_next_message(&mut self) -> io::Result<(Header, Vec<u8>)> {
         let version = self.greeting.version;
         let prefix_bytes = if version == Version::V1 { 0 } else { PREFIX_BYTES };
         loop {
             let mut prefix = vec![0; prefix_bytes];
-            self.stream.read_exact(&mut prefix).unwrap();
+            self.stream.read_exact(&mut prefix)?;
             let is_noop = prefix.first_chunk().is_some_and(|bytes| {
                 Prefix::decode(bytes, ByteOrder::Little).unwrap().kind == PrefixKind::Noop
             });
@@ -245,16 +250,16 @@ impl Dialler {
             }
             let header = if version == Version::V4 {
                 let mut bytes = [0; LARGE_HEADER_BYTES];
-                self.stream.read_exact(&mut bytes).unwrap();
+                self.stream.read_exact(&mut bytes)?;
                 Header::decode_large(&bytes).unwrap()
             } else {
                 let mut bytes = [0; SMALL_HEADER_BYTES];
-                self.stream.read_exact(&mut bytes).unwrap();
+                self.stream.read_exact(&mut bytes)?;
                 Header::decode_small(&bytes).unwrap()
             };
             let mut payload = vec![0; header.payload_length as usize];
-            self.stream.read_exact(&mut payload).unwrap();
-            return (header, payload);
+            self.stream.read_exact(&mut payload)?;
+            return Ok((header, payload));
         }
     }
 }

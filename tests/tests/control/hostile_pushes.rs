@@ -98,6 +98,10 @@ fn a_node_that_lies_in_its_pushes_is_counted_and_moves_nothing_of_others() {
         let shown = daemon.good("peer list");
         assert!(shown.matches("nid: ").count() <= 3, "{shown}");
         daemon.good(&format!("ping {far}"));
+        wait_until("the log tells of it", PATIENCE, || {
+            let log = daemon.directory.log();
+            log.contains("a NID is not that of the peer that tells it") && log.contains(&liar.to_string())
+        });
     });
 }
 

@@ -4,7 +4,9 @@
 //! The daemon has the part of node 2, which answers, and in the pings and discoveries that of node 1 too,
 //! which is told to begin them. Which of several NIs are taken is not compared but prescribed where it
 //! follows from all that went before: LNet counts responses and messages with a given source when it takes
-//! NIs in turn, and this stack does not.
+//! NIs in turn, and this stack does not. Nor are the daemon's questions to NIDs that a peer claims, which a
+//! kernel node does not ask: policies have them come by connections of their own, and the kernel node's list
+//! answers them there.
 //!
 //! Node 1's part of the selftest captures cannot be played: its console makes up the numbers of sessions,
 //! calls and bulk data, and all that node 2 said has them. Those of `e_router` cannot either: a daemon has no
@@ -13,18 +15,20 @@
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::selftest::{Body as SelftestBody, Message};
 use lnet_wire::socklnd::{
-    ByteOrder, ConnectionRequest, Hello, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind,
+    ByteOrder, ConnectionRequest, ConnectionType, Hello, PORT, PREFIX_BYTES, Parsed, Prefix, PrefixKind,
 };
-use lnet_wire::{Body, Header, Nid, PingInfo, WireHandle};
+use lnet_wire::{Body, Header, Nid, PingInfo, ProcessId, WireHandle};
 
 use crate::dialler::privileged;
 use crate::pcap::{Connection, connections};
@@ -57,6 +61,64 @@ struct Part {
     /// Selection policies, by which the daemon takes the paths that the kernel node took.
     policies: &'static [&'static str],
     told: &'static [Told],
+    /// The NIDs that it asks whose they are.
+    asks: &'static [&'static str],
+}
+
+/// Answers of the kernel node where it is asked beside the capture: who it is.
+struct Answers {
+    /// The life of each of its NIs.
+    lives: HashMap<Nid, u64>,
+    /// Ping information that it has told last, and the prefix of its messages.
+    told: Option<(Prefix, Vec<u8>)>,
+    /// The NIDs that were asked.
+    asked: Mutex<Vec<Nid>>,
+}
+
+impl Answers {
+    fn new(connections: &[Connection], host: u8, units: &[Unit]) -> Self {
+        let (mut lives, mut told) = (HashMap::new(), None);
+        for unit in units.iter().filter(|unit| !is_said_by(host, connections, unit)) {
+            match &unit.said {
+                Said::Hello(hello) => drop(lives.insert(hello.source.nid, hello.source_incarnation)),
+                Said::Message { prefix, payload, .. } if PingInfo::parse(payload).is_ok() => {
+                    told = Some((Prefix { cookies: [0; 2], ..*prefix }, payload.clone()));
+                }
+                _ => {}
+            }
+        }
+        Self { lives, told, asked: Mutex::default() }
+    }
+
+    /// Answers what the daemon asks on a stream that it has dialled, for as long as it is open.
+    fn answer(&self, mut stream: TcpStream) {
+        let request = whole(&mut stream, ConnectionRequest::parse).unwrap();
+        let hello = whole(&mut stream, Hello::parse).unwrap();
+        let own = Hello {
+            source: ProcessId::lustre(request.target),
+            destination: hello.source,
+            source_incarnation: self.lives[&request.target],
+            connection: hello.connection.map(ConnectionType::inverted),
+            ..hello
+        };
+        stream.write_all(&Said::Hello(own).encode()).unwrap();
+        while let Ok(said) = heard_message(&mut stream) {
+            let Said::Message { header: asking @ Header { body: Body::Get { return_md, .. }, .. }, .. } =
+                said
+            else {
+                panic!("{said:?} is no question")
+            };
+            let (prefix, payload) = self.told.clone().unwrap();
+            let header = Header {
+                destination: asking.source,
+                source: asking.destination,
+                payload_length: payload.len() as u32,
+                body: Body::Reply { md: return_md },
+            };
+            stream.write_all(&Said::Message { prefix, header, payload }.encode()).unwrap();
+            self.asked.lock().unwrap().push(asking.destination.nid);
+        }
+    }
 }
 
 /// The kernel node's part, and what it has learnt of the daemon.
@@ -64,6 +126,10 @@ struct Player<'a> {
     connections: &'a [Connection],
     streams: Vec<Option<TcpStream>>,
     listeners: Vec<TcpListener>,
+    /// The ends of the connections that the daemon dials in the capture, its own first.
+    dialled: Vec<[IpAddr; 2]>,
+    /// Answers on all others.
+    answers: Arc<Answers>,
     /// Connections that the daemon has dialled, and that have not been spoken on yet.
     accepted: Vec<TcpStream>,
     /// The port below which the last stream was dialled from.
@@ -79,7 +145,11 @@ struct Player<'a> {
 
 impl<'a> Player<'a> {
     /// Listens where the kernel node did.
-    fn new(connections: &'a [Connection], host: u8) -> Self {
+    fn new(connections: &'a [Connection], host: u8, answers: Arc<Answers>) -> Self {
+        let ends_of = |Connection { dialler, listener, .. }: &Connection| {
+            [dialler, listener].map(|end| SocketAddr::from(*end).ip())
+        };
+        let by_daemon = connections.iter().filter(|connection| is_of(host, connection.dialler.ip()));
         let mut addresses: Vec<Ipv4Addr> =
             connections.iter().map(|connection| *connection.listener.ip()).collect();
         addresses.retain(|address| !is_of(host, address));
@@ -94,6 +164,8 @@ impl<'a> Player<'a> {
             connections,
             streams: connections.iter().map(|_| None).collect(),
             listeners: addresses.into_iter().map(listen).collect(),
+            dialled: by_daemon.map(ends_of).collect(),
+            answers,
             accepted: Vec::new(),
             below: RESERVED_END,
             handles: HashMap::new(),
@@ -124,16 +196,11 @@ impl<'a> Player<'a> {
     /// The daemon's next connection between the addresses of this one.
     fn accept(&mut self, connection: usize) -> TcpStream {
         let Connection { dialler, listener, .. } = &self.connections[connection];
-        let ends = |stream: &TcpStream| {
-            let (from, to) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
-            assert!(from.port() < RESERVED_END, "{from} is not reserved");
-            [from.ip(), to.ip()]
-        };
         let expected = [dialler, listener].map(|end| SocketAddr::from(*end).ip());
         let mut found = None;
         wait_until(&format!("C{} is dialled: {expected:?}", connection + 1), PATIENCE, || {
             self.accept_all();
-            found = self.accepted.iter().position(|stream| ends(stream) == expected);
+            found = self.accepted.iter().position(|stream| ends_of(stream) == expected);
             found.is_some() || !self.accepted.is_empty() && panic!("{:?} came instead", self.accepted)
         });
         let stream = self.accepted.remove(found.unwrap());
@@ -141,9 +208,17 @@ impl<'a> Player<'a> {
         stream
     }
 
+    /// Takes what the daemon has dialled; by what the capture has not, the kernel node is asked.
     fn accept_all(&mut self) {
-        let dialled = self.listeners.iter().flat_map(TcpListener::accept);
-        self.accepted.extend(dialled.map(|(stream, _)| stream));
+        for (stream, _) in self.listeners.iter().flat_map(TcpListener::accept) {
+            if self.dialled.contains(&ends_of(&stream)) {
+                self.accepted.push(stream);
+            } else {
+                stream.set_nonblocking(false).unwrap();
+                let answers = Arc::clone(&self.answers);
+                thread::spawn(move || answers.answer(stream));
+            }
+        }
     }
 
     /// Says what the kernel node said, with the daemon's handles.
@@ -264,10 +339,14 @@ fn own_values(theirs: &mut Vec<u8>, own: &[u8]) {
 /// The next thing that is said on a stream, in the place of `unit`.
 fn heard(stream: &mut impl Read, unit: &Unit) -> std::io::Result<Said> {
     match &unit.said {
-        Said::Request(_) => return whole(stream, ConnectionRequest::parse).map(Said::Request),
-        Said::Hello(_) => return whole(stream, Hello::parse).map(Said::Hello),
-        Said::Noop(_) | Said::Message { .. } => {}
+        Said::Request(_) => whole(stream, ConnectionRequest::parse).map(Said::Request),
+        Said::Hello(_) => whole(stream, Hello::parse).map(Said::Hello),
+        Said::Noop(_) | Said::Message { .. } => heard_message(stream),
     }
+}
+
+/// The next message on a stream, or prefix without one.
+fn heard_message(stream: &mut impl Read) -> std::io::Result<Said> {
     let mut bytes = [0; PREFIX_BYTES];
     stream.read_exact(&mut bytes)?;
     let prefix = Prefix::decode(&bytes, ByteOrder::Little).unwrap();
@@ -300,6 +379,18 @@ fn whole<T, E: std::fmt::Debug>(
     }
 }
 
+/// The addresses of a stream that the daemon has dialled, its own first.
+fn ends_of(stream: &TcpStream) -> [IpAddr; 2] {
+    let (from, to) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
+    assert!(from.port() < RESERVED_END, "{from} is not reserved");
+    [from.ip(), to.ip()]
+}
+
+/// Whether node `host` says this.
+fn is_said_by(host: u8, connections: &[Connection], unit: &Unit) -> bool {
+    is_of(host, connections[unit.connection].dialler.ip()) == (unit.direction == 0)
+}
+
 /// Whether this is an address of node `host`.
 fn is_of(host: u8, address: &Ipv4Addr) -> bool {
     address.octets()[3] == 10 + host
@@ -316,13 +407,14 @@ fn obeyed(told: Option<Child>) {
 /// things the daemon has said in its place.
 fn play(daemon: &Daemon, part: &Part, connections: &[Connection], units: &[Unit]) -> usize {
     let host = part.host;
-    let mut player = Player::new(connections, host);
+    let answers = Arc::new(Answers::new(connections, host, units));
+    let mut player = Player::new(connections, host, Arc::clone(&answers));
     let mut order: Vec<&Unit> = units.iter().collect();
     order.sort_by_key(|unit| unit.packet);
     let (mut told, mut doing) = (part.told.iter().peekable(), None);
     for unit in order {
         let dials = is_of(host, connections[unit.connection].dialler.ip());
-        let is_heard = dials == (unit.direction == 0);
+        let is_heard = is_said_by(host, connections, unit);
         let is_told =
             |(connection, index, _): &&Told| (*connection, *index) == (unit.connection + 1, unit.index);
         if is_heard && let Some((_, _, words)) = told.next_if(is_told) {
@@ -331,6 +423,7 @@ fn play(daemon: &Daemon, part: &Part, connections: &[Connection], units: &[Unit]
             doing = Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         }
         player.open(unit.connection, !dials);
+        player.accept_all();
         if is_heard {
             player.hear(unit);
         } else {
@@ -340,7 +433,12 @@ fn play(daemon: &Daemon, part: &Part, connections: &[Connection], units: &[Unit]
     obeyed(doing);
     assert!(told.next().is_none());
     assert_eq!(player.early, []);
-    player.accept_all();
+    let asked = || answers.asked.lock().unwrap().iter().map(Nid::to_string).collect::<Vec<_>>();
+    wait_until(&format!("{:?} are asked", part.asks), PATIENCE, || {
+        player.accept_all();
+        asked().len() >= part.asks.len()
+    });
+    assert_eq!(asked(), part.asks);
     assert!(player.accepted.is_empty(), "the daemon dials more: {:?}", player.accepted);
     for stream in player.streams.iter().flatten() {
         stream.set_read_timeout(Some(SILENCE)).unwrap();
@@ -379,16 +477,13 @@ fn check(part: &Part) {
         daemon.good(&format!("udsp add {policy}"));
     }
     let heard = enter(netns.b(), || play(&daemon, part, &connections, &units));
-    let is_ours = |unit: &&Unit| {
-        let dials = is_of(part.host, connections[unit.connection].dialler.ip());
-        dials == (unit.direction == 0)
-    };
+    let is_ours = |unit: &&Unit| is_said_by(part.host, &connections, unit);
     assert_eq!(heard, units.iter().filter(is_ours).count());
 }
 
 /// The daemon is the node that is asked.
 fn check_answers(capture: &'static str) {
-    check(&Part { capture, host: 2, interfaces: 1, policies: &[], told: &[] });
+    check(&Part { capture, host: 2, interfaces: 1, policies: &[], told: &[], asks: &[] });
 }
 
 #[test]
@@ -408,6 +503,7 @@ fn a_live_daemon_pings_and_discovers_as_the_kernel_node_did() {
             (1, 3, "ping 10.77.0.12@tcp"),
             (1, 4, "discover 10.77.0.12@tcp"),
         ],
+        asks: &[],
     });
 }
 
@@ -420,6 +516,7 @@ fn a_live_daemon_of_two_interfaces_is_discovered_as_the_kernel_node_was() {
         interfaces: 2,
         policies: &["--src 10.78.0.12@tcp --priority 0", "--dst 10.78.0.11@tcp --priority 0"],
         told: &[],
+        asks: &["10.77.0.11@tcp"],
     });
 }
 
@@ -432,7 +529,7 @@ fn a_live_daemon_of_two_interfaces_discovers_as_the_kernel_node_did() {
         capture: "b_multirail",
         host: 1,
         interfaces: 2,
-        policies: &[],
+        policies: &["--dst 10.78.0.12@tcp --src 10.77.0.11@tcp"],
         told: &[
             (1, 0, "ping 10.77.0.12@tcp"),
             (4, 0, "discover 10.77.0.12@tcp"),
@@ -442,6 +539,7 @@ fn a_live_daemon_of_two_interfaces_discovers_as_the_kernel_node_did() {
             (7, 3, SECOND),
             (7, 4, SECOND),
         ],
+        asks: &["10.78.0.12@tcp"],
     });
 }
 

@@ -16,6 +16,7 @@ mod losses;
 mod messaging;
 mod modes;
 mod multi_rail;
+mod names_tcp;
 mod others;
 mod placed_tcp;
 mod ports;
