@@ -514,7 +514,11 @@ fn a_live_daemon_of_two_interfaces_is_discovered_as_the_kernel_node_was() {
         capture: "b_multirail",
         host: 2,
         interfaces: 2,
-        policies: &["--src 10.78.0.12@tcp --priority 0", "--dst 10.78.0.11@tcp --priority 0"],
+        policies: &[
+            "--src 10.78.0.12@tcp --priority 0",
+            "--dst 10.78.0.11@tcp --priority 0",
+            "--dst 10.77.0.11@tcp --src 10.78.0.12@tcp",
+        ],
         told: &[],
         asks: &["10.77.0.11@tcp"],
     });
@@ -529,9 +533,13 @@ fn a_live_daemon_of_two_interfaces_discovers_as_the_kernel_node_did() {
         capture: "b_multirail",
         host: 1,
         interfaces: 2,
-        policies: &["--dst 10.78.0.12@tcp --src 10.77.0.11@tcp"],
+        policies: &[
+            "--dst 10.77.0.12@tcp --src 10.78.0.11@tcp",
+            "--dst 10.77.0.12@tcp --priority 0",
+            "--dst 10.78.0.12@tcp --src 10.77.0.11@tcp",
+        ],
         told: &[
-            (1, 0, "ping 10.77.0.12@tcp"),
+            (1, 0, FIRST),
             (4, 0, "discover 10.77.0.12@tcp"),
             (1, 3, FIRST),
             (7, 2, SECOND),
