@@ -410,8 +410,8 @@ impl Messages {
         Message::at(message.slot)
     }
 
-    /// Has a message wait until its peer is discovered, or a late ACK until it is to be sent, or as long as it
-    /// may.
+    /// Has a message wait until its peer is discovered, or a late ACK until it is to be sent, or as long as
+    /// it may.
     pub(crate) fn gate<S>(&mut self, message: Message<S>, release: Release) {
         let message = self.step(message);
         self.gated.hold(&mut self.records, message, release);

@@ -219,7 +219,7 @@ pub enum Wants {
     Payload(Span),
     /// Bytes to be passed over, so many, and then counted by [`Socklnd::placed`].
     Skip(u32),
-    /// So many bytes wait elsewhere, after those that do so already; to be counted by [`Socklnd::shelved`].
+    /// Bytes that wait elsewhere, so many, behind others there; to be counted by [`Socklnd::shelved`].
     Shelve(u32),
     /// The first bytes that wait elsewhere, so many, are the next ones; then [`Socklnd::replayed`].
     Replay(u32),

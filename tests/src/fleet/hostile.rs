@@ -33,8 +33,8 @@ pub enum Hostility {
     Unacknowledging,
     /// NIDs of others are among those that it tells, more each time; no push is acknowledged.
     Lying,
-    /// The same, with the highest numbers, whole and cut, half of it in names that are made up: of its net
-    /// and of others.
+    /// NIDs of others are told as by a lying one, with the highest numbers, whole and cut, half of them made
+    /// up: of its net and of others.
     Naming,
 }
 

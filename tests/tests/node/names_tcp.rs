@@ -168,7 +168,7 @@ fn put_by(dialler: &mut Dialler, match_bits: u64) {
     dialler.say(&message(Version::V3, &header(source, destination, 0, put(PORTAL, match_bits))));
 }
 
-/// A kernel node sends what has waited for its push as soon as that is acknowledged, by whichever of its NIDs.
+/// A kernel node sends what has waited for its push as soon as that is acknowledged, by any of its NIDs.
 #[test]
 fn the_first_request_after_a_push_is_matched_under_the_primary_nid() {
     if !privileged() {
