@@ -358,8 +358,11 @@ pub trait Uplink: PrefetchHints {
         false
     }
 
-    /// A peer NI speaks from an address, which may be another one than that of its NID.
-    fn came_from(&mut self, _peer: &Nid, _address: IpAddr) {}
+    /// A peer NI begins to speak from an address, which may be another one than that of its NID. `false` if
+    /// there is no room to note that for now: then it is not to be heard.
+    fn came_from(&mut self, _peer: &Nid, _address: IpAddr) -> bool {
+        true
+    }
 
     /// A peer has begun a new life: what was under way to it ends.
     fn restarted(&mut self, _peer: &Nid) {}

@@ -51,7 +51,7 @@ pub const TOLD_MAX: usize = 128;
 const NIDS_PER_PEER: usize = 4;
 
 /// NIDs that speak from other addresses than their own, and are remembered so at most.
-const STRANGERS_MAX: usize = 1024;
+const STRANGERS_MAX: usize = 16_384;
 
 /// Shares of the table: peers from one address make room before others if they have more than one.
 const SHARES: usize = 16;
@@ -412,7 +412,9 @@ pub(super) struct PeerTable {
     claimed: BTreeSet<Nid>,
     unowned: BTreeSet<Nid>,
     /// NIDs that speak from other addresses than their own.
-    strangers: BTreeMap<Nid, IpAddr>,
+    strangers: BTreeMap<Nid, (u64, IpAddr)>,
+    /// How often such a NID was told.
+    stranger_count: u64,
     /// NIDs that peers have lost since this was asked last.
     lost: Vec<LostNid>,
     /// Requests that waited for peers that are gone.
@@ -434,6 +436,7 @@ impl PeerTable {
             claimed: BTreeSet::new(),
             unowned: BTreeSet::new(),
             strangers: BTreeMap::new(),
+            stranger_count: 0,
             lost: Vec::new(),
             orphans: Vec::new(),
         }
@@ -502,7 +505,7 @@ impl PeerTable {
 
     /// Where a NID speaks from.
     fn origin_of(&self, nid: &Nid) -> PeerOrigin {
-        let address = self.strangers.get(nid).copied().or_else(|| nid.ip());
+        let address = self.strangers.get(nid).map(|(_, address)| *address).or_else(|| nid.ip());
         address.map_or(PeerOrigin::NONE, PeerOrigin::of)
     }
 
@@ -511,16 +514,19 @@ impl PeerTable {
         self.strangers.contains_key(nid)
     }
 
-    /// Where a NID speaks from. Of more than are remembered some are forgotten.
+    /// Where a NID speaks from. Of more than are remembered the one that was told longest ago is forgotten:
+    /// an LND takes a few such names from an address, so that it takes thousands of addresses to be there.
     pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) {
         self.strangers.remove(nid);
         if nid.ip() == Some(address) {
             return;
         }
         if self.strangers.len() >= STRANGERS_MAX {
-            self.strangers.pop_first();
+            let oldest = self.strangers.iter().min_by_key(|(_, (number, _))| *number).map(|(nid, _)| *nid);
+            oldest.map(|oldest| self.strangers.remove(&oldest));
         }
-        self.strangers.insert(*nid, address);
+        self.stranger_count += 1;
+        self.strangers.insert(*nid, (self.stranger_count, address));
         let Some(primary) = self.primaries.get(nid) else { return };
         if let Some(peer) = self.peers.get_mut(primary).filter(|peer| peer.origin != PeerOrigin::NONE) {
             self.shares.remove(peer);

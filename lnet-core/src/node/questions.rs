@@ -40,10 +40,12 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Whether one more may be asked for the claims of an address.
+    /// Whether one more may be asked for the claims of an address. Half of the room is for the first question
+    /// of each.
     fn has_room(&self, origin: PeerOrigin) -> bool {
         let its = self.by_origin.get(&origin).copied().unwrap_or(0);
-        its < QUESTIONS_MAX && self.nids.len() < ALL_QUESTIONS_MAX
+        let all = if its == 0 { ALL_QUESTIONS_MAX } else { ALL_QUESTIONS_MAX / 2 };
+        its < QUESTIONS_MAX && self.nids.len() < all
     }
 
     fn begin(&mut self, nid: &Nid, origin: PeerOrigin) {

@@ -196,14 +196,17 @@ impl News {
         self.had_stranger
     }
 
-    /// Notes where a peer NI speaks from. Of more than have room the last ones count.
-    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) {
-        if self.strangers.len() == STRANGERS_MAX {
-            self.strangers.pop_front();
+    /// Notes where a peer NI speaks from; says whether there was room. Half of it is for those that speak
+    /// from their own addresses.
+    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) -> bool {
+        let room = if nid.ip() == Some(address) { STRANGERS_MAX } else { STRANGERS_MAX / 2 };
+        let has_room = self.strangers.len() < room;
+        if has_room {
+            self.strangers.push_back((*nid, address));
+            self.had_stranger = true;
+            self.wanted_count += 1;
         }
-        self.strangers.push_back((*nid, address));
-        self.had_stranger = true;
-        self.wanted_count += 1;
+        has_room
     }
 
     /// Notes what a peer has done.

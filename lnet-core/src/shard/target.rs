@@ -244,11 +244,10 @@ impl Uplink for Shard {
         self.wake();
     }
 
-    fn came_from(&mut self, peer: &Nid, address: IpAddr) {
+    fn came_from(&mut self, peer: &Nid, address: IpAddr) -> bool {
         // A peer NI that comes home is news where some were not.
-        if self.news.had_stranger() || peer.ip() != Some(address) {
-            self.news.note_stranger(peer, address);
-        }
+        let is_news = self.news.had_stranger() || peer.ip() != Some(address);
+        !is_news || self.news.note_stranger(peer, address)
     }
 
     fn restarted(&mut self, peer: &Nid) {

@@ -209,9 +209,12 @@ impl Socklnd {
                 connection: Some(kind),
                 ..*hello
             };
-            if self.say(slot, &answer) {
+            let is_noted = up.came_from(&source.nid, self.connections[slot].ends.remote.ip());
+            if !is_noted {
+                self.counters.add(SocklndEvent::NamesFull);
+            }
+            if is_noted && self.say(slot, &answer) {
                 self.establish(now, slot, peer, kind, hello);
-                up.came_from(&source.nid, self.connections[slot].ends.remote.ip());
                 return self.launch(now, peer);
             }
             self.close(now, slot, up);

@@ -57,7 +57,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
 const QUIET_INTERVAL: Duration = Duration::from_millis(2);
-/// GETs of pings that are under way at once, and of questions to NIDs that peers claim; further ones wait.
+/// GETs of pings that are under way at once; further ones wait, but for questions to NIDs that peers claim,
+/// which the state machine bounds by whom they are about.
 const PINGS_MAX: usize = 32;
 
 /// The state machine, and what the runner and its clients share.
@@ -73,7 +74,6 @@ pub(super) struct Runner {
     /// Whether the thread has ended, or is to end.
     over: watch::Sender<bool>,
     ping_slots: Semaphore,
-    question_slots: Semaphore,
     pub(super) pushes: PushTargets,
     news: Arc<News>,
     fate: Arc<Fate>,
@@ -166,7 +166,6 @@ impl Runner {
             wake: Notify::new(),
             over: watch::Sender::new(false),
             ping_slots: Semaphore::new(PINGS_MAX),
-            question_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
             news,
             fate,
@@ -485,9 +484,10 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             let lnet = Lnet::of_runner(core);
             let get = async move {
                 // The slots are never closed.
-                let runner = &lnet.inner.runner;
-                let slots = if is_question { &runner.question_slots } else { &runner.ping_slots };
-                let _slot = slots.acquire().await.ok();
+                let _slot = match is_question {
+                    true => None,
+                    false => lnet.inner.runner.ping_slots.acquire().await.ok(),
+                };
                 pings::get(&lnet, nid, source, length_bytes, is_recovery).await
             };
             let (get, abort) = abortable(get);
