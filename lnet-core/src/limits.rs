@@ -31,7 +31,8 @@ pub struct Limits {
     /// the descriptor sends, by what is under way), its requests are refused, and messages for it wait. By
     /// default 128: as many events as come of the frames of two turns, or of 64 PUTs with ACK.
     pub unlimited_events: u32,
-    /// PUTs and GETs of this shard that have started and that their LND has not finished with.
+    /// PUTs and GETs of this shard that have started and that their LND has not finished with. One in 64 is
+    /// for pings and pushes: what waits for its peer to be discovered cannot take the room of these.
     pub requests: u32,
     /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
     /// cannot take the room of this node's own messages. No peer is promised more than are free then, and a

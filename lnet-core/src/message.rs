@@ -330,6 +330,8 @@ pub(crate) struct Messages {
     records: Records,
     /// Responses at once at most.
     responses_max: u32,
+    /// Room for requests that is for pings and pushes.
+    finding_out: u32,
     /// Room that is neither promised nor in use, by budget.
     free: [u32; 3],
     /// Messages that have ended and whose end has not been dealt with; none between calls of the shard.
@@ -348,6 +350,7 @@ impl Messages {
         Self {
             records: Slab::new(limits.transmits()),
             responses_max: limits.responses,
+            finding_out: limits.requests / SHARED_SLOTS,
             free,
             ended: MessageQueue::new(),
             forwarded: MessageQueue::new(),
@@ -380,6 +383,12 @@ impl Messages {
         }
         *free -= 1;
         true
+    }
+
+    /// Promises room for a request, one that finds out who a node is or another one.
+    #[inline]
+    pub(crate) const fn reserve_request(&mut self, finds_out: bool) -> bool {
+        (finds_out || self.free(Budget::Request) > self.finding_out) && self.reserve(Budget::Request)
     }
 
     /// Takes such a promise back.

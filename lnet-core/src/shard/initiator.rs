@@ -303,7 +303,7 @@ impl Shard {
             self.wake();
             return Ok(());
         };
-        if !self.messages.reserve(Budget::Request) {
+        if !self.messages.reserve_request(finds_out(&body)) {
             return Err(SubmitError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);

@@ -37,6 +37,10 @@ fn info_of(features: Features, sequence: u32, nis: &[(Nid, NiStatus)]) -> Vec<u8
     bytes
 }
 
+fn told_up<const N: usize>(nids: [Nid; N]) -> impl Iterator<Item = PingNi> + Clone {
+    nids.into_iter().map(|nid| PingNi { nid, status: NiStatus::UP })
+}
+
 fn info(sequence: u32, nids: &[Nid]) -> Vec<u8> {
     let nis: Vec<_> = nids.iter().map(|nid| (*nid, NiStatus::UP)).collect();
     info_of(MULTI_RAIL, sequence, &nis)
@@ -505,4 +509,34 @@ fn a_claimed_nid_that_becomes_this_nodes_own_is_claimed_no_more() {
     runner.advance(100 * SECOND);
     assert_eq!(shown(&runner, nid(1, 9)).1, [nid(1, 9)]);
     assert_eq!(asked(&mut runner), []);
+}
+
+/// An answer that is cut short has the NID asked once more, and proves then what it still says.
+#[test]
+fn an_answer_that_is_cut_proves_what_it_says() {
+    let mut runner = runner();
+    let [spoken, other] = [nid(1, 9), nid(2, 9)];
+    push(&mut runner, spoken, &info(1, &[spoken, other]));
+    let whole = info(1, &[other, spoken, nid(1, 10), nid(2, 10)]);
+    let cut = &whole[..ping::encoded_bytes(told_up([other, spoken])).unwrap()];
+    answer_next(&mut runner, other, cut);
+    assert_eq!(counters(&runner), (0, 0));
+    answer_next(&mut runner, other, cut);
+    assert_eq!((destinations(&runner, other).len(), counters(&runner)), (2, (1, 0)));
+}
+
+/// Claims of many addresses whose NIDs never answer leave room for the first question about another address.
+#[test]
+fn silent_claims_of_many_leave_room_for_the_question_of_another() {
+    let mut runner = with(NodeConfig { peers_max: 1024, ..config(1) });
+    for liar in 10..50_u8 {
+        let claimed = (0..16).map(|number| 50 + (u16::from(liar) * 16 + number) % 200);
+        let claims: Vec<_> = claimed.map(|host| nid(2, host as u8)).collect();
+        push(&mut runner, nid(1, liar), &info(1, &[&[nid(1, liar)], &claims[..]].concat()));
+    }
+    assert!(asked(&mut runner).len() >= 100);
+    let friend = [nid(1, 9), nid(2, 9)];
+    push(&mut runner, friend[0], &info(1, &friend));
+    answer_next(&mut runner, friend[1], &info(1, &friend));
+    assert_eq!(destinations(&runner, friend[0]).len(), 2);
 }

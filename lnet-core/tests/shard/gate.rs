@@ -6,9 +6,9 @@ use std::time::Duration;
 use lnet_core::ShardConfig;
 use lnet_core::event::EventKind;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Cause, NiId, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, NiId, PING_MATCH_BITS, PING_PORTAL, Status, Transmit, Uplink};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::time::Instant;
 use lnet_core::topology::{
     FailedDiscovery, HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology,
@@ -16,7 +16,7 @@ use lnet_core::topology::{
 use lnet_core::tunables::Tunables;
 use lnet_wire::{Nid, ProcessId};
 
-use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, local_ni, nid, put_request};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, config, get_request, local_ni, nid, put_request};
 
 /// How long a request waits at most with the default tunables.
 const GATED_MAX: Duration = Tunables::DEFAULT.transaction_timeout;
@@ -334,6 +334,26 @@ fn what_nothing_finds_out_about_waits_for_nothing() {
         put(&mut node, Nid::from_small(2 << 48 | 1 << 32 | (index + 1000)).unwrap(), 1);
     }
     assert_eq!((node.shard.counters().gated, wanted(&mut node).len()), (256, 256));
+}
+
+/// Requests that wait for a discovery leave room for the ping that ends their waiting.
+#[test]
+fn what_waits_for_a_discovery_leaves_room_for_its_ping() {
+    let limits = Limits { nis: 4, requests: 128, memory_descs: 256, events: 1024, ..config().limits };
+    let topology = Arc::new(topology(1, locals(), []));
+    let mut node = Node::new(ShardConfig { limits, topology, ..config() });
+    node.queue = node.shard.create_event_queue(512).unwrap();
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(200), ..node.md(1) }).unwrap();
+    let mut put =
+        || node.shard.put(NOW, &PutRequest { target: ProcessId::lustre(nid(1, 11)), ..put_request(md, 2) });
+    let taken = (0..200).take_while(|_| put().is_ok()).count();
+    assert!((100..128).contains(&taken), "{taken}");
+    assert_eq!(put(), Err(SubmitError::RequestsFull));
+    let sink = node.shard.bind(&node.md(64)).unwrap();
+    let target = ProcessId::lustre(nid(1, 11));
+    let ping = GetRequest { target, portal: PING_PORTAL, match_bits: PING_MATCH_BITS, ..get_request(sink) };
+    node.shard.get(NOW, &ping).unwrap();
+    assert_eq!(sent(&mut node).len(), 1);
 }
 
 /// The NI that a request would leave by goes: it is selected for at once, and fails if there is none.

@@ -236,3 +236,19 @@ fn a_sibling_that_does_not_know_the_name_yet_waits_for_it() {
         assert_eq!(origin.initiator.nid, nid(1, initiator), "{ends}");
     }
 }
+
+/// A name from elsewhere of which the node cannot be told is not heard; those that speak from their own
+/// addresses again have room of their own, and all have some once the node has been told.
+#[test]
+fn a_name_from_elsewhere_is_heard_once_the_node_can_be_told() {
+    let mut node = node();
+    let elsewhere = "10.0.9.9".parse().unwrap();
+    let all = (10..90).filter(|host| node.shard.came_from(&nid(1, *host), elsewhere)).count();
+    assert!((16..80).contains(&all), "{all}");
+    assert!(!node.shard.came_from(&nid(1, 90), elsewhere));
+    let home = nid(1, 91);
+    assert!(node.shard.came_from(&home, home.ip().unwrap()));
+    let told: Vec<_> = std::iter::from_fn(|| node.shard.poll_stranger()).collect();
+    assert_eq!((told.len(), told.last()), (all + 1, Some(&(home, home.ip().unwrap()))));
+    assert!(node.shard.came_from(&nid(1, 90), elsewhere));
+}

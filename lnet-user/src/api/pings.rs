@@ -2,6 +2,8 @@
 //!
 //! A ping is repeated once when the peer turns out to have begun a new life. Pinging twice does no harm.
 
+use std::time::Duration;
+
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::{Cause, PING_MATCH_BITS, PING_PORTAL, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -9,12 +11,15 @@ use lnet_core::node::DriverError;
 use lnet_core::portal::EntrySpec;
 use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
+use tokio::time::sleep;
 
 use super::calls::Command;
 use super::errno::{driver_error, failed_get};
 use super::{Ack, Core, Lnet, LnetError, Target};
 use crate::runtime::{Home, entry_home};
 
+/// How soon what found no room is tried again.
+const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Events of a GET: SEND, REPLY, and the end.
 const GET_EVENTS: u32 = 4;
 
@@ -78,10 +83,11 @@ pub(super) async fn get(
     length_bytes: usize,
     is_recovery: bool,
 ) -> Result<Vec<u8>, DriverError> {
-    let mut got = get_once(lnet, nid, source, length_bytes, is_recovery).await;
+    let get = async || get_once(lnet, nid, source, length_bytes, is_recovery).await;
+    let mut got = once_there_is_room(&get).await;
     if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
         // The node has begun a new life since it was last spoken to: that one is asked.
-        got = get_once(lnet, nid, source, length_bytes, is_recovery).await;
+        got = once_there_is_room(&get).await;
     }
     match got {
         Ok(got) => got.map_err(failed_get),
@@ -92,7 +98,7 @@ pub(super) async fn get(
 /// Tells a node what this one says of itself, and waits for its acknowledgement. Dropping the future gives
 /// the PUT up.
 pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), DriverError> {
-    let pushed = async {
+    let pushed = async || {
         let events = lnet.shard(0)?.create_event_queue(GET_EVENTS)?;
         // One PUT, one ACK.
         let md =
@@ -101,10 +107,20 @@ pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), Driv
             lnet.shard(0)?.bind(&md, Buffer::from(bytes.to_vec())).map_err(|refused| refused.error)?;
         source.put(&Target::new(nid, PING_PORTAL, PING_MATCH_BITS), Ack::Wanted, 0).await
     };
-    let queued = pushed.await.map_err(|error: LnetError| driver_error(&error))?;
+    let queued = once_there_is_room(pushed).await.map_err(|error| driver_error(&error))?;
     match queued.event.status() {
         Status::Ok => Ok(()),
         failed => Err(failed_get(failed)),
+    }
+}
+
+/// Does something again as long as the shard has no room for it: the state machine gives it up in its time.
+async fn once_there_is_room<T>(what: impl AsyncFn() -> Result<T, LnetError>) -> Result<T, LnetError> {
+    loop {
+        match what().await {
+            Err(error) if error.is_busy() => sleep(ROOM_INTERVAL).await,
+            done => return done,
+        }
     }
 }
 

@@ -100,7 +100,8 @@ fn a_put_to_a_lazy_portal_waits_for_an_entry() {
     next(&mut sent, EventKind::Ack);
 }
 
-/// More messages than a queue holds, from several threads: each arrives once.
+/// More messages than a queue holds, and than a shard has room for, from several threads, to a peer that is
+/// to be discovered first: each arrives once.
 #[test]
 fn many_messages_of_several_threads_arrive_once() {
     const COUNT: u32 = 400;
@@ -120,7 +121,7 @@ fn many_messages_of_several_threads_arrive_once() {
                 for _ in 0..COUNT {
                     let target = Target::new(nid(2), PINNED[0], 7);
                     while source.put(&target, Ack::NotWanted, 0).start().is_err() {
-                        next(&mut sent, EventKind::Send);
+                        assert_eq!(next(&mut sent, EventKind::Send).event.status(), Status::Ok);
                         ended += 1;
                     }
                 }
