@@ -204,7 +204,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Whether any other path may do better: nothing led there, no answer came in time, or the system said no.
+    /// Whether another path may do better: nothing led there, no answer came in time, or the system said no.
     pub(crate) const fn is_of_the_path(self) -> bool {
         matches!(self, Self::Unreachable | Self::Timeout | Self::System(_))
     }
@@ -359,7 +359,7 @@ pub trait Uplink: PrefetchHints {
     }
 
     /// A peer NI begins to speak from an address, which may be another one than that of its NID. `false` if
-    /// there is no room to note that for now: then it is not to be heard.
+    /// there is no room to note that: then it is not to be heard.
     fn came_from(&mut self, _peer: &Nid, _address: IpAddr) -> bool {
         true
     }
