@@ -12,7 +12,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::change::NodeChange;
 use super::error::{DriverError, RequestError};
 use super::nets::{NiConfig, NiSpec};
-use super::pings::{PingId, Pinged};
+use super::pings::{PingId, PingKind, Pinged};
 use crate::lnd::NiId;
 use crate::shard::{Confirmation, HealthNote, PathNote};
 use crate::tunables::NetTunables;
@@ -152,10 +152,8 @@ pub enum Action<O> {
         source: Option<Nid>,
         /// Room for the answer.
         length_bytes: usize,
-        /// Whether it finds out whether an NI has recovered: it is not sent again then.
-        is_recovery: bool,
-        /// Whether a peer claims the NID: what others are asked does not wait for that.
-        is_question: bool,
+        /// What it is for.
+        kind: PingKind,
     },
     /// Send a PUT with ACK to [`PING_PORTAL`](crate::lnd::PING_PORTAL) with
     /// [`PING_MATCH_BITS`](crate::lnd::PING_MATCH_BITS), and report

@@ -243,14 +243,13 @@ impl<O: Clone> Node<O> {
         if peer.needs_ping() {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
             let ping = self.own_ping(now, to, PingPurpose::Discovery);
-            self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
-            let (source, is_recovery, is_question) = (None, false, false);
-            let ping = Action::Ping { ping, nid: to, source, length_bytes, is_recovery, is_question };
-            self.actions.push_back(ping);
+            self.wait_for(&primary, ping.id, peer_state::PING_SENT, peer_state::FORCE_PING);
+            self.send_ping(ping, length_bytes);
         } else if peer.needs_push(sequence, is_on) {
             let push = self.own_ping(now, to, PingPurpose::Push { sequence });
-            self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
-            self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.told.bytes.clone() });
+            self.wait_for(&primary, push.id, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
+            self.pings.insert(push.id.request, push);
+            self.actions.push_back(Action::Push { ping: push.id, nid: to, bytes: self.told.bytes.clone() });
         } else {
             self.discovered(&primary, Ok(()));
         }
@@ -262,15 +261,13 @@ impl<O: Clone> Node<O> {
         Duration::from_secs(seconds.into()).min(self.config.ping_timeout_max)
     }
 
-    /// A ping or push of the node's own that is under way from now on.
-    pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: PingPurpose) -> PingId {
+    /// A ping or push of the node's own.
+    pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: PingPurpose) -> Ping {
         let is_strange = purpose.is_discovery() && self.rank_of(&nid) == Rank::Stranger;
         let timeout = self.own_timeout().min(if is_strange { STRANGER_TIMEOUT } else { Duration::MAX });
         self.requests += 1;
         let id = PingId { request: RequestId(self.requests), is_second: false };
-        let ping = Ping { id, nid, source: None, timeout, deadline: now + timeout, purpose };
-        self.pings.insert(id.request, ping);
-        id
+        Ping { id, nid, source: None, timeout, deadline: now + timeout, purpose }
     }
 
     pub(super) fn set_state(&mut self, nid: &Nid, set: u32, clear: u32) {

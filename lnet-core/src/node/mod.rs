@@ -52,7 +52,7 @@ pub use discovery::DiscoveryCounters;
 pub use error::{ChangeError, DriverError, RequestError, SettingRange};
 pub use nets::{LOOPBACK, NetOptions, NiConfig, NiSpec};
 pub use peers::{Claim, Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
-pub use pings::{PingId, Pinged};
+pub use pings::{PingId, PingKind, Pinged};
 pub use questions::NamedClaim;
 pub use recovery::{Recovering, Recovery};
 pub use settings::Settings;

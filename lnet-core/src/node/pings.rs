@@ -49,6 +49,17 @@ pub struct Pinged {
     pub nids: Vec<Nid>,
 }
 
+/// What a ping is for, as far as who sends it is to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PingKind {
+    /// A request, or the discovery of a peer.
+    Ordinary,
+    /// To find out whether an NI has recovered: it is not sent again.
+    Recovery,
+    /// To find out whose a NID is that a peer claims: other pings do not wait for it.
+    Question,
+}
+
 /// A ping that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ping {
@@ -84,6 +95,14 @@ pub(super) enum Answer {
 }
 
 impl PingPurpose {
+    const fn kind(&self) -> PingKind {
+        match self {
+            Self::Request | Self::Discovery | Self::Push { .. } => PingKind::Ordinary,
+            Self::Recovery => PingKind::Recovery,
+            Self::Question { .. } => PingKind::Question,
+        }
+    }
+
     pub(super) const fn is_discovery(&self) -> bool {
         matches!(self, Self::Discovery | Self::Push { .. })
     }
@@ -134,12 +153,15 @@ impl<O: Clone> Node<O> {
         let id = PingId { request, is_second: false };
         let purpose = PingPurpose::Request;
         let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
-        self.pings.insert(request, ping);
-        let length_bytes = room_bytes(self.settings.get(Global::MaxInterfaces));
-        let (is_recovery, is_question) = (false, false);
-        let ping = Action::Ping { ping: id, nid, source, length_bytes, is_recovery, is_question };
-        self.actions.push_back(ping);
+        self.send_ping(ping, room_bytes(self.settings.get(Global::MaxInterfaces)));
         Ok(())
+    }
+
+    /// Has a ping sent, with room for so many bytes of the answer: it is under way.
+    pub(super) fn send_ping(&mut self, ping: Ping, length_bytes: usize) {
+        let Ping { id, nid, source, purpose, .. } = ping;
+        self.pings.insert(id.request, ping);
+        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes, kind: purpose.kind() });
     }
 
     pub(super) fn answered(&mut self, now: Instant, id: PingId, bytes: &[u8]) {
@@ -151,13 +173,7 @@ impl<O: Clone> Node<O> {
         }
         match ping.read(bytes) {
             Answer::Again(length_bytes) => {
-                let id = PingId { is_second: true, ..id };
-                let Ping { nid, source, .. } = ping;
-                self.pings.insert(id.request, Ping { id, ..ping });
-                let (is_recovery, is_question) =
-                    (false, matches!(ping.purpose, PingPurpose::Question { .. }));
-                let ping = Action::Ping { ping: id, nid, source, length_bytes, is_recovery, is_question };
-                self.actions.push_back(ping);
+                self.send_ping(Ping { id: PingId { is_second: true, ..id }, ..ping }, length_bytes);
             }
             // What is cut still says enough of its peer.
             _ if ping.purpose == PingPurpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),

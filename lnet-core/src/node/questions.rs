@@ -19,7 +19,7 @@ use super::error::RequestError;
 use super::peers::{Peer, PeerOrigin, Proof, TURN, peer_state};
 use super::pings::{Ping, PingPurpose, nids_of};
 use super::upper::pinged;
-use super::{Action, Node, Outcome};
+use super::{Node, Outcome};
 use crate::shard::NAME_WAIT;
 use crate::time::Instant;
 
@@ -112,13 +112,8 @@ impl<O: Clone> Node<O> {
                 let length_bytes = (HEADER_BYTES + known * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
                 let ping = self.own_ping(now, nid, PingPurpose::Question { claimant, origin });
                 self.asking.begin(&nid, origin);
-                if let Some(ping) = self.pings.get_mut(&ping.request) {
-                    ping.deadline = now + PATIENCE.min(ping.timeout);
-                }
-                let is_question = true;
-                let (source, is_recovery) = (None, false);
-                let ping = Action::Ping { ping, nid, source, length_bytes, is_recovery, is_question };
-                self.actions.push_back(ping);
+                let ping = Ping { deadline: now + PATIENCE.min(ping.timeout), ..ping };
+                self.send_ping(ping, length_bytes);
             }
         }
     }

@@ -19,7 +19,7 @@ use super::change::Plan;
 use super::nets::NiConfig;
 use super::peers::{Peer, PeerEdit};
 use super::pings::{Ping, PingPurpose};
-use super::{Action, Node};
+use super::Node;
 use crate::shard::HealthNote;
 use crate::time::Instant;
 use crate::topology::{HEALTH_MAX, NiStatus};
@@ -211,18 +211,14 @@ impl<O: Clone> Node<O> {
                 continue;
             };
             recovery.sent(now, max_s);
-            let ping = self.own_ping(now, nid, PingPurpose::Recovery);
-            if let Some(ping) = self.pings.get_mut(&ping.request) {
-                ping.deadline = now + PATIENCE.min(ping.timeout);
-            }
             // A ping with a source goes to exactly that NID; a local NI pings itself.
             let up =
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
             let source = if is_local { Some(nid) } else { of_net() };
-            let (length_bytes, is_recovery, is_question) = (BUFFER_BYTES_MIN, true, false);
-            let ping = Action::Ping { ping, nid, source, length_bytes, is_recovery, is_question };
-            self.actions.push_back(ping);
+            let ping = self.own_ping(now, nid, PingPurpose::Recovery);
+            let ping = Ping { source, deadline: now + PATIENCE.min(ping.timeout), ..ping };
+            self.send_ping(ping, BUFFER_BYTES_MIN);
         }
     }
 

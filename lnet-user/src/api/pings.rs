@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::{Cause, PING_MATCH_BITS, PING_PORTAL, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::node::DriverError;
+use lnet_core::node::{DriverError, PingKind};
 use lnet_core::portal::EntrySpec;
 use lnet_io::memory::Buffer;
 use lnet_wire::{Nid, ProcessId};
@@ -81,9 +81,9 @@ pub(super) async fn get(
     nid: Nid,
     source: Option<Nid>,
     length_bytes: usize,
-    is_recovery: bool,
+    kind: PingKind,
 ) -> Result<Vec<u8>, DriverError> {
-    let get = async || get_once(lnet, nid, source, length_bytes, is_recovery).await;
+    let get = async || get_once(lnet, nid, source, length_bytes, kind).await;
     let mut got = once_there_is_room(&get).await;
     if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
         // The node has begun a new life since it was last spoken to: that one is asked.
@@ -129,11 +129,11 @@ async fn get_once(
     nid: Nid,
     source: Option<Nid>,
     length_bytes: usize,
-    is_recovery: bool,
+    kind: PingKind,
 ) -> Result<Result<Vec<u8>, Status>, LnetError> {
     let shard = lnet.shard(0)?;
     let events = shard.create_event_queue(GET_EVENTS)?;
-    let resend = if is_recovery { MdOptions::NO_RESEND } else { MdOptions::NONE };
+    let resend = if kind == PingKind::Recovery { MdOptions::NO_RESEND } else { MdOptions::NONE };
     let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE | resend;
     // One GET, one REPLY.
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());

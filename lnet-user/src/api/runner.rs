@@ -25,7 +25,8 @@ use futures_util::future::{AbortHandle, LocalBoxFuture, abortable};
 use futures_util::stream::FuturesUnordered;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    self, Action, DriverError, NodeChange, Outcome, PingId, Report, Request, RequestError, RequestId,
+    self, Action, DriverError, NodeChange, Outcome, PingId, PingKind, Report, Request, RequestError,
+    RequestId,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
@@ -480,15 +481,17 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             work.push(Box::pin(open(Arc::clone(core), ni, NiConfig::of(spec, tunables))));
         }
         Action::Close { ni } => work.push(Box::pin(close(Arc::clone(core), ni))),
-        Action::Ping { ping, nid, source, length_bytes, is_recovery, is_question } => {
+        Action::Ping { ping, nid, source, length_bytes, kind } => {
             let lnet = Lnet::of_runner(core);
             let get = async move {
                 // The slots are never closed.
-                let _slot = match is_question {
-                    true => None,
-                    false => lnet.inner.runner.ping_slots.acquire().await.ok(),
+                let _slot = match kind {
+                    PingKind::Question => None,
+                    PingKind::Ordinary | PingKind::Recovery => {
+                        lnet.inner.runner.ping_slots.acquire().await.ok()
+                    }
                 };
-                pings::get(&lnet, nid, source, length_bytes, is_recovery).await
+                pings::get(&lnet, nid, source, length_bytes, kind).await
             };
             let (get, abort) = abortable(get);
             books().gets.insert(ping, abort);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lnet_core::event::{Event, EventKind};
 use lnet_core::lnd::{Cause, Status, TxId, Uplink as _};
 use lnet_core::node::{
-    Action, Difference, DriverError, NodeChange, Outcome, Peer, PeerEdit, PingId, Report, Request,
+    Action, Difference, DriverError, NodeChange, Outcome, Peer, PeerEdit, PingId, PingKind, Report, Request,
     RequestError, RequestId,
 };
 use lnet_core::shard::HealthNote;
@@ -436,7 +436,7 @@ impl Stage {
                 member.node.handle_report(self.now, Report::Answered { ping, bytes: &bytes });
             }
             // Whose NIDs are is found out at once: the order of all else is what tests are about.
-            Action::Ping { ping, nid, is_question: true, .. } => {
+            Action::Ping { ping, nid, kind: PingKind::Question, .. } => {
                 let now = self.now;
                 let bytes = self.node_of(&nid).map(|asked| self.members[asked].published.to_vec());
                 let node = &mut self.members[node].node;
