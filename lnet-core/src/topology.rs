@@ -97,6 +97,10 @@ pub struct Distance {
     pub source: Nid,
 }
 
+/// A memory node of the machine (NUMA), by the kernel's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryNode(pub u16);
+
 /// The local NIs, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
 ///
@@ -111,6 +115,8 @@ pub struct Topology {
     loopback: Option<NiId>,
     /// Distances by slot and shard; nothing for a slot where all shards are as far.
     numa_distances: Vec<Box<[u32]>>,
+    /// Distances by slot and memory node; nothing for a slot where all of these are as far.
+    memory_distances: Vec<Box<[u32]>>,
     tunables: Tunables,
     steering: Option<Steering>,
     /// The peers, if something finds out about them: then a peer that is not among them is yet to be found
@@ -198,6 +204,31 @@ impl Topology {
     #[must_use]
     pub fn with_numa_distances(self, numa_distances: Vec<Box<[u32]>>) -> Self {
         Self { numa_distances, ..self }
+    }
+
+    /// Sets the distances of each slot's device from the memory nodes of the machine, where they differ.
+    #[must_use]
+    pub fn with_memory_distances(self, memory_distances: Vec<Box<[u32]>>) -> Self {
+        Self { memory_distances, ..self }
+    }
+
+    /// Whether it matters on which memory node a buffer lies that requests are made with.
+    #[must_use]
+    #[inline]
+    pub const fn has_memory_distances(&self) -> bool {
+        !self.memory_distances.is_empty()
+    }
+
+    /// How far the device of an NI, of which the shard knows that it is in use, is from memory on a node of
+    /// the machine. `None` where no device's is known from there, or those of none differ.
+    #[must_use]
+    pub fn memory_distance(&self, ni: NiId, node: MemoryNode) -> Option<u32> {
+        let from_node = |distances: &[u32]| distances.get(usize::from(node.0)).copied();
+        if !self.memory_distances.iter().any(|distances| from_node(distances).is_some()) {
+            return None;
+        }
+        let its = self.memory_distances.get(usize::from(ni.0)).and_then(|distances| from_node(distances));
+        Some(its.unwrap_or_else(|| self.known_ni(ni).numa_distance))
     }
 
     /// How far the device of an NI, of which the shard knows that it is in use, is from the memory of

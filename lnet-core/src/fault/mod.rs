@@ -125,6 +125,11 @@ impl Faults {
         self.drops.iter_mut().for_each(|active| active.reset(now));
     }
 
+    /// Clears the counters of all delay rules and draws their next delays anew.
+    pub fn reset_delay_rules(&mut self, now: Instant) {
+        self.delays.iter_mut().for_each(|active| active.reset(now));
+    }
+
     /// The delay rules with what they have counted, newest first; the filters as those of
     /// [`Faults::drop_rules`].
     pub fn delay_rules(&self) -> impl ExactSizeIterator<Item = (&DelayRule, &RuleCounters)> {

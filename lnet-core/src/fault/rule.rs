@@ -65,6 +65,14 @@ pub struct DelayRule {
 }
 
 impl DelayRule {
+    /// Whether the rule makes sense.
+    ///
+    /// # Errors
+    /// [`FaultError`] says what does not.
+    pub fn check(&self) -> Result<(), FaultError> {
+        self.checked().map(drop)
+    }
+
     /// The rule in plain terms, if it makes sense.
     pub(super) fn checked(mut self) -> Result<Self, FaultError> {
         check_pace(self.rate, self.interval)?;

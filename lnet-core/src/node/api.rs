@@ -250,6 +250,8 @@ pub enum Report<'a> {
         ni: NiId,
         /// Distances by shard, as the system gives them: 10 is as near as can be.
         distances: &'a [u32],
+        /// Distances from the memory nodes of the machine, by number; none where there is one node.
+        by_memory: &'a [u32],
     },
     /// Traffic with a peer.
     Traffic {

@@ -269,13 +269,14 @@ impl<O: Clone> Node<O> {
             }
             Report::Waiting { nid } => self.note_waiting(now, &nid),
             Report::Stranger { nid, address } => self.peers.note_stranger(&nid, address),
-            Report::Distance { ni, distances } => {
+            Report::Distance { ni, distances, by_memory } => {
                 // The NI may wait for others of its batch to be opened.
                 let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));
                 if let Some(config) = opened.or(self.nis.get_mut(ni))
-                    && config.numa_distances != distances
+                    && (&config.numa_distances[..], &config.memory_distances[..]) != (distances, by_memory)
                 {
                     config.numa_distances = distances.to_vec();
+                    config.memory_distances = by_memory.to_vec();
                     self.snapshots.is_changed = true;
                 }
             }

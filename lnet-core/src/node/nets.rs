@@ -109,6 +109,8 @@ pub struct NiConfig<O> {
     pub recovery: Recovery,
     /// How far its device is from the memory of each shard, as its runner has told; none until then.
     pub numa_distances: Vec<u32>,
+    /// How far its device is from each memory node of the machine, by number; none where there is one node.
+    pub memory_distances: Vec<u32>,
     pub(super) going: Option<NiStatus>,
     /// Its place among those that were ever added.
     pub(super) added: u64,
@@ -130,6 +132,7 @@ impl<O> NiConfig<O> {
             is_failed,
             recovery,
             numa_distances: Vec::new(),
+            memory_distances: Vec::new(),
             going: None,
             added: 0,
         }
@@ -230,10 +233,21 @@ impl<O> Nis<O> {
 
     /// The distances of the slots by shard as these know them, where they differ.
     pub(super) fn numa_distances(&self, settings: &Settings) -> Vec<Box<[u32]>> {
+        self.distances(settings, |config| &config.numa_distances)
+    }
+
+    /// The distances of the slots by memory node as the shards know them, where they differ.
+    pub(super) fn memory_distances(&self, settings: &Settings) -> Vec<Box<[u32]>> {
+        self.distances(settings, |config| &config.memory_distances)
+    }
+
+    /// Distances of the slots, of which those within the range that counts as near are all the same; nothing
+    /// for a slot where all are as far as it is from the shard that is farthest.
+    fn distances(&self, settings: &Settings, told: impl Fn(&NiConfig<O>) -> &[u32]) -> Vec<Box<[u32]>> {
         let range = settings.get(Global::NumaRange);
         let mut slots: Vec<Box<[u32]>> = Vec::new();
         for config in self.0.iter().filter(|config| !config.is_absent) {
-            let told = config.numa_distances.iter().map(|distance| *distance.max(&range));
+            let told = told(config).iter().map(|distance| *distance.max(&range));
             if told.clone().any(|distance| distance != config.numa_distance().max(range)) {
                 let slot = usize::from(config.ni.0);
                 slots.resize_with(slots.len().max(slot + 1), Box::default);

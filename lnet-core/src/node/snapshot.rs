@@ -101,6 +101,7 @@ impl<O: Clone> Node<O> {
         let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
         let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
             .with_numa_distances(self.nis.numa_distances(&self.settings))
+            .with_memory_distances(self.nis.memory_distances(&self.settings))
             .with_tunables(self.settings.tunables())
             .with_steering(steering)
             .with_frozen(self.snapshots.frozen)

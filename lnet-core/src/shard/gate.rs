@@ -159,7 +159,8 @@ impl Shard {
         if let Some(cause) = cause {
             return self.end(message, Status::NeverSent(cause));
         }
-        let choice = self.select(now, &target, is_bound.then_some(&source), false);
+        let memory = self.memory_node_of(&record.purpose);
+        let choice = self.select(now, &target, is_bound.then_some(&source), (memory, false));
         let moved = choice.and_then(|(choice, turn)| {
             // The NID may have become one of this node's own.
             let ni = self.topology.loopback_to(&target).unwrap_or(choice.ni);

@@ -294,7 +294,8 @@ impl Shard {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
-        let chosen = self.select(now, target, request.self_nid.as_ref(), finds_out(&body));
+        let memory = self.memory_nodes[slot as usize];
+        let chosen = self.select(now, target, request.self_nid.as_ref(), (memory, finds_out(&body)));
         let Some((Choice { ni, next_hop, destination }, turn)) = chosen else {
             self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);

@@ -10,7 +10,9 @@ use crate::event::Event;
 use crate::handle::{Cookie, CookieKind, MdHandle, MeHandle};
 use crate::lnd::{Cause, Status};
 use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
+use crate::message::Purpose;
 use crate::portal::{EntryError, EntrySpec};
+use crate::topology::MemoryNode;
 
 impl Shard {
     /// Makes a match entry. It matches nothing until it is given a descriptor.
@@ -131,7 +133,27 @@ impl Shard {
                 .reserve(md.event_queue, wanted)
                 .map_err(|free| MdError::EventSlots { wanted, free })?;
         }
-        self.mds.insert(md).map_err(|_| MdError::Full)
+        let slot = self.mds.insert(md).map_err(|_| MdError::Full)?;
+        self.memory_nodes[slot as usize] = None;
+        Ok(slot)
+    }
+
+    /// Says on which memory node of the machine the buffer of a descriptor lies: of its requests the local NI
+    /// is chosen by the distance from there, and else from the memory of this shard (LNet `lib-move.c:
+    /// lnet_select_pathway`, `lib-md.c: lnet_cpt_of_md`). It is of use where
+    /// [`Topology::has_memory_distances`](crate::topology::Topology::has_memory_distances) says so.
+    pub fn set_memory_node(&mut self, md: MdHandle, node: Option<MemoryNode>) {
+        if let Some(slot) = self.md_slot(md) {
+            self.memory_nodes[slot as usize] = node;
+        }
+    }
+
+    /// The memory node of what a message is made of, where that is known.
+    pub(super) fn memory_node_of(&self, purpose: &Purpose) -> Option<MemoryNode> {
+        match purpose {
+            Purpose::Request { md } => self.memory_nodes[*md as usize],
+            _ => None,
+        }
     }
 
     /// Unlinks a descriptor; `status` is that of its UNLINK event, should it get one.

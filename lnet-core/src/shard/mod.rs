@@ -65,7 +65,7 @@ use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::stats::{Counters, NiCounters};
 use crate::time::{self, Instant};
-use crate::topology::Topology;
+use crate::topology::{MemoryNode, Topology};
 use crate::track::Trackers;
 
 use delayed::DelayedMessages;
@@ -140,6 +140,8 @@ pub struct Shard {
     /// Where the REPLYs of descriptors go, by slot, where that is a part: offset and length. Apart from the
     /// descriptors, each of which is a cache line; zeros, of which the kernel provides what is used.
     parts: Vec<[u32; 2]>,
+    /// Where buffers lie, by descriptor, as far as that was told.
+    memory_nodes: Vec<Option<MemoryNode>>,
     events: EventQueues,
     messages: Messages,
     trackers: Trackers,
@@ -183,6 +185,7 @@ impl Shard {
             lookahead: Lookahead::new(),
             mds: Slab::new(limits.memory_descs),
             parts: vec![[0; 2]; limits.memory_descs as usize],
+            memory_nodes: vec![None; limits.memory_descs as usize],
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),

@@ -28,7 +28,7 @@ pub(super) use paths::KnownPaths;
 use super::Shard;
 use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
-use crate::topology::{LocalNi, NiStatus, PRIORITY_NONE, PeerNid, PeerView, source_rank};
+use crate::topology::{LocalNi, MemoryNode, NiStatus, PRIORITY_NONE, PeerNid, PeerView, source_rank};
 use criteria::{Candidate, LOCAL, NET, NoTrace, PEER, SOURCE, Trace, Values, Weighed};
 
 /// What was chosen for a request.
@@ -86,11 +86,11 @@ impl Shard {
         now: Instant,
         destination: &Nid,
         self_nid: Option<&Nid>,
-        is_ping: bool,
+        (memory, is_ping): (Option<MemoryNode>, bool),
     ) -> Option<(Choice, Turn)> {
         if self_nid.is_none() && self.topology.has_choice() {
             if self.topology.loopback_to(destination).is_none() {
-                return self.select_of_several(now, destination, is_ping);
+                return self.select_of_several(now, destination, (memory, is_ping));
             }
             // A ping of an own NID tries that NI: no other one's LND may reach it.
             if is_ping && let Some(own) = self.select_given(now, destination, Some(destination)) {
@@ -127,8 +127,13 @@ impl Shard {
     }
 
     #[cold]
-    fn select_of_several(&self, now: Instant, destination: &Nid, is_ping: bool) -> Option<(Choice, Turn)> {
-        Some((self.choose(now, destination, is_ping, &mut NoTrace)?, Turn::Taken))
+    fn select_of_several(
+        &self,
+        now: Instant,
+        destination: &Nid,
+        request: (Option<MemoryNode>, bool),
+    ) -> Option<(Choice, Turn)> {
+        Some((self.choose(now, destination, request, &mut NoTrace)?, Turn::Taken))
     }
 
     /// Notes that a path is used, from an NI to the peer NI in a slot: others have their turn before it.
@@ -149,7 +154,7 @@ impl Shard {
         let loopback = self.topology.loopback_to(destination);
         let choice = match loopback {
             Some(ni) => Some(Choice::direct(ni, *destination)),
-            None => self.choose(now, destination, false, &mut steps),
+            None => self.choose(now, destination, (None, false), &mut steps),
         };
         let peer = self.topology.peer(destination);
         Explanation {
@@ -164,13 +169,13 @@ impl Shard {
         &self,
         now: Instant,
         destination: &Nid,
-        is_ping: bool,
+        (memory, is_ping): (Option<MemoryNode>, bool),
         trace: &mut impl Trace,
     ) -> Option<Choice> {
         let view = self.topology.peer(destination);
         let Some(view) = view.filter(|view| view.is_multi_rail) else {
             let ni = if is_ping || !self.topology.finds_peers() {
-                self.choose_local(now, destination.net(), core::iter::once(destination), trace)
+                self.choose_local(now, destination.net(), (memory, core::iter::once(destination)), trace)
             } else {
                 self.choose_source(destination, view, trace)
             };
@@ -181,7 +186,7 @@ impl Shard {
             nets.clone().map(|(net, nis)| (Candidate::Net(net), self.net_values(now, view, (net, nis))))
         });
         let (net, nis) = best(nets, |(net, nis)| self.net_values(now, view, (*net, nis)))?;
-        let ni = self.choose_local(now, net, nis.iter().map(|peer| &peer.nid), trace)?;
+        let ni = self.choose_local(now, net, (memory, nis.iter().map(|peer| &peer.nid)), trace)?;
         let local = self.topology.known_ni(ni).nid;
         let values = |peer: &PeerNid| self.peer_values(now, (ni, &local), peer);
         trace.step(&PEER, || nis.iter().map(|peer| (Candidate::Peer(peer.nid), values(peer))));
@@ -222,10 +227,10 @@ impl Shard {
         &self,
         now: Instant,
         net: Net,
-        peers: impl Iterator<Item = &'a Nid> + Clone,
+        (memory, peers): (Option<MemoryNode>, impl Iterator<Item = &'a Nid> + Clone),
         trace: &mut impl Trace,
     ) -> Option<NiId> {
-        let values = |ni: NiId| self.local_values(now, ni, peers.clone());
+        let values = |ni: NiId| self.local_values(now, ni, (memory, peers.clone()));
         trace.step(&LOCAL, || {
             let serving = self.topology.serving(net);
             serving.map(|ni| (Candidate::Local(self.topology.known_ni(ni).nid), values(ni)))
@@ -258,13 +263,19 @@ impl Shard {
         ]
     }
 
-    fn local_values<'a>(&self, now: Instant, ni: NiId, peers: impl Iterator<Item = &'a Nid>) -> Values<6> {
+    fn local_values<'a>(
+        &self,
+        now: Instant,
+        ni: NiId,
+        (memory, peers): (Option<MemoryNode>, impl Iterator<Item = &'a Nid>),
+    ) -> Values<6> {
+        let from_buffer = memory.and_then(|node| self.topology.memory_distance(ni, node));
         let (local, own) = (self.topology.known_ni(ni), &self.nis[usize::from(ni.0)]);
         [
             i64::from(self.is_cut_off(now, ni, peers)),
             -i64::from(local.health),
             local.priority.into(),
-            self.topology.numa_distance(ni, self.id).into(),
+            from_buffer.unwrap_or_else(|| self.topology.numa_distance(ni, self.id)).into(),
             -own.credits.available(),
             own.sequence as i64,
         ]
@@ -285,7 +296,12 @@ impl Shard {
 
     /// The path of a message that cannot leave by the one that it had; `None` where there is no other. Its
     /// peer may have lost the NID that it was to go to.
-    pub(super) fn select_again(&self, now: Instant, than: &Choice, is_ping: bool) -> Option<Choice> {
+    pub(super) fn select_again(
+        &self,
+        now: Instant,
+        than: &Choice,
+        (memory, is_ping): (Option<MemoryNode>, bool),
+    ) -> Option<Choice> {
         if self.topology.loopback_to(&than.destination).is_some() {
             return None;
         }
@@ -298,8 +314,9 @@ impl Shard {
             // Its peer sees one source, whatever becomes of that.
             return None;
         }
-        let best =
-            self.choose(now, &known_as, is_ping, &mut NoTrace).filter(|choice| choice.path() != than.path());
+        let best = self
+            .choose(now, &known_as, (memory, is_ping), &mut NoTrace)
+            .filter(|choice| choice.path() != than.path());
         // A path that was silent and is tried once more is for a message that has all its tries left.
         let best = best.filter(|choice| !self.paths.was_silent(&choice.path()));
         best.or_else(|| self.select_other(than, view, |_| true))

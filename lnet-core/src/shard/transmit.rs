@@ -253,10 +253,11 @@ impl Shard {
             self.paths.note(now, &failed.path(), PathReport::Silent);
         }
         let is_ping = super::initiator::finds_out(&header.body);
+        let memory = self.memory_node_of(&record.purpose);
         let choice = match may_go_on {
             false => None,
             true if is_given => Some(failed),
-            true => self.select_again(now, &failed, is_ping),
+            true => self.select_again(now, &failed, (memory, is_ping)),
         };
         let Some(choice) = choice else { return Err(message) };
         let former_peer = if choice.next_hop == next_hop {

@@ -308,7 +308,8 @@ impl Shard {
         if record.is_bound {
             None
         } else {
-            self.select_again(now, &path, super::initiator::finds_out(&header.body))
+            let memory = self.memory_node_of(&record.purpose);
+            self.select_again(now, &path, (memory, super::initiator::finds_out(&header.body)))
         }
     }
 

@@ -115,7 +115,10 @@ impl Runner {
                     self.node.handle_report(self.now, Report::Opened { ni, result });
                     if is_open {
                         let distance = 100 + u32::from(ni.0);
-                        self.node.handle_report(self.now, Report::Distance { ni, distances: &[distance] });
+                        self.node.handle_report(
+                            self.now,
+                            Report::Distance { ni, distances: &[distance], by_memory: &[] },
+                        );
                     }
                 }
                 Action::Close { ni } => {

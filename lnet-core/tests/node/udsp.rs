@@ -5,7 +5,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{ChangeError, NodeChange, Outcome, PeerEdit, Report, RequestError};
-use lnet_core::topology::{LocalNi, PRIORITY_NONE, PeerView};
+use lnet_core::topology::{LocalNi, MemoryNode, PRIORITY_NONE, PeerView};
 use lnet_core::udsp::{RuleEdit, RuleError};
 use lnet_model::pattern::UdspPattern;
 use lnet_model::peer::PeerSpec;
@@ -88,7 +88,10 @@ fn distances_within_the_range_are_alike() {
     let distances = |runner: &Runner| [1, 2].map(|host| local(runner, &nid(1, host)).numa_distance);
     assert_eq!(distances(&runner), [101, 102], "told while the batch went on");
     for (ni, distance) in [(1, 10), (2, 21), (9, 7)] {
-        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances: &[distance] });
+        runner.node.handle_report(
+            runner.now,
+            Report::Distance { ni: NiId(ni), distances: &[distance], by_memory: &[] },
+        );
     }
     runner.run();
     assert_eq!(distances(&runner), [10, 21]);
@@ -103,7 +106,7 @@ fn each_shard_has_its_own_distances() {
     let mut runner = Runner::new(2);
     runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
     let told = |runner: &mut Runner, ni, distances: &[u32]| {
-        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances });
+        runner.node.handle_report(runner.now, Report::Distance { ni: NiId(ni), distances, by_memory: &[] });
         runner.run();
     };
     told(&mut runner, 1, &[10, 21]);
@@ -117,6 +120,29 @@ fn each_shard_has_its_own_distances() {
     assert_eq!(seen(&runner), ([[15, 21], [21, 21]], [21, 21]));
     runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: 21 }]).unwrap();
     assert_eq!(seen(&runner), ([[21; 2]; 2], [21, 21]));
+}
+
+#[test]
+fn memory_nodes_have_their_distances_where_they_differ() {
+    let mut runner = Runner::new(1);
+    runner.batch(&[NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(1, 2))]).unwrap();
+    let told = |runner: &mut Runner, ni, by_memory: &[u32]| {
+        let report = Report::Distance { ni: NiId(ni), distances: &[21], by_memory };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+    };
+    told(&mut runner, 1, &[]);
+    told(&mut runner, 2, &[21, 21]);
+    assert!(!runner.topology.has_memory_distances(), "they are as far from all");
+    told(&mut runner, 1, &[10, 21]);
+    let seen = |runner: &Runner| {
+        [1, 2].map(|ni| [0, 1].map(|node| runner.topology.memory_distance(NiId(ni), MemoryNode(node))))
+    };
+    assert_eq!(seen(&runner), [[Some(10), Some(21)], [Some(21), Some(21)]]);
+    runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: 15 }]).unwrap();
+    assert_eq!(seen(&runner), [[Some(15), Some(21)], [Some(21), Some(21)]]);
+    runner.batch(&[NodeChange::Set { setting: Global::NumaRange, value: 21 }]).unwrap();
+    assert!(!runner.topology.has_memory_distances());
 }
 
 #[test]

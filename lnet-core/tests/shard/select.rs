@@ -9,7 +9,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink};
 use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::{Criterion, PeerChange, PutRequest};
-use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{LocalNi, MemoryNode, NiStatus, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
@@ -308,4 +308,48 @@ fn the_ni_by_which_a_peer_was_first_heard_is_no_other_one_in_its_slot() {
     assert_eq!(first(&node), None, "it has gone");
     node.shard.update(NOW, topology([Some(nid(1, 7)), Some(nid(1, 9))], 3));
     assert_eq!(first(&node), None, "another one has the slot");
+}
+
+/// A buffer's memory node decides among devices, wherever its shard runs; one that is not known leaves the
+/// choice to the shard's. It comes after health and priority, and does not outlive the descriptor.
+#[test]
+fn a_message_takes_the_device_that_is_near_to_its_buffer() {
+    let nis = |change: fn(&mut LocalNi)| {
+        let mut nis = vec![local_ni(nid(1, 1), 8, 8), local_ni(nid(1, 9), 8, 8)];
+        change(&mut nis[1]);
+        nis
+    };
+    let by_node = [[10, 21], [21, 10]].map(Box::from).to_vec();
+    let by_shard = [[10, 10], [12, 12]].map(Box::from).to_vec();
+    let node_of = |change| {
+        let topology = Topology::new(nis(change))
+            .with_numa_distances(by_shard.clone())
+            .with_memory_distances(by_node.clone());
+        Node::new(ShardConfig { topology: Arc::new(topology), ..config() })
+    };
+    let put_from = |node: &mut Node, memory: Option<u16>| {
+        let md = node.shard.bind(&node.md(10)).unwrap();
+        if let Some(memory) = memory {
+            node.shard.set_memory_node(md, Some(MemoryNode(memory)));
+        }
+        node.shard.put(NOW, &put_request(md, 2)).unwrap();
+        counts(node)
+    };
+    let mut node = node_of(|_| {});
+    for (memory, expected) in [(Some(0), [1, 0]), (Some(1), [0, 1]), (None, [1, 0]), (Some(7), [1, 0])] {
+        assert_eq!(put_from(&mut node, memory), expected, "{memory:?}");
+    }
+    for change in [(|ni| ni.health -= 1) as fn(&mut LocalNi), |ni| ni.status = NiStatus::Down] {
+        assert_eq!(put_from(&mut node_of(change), Some(1)), [1, 0], "it is ill");
+    }
+    assert_eq!(put_from(&mut node_of(|ni| ni.priority = 0), Some(0)), [0, 1], "it has priority");
+    // The next descriptor in the slot of one that is gone has its own node.
+    let mut node = node_of(|_| {});
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    node.shard.set_memory_node(md, Some(MemoryNode(1)));
+    node.shard.unlink(md).unwrap();
+    assert_eq!(put_from(&mut node, None), [1, 0]);
+    let topology = Topology::new(nis(|_| {}));
+    assert!(!topology.has_memory_distances());
+    assert_eq!(topology.memory_distance(NiId(0), MemoryNode(0)), None);
 }

@@ -6,7 +6,7 @@ use lnet_core::handle::EqHandle;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 
 use super::granted;
-use crate::region::{Fragments, FragmentsMut, Region};
+use crate::region::{Fragments, FragmentsMut, Region, memory_node};
 use crate::xsk::Registered;
 
 /// Fragments of a buffer at most (LNet `LNET_MAX_IOV`).
@@ -75,6 +75,13 @@ impl Buffer {
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.length_bytes()
+    }
+
+    /// The memory node of the machine (NUMA) that it begins on, by the kernel's number; `None` where nothing
+    /// was written there yet, or the kernel does not tell. It takes a system call.
+    #[must_use]
+    pub fn memory_node(&self) -> Option<u16> {
+        self.fragments().next().and_then(memory_node)
     }
 
     /// Whether it has no bytes.

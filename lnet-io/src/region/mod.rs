@@ -23,6 +23,8 @@
 #![allow(unsafe_code)]
 
 mod lease;
+#[cfg(not(loom))]
+mod numa;
 #[cfg_attr(loom, path = "storage_model.rs")]
 mod storage;
 
@@ -32,3 +34,5 @@ pub use lease::fragments::checksum;
 pub use lease::fragments::{Fragments, FragmentsMut};
 pub use lease::{LeaseError, ReadLease};
 pub use lease::{Region, WriteLease};
+#[cfg(not(loom))]
+pub(crate) use numa::memory_node;

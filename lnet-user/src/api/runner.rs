@@ -317,10 +317,12 @@ impl Runner {
     }
 }
 
-/// Tells how far the device of an NI is from the memory of each shard.
+/// Tells how far the device of an NI is from the memory of each shard, and from each memory node.
 fn report_distances(machine: &mut Machine, now: lnet_core::time::Instant, numa: &Numa, state: &NiState) {
-    let distances = numa.distances(device_of(&state.config.interface));
-    machine.handle_report(now, Report::Distance { ni: state.ni, distances: &distances });
+    let device = device_of(&state.config.interface);
+    let (distances, by_memory) = (numa.distances(device), numa.memory_distances(device));
+    let report = Report::Distance { ni: state.ni, distances: &distances, by_memory: &by_memory };
+    machine.handle_report(now, report);
 }
 
 /// Gives a request up that is not waited for any more.

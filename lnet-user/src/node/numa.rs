@@ -55,19 +55,35 @@ impl Numa {
 
     /// How far the device of an interface is from each shard: from the farthest memory that it may run on.
     pub(crate) fn distances(&self, interface: &str) -> Vec<u32> {
+        let own = self.node_of(interface);
+        let from = |memory: &Vec<u32>| self.distance(own, memory);
+        self.memory.iter().map(from).collect()
+    }
+
+    /// How far the device of an interface is from each memory node, by the number of that; none on a machine
+    /// of one node.
+    pub(crate) fn memory_distances(&self, interface: &str) -> Vec<u32> {
+        let last = self.nodes.iter().map(|(node, _)| *node).max().filter(|_| self.nodes.len() > 1);
+        let own = self.node_of(interface);
+        last.map_or_else(Vec::new, |last| (0..=last).map(|node| self.distance(own, &[node])).collect())
+    }
+
+    /// The memory node that the device of an interface is on, with its distances.
+    fn node_of(&self, interface: &str) -> Option<&(u32, Vec<u32>)> {
         let device = self.root.join("class/net").join(interface).join("device/numa_node");
         let device = fs::read_to_string(device).ok().and_then(|text| text.trim().parse::<u32>().ok());
-        let own = device.and_then(|device| self.nodes.iter().find(|(node, _)| *node == device));
+        device.and_then(|device| self.nodes.iter().find(|(node, _)| *node == device))
+    }
+
+    /// How far the farthest of these memory nodes is from the one with these distances.
+    fn distance(&self, own: Option<&(u32, Vec<u32>)>, memory: &[u32]) -> u32 {
         let to = |(_, distances): &(u32, Vec<u32>), node: u32| {
             let position = self.nodes.iter().position(|(other, _)| *other == node)?;
             distances.get(position).copied()
         };
-        let farthest = self.nodes.iter().flat_map(|(_, distances)| distances).copied().max();
-        let from = |memory: &Vec<u32>| {
-            let known = own.and_then(|own| memory.iter().filter_map(|node| to(own, *node)).max());
-            known.or(farthest).unwrap_or(LOCAL_DISTANCE)
-        };
-        self.memory.iter().map(from).collect()
+        let farthest = || self.nodes.iter().flat_map(|(_, distances)| distances).copied().max();
+        let known = own.and_then(|own| memory.iter().filter_map(|node| to(own, *node)).max());
+        known.or_else(farthest).unwrap_or(LOCAL_DISTANCE)
     }
 }
 
@@ -107,12 +123,15 @@ mod tests {
         let numa = Numa::read(&machine.0, &[vec![0, 1], vec![3], vec![1, 2]]);
         let distances = ["eth0", "eth1", "veth0", "absent"].map(|interface| numa.distances(interface));
         assert_eq!(distances, [[10, 21, 21], [21, 10, 21], [21, 21, 21], [21, 21, 21]]);
+        let distances = ["eth0", "eth1", "veth0", "absent"].map(|interface| numa.memory_distances(interface));
+        assert_eq!(distances, [[10, 21], [21, 10], [21, 21], [21, 21]]);
     }
 
     #[test]
     fn a_machine_that_tells_nothing_has_one_distance() {
         let nothing = Numa::read(Path::new("/nonexistent"), &[vec![0], vec![1]]);
         assert_eq!(nothing.distances("eth0"), [LOCAL_DISTANCE; 2]);
+        assert!(nothing.memory_distances("eth0").is_empty());
         let present = Numa::of_shards(&[0], 3).distances("lo");
         assert!(
             present.len() == 3 && present.iter().all(|distance| *distance >= LOCAL_DISTANCE),

@@ -12,6 +12,7 @@ use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, HealthNote, PathNote, PeerChange, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
+use lnet_core::topology::MemoryNode;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::region::{Fragments, LeaseError, ReadLease};
 use lnet_io::uring::{WaitError, Waiter, Waker, WatchId};
@@ -206,6 +207,12 @@ impl Worker {
         self.shard.faults_mut()
     }
 
+    /// Deletes the delay rules with these ends ([`Shard::delete_delay_rules`]); how many.
+    pub fn delete_delay_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
+        let now = self.clock.now();
+        self.shard.delete_delay_rules(now, source, destination)
+    }
+
     /// Sets all that the shard has counted to 0 ([`Shard::reset_counters`]).
     pub fn reset_counters(&mut self) {
         self.shard.reset_counters();
@@ -283,7 +290,17 @@ impl Worker {
     /// # Errors
     /// As [`Worker::attach`].
     pub fn bind(&mut self, md: &MdSpec, buffer: Buffer) -> Result<MdHandle, Refused> {
-        Ok(self.lend(md, buffer, |worker| Ok(((), worker.shard.bind(md)?)))?.1)
+        // Asked for once: the choice of an NI goes by it.
+        let is_of_use = self.shard.topology().has_memory_distances();
+        let node = if is_of_use { buffer.memory_node() } else { None };
+        let bind = |worker: &mut Self| {
+            let handle = worker.shard.bind(md)?;
+            if node.is_some() {
+                worker.shard.set_memory_node(handle, node.map(MemoryNode));
+            }
+            Ok(((), handle))
+        };
+        Ok(self.lend(md, buffer, bind)?.1)
     }
 
     fn lend<T>(
