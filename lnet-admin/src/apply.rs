@@ -9,6 +9,7 @@ use lnet_core::node::{self, Request};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::request::{Change, ChangeSet, Effect};
 use lnet_model::{Errno, Refusal};
+use lnet_user::FaultEdit;
 use lnet_user::node::{LndOptions, NiState, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
@@ -17,7 +18,6 @@ use tracing::info;
 
 use super::control::Control;
 use super::error::{ChangeLocation, refusal, refusal_of, stopped};
-use super::faults::RuleStep;
 use super::plan::ChangePlan;
 
 impl Control {
@@ -55,12 +55,12 @@ impl Control {
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         self.lnet.set_lnd_defaults(plan.lnd);
-        let ChangePlan { rules, rule_steps, resets_statistics, options, outcomes, .. } = plan;
+        let ChangePlan { fault_edits, resets_statistics, options, outcomes, .. } = plan;
         for (nid, option, value) in options {
             self.lnet.set_option(&nid, option, value).await.map_err(|error| stopped(&error))?;
         }
-        if !rule_steps.is_empty() {
-            self.change_rules(rule_steps, rules).await?;
+        if !fault_edits.is_empty() {
+            self.lnet.edit_faults_async(&fault_edits).await.map_err(|error| stopped(&error))?;
         }
         if resets_statistics {
             self.reset_counters().await?;
@@ -103,7 +103,10 @@ impl Control {
         let changes = self.unconfiguring();
         self.change_core(changes, &[]).await?;
         self.is_configured.set(false);
-        self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
+        let [source, destination] = [Nid::ANY; 2];
+        let edits =
+            [FaultEdit::DeleteDrops { source, destination }, FaultEdit::DeleteDelays { source, destination }];
+        self.lnet.edit_faults_async(&edits).await.map_err(|error| stopped(&error))?;
         self.reset_counters().await?;
         self.lnet.forget_peers();
         Ok(())
@@ -129,10 +132,11 @@ impl Control {
 
     /// Whether a program relies on the node.
     async fn check_unused(&self) -> Result<(), Refusal> {
-        let holds = self.lnet.hold_count();
-        if holds > 0 {
-            let loads = self.running_loads();
-            let message = format!("{holds} services of this process use the node: stop them first{loads}");
+        // Loads that have ended by themselves use it no longer.
+        self.load_records();
+        let services = self.lnet.services();
+        if !services.is_empty() {
+            let message = format!("in use by {}: stop that first", services.join(", "));
             return Err(Refusal::new(Errno::BUSY, message));
         }
         let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;

@@ -1,13 +1,12 @@
 //! The control plane of a node, whose other modules say what it does.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
 use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_model::Refusal;
-use lnet_model::fault::DropRule;
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_user::api::Lnet;
@@ -43,8 +42,6 @@ pub(super) struct Defaults {
 pub struct Control {
     pub(super) lnet: Lnet,
     pub(super) options: ControlOptions,
-    /// Newest first.
-    pub(super) rules: RefCell<Vec<DropRule>>,
     pub(super) services: Services,
     pub(super) is_configured: Cell<bool>,
     pub(super) prefers_ipv6: Cell<bool>,
@@ -80,7 +77,6 @@ impl Control {
         Ok(Self {
             lnet: lnet.clone(),
             options,
-            rules: RefCell::default(),
             services: Services::default(),
             is_configured: Cell::new(lnet.topology().local_nis().count() > 1),
             prefers_ipv6: Cell::new(false),

@@ -8,7 +8,7 @@ use lnet_control::server::Handler;
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
-use lnet_model::fault::{DropRuleRecord, RuleCounters};
+use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
     SelftestAnswer, SelftestRequest, Statistics,
@@ -25,6 +25,7 @@ use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
 use super::control::Control;
+use super::error::stopped;
 use super::error::{blocking, refusal_of};
 use super::plan::not_configured;
 use super::records::statistics;
@@ -133,20 +134,7 @@ impl Handler for Control {
 
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
         self.check_configured()?;
-        let rules = self.rules.borrow().clone();
-        let record = |rule| DropRuleRecord { rule, dropped: 0, counters: RuleCounters::default() };
-        let mut records: Vec<_> = rules.into_iter().map(record).collect();
-        let told = self.on_shards(|worker| {
-            let rules = worker.faults_mut().drop_rules();
-            rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
-        });
-        for told in told.await? {
-            for (record, counters) in records.iter_mut().zip(&told) {
-                record.dropped += counters.fired();
-                record.counters += counters;
-            }
-        }
-        Ok(records)
+        self.lnet.drop_rules_async().await.map_err(|error| stopped(&error))
     }
 
     async fn steering(&self) -> Result<SteeringRecord, Refusal> {

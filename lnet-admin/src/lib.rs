@@ -16,7 +16,6 @@ mod apply;
 mod choice;
 mod control;
 mod error;
-mod faults;
 mod handler;
 mod interfaces;
 mod loads;

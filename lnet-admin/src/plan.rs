@@ -8,19 +8,18 @@ use lnet_control::document::{self, NodeState};
 use lnet_control::file;
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
-use lnet_model::fault::DropRule;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::request::{Change, Effect};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndDefaults, LndOptions, net_options};
+use lnet_user::{FaultEdit, FaultError, FaultRules};
 use lnet_wire::{Global, Net, Nid};
 use tracing::warn;
 
 use super::control::Control;
 use super::error::{ChangeLocation, blocking};
-use super::faults::{self, RuleStep};
 use super::interfaces;
 
 /// Refusals that are told beside the first one.
@@ -35,8 +34,8 @@ pub(super) struct ChangePlan {
     /// Where the start-up document says what is being planned.
     in_document: Option<String>,
     /// The drop rules afterwards, and the way to them.
-    pub(super) rules: Vec<DropRule>,
-    pub(super) rule_steps: Vec<RuleStep>,
+    rules: FaultRules,
+    pub(super) fault_edits: Vec<FaultEdit>,
     pub(super) resets_statistics: bool,
     /// Options of NIs that are there.
     pub(super) options: Vec<(Nid, NiOption, i64)>,
@@ -56,8 +55,8 @@ impl Control {
             core: Vec::new(),
             locations: Vec::new(),
             in_document: None,
-            rules: self.rules.borrow().clone(),
-            rule_steps: Vec::new(),
+            rules: self.lnet.fault_rules(),
+            fault_edits: Vec::new(),
             resets_statistics: false,
             options: Vec::new(),
             lnd: self.lnet.lnd_defaults(),
@@ -384,16 +383,27 @@ fn having(nis: &[node::NiSpec<LndOptions>], nid: Option<Nid>, option: NiOption) 
 }
 
 fn plan_rules(plan: &mut ChangePlan, change: &Change) -> Result<Effect, Refusal> {
-    let rules = &mut plan.rules;
-    let step = match change {
-        Change::AddDropRule(rule) => faults::add(rules, rule)?,
-        Change::DeleteDropRules { source, destination } => faults::delete(rules, *source, *destination)?,
-        _ if rules.is_empty() => return Ok(Effect::Unchanged),
-        Change::DeleteAllDropRules => faults::delete(rules, Nid::ANY, Nid::ANY)?,
-        _ => RuleStep::Reset,
+    let edit = match change {
+        Change::AddDropRule(rule) => FaultEdit::AddDrop(rule.clone()),
+        &Change::DeleteDropRules { source, destination } => FaultEdit::DeleteDrops { source, destination },
+        Change::DeleteAllDropRules => FaultEdit::DeleteDrops { source: Nid::ANY, destination: Nid::ANY },
+        _ => FaultEdit::ResetDrops,
     };
-    plan.rule_steps.push(step);
-    Ok(Effect::Changed)
+    let count = plan.rules.apply(&edit).map_err(|error| match error {
+        FaultError::Rule(refusal) => refusal,
+        error => Refusal::new(Errno::NOMEM, error.to_string()),
+    })?;
+    match change {
+        Change::DeleteDropRules { source, destination } if count == 0 => {
+            let message = format!("no drop rule with source {source} and destination {destination}");
+            Err(Refusal::new(Errno::NOENT, message))
+        }
+        _ if count == 0 => Ok(Effect::Unchanged),
+        _ => {
+            plan.fault_edits.push(edit);
+            Ok(Effect::Changed)
+        }
+    }
 }
 
 fn not_theirs(nid: Option<Nid>, option: NiOption) -> Refusal {

@@ -52,7 +52,9 @@ impl Control {
         }
         let role = spec.role();
         let lnet = self.lnet.clone();
-        let hold = lnet.hold();
+        let id = services.last_id.get().wrapping_add(1).max(1);
+        services.last_id.set(id);
+        let hold = lnet.hold(&load_name(id, role));
         let work = match spec {
             LoadSpec::Target(scheme) => {
                 let scheme: Scheme = understood(role, scheme)?;
@@ -67,8 +69,6 @@ impl Control {
             let errno = if matches!(error, LoadError::Plan(_)) { Errno::INVAL } else { Errno::BUSY };
             Refusal::new(errno, format!("load {role}: {error}{}", self.running_loads()))
         })?;
-        let id = services.last_id.get().wrapping_add(1).max(1);
-        services.last_id.set(id);
         services.loads.borrow_mut().insert(id, Load { work, _hold: Some(hold) });
         Ok(id)
     }
@@ -76,7 +76,7 @@ impl Control {
     /// The loads that go on, as the refusal of another one names them.
     pub(super) fn running_loads(&self) -> String {
         let running = self.load_records().into_iter().filter(|load| load.is_running);
-        let running: Vec<_> = running.map(|load| format!("load {} ({})", load.id, load.role)).collect();
+        let running: Vec<_> = running.map(|load| load_name(load.id, load.role)).collect();
         match running.as_slice() {
             [] => String::new(),
             running => format!("; running already: {}", running.join(", ")),
@@ -104,6 +104,11 @@ impl Control {
         }
         Ok(record)
     }
+}
+
+/// The name of a load where it is in the way of something.
+fn load_name(id: u32, role: LoadRole) -> String {
+    format!("load {id} ({role})")
 }
 
 /// Adds what one shard has counted.

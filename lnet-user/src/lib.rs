@@ -37,6 +37,8 @@
 //! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a
 //!   service with bulk data.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
+//! - [`EventHandler`]: code that runs where an event happens, so that no other thread is woken.
+//! - [`Lnet::edit_peers`], [`Lnet::edit_selection_policies`], [`Lnet::edit_faults`]: what administrators do.
 //! - [`rpc`]: requests and replies, with a time within which they come.
 //! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a
 //!   shard; no hand-over, least latency.
@@ -62,6 +64,7 @@ pub mod runtime;
 pub use {lnet_core, lnet_io, lnet_model, lnet_tcp, lnet_tcp_proto, lnet_wire, lnet_xdp, rustix};
 
 pub use lnet_core::event::{EqError, Event, EventKind, EventMd, Origin};
+pub use lnet_core::fault::{DelayRule, FaultError};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
@@ -73,9 +76,13 @@ pub use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::{Distance, Topology};
 pub use lnet_core::tunables::NetTunables;
+pub use lnet_core::udsp::RuleEdit;
+pub use lnet_model::fault::{DropRule, DropRuleRecord, Filter, HealthError, MessageTypes, RuleCounters};
 pub use lnet_model::lnd::Switch;
 pub use lnet_model::lnd::{Lnd, NiOption};
+pub use lnet_model::pattern::UdspPattern;
 pub use lnet_model::peer::PeerSpec;
+pub use lnet_model::udsp::{Selection, SelectionKind, UdspRule};
 pub use lnet_tcp_proto::{Accept, SOCK_TUNABLES, SockTunable, SockTunables};
 pub use lnet_wire::header::PAYLOAD_BYTES_MAX;
 pub use lnet_wire::nid::{Net, NetType};
@@ -84,8 +91,8 @@ pub use lnet_wire::{Discovery, Global, Nid, ProcessId};
 
 pub use api::rpc;
 pub use api::{
-    Ack, Descriptor, Entry, EventQueue, Guest, Hold, Lnet, LnetError, NotLent, OwnedRequest, QueuedEvent,
-    ShardHandle, Target, Threads, UnsentRequest,
+    Ack, Descriptor, Entry, EventHandler, EventQueue, FaultEdit, FaultRules, Guest, Hold, Lnet, LnetError,
+    NotLent, OwnedRequest, QueuedEvent, ShardHandle, Target, Threads, UnsentRequest,
 };
 pub use lnet_io::blocking;
 pub use lnet_io::capture::{CaptureError, CaptureRecord, CaptureSpec};

@@ -95,6 +95,9 @@ pub enum LnetError {
     /// What is asked of the node's topology, or of a peer by a ping, is not done.
     #[error(transparent)]
     Refused(#[from] lnet_core::node::RequestError),
+    /// A fault rule is not taken.
+    #[error(transparent)]
+    Fault(#[from] lnet_core::fault::FaultError),
     /// The thread that controls the node has not started.
     #[error("the node's control thread does not start: {0}")]
     Control(#[source] std::io::Error),

@@ -50,7 +50,9 @@ mod captures;
 mod descriptor;
 mod errno;
 mod error;
+mod faults;
 mod guest;
+mod handler;
 mod lend;
 mod marks;
 mod news;
@@ -67,7 +69,7 @@ mod shard_queue;
 mod traffic;
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -100,7 +102,9 @@ use service::{Queues, Service};
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use errno::netlink_errno;
 pub use error::{LnetError, NotLent};
+pub use faults::{FaultEdit, FaultRules};
 pub use guest::Guest;
+pub use handler::EventHandler;
 pub use lend::OwnedRequest;
 pub use queue::{EventQueue, QueuedEvent};
 pub use request::{Outcome, UnsentRequest};
@@ -160,8 +164,10 @@ struct Core {
     lnd_defaults: Mutex<LndDefaults>,
     /// Where the tcp LND listens.
     accept_ports: [u16; 2],
-    /// Each [`Hold`] is a clone of it.
-    holds: Arc<()>,
+    /// Locked before what a call to a shard locks.
+    faults: Mutex<FaultRules>,
+    /// The names that [`Hold`]s have.
+    holds: Mutex<Vec<Weak<str>>>,
 }
 
 impl Lnet {
@@ -207,7 +213,7 @@ pub struct Lnet {
 
 /// A program's reliance on a node ([`Lnet::hold`]).
 #[derive(Debug)]
-pub struct Hold(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
+pub struct Hold(#[expect(dead_code, reason = "it counts by being there")] Arc<str>);
 
 impl std::fmt::Debug for Lnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -265,7 +271,8 @@ impl Lnet {
             topology: ArcSwap::new(topology),
             lnd_defaults: Mutex::new(config.lnd_defaults()),
             accept_ports: [config.sock.accept_port, config.sock.accept_port_bulk],
-            holds: Arc::default(),
+            faults: Mutex::default(),
+            holds: Mutex::default(),
         });
         core.answer_pings(&answer);
         core.take_pushes()?;
@@ -352,17 +359,23 @@ impl Lnet {
         Ok(self.inner.view.xdp_frames()?)
     }
 
-    /// Says that a program relies on this node: until that is dropped, no manager may take its NIs and
-    /// portals away as a whole (`lnetctl lnet unconfigure`). Single NIs come and go all the same.
+    /// Says that a service of this name relies on this node: until that is dropped, no manager may take its
+    /// NIs and portals away as a whole (`lnetctl lnet unconfigure`, which names it). Single NIs come and go
+    /// all the same.
     #[must_use]
-    pub fn hold(&self) -> Hold {
-        Hold(Arc::clone(&self.inner.holds))
+    pub fn hold(&self, service: &str) -> Hold {
+        let service: Arc<str> = service.into();
+        let mut holds = self.inner.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.retain(|hold| hold.strong_count() > 0);
+        holds.push(Arc::downgrade(&service));
+        Hold(service)
     }
 
-    /// How many [`Hold`]s there are.
+    /// The services that rely on this node, a name for each [`Hold`], in the order in which they began.
     #[must_use]
-    pub fn hold_count(&self) -> usize {
-        Arc::strong_count(&self.inner.holds) - 1
+    pub fn services(&self) -> Vec<Arc<str>> {
+        let holds = self.inner.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -59,6 +59,16 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 15] = [
 const FULL: [DropReason; 4] =
     [DropReason::EventQueueFull, DropReason::PeersFull, DropReason::ResponsesFull, DropReason::DelayedFull];
 
+/// Messages that are not for this node, or could not be answered: a peer takes the node for another one, or
+/// for a router (LNet `lib-move.c: lnet_parse`).
+const ASTRAY: [DropReason; 5] = [
+    DropReason::Malformed,
+    DropReason::NotLocal,
+    DropReason::NoSource,
+    DropReason::NoRoute,
+    DropReason::Portal,
+];
+
 /// What was told.
 #[derive(Debug, Default)]
 pub(super) struct PeerLog {
@@ -90,6 +100,8 @@ pub(super) enum Reason {
     Connection(&'static str),
     /// A message that found no room, or was not answered for that.
     Full(&'static str),
+    /// A message that is not for this node, or names what no node has.
+    Astray(&'static str),
 }
 
 /// What a shard has refused, by reason.
@@ -168,13 +180,14 @@ impl PeerLog {
         for (reason, count) in told {
             *sums.entry(reason).or_default() += count;
         }
-        let (mut frames, mut connections, mut full) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut frames, mut connections, mut full, mut astray] = [const { Vec::new() }; 4];
         for (reason, count) in &sums {
             let more = count.saturating_sub(self.refused.get(reason).copied().unwrap_or(0));
             let (name, list) = match reason {
                 Reason::Frame(name) => (name, &mut frames),
                 Reason::Connection(name) => (name, &mut connections),
                 Reason::Full(name) => (name, &mut full),
+                Reason::Astray(name) => (name, &mut astray),
             };
             if more > 0 {
                 list.push(format!("{name} {more}"));
@@ -192,6 +205,9 @@ impl PeerLog {
         if !full.is_empty() {
             warn!(reasons = full.join(", "), "messages were dropped, or not answered, since tables are full");
         }
+        if !astray.is_empty() {
+            warn!(reasons = astray.join(", "), "messages were dropped that are not for this node");
+        }
         (self.refused, self.looked) = (sums, Some(now));
     }
 }
@@ -208,8 +224,9 @@ pub(super) fn refused(worker: &Worker) -> Refused {
         _ => {}
     });
     let counters = worker.counters();
-    let full = FULL.map(|reason| (Reason::Full(reason.name()), counters.drops(reason).messages));
-    counted.extend(full);
+    let dropped = |reason: DropReason| counters.drops(reason).messages;
+    counted.extend(FULL.map(|reason| (Reason::Full(reason.name()), dropped(reason))));
+    counted.extend(ASTRAY.map(|reason| (Reason::Astray(reason.name()), dropped(reason))));
     counted.push((Reason::Full("answers made room for others"), counters.responses_evicted));
     if let Err(error) = told {
         tracing::debug!(%error, "counters are not told");
@@ -381,13 +398,17 @@ mod tests {
                 assert!(log.is_due(now));
                 let frames = [("malformed", malformed), ("bad_ack", 0), ("malformed", 1)];
                 let frames = frames.map(|(name, count)| (Reason::Frame(name), count));
-                let connections = [(Reason::Connection("peers_full"), u64::from(round / 2) * 5)];
-                log.note_refused(now, frames.into_iter().chain(connections));
+                let rest = [
+                    (Reason::Connection("peers_full"), u64::from(round / 2) * 5),
+                    (Reason::Astray(DropReason::NotLocal.name()), u64::from(round / 2) * 6),
+                ];
+                log.note_refused(now, frames.into_iter().chain(rest));
                 assert!(!log.is_due(now + INTERVAL / 2));
             }
         });
         let lines = lines.lock().unwrap();
-        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(lines[3].contains("destination is not the receiving NI 6"), "{lines:?}");
         assert!(lines[0].contains("malformed 3") && lines[1].contains("malformed 7"), "{lines:?}");
         assert!(lines[2].contains("connections") && lines[2].contains("peers_full 5"), "{lines:?}");
     }

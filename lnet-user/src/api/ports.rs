@@ -10,9 +10,11 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{NiConfig as CoreNi, NodeChange, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
+use lnet_core::udsp::RuleEdit;
 use lnet_io::locks::MutexGuard;
 use lnet_model::lnd::{Lnd, NiOption};
 use lnet_model::ni::NiOptions;
+use lnet_model::udsp::UdspRule;
 use lnet_wire::steer::Policy;
 use lnet_wire::{Global, Net, Nid};
 
@@ -75,6 +77,21 @@ impl Lnet {
     pub fn edit_peers(&self, edits: &[PeerEdit]) -> Result<(), LnetError> {
         let changes = edits.iter().cloned().map(NodeChange::Peer).collect();
         block_on(self.request(Request::batch(changes))).map(drop)
+    }
+
+    /// Changes the selection policies (UDSP) of the node: all of the changes, or none.
+    ///
+    /// # Errors
+    /// As [`Lnet::edit_peers`].
+    pub fn edit_selection_policies(&self, edits: &[RuleEdit]) -> Result<(), LnetError> {
+        let changes = edits.iter().cloned().map(NodeChange::Udsp).collect();
+        block_on(self.request(Request::batch(changes))).map(drop)
+    }
+
+    /// The selection policies (UDSP) of the node, the strongest first. The place of each is its index.
+    #[must_use]
+    pub fn selection_policies(&self) -> Vec<UdspRule> {
+        self.machine().rules().rules().to_vec()
     }
 
     /// Discovers the node that has a NID, whatever is known of it: its NIDs, the primary one first (LNet

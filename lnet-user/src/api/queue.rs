@@ -442,7 +442,7 @@ impl EventQueue {
     }
 
     /// The next event, or a promise to wake the context's task when there is one.
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
         self.set_waiting(false);
         if let Some(next) = self.try_next().transpose() {
             return Poll::Ready(next);

@@ -10,6 +10,7 @@ mod discovery;
 mod ends;
 mod events;
 mod fragments;
+mod handlers;
 mod in_process;
 mod kernel;
 mod parts;

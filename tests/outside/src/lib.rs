@@ -15,10 +15,11 @@ use lnet_user::lnet_xdp::{XdpFrames, XdpLnd};
 use lnet_user::node::{LndOptions, Machine};
 use lnet_user::rustix::io::Errno;
 use lnet_user::{
-    Ack, Buffer, CaptureError, Discovery, Distance, EntrySpec, EventKind, EventMd, EventQueue, Global,
-    Limits, Lnd, Lnet, LnetError, MdOptions, MdSpec, NiConfig, NiId, NiOption, NiState, Nid, NodeConfig,
-    NodeError, Origin, Peer, PeerEdit, PeerSpec, Pinged, QueuedEvent, Request, RequestError, RingSizes,
-    ShardHandle, Span, Target, Threads, Threshold, Topology, Usage, WaitError, Worker,
+    Ack, Buffer, CaptureError, DelayRule, Discovery, Distance, DropRule, EntrySpec, EventKind, EventMd,
+    EventQueue, FaultEdit, FaultError, FaultRules, Filter, Global, HealthError, Limits, Lnd, Lnet, LnetError,
+    MdOptions, MdSpec, MessageTypes, NiConfig, NiId, NiOption, NiState, Nid, NodeConfig, NodeError, Origin,
+    Peer, PeerEdit, PeerSpec, Pinged, QueuedEvent, Request, RequestError, RingSizes, RuleEdit, ShardHandle,
+    Span, Target, Threads, Threshold, Topology, UdspPattern, UdspRule, Usage, WaitError, Worker,
 };
 
 const FRIEND: &str = "10.0.0.9@tcp";
@@ -41,6 +42,79 @@ fn peers_are_edited_and_read() {
         lnet.edit_peers(&[PeerEdit::Delete { primary: friend, nids: Vec::new(), is_forced: false }]);
     let Err(LnetError::Refused(error)) = refused else { panic!("{refused:?}") };
     let _: RequestError = error;
+}
+
+#[test]
+fn selection_policies_are_edited_and_read() {
+    let lnet = node();
+    let pattern: UdspPattern = "tcp".parse().unwrap();
+    let rule = UdspRule::new(Some(pattern), None, None, Some(1));
+    lnet.edit_selection_policies(&[RuleEdit::Add { index: None, rule: rule.clone() }]).unwrap();
+    assert_eq!(lnet.selection_policies(), [rule]);
+    let wrong = UdspRule::new(None, None, None, None);
+    let refused = lnet.edit_selection_policies(&[
+        RuleEdit::Delete { index: None },
+        RuleEdit::Add { index: None, rule: wrong },
+    ]);
+    assert!(matches!(refused, Err(LnetError::Refused(_))) && lnet.selection_policies().len() == 1);
+    lnet.edit_selection_policies(&[RuleEdit::Delete { index: Some(0) }]).unwrap();
+    assert!(lnet.selection_policies().is_empty());
+}
+
+/// A GET of one's own portal, of which the first is dropped.
+#[test]
+fn fault_rules_are_edited_and_counted() {
+    let lnet = node();
+    let filter = Filter { messages: MessageTypes::GET, ..Filter::EVERYTHING };
+    let drops = DropRule {
+        filter,
+        rate: 1,
+        interval_s: 0,
+        random: false,
+        drop_all: false,
+        health_errors: Vec::<HealthError>::new(),
+    };
+    let latency = Duration::from_millis(1);
+    let delays = DelayRule { filter, rate: 1, interval: Duration::ZERO, latency };
+    let wrong = FaultEdit::AddDelay(DelayRule { latency: Duration::ZERO, ..delays });
+    let refused = lnet.edit_faults(&[FaultEdit::AddDrop(drops.clone()), wrong]);
+    assert!(matches!(refused, Err(LnetError::Fault(FaultError::Latency))), "{refused:?}");
+    assert_eq!(lnet.fault_rules(), FaultRules::default(), "all or none");
+
+    lnet.edit_faults(&[FaultEdit::AddDrop(drops.clone()), FaultEdit::AddDelay(delays)]).unwrap();
+    let rules = lnet.fault_rules();
+    assert_eq!((&rules.drops[..], &rules.delays[..]), (&[drops][..], &[delays][..]));
+    let mut events = lnet.create_event_queue(16).unwrap();
+    let give = MdSpec::new(8, Threshold::Infinite, MdOptions::GET, events.handle());
+    lnet.attach(&EntrySpec::new(4, 1), &give, Buffer::zeroed(8)).unwrap().detach();
+    let get = |events: &EventQueue| {
+        let take = MdSpec::new(8, Threshold::Count(2), MdOptions::NONE, events.handle());
+        let sink = lnet.bind(&take, Buffer::zeroed(8)).unwrap();
+        sink.get(&Target::new(Nid::LO, 4, 1)).queue().unwrap();
+        sink.detach();
+    };
+    let next = |events: &mut EventQueue, kind| loop {
+        let queued = events.next_blocking(Some(Duration::from_secs(20))).unwrap().unwrap();
+        if queued.event.kind() == kind {
+            return queued;
+        }
+    };
+    get(&events);
+    next(&mut events, EventKind::Send);
+    while lnet.drop_rules().unwrap()[0].counters.get == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(lnet.delay_rules().unwrap().len(), 1);
+    let [source, destination] = [Nid::ANY; 2];
+    lnet.edit_faults(&[
+        FaultEdit::ResetDrops,
+        FaultEdit::DeleteDrops { source, destination },
+        FaultEdit::DeleteDelays { source, destination },
+    ])
+    .unwrap();
+    assert_eq!(lnet.fault_rules(), FaultRules::default());
+    get(&events);
+    next(&mut events, EventKind::Reply);
 }
 
 #[test]

@@ -391,7 +391,13 @@ fn each_broken_dialler_is_turned_away_as_it_should_be_and_counted() {
     // One line once a while, however many there were.
     let told = || stage.two.a.directory.log().matches("connections were refused").count();
     wait_until("the log tells of refused connections", PATIENCE, || told() != 0);
+    let astray = "that are not for this node";
+    wait_until("the log tells of messages for other nodes", PATIENCE, || {
+        stage.two.a.directory.log().contains(astray)
+    });
     let refused = stage.count("bad_request") + stage.count("bad_hello") + stage.count("bad_message");
     let told_max = begun.elapsed().as_secs() as usize / 10 + 1;
-    assert!(refused > 25 && told() <= told_max, "{refused} were refused\n{}", stage.two.a.directory.log());
+    let log = stage.two.a.directory.log();
+    assert!(refused > 25 && told() <= told_max, "{refused} were refused\n{log}");
+    assert!(log.matches(astray).count() <= told_max, "{log}");
 }

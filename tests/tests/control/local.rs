@@ -75,6 +75,22 @@ fn refusals_name_the_way_out() {
     node.stop();
 }
 
+/// Who is in the way of the end is named.
+#[test]
+fn a_node_in_use_names_what_uses_it() {
+    let node = Daemon::start(Directory::new(), None, "--shards 2 --configure --selftest");
+    node.bad("lnet unconfigure", &["errno: -16", "in use by LNet selftest: stop that first"]);
+    node.stop();
+    let node = Daemon::start(Directory::new(), None, "--shards 2 --configure");
+    node.good("load start target");
+    node.good("load start initiator --to 0@lo --messages 5");
+    node.good("load wait 2");
+    node.bad("lnet unconfigure", &["errno: -16", "in use by load 1 (target): stop that first"]);
+    node.good("load stop 1");
+    node.good("lnet unconfigure");
+    node.stop();
+}
+
 #[test]
 fn drop_rules_drop_and_count() {
     let node = Daemon::start(Directory::new(), None, "--shards 2 --configure");

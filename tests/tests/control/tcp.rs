@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use lnet_model::fault::HealthError;
 use lnet_tests::netns::{NETNS_NODES, ip, require_privilege, wait_until};
 use xtask::testing::{is_ours_alone, paths};
 
+use crate::dialler::nid;
 use crate::hostile_tcp::count;
 use crate::run::{PATIENCE, Two, until_shown};
 
@@ -374,4 +376,28 @@ fn a_load_gets_nothing_from_a_tcp_node_that_is_no_target() {
     two.b.good("load start target");
     start(20_000);
     assert!(two.a.good("load wait 2").contains("200 messages,"));
+}
+
+/// A ping that a rule fails ends with the errno of the rule, that of the reference, and says so.
+#[test]
+fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
+    }
+    let to = nid(two.netns.b().interface().ipv4);
+    two.a.good(&format!("discover {to}"));
+    for health_error in HealthError::ALL {
+        let rule = format!("fault drop add -s * -d {to} -m GET -r 1 -e {health_error}");
+        two.a.good(&rule);
+        two.a.bad(&format!("ping --timeout 10 {to}"), &["errno: -22", "a fault rule failed it"]);
+        two.a.good("fault drop del --all");
+        two.a.good("net set --all --health 1000");
+        two.a.good("peer set --all --health 1000");
+    }
+    two.a.good(&format!("ping --timeout 10 {to}"));
 }
