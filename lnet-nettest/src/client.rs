@@ -1,10 +1,10 @@
 //! The client of tests: so many exchanges at the same time, until there were enough.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use lnet_messaging::{Added, Addition, Buffer, BufferEvent, BufferId, EndPoint, Errno, Operation, QueueType};
 
 use crate::options::{Kind, Test};
@@ -14,8 +14,6 @@ use crate::wire::{self, Exchange, HEADER_BYTES, Message};
 
 /// How often the client looks for exchanges that are lost.
 const LOOK: Duration = Duration::from_millis(20);
-/// Room for the descriptors of an exchange.
-const BULK_MESSAGE_BYTES: u64 = 1 << 10;
 
 /// The state of a test that others may see while it goes on, and the order to end it.
 #[derive(Default)]
@@ -61,6 +59,7 @@ fn exchange(station: &mut Station, server: &str, test: &Test, watch: &Watch) -> 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let mut had_ended = 0;
     let await_ends = |client: &mut Client<'_>| {
+        client.send_descriptors()?;
         let next = client.station.next();
         if let Ok(event) = runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
             client.handle(event?)?;
@@ -107,25 +106,44 @@ struct Client<'a> {
     bulk: Vec<[Buffer; 2]>,
     /// Bulk buffers of exchanges that are not over.
     halves: HashMap<u64, Buffer>,
+    /// Bulk exchanges that the server is still to be told of, by their numbers.
+    untold: VecDeque<(u64, Exchange)>,
+    /// Those that a message on its way tells of, by its buffer.
+    told: HashMap<BufferId, Vec<u64>>,
 }
 
 impl<'a> Client<'a> {
     fn new(station: &'a mut Station, to: EndPoint, test: &'a Test, watch: &'a Watch) -> Result<Self> {
         let end = test.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        let (messages, bulk, halves) = Default::default();
-        let (underway, counts) = (HashMap::new(), Counts::new());
-        Ok(Self { station, to, test, watch, counts, end, begun: 0, underway, messages, bulk, halves })
+        Ok(Self {
+            station,
+            to,
+            test,
+            watch,
+            counts: Counts::new(),
+            end,
+            begun: 0,
+            underway: HashMap::new(),
+            messages: Vec::new(),
+            bulk: Vec::new(),
+            halves: HashMap::new(),
+            untold: VecDeque::new(),
+            told: HashMap::new(),
+        })
     }
 
     fn prepare(&mut self) -> Result<()> {
         let size = self.test.size;
         let (message, what) = match self.test.kind {
             Kind::Ping | Kind::Stub => (size, "message"),
-            Kind::Bulk => (BULK_MESSAGE_BYTES, "bulk buffer"),
+            Kind::Bulk => (self.test.descriptor_buffers.buffer_size, "bulk buffer"),
         };
         let refused = || format!("no {what} of {size} bytes");
+        for _ in 0..self.test.messages() {
+            let buffer = self.station.allocate(message);
+            self.messages.push(buffer.with_context(|| format!("no message of {message} bytes"))?);
+        }
         for _ in 0..self.test.concurrency {
-            self.messages.push(self.station.allocate(message).with_context(refused)?);
             match self.test.kind {
                 // One more for what comes late.
                 Kind::Ping => {
@@ -159,13 +177,13 @@ impl<'a> Client<'a> {
         {
             return Ok(false);
         }
+        if is_bulk {
+            self.begin_bulk()?;
+            return Ok(true);
+        }
         let Some(message) = self.messages.pop() else { return Ok(false) };
         self.begun += 1;
-        if is_bulk {
-            self.begin_bulk(message)?;
-        } else {
-            self.begin_ping(message);
-        }
+        self.begin_ping(message);
         Ok(true)
     }
 
@@ -198,8 +216,10 @@ impl<'a> Client<'a> {
         self.send(message, self.test.size, underway);
     }
 
-    fn begin_bulk(&mut self, mut message: Buffer) -> Result<()> {
+    /// Queues the buffers of an exchange, of which the server is told with others.
+    fn begin_bulk(&mut self) -> Result<()> {
         let Some([mut source, mut target]) = self.bulk.pop() else { return Ok(()) };
+        self.begun += 1;
         let (sequence, length_bytes) = (self.begun, self.test.size);
         wire::fill(source.memory_mut(), sequence);
         (source.user_data, target.user_data) = (sequence, sequence);
@@ -212,10 +232,68 @@ impl<'a> Client<'a> {
         let queued = vec![source.id, target.id];
         let from = source.descriptor.context("a passive buffer has a descriptor")?;
         let to = target.descriptor.context("a passive buffer has a descriptor")?;
-        let bytes = Exchange { length_bytes, from, to }.encode();
-        message.fill(&bytes);
-        self.send(message, bytes.len() as u64, Underway { begun, queued, failure: None });
+        self.untold.push_back((sequence, Exchange { length_bytes, from, to }));
+        self.underway.insert(sequence, Underway { begun, queued, failure: None });
         Ok(())
+    }
+
+    /// Tells the server of exchanges, in as few messages as have room for their descriptors.
+    fn send_descriptors(&mut self) -> Result<()> {
+        let most = self.test.descriptor_buffers.descriptors as usize;
+        while !self.messages.is_empty() && self.drop_ended() {
+            let room = self.test.descriptor_buffers.buffer_size;
+            let (mut bytes, mut count) = (wire::bulk_message(&[]).len() as u64, 0);
+            for (_, exchange) in self.untold.iter().take(most) {
+                bytes += exchange.encode().len() as u64;
+                if bytes > room {
+                    break;
+                }
+                count += 1;
+            }
+            if count == 0 {
+                bail!(
+                    "--buffer-size {room}: {bytes} at least is expected, for the descriptors of an exchange"
+                );
+            }
+            let Some(mut message) = self.messages.pop() else { return Ok(()) };
+            let (sequences, exchanges): (Vec<_>, Vec<_>) = self.untold.drain(..count).unzip();
+            let bytes = wire::bulk_message(&exchanges);
+            message.fill(&bytes);
+            let send = Operation::Send { to: self.to.clone(), length_bytes: bytes.len() as u64 };
+            match self.add(message, send) {
+                Ok(added) => {
+                    for sequence in &sequences {
+                        if let Some(underway) = self.underway.get_mut(sequence) {
+                            underway.queued.push(added.id);
+                        }
+                    }
+                    self.told.insert(added.id, sequences);
+                }
+                Err((message, errno)) => {
+                    self.messages.push(message);
+                    sequences.into_iter().for_each(|sequence| self.fail(sequence, Failure::Failed(errno)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets exchanges at the front that have failed before the server was told of them; whether there are
+    /// others.
+    fn drop_ended(&mut self) -> bool {
+        let is_open = |sequence: &u64| self.underway.get(sequence).is_some_and(|one| one.failure.is_none());
+        self.untold.retain(|(sequence, _)| is_open(sequence));
+        !self.untold.is_empty()
+    }
+
+    /// Ends an exchange for what has gone wrong first, once its buffers are back.
+    fn fail(&mut self, sequence: u64, failure: Failure) {
+        let Some(underway) = self.underway.get_mut(&sequence) else { return };
+        underway.failure.get_or_insert(failure);
+        for id in underway.queued.iter().filter(|id| !self.told.contains_key(id)) {
+            self.station.tm.del(*id);
+        }
+        self.settle(sequence);
     }
 
     fn cancel(&self, underway: &Underway) {
@@ -236,30 +314,32 @@ impl<'a> Client<'a> {
         };
         let Some(buffer) = event.into_buffer() else { return Ok(()) };
         let sequence = buffer.user_data;
-        match (id.queue(), self.halves.remove(&sequence)) {
-            (QueueType::Send, half) => {
+        let sequences = match id.queue() {
+            QueueType::Send => {
                 self.messages.push(buffer);
-                self.halves.extend(half.map(|half| (sequence, half)));
+                self.told.remove(&id).unwrap_or_else(|| vec![sequence])
             }
-            (_, Some(half)) => self.bulk.push([half, buffer]),
-            (_, None) => {
-                self.halves.insert(sequence, buffer);
+            _ => {
+                match self.halves.remove(&sequence) {
+                    Some(half) => self.bulk.push([half, buffer]),
+                    None => drop(self.halves.insert(sequence, buffer)),
+                }
+                vec![sequence]
             }
-        }
-        let Some(underway) = self.underway.get_mut(&sequence) else { return Ok(()) };
-        underway.queued.retain(|queued| *queued != id);
+        };
         let failure = match status {
             Ok(()) => is_bad.then_some(Failure::Bad),
             Err(Errno::TimedOut) => Some(Failure::Lost),
             Err(errno) => Some(Failure::Failed(errno)),
         };
-        if let Some(failure) = failure {
-            underway.failure.get_or_insert(failure);
-            for id in &underway.queued {
-                self.station.tm.del(*id);
+        for sequence in sequences {
+            let Some(underway) = self.underway.get_mut(&sequence) else { continue };
+            underway.queued.retain(|queued| *queued != id);
+            match failure {
+                Some(failure) => self.fail(sequence, failure),
+                None => self.settle(sequence),
             }
         }
-        self.settle(sequence);
         Ok(())
     }
 

@@ -57,18 +57,20 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Server { place, service } => {
-            let place = Place::new(&place, service.depth)?;
+            let place = Place::new(&place, service.room())?;
             let server = server::start(&place, &service)?;
             note(format_args!("serving at {}", server.address()));
             server.join()
         }
         Command::Client { place, server, test } => {
             test.check()?;
-            conclude(&measure(&Place::new(&place, test.concurrency)?, &server, &test)?)
+            let room = test.concurrency.max(test.messages());
+            conclude(&measure(&Place::new(&place, room)?, &server, &test)?)
         }
         Command::Local { transport, test, workers } => {
             test.check()?;
-            let [client, place] = Place::both(transport, workers, test.service().depth)?;
+            let [client, place] =
+                Place::both(transport, workers, test.service().room().max(test.messages()))?;
             let server = server::start(&place, &test.service())?;
             let report = measure(&client, server.address(), &test)?;
             server.stop()?;

@@ -191,7 +191,7 @@ mod tests {
         Command::Init(Box::new(Plan { data: data.to_owned(), role }))
     }
 
-    const SERVICE: Service = Service { message_max: 64, bulk_max: 64, depth: 4 };
+    const SERVICE: Service = Service { message_max: 64, bulk_max: 64, depth: 4, buffers: None };
 
     #[test]
     fn nt_06_a_server_obeys_in_order_and_counts() {

@@ -192,6 +192,45 @@ pub(crate) struct Service {
     /// Messages, and bulk exchanges, that it takes at once
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: u32,
+    /// Buffers for messages [default: as many as it takes messages at once]
+    #[arg(long, short = 'B', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) buffers: Option<u32>,
+}
+
+impl Service {
+    /// Number of its message buffers.
+    pub(crate) fn buffers(&self) -> u32 {
+        self.buffers.unwrap_or(self.depth)
+    }
+
+    /// Buffers that a queue of its transfer machine has at once.
+    pub(crate) fn room(&self) -> u32 {
+        self.depth.max(self.buffers())
+    }
+}
+
+/// The messages that tell a server the descriptors of bulk buffers.
+#[derive(Args, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DescriptorBuffers {
+    /// Buffers of a server for messages with descriptors (bulk; local, console) [default: twice the
+    /// concurrency of all clients]
+    #[arg(short = 'B', long, value_name = "N")]
+    pub(crate) server_buffers: Option<u32>,
+    /// Buffers of a client for messages with descriptors (bulk) [default: the concurrency]
+    #[arg(short = 'b', long, value_name = "N")]
+    pub(crate) client_buffers: Option<u32>,
+    /// Bytes of such a buffer (bulk)
+    #[arg(short = 'f', long, value_parser = size, value_name = "BYTES", default_value = "1k")]
+    pub(crate) buffer_size: u64,
+    /// Most exchanges that a message has the descriptors of (bulk)
+    #[arg(short = 'g', long, value_name = "N", default_value_t = 1)]
+    pub(crate) descriptors: u32,
+}
+
+impl Default for DescriptorBuffers {
+    fn default() -> Self {
+        Self { server_buffers: None, client_buffers: None, buffer_size: 1 << 10, descriptors: 1 }
+    }
 }
 
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,12 +267,23 @@ pub(crate) struct Test {
     /// Seconds after which an exchange is lost
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub(crate) timeout: u64,
+    #[command(flatten)]
+    pub(crate) descriptor_buffers: DescriptorBuffers,
 }
 
 impl Test {
     /// Whether it can be run.
     pub(crate) fn check(&self) -> Result<()> {
-        for (name, value) in [("concurrency", u64::from(self.concurrency)), ("timeout", self.timeout)] {
+        let DescriptorBuffers { server_buffers, client_buffers, buffer_size, descriptors } =
+            self.descriptor_buffers;
+        for (name, value) in [
+            ("concurrency", self.concurrency.into()),
+            ("timeout", self.timeout),
+            ("server-buffers", server_buffers.map_or(1, u64::from)),
+            ("client-buffers", client_buffers.map_or(1, u64::from)),
+            ("buffer-size", buffer_size),
+            ("descriptors", descriptors.into()),
+        ] {
             if value == 0 {
                 bail!("--{name} 0: 1 at least is expected");
             }
@@ -266,11 +316,21 @@ impl Test {
     pub(crate) fn service(&self) -> Service {
         let (message, bulk) = match self.kind {
             Kind::Ping => (self.size, 1),
-            Kind::Bulk => (1 << 10, self.size),
+            Kind::Bulk => (self.descriptor_buffers.buffer_size, self.size),
             Kind::Stub => (1, 1),
         };
         let depth = self.concurrency.saturating_mul(2);
-        Service { message_max: message, bulk_max: bulk, depth }
+        let buffers = self.descriptor_buffers.server_buffers.filter(|_| self.kind == Kind::Bulk);
+        Service { message_max: message, bulk_max: bulk, depth, buffers }
+    }
+
+    /// Message buffers that the client sends.
+    pub(crate) fn messages(&self) -> u32 {
+        match self.kind {
+            Kind::Ping => self.concurrency,
+            Kind::Bulk => self.descriptor_buffers.client_buffers.unwrap_or(self.concurrency),
+            Kind::Stub => 0,
+        }
     }
 
     /// A service for so many clients; `depth` says otherwise.
@@ -305,6 +365,7 @@ mod tests {
             count: None,
             duration: Some(SECONDS_MAX),
             timeout: SECONDS_MAX,
+            descriptor_buffers: DescriptorBuffers::default(),
         };
         test.check().unwrap();
         for beyond in [SECONDS_MAX + 1, u64::MAX] {

@@ -170,7 +170,8 @@ mod tests {
         let commands = || {
             let client =
                 Role::Client { servers: vec!["a:1".to_owned(), "b:2".to_owned()], test: test(u64::MAX) };
-            let server = Role::Server(Service { message_max: u64::MAX, bulk_max: 1, depth: u32::MAX });
+            let server =
+                Role::Server(Service { message_max: u64::MAX, bulk_max: 1, depth: u32::MAX, buffers: None });
             let plan = |role| Command::Init(Box::new(Plan { data: "c:3".to_owned(), role }));
             [plan(client), plan(server), Command::Start, Command::Status, Command::Stop]
         };

@@ -69,11 +69,13 @@ pub(crate) fn start(place: &Place, service: &Service) -> Result<Server> {
     let watch = Arc::new(Watch::default());
     let (exchanges, counts) = (HashMap::new(), Arc::clone(&watch));
     let mut serving = Serving { station, spare: Vec::new(), exchanges, next: 0, watch: counts };
-    for _ in 0..service.depth {
-        let Service { message_max, bulk_max, .. } = *service;
+    let Service { message_max, bulk_max, .. } = *service;
+    for _ in 0..service.buffers() {
         let message = serving.station.allocate(message_max);
-        let bulk = serving.station.allocate(bulk_max);
         serving.station.receive(message.with_context(|| format!("no message of {message_max} bytes"))?)?;
+    }
+    for _ in 0..service.depth {
+        let bulk = serving.station.allocate(bulk_max);
         serving.spare.push(bulk.with_context(|| format!("no bulk buffer of {bulk_max} bytes"))?);
     }
     let thread = std::thread::Builder::new().name("nettest-server".to_owned());
@@ -123,9 +125,9 @@ impl Serving {
                 }
                 Ok(())
             }
-            (QueueType::Receive, Some(Message::Bulk(exchange)), _) => {
+            (QueueType::Receive, Some(Message::Bulk(exchanges)), _) => {
                 self.watch.served().received += 1;
-                self.exchange(exchange);
+                exchanges.into_iter().for_each(|exchange| self.exchange(exchange));
                 self.station.receive(buffer)
             }
             (QueueType::Receive, ..) => {

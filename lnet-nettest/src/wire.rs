@@ -12,10 +12,9 @@ const BULK: u64 = u64::from_le_bytes(*b"NetBulk1");
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Message {
     /// A ping, which comes back as it is.
-    Ping {
-        sequence: u64,
-    },
-    Bulk(Exchange),
+    Ping { sequence: u64 },
+    /// Bulk exchanges, at least one.
+    Bulk(Vec<Exchange>),
 }
 
 /// A bulk exchange, as its server needs to know it.
@@ -59,9 +58,17 @@ pub(crate) fn ping_header(sequence: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
+/// The message of these exchanges.
+pub(crate) fn bulk_message(exchanges: &[Exchange]) -> Vec<u8> {
+    let mut bytes = [BULK.to_le_bytes(), (exchanges.len() as u64).to_le_bytes()].concat();
+    bytes.extend(exchanges.iter().flat_map(Exchange::encode));
+    bytes
+}
+
 impl Exchange {
+    /// Its part of a message.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = [BULK.to_le_bytes(), self.length_bytes.to_le_bytes()].concat();
+        let mut bytes = self.length_bytes.to_le_bytes().to_vec();
         for descriptor in [&self.from, &self.to] {
             let descriptor = descriptor.as_bytes();
             // Transports have far shorter ones.
@@ -69,6 +76,19 @@ impl Exchange {
             bytes.extend(descriptor);
         }
         bytes
+    }
+
+    /// The exchange that begins here, and what is behind it.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (length_bytes, mut rest) = bytes.split_first_chunk::<8>()?;
+        let mut descriptor = || {
+            let (length, behind) = rest.split_first_chunk::<2>()?;
+            let (bytes, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+            rest = behind;
+            Some(BulkDescriptor::from_bytes(bytes))
+        };
+        let (from, to) = (descriptor()?, descriptor()?);
+        Some((Self { length_bytes: u64::from_le_bytes(*length_bytes), from, to }, rest))
     }
 }
 
@@ -80,15 +100,15 @@ impl Message {
         let number = u64::from_le_bytes(*number);
         match u64::from_le_bytes(*magic) {
             PING => Some(Self::Ping { sequence: number }),
-            BULK => {
-                let mut descriptor = || {
-                    let (length, behind) = rest.split_first_chunk::<2>()?;
-                    let (bytes, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+            // The bytes bound what is made, whatever the number.
+            BULK if number > 0 => {
+                let mut exchanges = Vec::new();
+                for _ in 0..number {
+                    let (exchange, behind) = Exchange::decode(rest)?;
+                    exchanges.push(exchange);
                     rest = behind;
-                    Some(BulkDescriptor::from_bytes(bytes))
-                };
-                let (from, to) = (descriptor()?, descriptor()?);
-                Some(Self::Bulk(Exchange { length_bytes: number, from, to }))
+                }
+                Some(Self::Bulk(exchanges))
             }
             _ => None,
         }
@@ -101,12 +121,26 @@ mod tests {
 
     #[test]
     fn nt_07_messages_are_what_they_were_made_from() {
-        let [from, to] = [&[1; 48][..], &[2; 40]].map(BulkDescriptor::from_bytes);
-        let exchange = Exchange { length_bytes: 9, from, to };
-        let bytes = exchange.encode();
-        assert_eq!(Message::decode(&bytes), Some(Message::Bulk(exchange)));
-        for end in 0..bytes.len() {
-            assert_eq!(Message::decode(&bytes[..end]), None);
+        let exchange = |length_bytes: u64| {
+            let [from, to] = [&[length_bytes as u8; 48][..], &[2; 40]].map(BulkDescriptor::from_bytes);
+            Exchange { length_bytes, from, to }
+        };
+        let mut former = bulk_message(&[]).len();
+        for count in 1..64 {
+            let exchanges: Vec<_> = (0..count).map(exchange).collect();
+            let bytes = bulk_message(&exchanges);
+            // Each takes as many bytes as the others.
+            assert_eq!(bytes.len() - former, exchange(0).encode().len());
+            former = bytes.len();
+            assert_eq!(Message::decode(&bytes), Some(Message::Bulk(exchanges)));
+            for end in 0..bytes.len() {
+                assert_eq!(Message::decode(&bytes[..end]), None);
+            }
+        }
+        for number in [0, u64::MAX] {
+            let mut bytes = bulk_message(&[exchange(1)]);
+            bytes[8..16].copy_from_slice(&number.to_le_bytes());
+            assert_eq!(Message::decode(&bytes), None);
         }
         assert_eq!(Message::decode(&ping_header(7)), Some(Message::Ping { sequence: 7 }));
         assert_eq!(Message::decode(&[0; 64]), None);

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::node::Node;
-use crate::options::{Kind, TransportName};
+use crate::options::{DescriptorBuffers, Kind, TransportName};
 use crate::report::{RoundTrips, Served, Tally};
 
 pub(crate) fn place(address: &str) -> Place {
@@ -13,7 +13,15 @@ pub(crate) fn place(address: &str) -> Place {
 }
 
 pub(crate) fn test(count: u64) -> Test {
-    Test { kind: Kind::Ping, size: 64, concurrency: 1, count: Some(count), duration: None, timeout: 60 }
+    Test {
+        kind: Kind::Ping,
+        size: 64,
+        concurrency: 1,
+        count: Some(count),
+        duration: None,
+        timeout: 60,
+        descriptor_buffers: DescriptorBuffers::default(),
+    }
 }
 
 /// A node on a thread of its own.
@@ -187,7 +195,8 @@ fn check_totals(net: u8, count: usize, test: &Test) {
     );
     let served = served(&report);
     assert!(report.tally.done * 5 >= exchanges * 4, "a fifth at most is lost: {report:?}");
-    assert!(served.received >= report.tally.done && served.received <= exchanges, "{served:?}");
+    let of_one = if test.kind == Kind::Bulk { test.descriptor_buffers.descriptors.into() } else { 1 };
+    assert!(served.received * of_one >= report.tally.done && served.received <= exchanges, "{served:?}");
     if test.kind == Kind::Bulk {
         assert!(served.written >= report.tally.done && served.read >= served.written, "{served:?}");
     } else {
@@ -209,12 +218,50 @@ fn nt_10_a_stub_one_by_one() {
 
 #[test]
 fn nt_10_pings_eight_by_eight() {
-    check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(512) });
+    check_totals(50, 8, &Test { size: 4096, concurrency: 8, ..test(4096) });
 }
 
 #[test]
 fn nt_10_bulk_two_by_two() {
-    check_totals(51, 2, &Test { kind: Kind::Bulk, size: 1 << 20, concurrency: 2, ..test(64) });
+    let descriptor_buffers = DescriptorBuffers {
+        server_buffers: Some(16),
+        client_buffers: Some(8),
+        buffer_size: 16 << 10,
+        descriptors: 8,
+    };
+    let bulk = Test { kind: Kind::Bulk, size: 1 << 20, concurrency: 2, descriptor_buffers, ..test(64) };
+    check_totals(51, 2, &bulk);
+}
+
+/// Exchanges that begin together have one message, or as many as they need where a
+/// buffer has no room for all of their descriptors; later ones may have one each.
+#[test]
+fn a_message_has_the_descriptors_of_several_exchanges() {
+    for (net, buffer_size, descriptors, most) in
+        [(52, 16 << 10, 8, 73), (53, 16 << 10, 3, 78), (54, 300, 8, 80)]
+    {
+        let (servers, clients) = (some(net, SERVERS, 1), some(net, CLIENTS, 1));
+        let nodes = [start(&servers), start(&clients)];
+        let descriptor_buffers =
+            DescriptorBuffers { client_buffers: Some(1), buffer_size, descriptors, ..Default::default() };
+        let bulk = Test { kind: Kind::Bulk, size: 64, concurrency: 8, descriptor_buffers, ..test(80) };
+        let report = go(net, &servers, &clients, &bulk).unwrap();
+        end(nodes);
+        assert_eq!((report.tally.done, report.tally.lost), (80, 0), "{report:?}");
+        let messages = served(&report).received;
+        assert!(messages <= most && messages >= 80_u64.div_ceil(descriptors.into()), "{messages}");
+    }
+}
+
+#[test]
+fn a_message_buffer_without_room_for_one_exchange_is_named() {
+    let (servers, clients) = (some(55, SERVERS, 1), some(55, CLIENTS, 1));
+    let nodes = [start(&servers), start(&clients)];
+    let descriptor_buffers = DescriptorBuffers { buffer_size: 20, ..Default::default() };
+    let refused = go(55, &servers, &clients, &Test { kind: Kind::Bulk, descriptor_buffers, ..test(1) });
+    end(nodes);
+    let said = format!("{refused:?}");
+    assert!(said.contains("--buffer-size 20"), "{said}");
 }
 
 #[test]

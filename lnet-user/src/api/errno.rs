@@ -18,8 +18,7 @@ use lnet_xdp::bpf::BpfError;
 pub(super) fn driver_error(error: &LnetError) -> DriverError {
     let number = match error {
         LnetError::Node(error) => node_errno(error),
-        LnetError::Watch(_) | LnetError::Queue(_) => Errno::NOMEM,
-        error if error.is_busy() => Errno::NOMEM,
+        LnetError::Watch(_) => Errno::NOMEM,
         _ => Errno::IO,
     };
     DriverError { errno: number.raw_os_error(), message: error.to_string() }
