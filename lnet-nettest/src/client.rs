@@ -108,7 +108,7 @@ struct Client<'a> {
     halves: HashMap<u64, Buffer>,
     /// Bulk exchanges that the server is still to be told of, by their numbers.
     untold: VecDeque<(u64, Exchange)>,
-    /// Those that a message on its way tells of, by its buffer.
+    /// Exchanges that a message on its way tells of, by its buffer.
     told: HashMap<BufferId, Vec<u64>>,
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use tokio::runtime::Runtime;
 
 use crate::options::{ConsoleOptions, PlaceOptions, Test};
-use crate::orders::{Answer, Command, Desk, Heard, Order, Outcome, Plan, Role, Said};
+use crate::orders::{Answer, Command, Desk, Heard, Order, Outcome, Plan, Role, Said, Status};
 use crate::output::note;
 use crate::place::Place;
 use crate::report::{Counts, Part, Report};
@@ -125,7 +125,7 @@ impl Console {
         let servers = self.begin(&servers, "START", |_| Command::Start)?;
         let begun = Instant::now();
         let clients = self.begin(&clients, "START", |_| Command::Start)?;
-        self.watch(&clients, begun, limit)?;
+        self.watch(&clients, &servers, begun, limit)?;
         let elapsed = begun.elapsed();
         let parts = self.stop(&clients)?;
         let served = self.stop(&servers)?;
@@ -149,30 +149,44 @@ impl Console {
         Ok(members)
     }
 
-    /// Asks clients how far they are until all are over, none answers, or the time is.
-    fn watch(&mut self, clients: &[Member], begun: Instant, limit: Option<Duration>) -> Result<()> {
-        let mut working = clients.to_vec();
-        while !working.is_empty() && limit.is_none_or(|limit| begun.elapsed() < limit) {
+    /// Asks nodes how far they are until all clients are over, none answers, or the time is. Servers, and
+    /// clients that are over, are asked as well: a node whose console says nothing is free again.
+    fn watch(
+        &mut self,
+        clients: &[Member],
+        servers: &[Member],
+        begun: Instant,
+        limit: Option<Duration>,
+    ) -> Result<()> {
+        let (mut clients, mut servers, mut is_over) = (clients.to_vec(), servers.to_vec(), false);
+        while !is_over && limit.is_none_or(|limit| begun.elapsed() < limit) {
             let next = Instant::now() + STATUS_INTERVAL;
-            let told = self.step(&working, "STATUS", |_| Command::Status)?;
             let (mut ended, mut over) = (0, 0);
-            working.clear();
-            for (member, said) in told {
-                let Said::Status(status) = said else { bail!("{} answers STATUS wrongly", member.address) };
+            for status in self.ask(&mut clients)? {
                 ended += status.ended;
-                if status.is_over {
-                    over += 1;
-                } else {
-                    working.push(member);
-                }
+                over += usize::from(status.is_over);
             }
-            note(format_args!("{ended} exchanges; {} clients at work, {over} have ended", working.len()));
+            self.ask(&mut servers)?;
+            let working = clients.len() - over;
+            note(format_args!("{ended} exchanges; {working} clients at work, {over} have ended"));
+            is_over = working == 0;
             let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(begun.elapsed()));
             // The first rounds come soon, so that a short test is over soon.
             let pause = next.saturating_duration_since(Instant::now()).min(begun.elapsed() / 4).min(left);
-            std::thread::sleep(if working.is_empty() { Duration::ZERO } else { pause });
+            std::thread::sleep(if is_over { Duration::ZERO } else { pause });
         }
         Ok(())
+    }
+
+    /// Asks nodes how far they are. Nodes that do not answer are asked no more.
+    fn ask(&mut self, nodes: &mut Vec<Member>) -> Result<Vec<Status>> {
+        let mut told = Vec::new();
+        for (member, said) in self.step(&std::mem::take(nodes), "STATUS", |_| Command::Status)? {
+            let Said::Status(status) = said else { bail!("{} answers STATUS wrongly", member.address) };
+            told.push(status);
+            nodes.push(member);
+        }
+        Ok(told)
     }
 
     /// Ends nodes. What came of their work.

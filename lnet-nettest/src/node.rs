@@ -76,7 +76,8 @@ impl Node {
         Ok(())
     }
 
-    fn obey(&mut self, sender: &str, command: Command) -> Result<Said> {
+    /// Does what an order says.
+    pub(crate) fn obey(&mut self, sender: &str, command: Command) -> Result<Said> {
         if let Some((console, at)) = &mut self.console {
             if console != sender {
                 bail!("EBUSY: the node works for {console}");

@@ -181,6 +181,32 @@ fn a_run_ends_at_its_limit() {
     end(nodes);
 }
 
+/// Servers are asked how far they are as clients are: a node whose console says nothing is free again.
+#[test]
+fn servers_are_asked_as_long_as_clients_are_at_work() {
+    let (servers, clients) = (some(56, SERVERS, 1), some(56, CLIENTS, 1));
+    let nodes = [start(&clients)];
+    let mut server = Node::start(place(&servers[0].address)).unwrap();
+    let serving = std::thread::spawn(move || {
+        let (runtime, mut orders) = (runtime().unwrap(), Vec::new());
+        while orders.last().is_none_or(|order: &String| order != "Stop") {
+            let heard = runtime.block_on(server.desk.next(Duration::from_secs(60))).unwrap();
+            let Some(Heard::Message(sender, Order { number, command })) = heard else { continue };
+            orders.push(format!("{command:?}"));
+            let said = server.obey(&sender, command).map_err(|error| error.to_string());
+            server.desk.send(&sender, &Answer { number, said }).unwrap();
+        }
+        server.desk.0.stop().unwrap();
+        orders
+    });
+    assert_eq!(go(56, &servers, &clients, &test(50)).unwrap().tally.done, 50);
+    end(nodes);
+    let orders = serving.join().unwrap();
+    assert!(orders[0].starts_with("Init") && orders[1] == "Start", "{orders:?}");
+    let asked = &orders[2..orders.len() - 1];
+    assert!(!asked.is_empty() && asked.iter().all(|order| order == "Status"), "{orders:?}");
+}
+
 /// What both sides count is the same, where nothing is lost.
 fn check_totals(net: u8, count: usize, test: &Test) {
     let (servers, clients) = (some(net, SERVERS, count), some(net, CLIENTS, count));
