@@ -1,6 +1,6 @@
 //! Fault rules of a node: one list of drop rules and one of delay rules, the same on each shard.
 //!
-//! Invariants: the rules of each shard stand in the order of the lists, whoever changes them: who does has
+//! Invariants: the rules of each shard stand in the order of the lists: who changes them has
 //! the lists until each shard has the change in its queue. Each shard goes by what it has seen itself: of a
 //! rule with a rate each shard hits one of so many of its own messages.
 
@@ -26,9 +26,9 @@ pub enum FaultEdit {
     AddDrop(DropRule),
     /// The drop rules with these ends go (LNet `net_fault.c: lnet_drop_rule_del`).
     DeleteDrops {
-        /// Their source.
+        /// Source that they have.
         source: Nid,
-        /// Their destination.
+        /// Destination that they have.
         destination: Nid,
     },
     /// What drop rules have counted is 0 again, and when they hit next is drawn anew.
@@ -37,12 +37,12 @@ pub enum FaultEdit {
     AddDelay(DelayRule),
     /// The delay rules with these ends go, and what they hold up goes on.
     DeleteDelays {
-        /// Their source.
+        /// Source that they have.
         source: Nid,
-        /// Their destination.
+        /// Destination that they have.
         destination: Nid,
     },
-    /// As [`FaultEdit::ResetDrops`], of delay rules.
+    /// What delay rules have counted is 0 again, and when they hit next is drawn anew.
     ResetDelays,
 }
 
