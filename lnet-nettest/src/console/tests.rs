@@ -187,10 +187,12 @@ fn servers_are_asked_as_long_as_clients_are_at_work() {
     let (servers, clients) = (some(56, SERVERS, 1), some(56, CLIENTS, 1));
     let nodes = [start(&clients)];
     let mut server = Node::start(place(&servers[0].address)).unwrap();
+    let ends = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&ends);
     let serving = std::thread::spawn(move || {
         let (runtime, mut orders) = (runtime().unwrap(), Vec::new());
-        while orders.last().is_none_or(|order: &String| order != "Stop") {
-            let heard = runtime.block_on(server.desk.next(Duration::from_secs(60))).unwrap();
+        while !ended.load(Ordering::Relaxed) {
+            let heard = runtime.block_on(server.desk.next(LOOK)).unwrap();
             let Some(Heard::Message(sender, Order { number, command })) = heard else { continue };
             orders.push(format!("{command:?}"));
             let said = server.obey(&sender, command).map_err(|error| error.to_string());
@@ -201,6 +203,7 @@ fn servers_are_asked_as_long_as_clients_are_at_work() {
     });
     assert_eq!(go(56, &servers, &clients, &test(50)).unwrap().tally.done, 50);
     end(nodes);
+    ends.store(true, Ordering::Relaxed);
     let orders = serving.join().unwrap();
     assert!(orders[0].starts_with("Init") && orders[1] == "Start", "{orders:?}");
     let asked = &orders[2..orders.len() - 1];

@@ -85,7 +85,7 @@ fn fault_rules_are_edited_and_counted() {
     let rules = lnet.fault_rules();
     assert_eq!((&rules.drops[..], &rules.delays[..]), (&[drops][..], &[delays][..]));
     let mut events = lnet.create_event_queue(16).unwrap();
-    let give = MdSpec::new(8, Threshold::Infinite, MdOptions::GET, events.handle());
+    let give = MdSpec::new(8, Threshold::Count(4), MdOptions::GET, events.handle());
     lnet.attach(&EntrySpec::new(4, 1), &give, Buffer::zeroed(8)).unwrap().detach();
     let get = |events: &EventQueue| {
         let take = MdSpec::new(8, Threshold::Count(2), MdOptions::NONE, events.handle());
