@@ -15,11 +15,11 @@ use core::time::Duration;
 use lnet_wire::ping::BUFFER_BYTES_MIN;
 use lnet_wire::{Global, Nid};
 
+use super::Node;
 use super::change::Plan;
 use super::nets::NiConfig;
 use super::peers::{Peer, PeerEdit};
 use super::pings::{Ping, PingPurpose};
-use super::Node;
 use crate::shard::HealthNote;
 use crate::time::Instant;
 use crate::topology::{HEALTH_MAX, NiStatus};
