@@ -153,7 +153,7 @@ impl Buckets {
         entries: &Slab<MatchEntry>,
         mds: &Slab<MemoryDesc>,
         bucket: u32,
-        message: &MatchQuery,
+        message: &MatchQuery<'_>,
     ) -> Option<(u32, u32)> {
         let found = &self.buckets[bucket as usize];
         for cell in &found.cells {

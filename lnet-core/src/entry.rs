@@ -4,6 +4,7 @@ use lnet_wire::ProcessId;
 
 use crate::collections::{Link, NONE, Slab, linked, slot_bytes};
 use crate::md::{MdOptions, MemoryDesc};
+use crate::topology::PeerView;
 
 /// Marks the order of stamps: entries beyond a hash bucket, or the list of a portal.
 pub(crate) struct Stamps;
@@ -26,9 +27,12 @@ linked!(MatchEntry, Stamps, link);
 
 /// A PUT or GET that looks for an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct MatchQuery {
+pub(crate) struct MatchQuery<'a> {
     pub(crate) portal: u32,
+    /// Its initiator, by the primary NID.
     pub(crate) source: ProcessId,
+    /// The peer whose NID that is, if some peer has more than one.
+    pub(crate) peer: Option<&'a PeerView>,
     pub(crate) match_bits: u64,
     /// [`MdOptions::PUT`] or [`MdOptions::GET`].
     pub(crate) operation: MdOptions,
@@ -40,7 +44,7 @@ pub(crate) struct MatchQuery {
 
 /// Whether a descriptor, if it is one, takes such an operation now.
 #[inline]
-pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &MatchQuery) -> bool {
+pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &MatchQuery<'_>) -> bool {
     md != NONE && {
         let md = &mds[md];
         !md.is_exhausted() && md.options.contains(message.operation)
@@ -55,15 +59,18 @@ impl MatchEntry {
         self.source.nid.is_any() && self.source.pid == ProcessId::ANY_PID
     }
 
-    /// Whether it takes a message, its descriptor aside.
+    /// Whether it takes a message, its descriptor aside. An entry may name its initiator by any of its NIDs:
+    /// which of them is the primary one may have changed since (LNet `lib-ptl.c: lnet_try_match_md`).
     #[inline]
-    pub(crate) fn accepts(&self, message: &MatchQuery) -> bool {
+    pub(crate) fn accepts(&self, message: &MatchQuery<'_>) -> bool {
         #[cfg(test)]
         looks::COUNT.set(looks::COUNT.get() + 1);
         (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
             && u32::from(self.portal) == message.portal
             && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)
-            && (self.source.nid.is_any() || self.source.nid == message.source.nid)
+            && (self.source.nid.is_any()
+                || self.source.nid == message.source.nid
+                || message.peer.is_some_and(|peer| peer.ni(&self.source.nid).is_some()))
     }
 }
 

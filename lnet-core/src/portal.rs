@@ -239,11 +239,16 @@ impl MatchTables {
     /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
     /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
     #[inline(always)]
-    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &MatchQuery) -> Result<Room, DropReason> {
+    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &MatchQuery<'_>) -> Result<Room, DropReason> {
         let portal = self.portals.get(message.portal as usize).ok_or(DropReason::Portal)?;
         let kind = portal.kind.ok_or(DropReason::NoMatch)?;
         let bucket = self.bucket(kind, message.portal, message.match_bits, &message.source);
         let exact = self.buckets.find(&self.entries, mds, bucket, message);
+        let exact = if kind == EntryKind::Unique {
+            exact.or_else(|| self.find_other_names(mds, message))
+        } else {
+            exact
+        };
         let found = if portal.ranges.is_empty() {
             exact
         } else {
@@ -252,6 +257,17 @@ impl MatchTables {
         };
         let (_, md) = found.ok_or(DropReason::NoMatch)?;
         Self::room(md, &mds[md], message)
+    }
+
+    /// The entry of a unique portal that names the initiator by another NID than the primary one. LNet finds
+    /// only those that chance has put into the bucket of the primary one.
+    fn find_other_names(&self, mds: &Slab<MemoryDesc>, message: &MatchQuery<'_>) -> Option<(u32, u32)> {
+        let others = message.peer?.nis.iter().map(|ni| ni.nid).filter(|nid| *nid != message.source.nid);
+        let buckets = others.map(|nid| {
+            let source = ProcessId { nid, ..message.source };
+            self.bucket(EntryKind::Unique, message.portal, message.match_bits, &source)
+        });
+        buckets.filter_map(|bucket| self.buckets.find(&self.entries, mds, bucket, message)).next()
     }
 
     /// The bucket that a message looks through for exact entries, if its portal has entries.
@@ -265,7 +281,7 @@ impl MatchTables {
     fn first_range(
         &self,
         mds: &Slab<MemoryDesc>,
-        message: &MatchQuery,
+        message: &MatchQuery<'_>,
         ranges: &List<Stamps>,
         bound: i64,
     ) -> Option<(u32, u32)> {
@@ -275,7 +291,7 @@ impl MatchTables {
     }
 
     /// The last test, whose failure ends the search: whether there is room.
-    fn room(slot: u32, md: &MemoryDesc, message: &MatchQuery) -> Result<Room, DropReason> {
+    fn room(slot: u32, md: &MemoryDesc, message: &MatchQuery<'_>) -> Result<Room, DropReason> {
         let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
             // Beyond the end nothing is allowed, as at the end; a span stays inside its buffer.
             u64::from(message.remote_offset_bytes).min(md.length_bytes)
@@ -347,8 +363,16 @@ mod steps {
             COUNT.set(0);
             let source = ProcessId { nid: Nid::LO, pid: 12345 };
             let (operation, requested_bytes, remote_offset_bytes) = (MdOptions::PUT, 1, 0);
-            let message =
-                MatchQuery { portal: 4, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+            let (portal, peer) = (4, None);
+            let message = MatchQuery {
+                portal,
+                source,
+                peer,
+                match_bits,
+                operation,
+                requested_bytes,
+                remote_offset_bytes,
+            };
             assert!(tables.find(&mds, &message).is_ok(), "{match_bits} of {count}");
             COUNT.get()
         });

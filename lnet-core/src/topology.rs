@@ -307,10 +307,13 @@ impl Topology {
     #[inline]
     #[must_use]
     pub fn primary_of(&self, nid: &Nid) -> Nid {
-        if !self.has_aliases {
-            return *nid;
-        }
-        self.peer(nid).map_or(*nid, |peer| peer.primary)
+        self.peer_with_aliases(nid).map_or(*nid, |peer| peer.primary)
+    }
+
+    /// The peer that has a NID, if any peer goes by more than one.
+    #[inline]
+    pub(crate) fn peer_with_aliases(&self, nid: &Nid) -> Option<&PeerView> {
+        if self.has_aliases { self.peer(nid) } else { None }
     }
 
     /// Whether requests from a NID wait for the name that its peer is to go by.

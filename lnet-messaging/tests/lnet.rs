@@ -229,32 +229,45 @@ fn match_bits_of_one_passive_buffer_say_nothing_of_the_next() {
     far.end();
 }
 
-/// A node with two NIs is one peer: entries go by its primary NID, whichever of them names it.
+/// A node with two NIs is one peer: whichever of its NIDs names it, and whether it was discovered before the
+/// buffer was added or after that, so that another NID is its primary one than was.
 #[test]
 fn an_initiator_may_be_named_by_any_nid_of_its_node() {
     let nis = ["10.9.8.1@xdp", "10.9.8.11@xdp1"];
     let near = node_with("rails", &nis, 2, portal_policy());
     let far = node_with("rails", &["10.9.8.2@xdp", "10.9.8.12@xdp1"], 2, portal_policy());
-    far.discover(nis[1].parse().unwrap(), false).unwrap();
-    let mut far = Party::started(&transport(&far), &format!("10.9.8.12@xdp1:12345:{PORTAL}:7"));
+    let far_node = far;
+    let mut far = Party::started(&transport(&far_node), &format!("10.9.8.12@xdp1:12345:{PORTAL}:7"));
     let mut near = Party::started(&transport(&near), &format!("{}:12345:{PORTAL}:7", nis[1]));
+    let named = |nid: &str| format!("{nid}:12345:{PORTAL}:7");
+    let before = add_secrets(&mut far, &nis.map(named));
+    far_node.discover(nis[1].parse().unwrap(), false).unwrap();
     far.post(8, 8, 1);
     let id = near.send(&far.address(), b"hello");
     assert_eq!(near.end_of(id).0, Ok(()));
     let sender = far.buffer_event().end_point.as_ref().unwrap().address().to_owned();
-    let named = |nid: &str| format!("{nid}:12345:{PORTAL}:7");
     assert_eq!(sender, named(nis[0]), "its peer was discovered");
-    for nid in nis {
-        let initiator = Some(far.tm.create_end_point(&named(nid)).unwrap());
-        let send = Operation::PassiveSend { initiator, length_bytes: 8 };
-        let source = far.tm.add(far.filled(b"a secret"), send).unwrap();
-        let from = source.descriptor.unwrap();
-        near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
-        assert_eq!(near.buffer_event().payload_bytes(), b"a secret", "named {nid}");
+    let after = add_secrets(&mut far, &nis.map(named));
+    for (index, source) in before.into_iter().chain(after).enumerate() {
+        let read = Addition::from(Operation::ActiveReceive { from: source.descriptor.unwrap() });
+        near.add(near.buffer(&[8]), read.deadline(Instant::now() + Duration::from_secs(10)));
+        assert_eq!(near.buffer_event().payload_bytes(), b"a secret", "buffer {index}");
         assert_eq!(far.end_of(source.id).0, Ok(()));
     }
     near.end();
     far.end();
+}
+
+/// Buffers of 8 bytes to be read, one for each of these initiators.
+fn add_secrets(party: &mut Party, initiators: &[String]) -> Vec<lnet_messaging::Added> {
+    let add = |initiator: &String| {
+        let initiator = Some(party.tm.create_end_point(initiator).unwrap());
+        party
+            .tm
+            .add(party.filled(b"a secret"), Operation::PassiveSend { initiator, length_bytes: 8 })
+            .unwrap()
+    };
+    initiators.iter().map(add).collect()
 }
 
 #[test]

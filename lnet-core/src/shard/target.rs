@@ -397,9 +397,10 @@ impl Shard {
             Body::Reply { md } => return self.admit_reply(header, &md, lends),
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
-        let source = ProcessId { nid: self.topology.primary_of(&header.source.nid), ..header.source };
+        let peer = self.topology.peer_with_aliases(&header.source.nid);
+        let source = ProcessId { nid: peer.map_or(header.source.nid, |peer| peer.primary), ..header.source };
         let request =
-            MatchQuery { portal, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+            MatchQuery { portal, source, peer, match_bits, operation, requested_bytes, remote_offset_bytes };
         let room = self.tables.find(&self.mds, &request)?;
         let is_get = operation == MdOptions::GET;
         // What a GET reads must not change, but nothing is written into it.

@@ -4,6 +4,7 @@ use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{LndFacts, RxId, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::ForgedSource;
 use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, PeerMap, PeerNid, PeerView, Topology};
@@ -135,4 +136,50 @@ fn responses_are_of_the_share_of_the_peer_ni_and_go_there() {
     node.shard.received(NOW, RxId(1), lnet_core::lnd::Status::Ok);
     let reply = node.transmit().unwrap();
     assert_eq!((reply.next_hop, reply.header.destination), (nid(1, 2), host(3)));
+}
+
+/// Entries name the peer by either of its NIDs, and snapshots change which is the primary one: the peer's
+/// messages are taken by whichever NID they come, on both kinds of portal, in the order of the entries, and a
+/// stranger's are not.
+#[test]
+fn an_entry_names_its_initiator_by_any_nid_whichever_is_the_primary_one() {
+    let topology = |primary: u8, generation| {
+        let mut peers = PeerMap::default();
+        let nis = [primary, 5 - primary].map(|host| PeerNid::new(nid(1, host), 1000)).to_vec();
+        peers.insert(PeerView::new(true, nis).unwrap());
+        let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 4)]).with_peers(peers);
+        topology.with_generation(generation)
+    };
+    for (pid, ignore_bits) in [(host(2).pid, 0), (ProcessId::ANY_PID, 0), (ProcessId::ANY_PID, 0xff)] {
+        for (named, from) in [(2, 2), (2, 3), (3, 2), (3, 3)] {
+            let case = format!("named {named}, from {from}, pid {pid}, ignored {ignore_bits:x}");
+            let at_first = Topology::new(vec![local_ni(nid(1, 1), 8, 4)]).with_generation(1);
+            let mut node = Node::new(ShardConfig { limits: LIMITS, topology: at_first.into(), ..config() });
+            let source = ProcessId { nid: nid(1, named), pid };
+            let entry = EntrySpec { source, ignore_bits, ..EntrySpec::new(4, 0x700) };
+            let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
+            for _ in 0..2 {
+                let slot = node.shard.attach_entry(&entry).unwrap();
+                node.shard.attach(slot, &spec).unwrap();
+            }
+            if ignore_bits != 0 || pid == ProcessId::ANY_PID {
+                let slot = node.shard.attach_entry(&EntrySpec { source: ProcessId::ANY, ..entry }).unwrap();
+                node.shard.attach(slot, &MdSpec { user_ptr: 9, ..spec }).unwrap();
+            }
+            for (rx, primary) in [(0, 3), (1, 2)] {
+                let snapshot = topology(primary, u64::from(primary == 2) + 2);
+                node.shard.update(NOW, snapshot.into());
+                if pid != ProcessId::ANY_PID {
+                    let stranger = claim(&mut node, nid(1, 9), 7, nid(1, 9), put_header(0x700, 4));
+                    assert_eq!(stranger, Verdict::Drop, "{case}");
+                }
+                let verdict = claim(&mut node, nid(1, from), rx, nid(1, from), put_header(0x700, 4));
+                assert!(matches!(verdict, Verdict::Deliver(_)), "{case}, primary {primary}: {verdict:?}");
+                node.shard.received(NOW, RxId(rx), lnet_core::lnd::Status::Ok);
+                let event = node.events().pop().unwrap();
+                assert_eq!(event.origin().unwrap().initiator.nid, nid(1, primary), "{case}");
+                assert_ne!(event.user_ptr(), 9, "{case}: an entry before it takes it");
+            }
+        }
+    }
 }

@@ -78,10 +78,10 @@ impl NodePoster {
             Allowed::Get => MdOptions::GET,
         };
         let mut source = ProcessId::ANY;
-        if let Some(nid) = &entry.initiator {
-            // Messages of a peer that is known to be Multi-Rail are matched by its primary NID. Which of the
-            // processes of a node it is, the node alone knows: a pid would prove nothing.
-            source.nid = self.lnet.topology().primary_of(nid);
+        if let Some(nid) = entry.initiator {
+            // Any NID of a peer names it. Which of the processes of a node it is, the node alone knows: a pid
+            // would prove nothing.
+            source.nid = nid;
         }
         let spec = EntrySpec { source, ..EntrySpec::new(entry.portal, entry.match_bits) };
         (spec, self.spec(md, options))
