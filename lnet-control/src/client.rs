@@ -109,7 +109,8 @@ impl Client {
             peers.extend(page);
             match last {
                 Some(last) if has_more && after.is_none_or(|before| before < last) => after = Some(last),
-                Some(_) if has_more => return Err(ClientError::Unexpected),
+                // A page that leads nowhere, or back, is cut short.
+                _ if has_more => return Err(ClientError::Unexpected),
                 _ => return Ok(peers),
             }
         }
@@ -224,4 +225,38 @@ fn connect_error(path: &Path, error: &io::Error) -> ClientError {
     };
     let errno = errno_of(error);
     ClientError::Connect { path: path.to_owned(), reason, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client whose node has these pages of peers to tell: primary NIDs, and whether there is more.
+    fn asked(pages: &[(&[&str], bool)]) -> Result<usize, ClientError> {
+        let (stream, mut node) = UnixStream::pair().unwrap();
+        for (nids, has_more) in pages {
+            let peer = |nid: &&str| PeerRecord {
+                primary_nid: nid.parse().unwrap(),
+                multi_rail: false,
+                state: 0,
+                fsm_state: String::new(),
+                nis: Vec::new(),
+            };
+            let page = PeerPage { peers: nids.iter().map(peer).collect(), has_more: *has_more };
+            node.write_all(&protocol::encode(&Reply::PeerPage(page), REPLY_BYTES_MAX).unwrap()).unwrap();
+        }
+        Client { stream }.peers().map(|peers| peers.len())
+    }
+
+    #[test]
+    fn pages_of_peers_that_are_cut_short_are_an_error() {
+        let (one, two) = (["10.0.0.1@tcp"], ["10.0.0.2@tcp"]);
+        assert_eq!(asked(&[(&one, true), (&two, false)]).unwrap(), 2);
+        assert_eq!(asked(&[(&one, true), (&[], false)]).unwrap(), 1, "the others have gone meanwhile");
+        let spoilt: [&[(&[&str], bool)]; 3] =
+            [&[(&[], true)], &[(&one, true), (&[], true)], &[(&two, true), (&one, true)]];
+        for pages in spoilt {
+            assert!(matches!(asked(pages), Err(ClientError::Unexpected)), "{pages:?}");
+        }
+    }
 }

@@ -215,8 +215,10 @@ pub enum RequestError {
     /// The request was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// The NID to be pinged is a wildcard.
-    #[error("failed to ping {0}: the nid of one NI is expected")]
+    /// The NID to be pinged is a wildcard, or can be no NI's name.
+    #[error(
+        "failed to ping {0}: the nid of one NI is expected, with an address by which other hosts reach it"
+    )]
     PingWildcard(Nid),
     /// The NID that a ping is to come from is not a local one that is up.
     #[error("cannot ping from {0}: it is not a local nid that is up")]

@@ -135,7 +135,7 @@ impl<O: Clone> Node<O> {
         source: Option<Nid>,
         timeout: Option<Duration>,
     ) -> Result<(), RequestError> {
-        if nid.is_any() {
+        if !nid.can_name_an_ni() {
             return Err(RequestError::PingWildcard(nid));
         }
         let is_up = |nid: &Nid| self.ni(nid).is_some_and(|config| config.status() == NiStatus::Up);

@@ -45,7 +45,7 @@ impl<O: Clone> Node<O> {
         request: RequestId,
         nid: Nid,
     ) -> Result<Option<Pinged>, RequestError> {
-        if nid.is_any() {
+        if !nid.can_name_an_ni() {
             return Err(RequestError::PingWildcard(nid));
         }
         let peer = self.peers.get(&nid);
@@ -89,7 +89,7 @@ impl<O: Clone> Node<O> {
         nid: Nid,
         is_forced: bool,
     ) -> Result<Option<Pinged>, RequestError> {
-        if nid.is_any() {
+        if !nid.can_name_an_ni() {
             return Err(RequestError::PingWildcard(nid));
         }
         if self.is_local(&nid) {

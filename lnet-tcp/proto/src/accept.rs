@@ -130,8 +130,9 @@ impl Socklnd {
         let (ends, local) = (connection.ends, connection.ni.map(|ni| self.known_ni(ni)));
         let (Some(parsed), Some(local)) = (parsed, local) else { return used };
         match parsed.map(|hello| Hello { source: identity(&hello, &ends, &local), ..hello }) {
-            // A peer of the NI is on its net; in the name of `0@lo` it would be taken for this node.
-            Ok(hello) if hello.connection.is_some() && hello.source.nid.net() == local.nid.net() => {
+            // A peer of the NI is on its net, and has an address of its own; in the name of `0@lo` it would be
+            // taken for this node.
+            Ok(hello) if hello.connection.is_some() && is_peers(&hello.source.nid, &local) => {
                 self.handshakes.retain(|other| *other != slot);
                 let to = home_of(&hello.source.nid, local.serving);
                 if to == self.config.shard {
@@ -326,6 +327,11 @@ impl Socklnd {
         self.say_bytes(slot, bytes);
         self.connections[slot].phase = Phase::Closing;
     }
+}
+
+/// Whether a NID can be that of a peer of an NI.
+fn is_peers(nid: &Nid, local: &SocklndNi) -> bool {
+    nid.net() == local.nid.net() && nid.can_name_an_ni()
 }
 
 /// Who a dialler is: what it says, if its port shows that its system vouches for it (LNet `socklnd_cb.c:

@@ -384,12 +384,23 @@ proptest! {
 
 #[test]
 fn what_can_name_an_ni_can_be_printed_and_read() {
-    for text in ["10.0.0.1@tcp", "fe80::1@o2ib3", "0@lo", "7@gni", "a000001@<200:3>", "1:0:0:ff@<77:65535>"] {
-        assert!(nid(text).can_name_an_ni() && nid(text).to_string() == text, "{text}");
+    let is_name = |text: &str| Nid::from_str(text).unwrap().can_name_an_ni();
+    let names = "10.0.0.1 1.0.0.0 126.255.255.255 128.0.0.0 169.254.1.1 223.255.255.255 fd80::1 2001:db8::ffff:a00:1 \
+                 0:0:0:1::1 0:0:0:0:1::1 fec0::1 64:ff9b::a00:1";
+    let no_names = "0.0.0.0 0.0.0.1 0.255.255.255 127.0.0.1 127.255.255.255 224.0.0.1 239.255.255.255 \
+                    255.255.255.255 :: ::1 ::2 ::10.0.0.1 ::ffff:10.0.0.1 ::ffff:127.0.0.1 ::ffff:0.0.0.0 fe80::1 \
+                    fe80::7:1 febf::1 ff02::1 ff0e::1";
+    for net in ["tcp", "xdp", "xdp7", "o2ib3"] {
+        for (addresses, expected) in [(names, true), (no_names, false)] {
+            for address in addresses.split_whitespace() {
+                assert_eq!(is_name(&format!("{address}@{net}")), expected, "{address}@{net}");
+            }
+        }
     }
-    for text in ["0.0.0.0@tcp", "::@tcp", "255.255.255.255@xdp", "224.0.0.1@tcp2", "ff02::1@tcp", "<?>"] {
-        assert!(!nid(text).can_name_an_ni(), "{text}");
+    for text in ["0@lo", "7@gni", "a000001@<200:3>", "1:0:0:ff@<77:65535>"] {
+        assert!(is_name(text) && nid(text).to_string() == text, "{text}");
     }
+    assert!(!Nid::ANY.can_name_an_ni());
     // Eight bytes of an address on a net whose addresses have four or sixteen.
     let mut bytes = nid("10.0.0.1@tcp").to_bytes();
     bytes[0] = 4;

@@ -225,6 +225,20 @@ fn parse_unknown_net(text: &str) -> Option<Net> {
     (net_type.0 < u16::from(TYPE_ANY) && !is_known(net_type)).then(|| Net::new(net_type, number))
 }
 
+/// Whether an address belongs to one host, which others reach by it (RFC 6890; RFC 4291, 2.5 for those that
+/// begin with 80 bits of zeros: `::`, `::1`, and IPv4 addresses in IPv6 form).
+fn is_of_one_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            v4.octets()[0] != 0 && !v4.is_loopback() && !v4.is_multicast() && !v4.is_broadcast()
+        }
+        IpAddr::V6(v6) => {
+            let is_special = v6.to_bits() >> 48 == 0 && matches!(v6.segments()[5], 0 | 0xFFFF);
+            !is_special && !v6.is_multicast() && !v6.is_unicast_link_local()
+        }
+    }
+}
+
 /// Reads the words of an address on a net of an unknown type.
 fn parse_words(net: Net, text: &str) -> Option<Nid> {
     let mut address = [0; 16];
@@ -275,8 +289,9 @@ impl Nid {
         }
     }
 
-    /// Whether this can be the name of an NI: an address of the kind that its net has, of one host. So
-    /// neither `0.0.0.0@tcp` can, nor a multicast address, nor what is longer than an address there.
+    /// Whether this can be the name of an NI: an address of the kind that its net has, by which other hosts
+    /// reach the one that has it. So neither `0.0.0.0@tcp` can, nor a multicast address, one of the loopback
+    /// interface or of an IPv6 link, an IPv4 address in IPv6 form, nor what is longer than an address there.
     #[must_use]
     pub fn can_name_an_ni(&self) -> bool {
         if self.is_any() {
@@ -290,11 +305,7 @@ impl Nid {
             Some(Addresses::Ipv4 | Addresses::Number | Addresses::AnyNumber) => self.size() == SIZE_SMALL,
             None => self.size().is_multiple_of(4),
         };
-        let is_of_one_host = self.ip().is_none_or(|address| {
-            let is_of_all = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-            !address.is_unspecified() && !address.is_multicast() && !is_of_all
-        });
-        has_size && is_padded_with_zeros && is_of_one_host
+        has_size && is_padded_with_zeros && self.ip().is_none_or(is_of_one_host)
     }
 
     /// The words of an address whose meaning is not known here.

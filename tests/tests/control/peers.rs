@@ -152,8 +152,13 @@ fn own_nids_are_a_peer_once_they_were_asked() {
     let shown = node.good("peer show");
     assert!(shown.contains(&other) && !shown.contains(&own), "{shown}");
     node.bad(&format!("peer add --prim_nid {other}"), &["errno: -22"]);
-    // No host has these addresses for itself.
-    for nid in ["0.0.0.0@tcp", "224.0.0.1@tcp"] {
+    // No host has these addresses for itself, or none that others reach.
+    let no_names =
+        ["0.0.0.0@tcp", "224.0.0.1@tcp", "127.0.0.1@tcp", "::1@tcp", "fe80::1@tcp", "::ffff:10.9.0.7@xdp"];
+    for nid in no_names {
+        node.bad(&format!("ping {nid}"), &["errno: -22", nid, "other hosts reach it"]);
+        node.bad(&format!("discover {nid}"), &["errno: -22", nid, "other hosts reach it"]);
+        node.bad(&format!("net add --net tcp9 --nid {nid}"), &["errno: -22"]);
         node.bad(&format!("peer add --prim_nid {nid}"), &["errno: -22", nid, "that others reach by it"]);
         node.bad(&format!("peer add --prim_nid 10.9.0.7@tcp --nid {nid}"), &["errno: -22", nid]);
     }
