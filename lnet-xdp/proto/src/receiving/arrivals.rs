@@ -25,6 +25,8 @@ pub(crate) enum ArrivalStage {
     Deferred,
     /// The sender was asked for it.
     Pulled(Span),
+    /// Nothing of it is wanted any longer; its sender is still to be told.
+    Dismissed,
 }
 
 /// A message that arrives and is not done with. Its slot is its `RxId`.
@@ -95,11 +97,11 @@ impl Arriving {
         (self.phase, self.touched_at, self.begun_at) = (phase, now, now);
     }
 
-    /// Whether it has kept its place for too long without being whole: for so long without progress, or as a
-    /// push for long, since there is one place for those of all peers, and a push comes again.
+    /// Whether it has kept its place for too long without coming to its end: for so long without progress, or
+    /// as a push for long, since there is one place for those of all peers, and a push comes again.
     pub(crate) fn is_overdue(&self, now: Instant, patience: Duration) -> bool {
-        let takes_room = matches!(self.phase, ArrivalStage::Receiving(_) | ArrivalStage::Pulled(_));
-        takes_room && (now - self.touched_at > patience || self.is_push && now - self.begun_at > PUSH_LASTS)
+        let goes_on = !matches!(self.phase, ArrivalStage::Delayed | ArrivalStage::Deferred);
+        goes_on && (now - self.touched_at > patience || self.is_push && now - self.begun_at > PUSH_LASTS)
     }
 
     /// The slot of a message.

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! Delayed --buffered for long enough--> Deferred --resume--> Pulled --first fragment--> Receiving
+//!                                          |
+//!                                          '--resume, nothing is wanted--> Dismissed, until DISCARD is said
 //! ```
 //!
 //! Frames of a deferred message are not acknowledged: its sender withdraws them when it learns of the
@@ -106,7 +108,10 @@ impl ReceivingSide {
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(stream, ticket)
                     && self.arrivals[slot].id == id
-                    && matches!(self.arrivals[slot].phase, ArrivalStage::Deferred | ArrivalStage::Pulled(_))
+                    && !matches!(
+                        self.arrivals[slot].phase,
+                        ArrivalStage::Delayed | ArrivalStage::Receiving(_)
+                    )
                 {
                     self.abandon(slot, Cause::Timeout, call);
                 }
@@ -160,11 +165,13 @@ impl ReceivingSide {
         self.arrivals[slot].pull_owed = !said;
     }
 
-    /// Lets go of a deferred message, and tells its sender.
-    fn dismiss(&mut self, slot: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
+    /// Lets go of a deferred message, and tells its sender. What cannot be said now is said later.
+    pub(crate) fn dismiss(&mut self, slot: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
-        // A sender that does not hear of it asks, and is told then.
-        self.tell(stream, Kind::Discard, id, self.ticket(slot), call);
-        self.remove_arriving(slot);
+        if self.tell(stream, Kind::Discard, id, self.ticket(slot), call) {
+            self.remove_arriving(slot);
+        } else if self.arrivals[slot].phase != ArrivalStage::Dismissed {
+            self.arrivals[slot].begin(call.now(), ArrivalStage::Dismissed);
+        }
     }
 }

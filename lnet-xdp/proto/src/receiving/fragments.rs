@@ -212,7 +212,7 @@ impl ReceivingSide {
             ArrivalStage::Receiving(span) => self.write_fragment(slot, span, fragment, call),
             ArrivalStage::Delayed => self.delayed_fragment(slot, fragment, call),
             // Its sender is about to withdraw it.
-            ArrivalStage::Deferred | ArrivalStage::Pulled(_) => {
+            ArrivalStage::Deferred | ArrivalStage::Pulled(_) | ArrivalStage::Dismissed => {
                 self.bundle_spoiled = true;
                 Err(XferDrop::Duplicate)
             }
@@ -336,10 +336,13 @@ impl ReceivingSide {
 
     /// Gives up a message that arrives.
     pub(crate) fn abandon(&mut self, slot: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
-        let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
+        let Arriving { stream, id, phase, .. } = self.arrivals[slot];
         self.windows[stream].mark(id);
         self.buffer.forget(stream, id);
         self.remove_arriving(slot);
-        call.up.received(call.now(), RxId(slot), Status::Unknown(cause));
+        // The shard has done with one that was dismissed.
+        if phase != ArrivalStage::Dismissed {
+            call.up.received(call.now(), RxId(slot), Status::Unknown(cause));
+        }
     }
 }

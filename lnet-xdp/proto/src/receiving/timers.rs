@@ -7,6 +7,7 @@ use lnet_core::collections::List;
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::Instant;
 
+use super::arrivals::ArrivalStage;
 use super::stream::Busy;
 use super::{ReceiveContext, ReceivingSide};
 use crate::local::SWEEP_INTERVAL;
@@ -58,11 +59,12 @@ impl ReceivingSide {
         }
         for slot in 0..self.arrivals.capacity() {
             let Some(arriving) = self.arrivals.get(slot) else { continue };
-            if arriving.pull_owed {
-                self.pull(slot, call);
-            }
-            if self.arrivals[slot].is_overdue(now, patience) {
+            if arriving.is_overdue(now, patience) {
                 self.abandon(slot, Cause::Timeout, call);
+            } else if arriving.pull_owed {
+                self.pull(slot, call);
+            } else if arriving.phase == ArrivalStage::Dismissed {
+                self.dismiss(slot, call);
             }
         }
     }

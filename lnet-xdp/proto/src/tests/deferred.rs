@@ -144,6 +144,52 @@ fn one_that_is_not_wanted_any_more_is_let_go() {
     }
 }
 
+/// As many messages as a sender may have waiting, none of which has heard yet that it is deferred.
+fn many_deferred() -> (Network, usize) {
+    const MANY: u64 = 32;
+    let mut network = network(1);
+    for number in 0..MANY {
+        put(&mut network, number, 0);
+    }
+    while network.nodes[1].counters()[0].messages_deferred < MANY {
+        assert!(network.step(network.now + SECOND));
+    }
+    (network, MANY as usize)
+}
+
+/// Checks that the sender of each message hears what became of it.
+fn check_told(verdict: impl Fn(&lnet_wire::Header) -> Verdict, arrives: bool) {
+    let (mut network, many) = many_deferred();
+    resume(&mut network, verdict);
+    network.run(SECOND * 2);
+    let sent = network.nodes[0].sent();
+    assert!(sent.len() == many && sent.iter().all(|(_, status)| *status == Status::Ok), "{sent:?}");
+    assert_eq!(network.nodes[1].arrived().len(), if arrives { many } else { 0 });
+    network.nodes[0].assert_idle();
+    let usage = network.nodes[1].shards[0].xfer.usage();
+    assert_eq!([usage.incoming, usage.frames], [0, 0]);
+}
+
+/// More is to be said at once than there is room for.
+#[test]
+fn each_of_many_senders_hears_what_became_of_its_message() {
+    check_told(|_| Verdict::Drop, false);
+    check_told(deliver, true);
+}
+
+/// A sender that cannot be told takes no room for ever, and its messages end once.
+#[test]
+fn messages_of_a_silent_sender_that_are_wanted_no_longer_are_forgotten() {
+    let (mut network, _) = many_deferred();
+    network.dead = vec![0];
+    resume(&mut network, |_| Verdict::Drop);
+    assert_ne!(network.nodes[1].shards[0].xfer.usage().incoming, 0, "there is room to say all");
+    network.run(SECOND * 20);
+    assert_eq!(network.nodes[1].arrived(), []);
+    let usage = network.nodes[1].shards[0].xfer.usage();
+    assert_eq!([usage.incoming, usage.frames], [0, 0]);
+}
+
 #[test]
 fn deferred_messages_end_with_their_peer() {
     let mut network = network(1);
