@@ -46,7 +46,11 @@ impl Control {
     async fn ping_record(&self, nid: Nid, pinged: Result<Pinged, LnetError>) -> Result<PingRecord, Refusal> {
         let error = match pinged {
             Ok(Pinged { primary, is_multi_rail, nids, .. }) => {
-                return Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids });
+                let is_own = |nid: &Nid| self.lnet.machine().ni(nid).is_some();
+                let is_other = !nid.is_loopback() && !is_own(&nid);
+                let shared_nids = nids.iter().filter(|nid| is_other && is_own(nid)).copied().collect();
+                let (primary_nid, multi_rail) = (primary, is_multi_rail);
+                return Ok(PingRecord { primary_nid, multi_rail, nids, shared_nids });
             }
             Err(error) => error,
         };

@@ -69,7 +69,8 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 12] = [
+const OURS_ALONE: [&str; 13] = [
+    "shared NIDs",
     "accept port",
     "Preferred source NIDs",
     "numa distance",

@@ -149,7 +149,7 @@ impl Handler for Model {
             pending::<()>().await;
         }
         tokio::time::sleep(Duration::from_millis(10 * (10 - last))).await;
-        Ok(PingRecord { primary_nid: nid, multi_rail: false, nids: vec![nid] })
+        Ok(PingRecord { primary_nid: nid, multi_rail: false, nids: vec![nid], shared_nids: vec![] })
     }
 
     /// Takes longer than a test waits.

@@ -24,11 +24,11 @@ impl<O: Clone> Node<O> {
     /// Takes note of what a peer has said of itself; whether it is about the peer at all. With `has_news` the
     /// NIDs that it claims are asked anew.
     pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>, has_news: bool) -> bool {
-        let mut nids = nids_of(info);
-        nids.retain(|nid| !self.is_local(nid));
+        let (own, nids): (Vec<_>, Vec<_>) = nids_of(info).into_iter().partition(|nid| self.is_local(nid));
         let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };
-        // A primary NID that can be no NI's name is left out, and what else is told counts.
-        let primary = if first.can_name_an_ni() { first } else { nids[0] };
+        // A primary NID that can be no NI's name, or is this node's own, is left out, and what else is told
+        // counts.
+        let primary = if first.can_name_an_ni() && !own.contains(&first) { first } else { nids[0] };
         let has = |feature| info.features().contains(feature);
         let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
         if self.peers.get(from).is_none() {
@@ -48,7 +48,7 @@ impl<O: Clone> Node<O> {
         }
         let told_count = nids.len();
         let told = within_bounds(&primary, from, nids);
-        self.note_cut(&primary, told_count.saturating_sub(told.len()));
+        self.note_left_out(&primary, own, told_count.saturating_sub(told.len()));
         if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
             self.peers.reset(from);
         }

@@ -32,6 +32,9 @@ pub struct Difference {
     pub untold: Vec<Nid>,
     /// Whether it is Multi-Rail by its own account, if that is otherwise here.
     pub is_multi_rail: Option<bool>,
+    /// NIDs that it tells and that are this node's own: both nodes have the address, and neither reaches the
+    /// other one by it.
+    pub own: Vec<Nid>,
     /// NIDs that it tells and that are not kept, since a peer has [`TOLD_MAX`](super::TOLD_MAX) at most.
     pub cut_count: usize,
 }
@@ -49,6 +52,7 @@ impl Difference {
             unknown: told.iter().filter(is_unknown).copied().collect(),
             untold: peer.nids().into_iter().filter(|nid| !told.contains(nid)).collect(),
             is_multi_rail: (is_described && is_multi_rail != peer.is_multi_rail()).then_some(is_multi_rail),
+            own: Vec::new(),
             cut_count: 0,
         };
         let Self { told_primary, unknown, untold, is_multi_rail, .. } = &difference;
@@ -71,6 +75,7 @@ impl fmt::Display for Difference {
         say("it tells, and is not known by,", &self.unknown)?;
         say("it does not tell", &self.untold)?;
         say("its primary nid is", self.told_primary.as_slice())?;
+        say("it tells nids of this node, by which it is not reached,", &self.own)?;
         if self.cut_count > 0 {
             write!(f, "{separator}it has {} nids more than are kept of a peer", self.cut_count)?;
             separator = "; ";
@@ -89,14 +94,15 @@ impl<O: Clone> Node<O> {
         self.differences.pop_front()
     }
 
-    /// Warns of a peer that has told more NIDs than are kept, once for each time that it does.
-    pub(super) fn note_cut(&mut self, primary: &Nid, cut_count: usize) {
-        if cut_count > 0 && self.differences.len() < DIFFERENCES_MAX {
-            let (unknown, untold) = (Vec::new(), Vec::new());
-            let primary = *primary;
-            let cut =
-                Difference { primary, told_primary: None, unknown, untold, is_multi_rail: None, cut_count };
-            self.differences.push_back(cut);
+    /// Warns of a peer of which NIDs are left out, once for each time that it tells them: those of this node,
+    /// and those that are more than are kept.
+    pub(super) fn note_left_out(&mut self, primary: &Nid, own: Vec<Nid>, cut_count: usize) {
+        if (cut_count > 0 || !own.is_empty()) && self.differences.len() < DIFFERENCES_MAX {
+            let (primary, unknown, untold) = (*primary, Vec::new(), Vec::new());
+            let (told_primary, is_multi_rail) = (None, None);
+            let left_out =
+                Difference { primary, told_primary, unknown, untold, is_multi_rail, own, cut_count };
+            self.differences.push_back(left_out);
         }
     }
 

@@ -107,6 +107,40 @@ fn nids_that_are_not_a_peers_are_left_out() {
     assert!(runner.node.peer(&nid(1, 1)).is_none() && runner.node.ni(&nid(1, 1)).is_some());
 }
 
+/// Two nodes may have one address, as that of a bridge which software makes on every host. Where a peer tells
+/// it first, it goes by another NID; that is warned of, and all of its other NIDs are used.
+#[test]
+fn a_peer_whose_primary_nid_is_this_nodes_goes_by_another_one() {
+    let shared = nid(2, 1);
+    for told in [
+        vec![shared, nid(1, 9), nid(1, 8)],
+        vec![shared, nid(1, 1), nid(1, 9), nid(1, 8)],
+        vec![nid(1, 9), shared, nid(1, 8)],
+    ] {
+        for is_pushed in [false, true] {
+            let mut runner = runner();
+            if is_pushed {
+                let bytes = info(3, &told);
+                let report = Report::Pushed { from: nid(1, 9), bytes: &bytes, length_bytes: bytes.len() };
+                runner.node.handle_report(runner.now, report);
+                runner.run();
+            } else {
+                let request = discover(&mut runner, nid(1, 9));
+                answer(&mut runner, nid(1, 9), &info(3, &told));
+                assert!(matches!(runner.result(request), Some(Ok(Outcome::Pinged(_)))), "{told:?}");
+            }
+            let peer = runner.node.peer(&nid(1, 9)).unwrap();
+            assert!(peer.is(peer_state::MULTI_RAIL | peer_state::DISCOVERED), "{told:?}: {}", peer.state);
+            assert_eq!((peer.primary, peer.nids()), (nid(1, 9), vec![nid(1, 9), nid(1, 8)]), "{told:?}");
+            assert!(runner.node.peer(&shared).is_none() && runner.node.ni(&shared).is_some());
+            let warned: Vec<_> = std::iter::from_fn(|| runner.node.poll_difference()).collect();
+            let own: Vec<_> = told.iter().filter(|nid| runner.node.ni(nid).is_some()).copied().collect();
+            assert_eq!(warned.iter().map(|told| told.own.clone()).collect::<Vec<_>>(), [own], "{told:?}");
+            assert!(warned[0].to_string().contains(&shared.to_string()), "{}", warned[0]);
+        }
+    }
+}
+
 /// So many NIDs on nets of 200 hosts.
 fn many(count: u16) -> Vec<Nid> {
     (0..count).map(|index| nid(1 + index / 200, (index % 200 + 2) as u8)).collect()

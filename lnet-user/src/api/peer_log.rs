@@ -374,6 +374,7 @@ mod tests {
             unknown: vec![nid(other)],
             untold: Vec::new(),
             is_multi_rail: None,
+            own: Vec::new(),
             cut_count: 0,
         };
         let (mut log, begun) = (PeerLog::default(), Instant::now());

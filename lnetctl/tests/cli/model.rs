@@ -590,7 +590,12 @@ impl Handler for Served {
         let peer = model.peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == nid));
         let Some(peer) = peer else { return refuse(Errno::HOSTUNREACH, "No route to host") };
         let nids = peer.nis.iter().map(|ni| ni.nid).collect();
-        Ok(PingRecord { primary_nid: peer.primary_nid, multi_rail: peer.multi_rail, nids })
+        Ok(PingRecord {
+            primary_nid: peer.primary_nid,
+            multi_rail: peer.multi_rail,
+            nids,
+            shared_nids: vec![],
+        })
     }
 
     async fn frames(&self) -> Result<FramesRecord> {

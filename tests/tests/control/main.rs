@@ -20,6 +20,7 @@ mod pair;
 #[path = "../../../lnet-wire/tests/captures/pcap.rs"]
 mod pcap;
 mod peers;
+mod rails;
 mod replay;
 mod run;
 #[allow(dead_code, reason = "the tests of the machine use the rest")]

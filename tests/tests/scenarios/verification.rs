@@ -51,6 +51,7 @@ fn verification_warns_of_every_difference_and_changes_nothing() {
         unknown: vec![at(B, 0)],
         untold: vec![at(B, 5)],
         is_multi_rail: None,
+        own: vec![],
         cut_count: 0,
     };
     let warnings = stage.warnings(A);

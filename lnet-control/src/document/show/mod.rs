@@ -181,8 +181,13 @@ pub fn pings(purpose: PingPurpose, replies: &[PingReply]) -> Map {
             Ok(record) => {
                 let nids: Vec<Value> = record.nids.iter().map(|nid| json!({"nid": text(nid)})).collect();
                 let primary = text(record.primary_nid);
-                answered
-                    .push(json!({"primary nid": primary, "Multi-Rail": record.multi_rail, "peer_ni": nids}));
+                let mut item =
+                    json!({"primary nid": primary, "Multi-Rail": record.multi_rail, "peer_ni": nids});
+                if !record.shared_nids.is_empty() {
+                    let shared: Vec<Value> = record.shared_nids.iter().map(text).collect();
+                    item["shared NIDs"] = shared.into();
+                }
+                answered.push(item);
             }
             Err(refusal) => {
                 let message = format!("failed to {entity} {}: {}", reply.nid, refusal.message);
