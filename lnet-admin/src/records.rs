@@ -17,6 +17,7 @@ use lnet_model::records::{
     PeerHealth, PeerNiRecord, PeerPage, PeerRecord, Statistics,
 };
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
+use lnet_model::text::NidText;
 use lnet_model::udsp::UdspInfo;
 use lnet_user::node::{LO, LndOptions, NiState};
 use lnet_wire::steer::PolicyWord;
@@ -174,7 +175,7 @@ impl Control {
             nis: peer.shown().into_iter().map(peer_ni).collect(),
         };
         let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
-        Ok(PeerPage { peers: page.map(record).collect(), has_more })
+        Ok(PeerPage { peers: page.map(record).collect(), next: last.filter(|_| has_more).map(NidText) })
     }
 
     pub(super) fn global_record(&self) -> Globals {
@@ -395,15 +396,13 @@ mod tests {
             .unwrap();
         let (mut told, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
-            let PeerPage { peers, has_more } = runtime.block_on(control.peers_behind(after)).unwrap();
+            let PeerPage { peers, next } = runtime.block_on(control.peers_behind(after)).unwrap();
             let nids: usize = peers.iter().map(|peer| peer.nis.len()).sum();
-            assert!(!has_more || (PAGE_NIDS..PAGE_NIDS + 10).contains(&nids), "{nids}");
-            after = peers.last().map(|peer| peer.primary_nid);
+            assert!(next.is_none() || (PAGE_NIDS..PAGE_NIDS + 10).contains(&nids), "{nids}");
             told.extend(peers);
             pages += 1;
-            if !has_more {
-                break;
-            }
+            let Some(NidText(next)) = next else { break };
+            after = Some(next);
         }
         // Each has its primary NID, and up to nine others.
         assert_eq!((told.len(), pages), (100, 3));

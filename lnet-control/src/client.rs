@@ -104,14 +104,13 @@ impl Client {
     pub fn peers(&mut self) -> Result<Vec<PeerRecord>, ClientError> {
         let (mut peers, mut after) = (Vec::new(), None);
         loop {
-            let PeerPage { peers: page, has_more } = self.peer_page(after.map(NidText))?;
-            let last = page.last().map(|peer| peer.primary_nid);
+            let PeerPage { peers: page, next } = self.peer_page(after.map(NidText))?;
             peers.extend(page);
-            match last {
-                Some(last) if has_more && after.is_none_or(|before| before < last) => after = Some(last),
-                // A page that leads nowhere, or back, is cut short.
-                _ if has_more => return Err(ClientError::Unexpected),
-                _ => return Ok(peers),
+            match next {
+                Some(NidText(next)) if after.is_none_or(|before| before < next) => after = Some(next),
+                // A page that leads back would be asked for without end.
+                Some(_) => return Err(ClientError::Unexpected),
+                None => return Ok(peers),
             }
         }
     }
@@ -231,10 +230,10 @@ fn connect_error(path: &Path, error: &io::Error) -> ClientError {
 mod tests {
     use super::*;
 
-    /// A client whose node has these pages of peers to tell: primary NIDs, and whether there is more.
-    fn asked(pages: &[(&[&str], bool)]) -> Result<usize, ClientError> {
+    /// A client whose node has these pages of peers to tell: primary NIDs, and by what the next is asked for.
+    fn asked(pages: &[(&[&str], Option<&str>)]) -> Result<usize, ClientError> {
         let (stream, mut node) = UnixStream::pair().unwrap();
-        for (nids, has_more) in pages {
+        for (nids, next) in pages {
             let peer = |nid: &&str| PeerRecord {
                 primary_nid: nid.parse().unwrap(),
                 multi_rail: false,
@@ -242,21 +241,23 @@ mod tests {
                 fsm_state: String::new(),
                 nis: Vec::new(),
             };
-            let page = PeerPage { peers: nids.iter().map(peer).collect(), has_more: *has_more };
+            let next = next.map(|next| NidText(next.parse().unwrap()));
+            let page = PeerPage { peers: nids.iter().map(peer).collect(), next };
             node.write_all(&protocol::encode(&Reply::PeerPage(page), REPLY_BYTES_MAX).unwrap()).unwrap();
         }
         Client { stream }.peers().map(|peers| peers.len())
     }
 
     #[test]
-    fn pages_of_peers_that_are_cut_short_are_an_error() {
-        let (one, two) = (["10.0.0.1@tcp"], ["10.0.0.2@tcp"]);
-        assert_eq!(asked(&[(&one, true), (&two, false)]).unwrap(), 2);
-        assert_eq!(asked(&[(&one, true), (&[], false)]).unwrap(), 1, "the others have gone meanwhile");
-        let spoilt: [&[(&[&str], bool)]; 3] =
-            [&[(&[], true)], &[(&one, true), (&[], true)], &[(&two, true), (&one, true)]];
-        for pages in spoilt {
-            assert!(matches!(asked(pages), Err(ClientError::Unexpected)), "{pages:?}");
+    fn pages_of_peers_that_lead_back_are_an_error() {
+        let (one, two, three) = ("10.0.0.1@tcp", "10.0.0.2@tcp", "10.0.0.3@tcp");
+        // The NID that is shown may be any.
+        assert_eq!(asked(&[(&[three], Some(one)), (&[one], None)]).unwrap(), 2);
+        // Those of a page have gone meanwhile, and the next ones have not.
+        assert_eq!(asked(&[(&[one], Some(one)), (&[], Some(two)), (&[three], None)]).unwrap(), 2);
+        for back in [one, two] {
+            let pages: [(&[&str], _); 2] = [(&[two], Some(two)), (&[one], Some(back))];
+            assert!(matches!(asked(&pages), Err(ClientError::Unexpected)), "{back}");
         }
     }
 }

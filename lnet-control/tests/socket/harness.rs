@@ -98,7 +98,9 @@ impl Handler for Model {
             1 + u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]) as usize
         });
         let end = (begin + PAGE_PEERS).min(count);
-        Ok(PeerPage { peers: (begin..end).map(peer).collect(), has_more: end < count })
+        let peers: Vec<_> = (begin..end).map(peer).collect();
+        let next = peers.last().filter(|_| end < count).map(|last: &PeerRecord| NidText(last.primary_nid));
+        Ok(PeerPage { peers, next })
     }
 
     async fn cpts_of(&self, _: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {

@@ -7,17 +7,17 @@ use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
 use super::NiTraffic;
-use crate::text;
+use crate::text::{self, NidText};
 use crate::udsp::UdspInfo;
 
-/// Some of the peers, in the order of their primary NIDs. Those behind them are asked for by the last of
-/// these.
+/// Some of the peers, in the order of the NIDs by which the node has them: that which is shown as the primary
+/// one may be another, which the peer only claims.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PeerPage {
     /// The peers.
     pub peers: Vec<PeerRecord>,
-    /// Whether there are others behind them.
-    pub has_more: bool,
+    /// By which NID the next page is asked for, if there are others behind them. It is greater with each page.
+    pub next: Option<NidText>,
 }
 
 /// A peer with its NIDs.

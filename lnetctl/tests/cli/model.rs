@@ -487,7 +487,8 @@ impl Handler for Served {
             peers.retain(|peer| after.is_none_or(|NidText(nid)| nid < peer.primary_nid));
             let has_more = peers.len() > 2;
             peers.truncate(2);
-            PeerPage { peers, has_more }
+            let next = peers.last().filter(|_| has_more).map(|last| NidText(last.primary_nid));
+            PeerPage { peers, next }
         })
     }
 
