@@ -349,7 +349,8 @@ fn what_waits_for_a_discovery_leaves_room_for_its_ping() {
     let taken = (0..200).take_while(|_| put().is_ok()).count();
     assert!((100..128).contains(&taken), "{taken}");
     assert_eq!(put(), Err(SubmitError::RequestsFull));
-    let sink = node.shard.bind(&node.md(64)).unwrap();
+    let sink = MdSpec { threshold: Threshold::Count(2), ..node.md(64) };
+    let sink = node.shard.bind(&sink).unwrap();
     let target = ProcessId::lustre(nid(1, 11));
     let ping = GetRequest { target, portal: PING_PORTAL, match_bits: PING_MATCH_BITS, ..get_request(sink) };
     node.shard.get(NOW, &ping).unwrap();
