@@ -231,7 +231,7 @@ pub struct PingRecord {
     /// Its NIDs as it told them, without `0@lo`.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub nids: Vec<Nid>,
-    /// Those of them that the node which pings has as well, if the peer is another node: it is not reached by
+    /// NIDs of these that the node which pings has as well, if the peer is another node: it is not reached by
     /// them.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list", default))]
     pub shared_nids: Vec<Nid>,

@@ -67,7 +67,7 @@ fn a_node_with_a_cut_rail_loses_nothing() {
 }
 
 /// Seeds that were drawn at random and failed once.
-const FOUND: [(Options, &str, u64); 9] = [
+const FOUND: [(Options, &str, u64); 10] = [
     (Options::DEFAULT, "", 77_121_785),
     (Options::DEFAULT, "", 610_005_624),
     (Options::DEFAULT, "", 64_048_766_567),
@@ -77,6 +77,7 @@ const FOUND: [(Options, &str, u64); 9] = [
     (Options::DEFAULT, "", 605_377_990_970),
     (Options::DEFAULT, "", 605_378_000_640),
     (CUT, "--cut ", 777_000_115_819),
+    (CUT, "--cut ", 777_000_116_701),
 ];
 
 #[test]

@@ -16,7 +16,7 @@ use crate::udsp::UdspInfo;
 pub struct PeerPage {
     /// The peers.
     pub peers: Vec<PeerRecord>,
-    /// By which NID the next page is asked for, if there are others behind them. It is greater with each page.
+    /// NID by which the next page is asked for, if there are others behind them: greater with each page.
     pub next: Option<NidText>,
 }
 

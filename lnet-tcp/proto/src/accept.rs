@@ -130,8 +130,8 @@ impl Socklnd {
         let (ends, local) = (connection.ends, connection.ni.map(|ni| self.known_ni(ni)));
         let (Some(parsed), Some(local)) = (parsed, local) else { return used };
         match parsed.map(|hello| Hello { source: identity(&hello, &ends, &local), ..hello }) {
-            // A peer of the NI is on its net, and has an address of its own; in the name of `0@lo` it would be
-            // taken for this node.
+            // A peer of the NI is on its net, and has an address of its own; in the name of `0@lo` it would
+            // be taken for this node.
             Ok(hello) if hello.connection.is_some() && is_peers(&hello.source.nid, &local) => {
                 self.handshakes.retain(|other| *other != slot);
                 let to = home_of(&hello.source.nid, local.serving);

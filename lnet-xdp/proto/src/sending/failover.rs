@@ -76,17 +76,20 @@ impl SendingSide {
         path
     }
 
-    /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
+    /// A frame was overtaken by others that have arrived. What is lost again and again takes another path, if
+    /// it has gone by the one that is taken now.
     pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
-        let SentItem { overtaken_at, cost_bytes, .. } = self.items[item];
+        let SentItem { overtaken_at, cost_bytes, path, .. } = self.items[item];
         if cost_bytes != 0 {
             self.streams[slot].congestion.note_lost();
         }
         self.give_up((slot, item), Some(overtaken_at.unwrap_or(now)), call);
         let stream = &self.streams[slot];
+        let chosen = stream.failover_path(now, &call.sessions.paths);
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH
+            && chosen.is_none_or(|chosen| chosen == path)
             && stream.congestion.probes == 0
             && stream.may_fail_over(now, &call.sessions.local.times, &call.sessions.paths)
         {

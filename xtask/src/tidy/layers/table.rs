@@ -65,7 +65,8 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("lnd", &["collections", "errno", "handle", "health", "time"]),
             ("stats", &["health", "lnd", "time"]),
             ("md", &["collections", "handle"]),
-            ("entry", &["collections", "md"]),
+            ("topology", &["collections", "handle", "lnd", "tunables"]),
+            ("entry", &["collections", "md", "topology"]),
             ("bucket", &["collections", "entry", "handle", "lnd", "md"]),
             ("portal", &["bucket", "collections", "entry", "md", "stats"]),
             ("lookahead", &["collections", "lnd", "md", "portal"]),
@@ -75,7 +76,6 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("credit", &["message"]),
             ("peer", &["collections", "credit", "lnd", "message", "stats"]),
             ("fault", &["collections", "health", "lnd", "md", "stats", "time"]),
-            ("topology", &["collections", "handle", "lnd", "tunables"]),
             ("udsp", &["topology"]),
             (
                 "shard",
