@@ -231,8 +231,8 @@ pub struct PingRecord {
     /// Its NIDs as it told them, without `0@lo`.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub nids: Vec<Nid>,
-    /// NIDs of these that the node which pings has as well, if the peer is another node: it is not reached by
-    /// them.
+    /// NIDs among them that the node which pings has as well, if the peer is another node: it is not reached
+    /// by these.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list", default))]
     pub shared_nids: Vec<Nid>,
 }
