@@ -462,11 +462,13 @@ impl PeerTable {
     }
 
     /// Changes that shards are to hear of: the NIDs that have no peer any more, the peers that have changed,
-    /// and the NIDs without a peer of which it has changed whether they are claimed.
+    /// and the NIDs without a peer, or of this node, of which it has changed whether they are claimed.
     pub(super) fn take_changes(&mut self) -> Option<[BTreeSet<Nid>; 3]> {
         for nid in core::mem::take(&mut self.claimed) {
-            match self.primaries.get(&nid) {
-                Some(primary) => drop(self.changed.insert(*primary)),
+            // Shards hear of no peer that is this node.
+            let owner = self.get(&nid).filter(|peer| !peer.is_own()).map(|peer| peer.primary);
+            match owner {
+                Some(primary) => drop(self.changed.insert(primary)),
                 None => drop(self.unowned.insert(nid)),
             }
         }
