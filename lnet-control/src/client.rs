@@ -253,7 +253,7 @@ mod tests {
         let (one, two, three) = ("10.0.0.1@tcp", "10.0.0.2@tcp", "10.0.0.3@tcp");
         // The NID that is shown may be any.
         assert_eq!(asked(&[(&[three], Some(one)), (&[one], None)]).unwrap(), 2);
-        // Those of a page have gone meanwhile, and the next ones have not.
+        // All peers of a page have gone meanwhile, and the next ones have not.
         assert_eq!(asked(&[(&[one], Some(one)), (&[], Some(two)), (&[three], None)]).unwrap(), 2);
         for back in [one, two] {
             let pages: [(&[&str], _); 2] = [(&[two], Some(two)), (&[one], Some(back))];

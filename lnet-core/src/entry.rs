@@ -29,7 +29,7 @@ linked!(MatchEntry, Stamps, link);
 #[derive(Clone, Copy)]
 pub(crate) struct MatchQuery<'a> {
     pub(crate) portal: u32,
-    /// Its initiator, by the primary NID.
+    /// Initiator, by the primary NID of its peer.
     pub(crate) source: ProcessId,
     /// The peer whose NID that is, if some peer has more than one.
     pub(crate) peer: Option<&'a PeerView>,

@@ -82,7 +82,7 @@ named! {
         /// ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so new that the shard which it is
         /// for does not know it yet.
         NiClosed => "receiving NI is closed",
-        /// Its source is no NID of the peer that sent it, or is on a net that this node is not on.
+        /// The source is no NID of the peer that sent the message, or is on a net that this node is not on.
         ForgedSource => "source is not the sender's",
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn bulk_message(exchanges: &[Exchange]) -> Vec<u8> {
 }
 
 impl Exchange {
-    /// Its part of a message.
+    /// Encodes the part of a message that is this exchange.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.length_bytes.to_le_bytes().to_vec();
         for descriptor in [&self.from, &self.to] {

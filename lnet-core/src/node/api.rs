@@ -152,7 +152,7 @@ pub enum Action<O> {
         source: Option<Nid>,
         /// Room for the answer.
         length_bytes: usize,
-        /// What it is for.
+        /// Purpose of the ping.
         kind: PingKind,
     },
     /// Send a PUT with ACK to [`PING_PORTAL`](crate::lnd::PING_PORTAL) with

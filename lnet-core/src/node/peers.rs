@@ -186,8 +186,8 @@ impl Peer {
         self.primary_claim().map_or(self.primary, |claim| claim.ni.nid)
     }
 
-    /// Its NIs as they are shown, [`Peer::shown_primary`] first, those of one net together: also what it
-    /// claims and no other peer has or has claimed before.
+    /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. NIDs that the peer
+    /// claims are among them, if no other peer has them or has claimed them before.
     #[must_use]
     pub fn shown(&self) -> Vec<&PeerNi> {
         self.with_claims(|claim| claim.is_shown)

@@ -49,7 +49,7 @@ pub struct Pinged {
     pub nids: Vec<Nid>,
 }
 
-/// What a ping is for, as far as who sends it is to know.
+/// Purpose of a ping, as far as its sender is to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PingKind {
     /// A request, or the discovery of a peer.

@@ -8,12 +8,18 @@ fn reply(from: Nid, to: Nid, payload_length: u32) -> Header {
     Header { body: Body::Reply { md }, ..header(from, to, payload_length) }
 }
 
-#[test]
-fn what_comes_behind_a_request_that_waits_is_read() {
+/// A node with a connection of a peer whose requests wait for its name.
+fn unnamed() -> (Node, Instant, Nid, ConnId) {
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
     let from = nid(0, 1);
     let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
     node.shard.unnamed = vec![from];
+    (node, now, from, conn)
+}
+
+#[test]
+fn what_comes_behind_a_request_that_waits_is_read() {
+    let (mut node, now, from, conn) = unnamed();
     let puts = [40, 0, 3].map(|length| header(from, node.nid, length));
     let [first, second, third] = puts.map(|put| message(&put, [0; 2], 0));
     let answer = message(&reply(from, node.nid, 8), [0; 2], 0);
@@ -39,10 +45,7 @@ fn what_comes_behind_a_request_that_waits_is_read() {
 /// The shard may say no name: a second is the most that a request waits.
 #[test]
 fn a_request_waits_a_second_at_most() {
-    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
-    let from = nid(0, 1);
-    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
-    node.shard.unnamed = vec![from];
+    let (mut node, now, from, conn) = unnamed();
     assert!(node.take(now, conn, &message(&header(from, node.nid, 40), [0; 2], 0), 64).is_empty());
     node.sock.look_at_shelved(now + SECOND, &mut node.shard);
     assert_eq!(node.sock.poll_resumed(), Some(conn));

@@ -31,7 +31,7 @@ pub enum FaultEdit {
         /// Destination that they have.
         destination: Nid,
     },
-    /// What drop rules have counted is 0 again, and when they hit next is drawn anew.
+    /// Counters of all drop rules begin at 0 again, and the next hit of each is drawn anew.
     ResetDrops,
     /// A delay rule comes, in front of the others.
     AddDelay(DelayRule),
@@ -42,7 +42,7 @@ pub enum FaultEdit {
         /// Destination that they have.
         destination: Nid,
     },
-    /// What delay rules have counted is 0 again, and when they hit next is drawn anew.
+    /// Counters of all delay rules begin at 0 again, and the next hit of each is drawn anew.
     ResetDelays,
 }
 
@@ -112,7 +112,7 @@ impl Lnet {
     /// and are made even if the future is dropped.
     ///
     /// # Errors
-    /// As [`Lnet::edit_faults`].
+    /// [`Lnet::edit_faults`] names them.
     pub fn edit_faults_async(
         &self,
         edits: &[FaultEdit],
@@ -159,7 +159,7 @@ impl Lnet {
     /// [`Lnet::drop_rules`] for a caller that has other things to do meanwhile.
     ///
     /// # Errors
-    /// As [`Lnet::drop_rules`].
+    /// [`Lnet::drop_rules`] names them.
     pub async fn drop_rules_async(&self) -> Result<Vec<DropRuleRecord>, LnetError> {
         let record = |rule| DropRuleRecord { rule, dropped: 0, counters: RuleCounters::default() };
         let mut records: Vec<_> = self.fault_rules().drops.into_iter().map(record).collect();
@@ -198,7 +198,7 @@ impl Lnet {
 
 impl Core {
     fn faults(&self) -> MutexGuard<'_, FaultRules> {
-        // Who has the lists may wait for room in the queue of the shard that this thread keeps.
+        // The lists may be in the hands of a thread that waits for room in the queue of this thread's shard.
         let _deputy = self.faults.try_lock().is_err().then(Deputy::appoint);
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -98,16 +98,16 @@ impl Handled {
 }
 
 impl EventHandler {
-    fn new(queue: EventQueue, handle_event: Box<dyn FnMut(QueuedEvent) + Send>) -> Self {
+    fn new(queue: EventQueue, handle_event: impl FnMut(QueuedEvent) + Send + 'static) -> Self {
         let handle = queue.handle();
-        let state = Mutex::new(Some(State { queue, handle_event }));
+        let state = Mutex::new(Some(State { queue, handle_event: Box::new(handle_event) }));
         let handled = Arc::new(Handled { state, ..Handled::default() });
         // Nothing has happened yet: this has the first event wake it.
         handled.look();
         Self { handle, handled }
     }
 
-    /// What descriptors name its queue by: [`MdSpec::event_queue`](lnet_core::md::MdSpec::event_queue).
+    /// Name of its queue, for [`MdSpec::event_queue`](lnet_core::md::MdSpec::event_queue).
     #[must_use]
     pub fn handle(&self) -> EqHandle {
         self.handle
@@ -127,13 +127,13 @@ impl ShardHandle {
     /// waits for, the shard at that moment. The shard stands still for so long: a handler is short.
     ///
     /// # Errors
-    /// As [`ShardHandle::create_event_queue`].
+    /// [`ShardHandle::create_event_queue`] names them.
     pub fn create_event_handler(
         &self,
         slots: u32,
         handle_event: impl FnMut(QueuedEvent) + Send + 'static,
     ) -> Result<EventHandler, LnetError> {
-        Ok(EventHandler::new(self.create_event_queue(slots)?, Box::new(handle_event)))
+        Ok(EventHandler::new(self.create_event_queue(slots)?, handle_event))
     }
 }
 
@@ -143,12 +143,12 @@ impl Lnet {
     /// of one of the shards.
     ///
     /// # Errors
-    /// As [`Lnet::create_event_queue`].
+    /// [`Lnet::create_event_queue`] names them.
     pub fn create_event_handler(
         &self,
         slots: u32,
         handle_event: impl FnMut(QueuedEvent) + Send + 'static,
     ) -> Result<EventHandler, LnetError> {
-        Ok(EventHandler::new(self.create_event_queue(slots)?, Box::new(handle_event)))
+        Ok(EventHandler::new(self.create_event_queue(slots)?, handle_event))
     }
 }

@@ -82,7 +82,7 @@ impl Lnet {
     /// Changes the selection policies (UDSP) of the node: all of the changes, or none.
     ///
     /// # Errors
-    /// As [`Lnet::edit_peers`].
+    /// [`Lnet::edit_peers`] names them.
     pub fn edit_selection_policies(&self, edits: &[RuleEdit]) -> Result<(), LnetError> {
         let changes = edits.iter().cloned().map(NodeChange::Udsp).collect();
         block_on(self.request(Request::batch(changes))).map(drop)

@@ -1,7 +1,7 @@
 //! A node's control state machine among hostile peers: pushes, answers to pings and batches of changes, as
 //! the input says.
 //!
-//! What must hold after each step: a NID belongs to one peer, or is shown with one that claims it; the
+//! Invariants after each step: a NID belongs to one peer, or is shown with one that claims it; the
 //! primary one is among a peer's; a peer has no more NIDs than may be, none of them this node's; shards know
 //! those that it has; what is under way is bounded. In the end every request has ended once.
 
@@ -153,7 +153,7 @@ impl World {
                     assert!(self.topology.peer(nid).is_none(), "shards know no peer {nid} that is the node");
                     continue;
                 }
-                // What a peer claims and has not proven is shown with it, and no destination.
+                // A claim that is not proven is shown with its claimant, and is no destination.
                 if peer.ni(nid).is_none() {
                     continue;
                 }

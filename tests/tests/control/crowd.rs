@@ -68,11 +68,7 @@ fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
         return;
     }
     make_room_for(FEW + MANY);
-    let two = Two::new(1, "--peer-memory 64M --sock accept=all --sock keepalive=5");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
+    let two = Two::on(&["tcp"], "--peer-memory 64M --sock accept=all --sock keepalive=5");
     let [near, far] = [two.netns.a(), two.netns.b()].map(|side| side.interface().ipv4);
     let lustre = |address| ProcessId::lustre(format!("{address}@tcp").parse().unwrap());
     let dial = |count| {

@@ -82,11 +82,7 @@ fn wireshark_finds_each_message_of_a_tcp_net() {
     }
     let directory = Directory::new();
     let file = directory.0.join("tcp.pcapng");
-    let two = Two::new(1, "");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
+    let two = Two::on(&["tcp"], "");
     // A message that began before the capture would hide others.
     let capture = Capture::start(two.netns.a(), &file);
     let other = two.nids(0)[1].replace("@xdp", "@tcp");

@@ -36,11 +36,7 @@ impl Stage {
     }
 
     pub(crate) fn without_target(options: &str, strangers: u8) -> Self {
-        let two = Two::new(1, options);
-        for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-            daemon.good("lnet configure");
-            daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-        }
+        let two = Two::on(&["tcp"], options);
         for number in 0..strangers {
             let name = &two.netns.b().interface().name;
             ip(two.netns.b(), &format!("address add {}/24 dev {name}", stranger(number)));

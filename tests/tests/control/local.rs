@@ -75,7 +75,7 @@ fn refusals_name_the_way_out() {
     node.stop();
 }
 
-/// Who is in the way of the end is named.
+/// The error of a node that cannot end names all that uses it.
 #[test]
 fn a_node_in_use_names_what_uses_it() {
     let node = Daemon::start(Directory::new(), None, "--shards 2 --configure --selftest");

@@ -6,13 +6,7 @@ use crate::run::{Daemon, PATIENCE, Two, until_shown};
 
 /// Two daemons with a net of each kind, `xdp` and `tcp`, each on a rail of its own.
 fn two_kinds() -> (Two, [[String; 2]; 2]) {
-    let two = Two::new(2, "");
-    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        for (interface, net) in namespace.interfaces().iter().zip(["xdp", "tcp"]) {
-            daemon.good(&format!("net add --net {net} --if {}", interface.name));
-        }
-    }
+    let two = Two::on(&["xdp", "tcp"], "");
     let nids = [two.nids(0), two.nids(1).map(|nid| nid.replace("@xdp1", "@tcp"))];
     (two, nids)
 }

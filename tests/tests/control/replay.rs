@@ -36,7 +36,7 @@ use crate::said::{Said, Unit, units};
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What pings and pushes are matched by.
+/// Match bits of pings and pushes.
 const PING_MATCH_BITS: u64 = 1 << 63;
 /// How long it is to say nothing more.
 const SILENCE: Duration = Duration::from_millis(300);

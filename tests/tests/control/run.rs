@@ -246,11 +246,17 @@ impl Two {
 
     /// Two configured daemons, with an NI on each rail, on a net of its own: `xdp`, `xdp1`.
     pub(crate) fn configured(rails: u8, options: &str) -> Self {
-        let two = Self::new(rails, options);
+        let nets: Vec<_> = (0..rails).map(|rail| format!("xdp{rail}")).collect();
+        Self::on(&nets.iter().map(String::as_str).collect::<Vec<_>>(), options)
+    }
+
+    /// Two configured daemons, with an NI on each of these nets, each on a rail of its own.
+    pub(crate) fn on(nets: &[&str], options: &str) -> Self {
+        let two = Self::new(nets.len() as u8, options);
         for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
             daemon.good("lnet configure");
-            for (rail, interface) in namespace.interfaces().iter().enumerate() {
-                daemon.good(&format!("net add --net xdp{rail} --if {}", interface.name));
+            for (interface, net) in namespace.interfaces().iter().zip(nets) {
+                daemon.good(&format!("net add --net {net} --if {}", interface.name));
             }
         }
         two

@@ -63,11 +63,7 @@ fn tcp_nets_are_shown_as_kernel_nodes_show_theirs() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(1, "");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
+    let two = Two::on(&["tcp"], "");
     let other = two.nids(0)[1].replace("@xdp", "@tcp");
     for _ in 0..3 {
         check_shown(&two.a.good(&format!("ping {other}")), "ping.yaml");
@@ -275,13 +271,7 @@ fn a_silent_cut_costs_health_before_anything_times_out_and_ends_connections() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(2, "--sock sock_timeout=9");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        for (interface, net) in side.interfaces().iter().zip(["tcp", "tcp1"]) {
-            daemon.good(&format!("net add --net {net} --if {}", interface.name));
-        }
-    }
+    let two = Two::on(&["tcp", "tcp1"], "--sock sock_timeout=9");
     two.b.good("load start target");
     let [first, second] = [0, 1].map(|rail| two.nids(rail)[1].replace("@xdp", "@tcp"));
     until_shown(&two.a, &format!("ping {second}"), &second);
@@ -360,11 +350,7 @@ fn a_load_gets_nothing_from_a_tcp_node_that_is_no_target() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(1, "");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
+    let two = Two::on(&["tcp"], "");
     let other = two.nids(0)[1].replace("@xdp", "@tcp");
     until_shown(&two.a, &format!("ping {other}"), &other);
     let start = |timeout_ms: u32| {
@@ -384,11 +370,7 @@ fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(1, "");
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
+    let two = Two::on(&["tcp"], "");
     let to = nid(two.netns.b().interface().ipv4);
     two.a.good(&format!("discover {to}"));
     for health_error in HealthError::ALL {

@@ -21,12 +21,7 @@ fn sockets(namespace: &Namespace, words: &str) -> Vec<String> {
 
 /// Two daemons with these options, and an NI on tcp each.
 fn two(options: &str) -> Two {
-    let two = Two::new(1, options);
-    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        daemon.good("lnet configure");
-        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
-    }
-    two
+    Two::on(&["tcp"], options)
 }
 
 /// The NIDs of both on this net.

@@ -30,7 +30,7 @@ pub struct Claim {
     pub(in crate::node) ni: PeerNi,
     /// Whether it is shown with this peer.
     pub(super) is_shown: bool,
-    /// Its place among all claims, by when they were made.
+    /// Number among all claims, in the order in which they were made.
     number: u64,
     /// When the NID was asked last.
     asked_at: Option<Instant>,

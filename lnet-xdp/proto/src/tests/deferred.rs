@@ -144,7 +144,7 @@ fn one_that_is_not_wanted_any_more_is_let_go() {
     }
 }
 
-/// As many messages as a sender may have waiting, none of which has heard yet that it is deferred.
+/// Messages that are deferred, as many as a sender may have waiting; it has heard so of none yet.
 fn many_deferred() -> (Network, usize) {
     const MANY: u64 = 32;
     let mut network = network(1);
