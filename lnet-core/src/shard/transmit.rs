@@ -6,8 +6,8 @@
 //! here recurses however many messages wait.
 //!
 //! A message that its LND could not send leaves by another NI, up to `retry_count` times; what has its path
-//! given, as responses have, by the same one. A message that may have arrived is not sent anew: it would be
-//! there twice.
+//! given, as responses have, by the same one. A response that nothing leads back for leaves by another one.
+//! A message that may have arrived is not sent anew: it would be there twice.
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};
@@ -239,9 +239,11 @@ impl Shard {
         let Transmit { ni, next_hop, header, .. } = record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
-        // A response goes back where its request came from, unless the peer has lost that NI meanwhile.
+        // A response goes back where its request came from, unless the peer has lost that NI meanwhile, or
+        // nothing leads there: a rail may carry frames one way.
         let is_lost = self.topology.known_as(&next_hop) != next_hop;
-        let is_given = record.is_bound && !(record.is_response() && is_lost);
+        let leads_nowhere = matches!(status, Status::NeverSent(cause) if cause.is_of_the_path());
+        let is_given = record.is_bound && !(record.is_response() && (is_lost || leads_nowhere));
         let failed = Choice { ni, next_hop, destination: header.destination.nid };
         let may_go_on = (!is_given || !is_lost && self.is_still_sent_by(ni, record))
             && !self.is_tried_once(record)

@@ -171,24 +171,48 @@ fn a_request_with_its_path_given_that_no_connection_was_made_for_is_sent_again()
     assert_eq!(node.event().status(), Status::NeverSent(Cause::System(111)));
 }
 
-/// A REPLY goes back where its GET came from, as often as others are tried.
-#[test]
-fn a_response_that_failed_is_sent_again_by_the_same_path() {
-    let mut node = node(2, 2);
+/// Gets from the node, by its second NI and from the peer's second one; the REPLY.
+fn reply(node: &mut Node, from: Nid) -> Transmit {
     let spec = MdSpec { options: MdOptions::GET, ..node.md(8) };
     let entry = node.shard.attach_entry(&entry(5)).unwrap();
     node.shard.attach(entry, &spec).unwrap();
     let mut header = get_header(5, 8);
-    (header.source.nid, header.destination.nid) = (nid(1, 12), nid(1, 2));
-    assert!(matches!(node.shard.header(NOW, NiId(2), &nid(1, 12), RxId(0), &header), Verdict::Deliver(_)));
+    (header.source.nid, header.destination.nid) = (from, nid(1, 2));
+    assert!(matches!(node.shard.header(NOW, NiId(2), &from, RxId(0), &header), Verdict::Deliver(_)));
     node.shard.received(NOW, RxId(0), Status::Ok);
     let reply = *node.shard.poll_transmit(NiId(2)).expect("a REPLY").transmit;
-    assert_eq!(reply.next_hop, nid(1, 12));
+    assert_eq!(reply.next_hop, from);
+    reply
+}
+
+/// A REPLY goes back where its GET came from, as often as others are tried.
+#[test]
+fn a_response_that_failed_is_sent_again_by_the_same_path() {
+    let mut node = node(2, 2);
+    let reply = reply(&mut node, nid(1, 12));
     node.shard.sent(NOW, reply.tx, Status::NeverSent(Cause::Simulated(HealthStatus::LocalDropped)));
     let again = *node.shard.poll_transmit(NiId(2)).expect("the same once more").transmit;
     assert_eq!((again.next_hop, again.header.source.nid), (nid(1, 12), nid(1, 2)));
     node.shard.sent(NOW, again.tx, Status::Ok);
     assert_eq!(node.event().status(), Status::Ok);
+}
+
+/// A rail may carry frames one way: nothing leads back where a GET came from. The REPLY goes by another path,
+/// if there is one.
+#[test]
+fn a_response_whose_path_leads_nowhere_goes_by_another_one() {
+    for (locals, peers) in [(2, 2), (2, 1)] {
+        for cause in [Cause::Unreachable, Cause::Timeout, Cause::System(113)] {
+            let mut node = node(locals, peers);
+            let reply = reply(&mut node, nid(1, 10 + peers));
+            node.shard.sent(NOW, reply.tx, Status::NeverSent(cause));
+            let again = *node.shard.poll_transmit(NiId(1)).expect("it leaves by the other NI").transmit;
+            assert_eq!((again.next_hop, again.header.source.nid), (nid(1, 11), nid(1, 1)), "{cause:?}");
+            assert_eq!(again.header.destination.nid, nid(1, 11), "{cause:?}");
+            node.shard.sent(NOW, again.tx, Status::Ok);
+            assert_eq!(node.event().status(), Status::Ok);
+        }
+    }
 }
 
 /// A request that is to find out whether its path works is tried once.
