@@ -9,7 +9,7 @@ use lnet_core::time::Instant;
 use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, Version};
 use lnet_wire::{Nid, ProcessId};
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, PRIVILEGED_PORT_MAX, Phase};
 use super::peer::CONNECTIONS_OF_TYPE_MAX;
 use super::{
     Accept, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, StreamOrder, Timer, home_of,
@@ -21,9 +21,6 @@ const NAMES_PER_ADDRESS_MAX: usize = 4;
 
 /// Handshakes that one address may have under way, however few there may be in all.
 const HANDSHAKES_PER_ADDRESS_MIN: usize = 4;
-
-/// The highest source port that only privileged users have.
-const PRIVILEGED_PORT_MAX: u16 = 1023;
 
 impl Socklnd {
     /// A stream that a peer has opened; `None` if it is to be closed at once.
@@ -267,12 +264,14 @@ impl Socklnd {
 
     /// Whether a peer has as many connections of this type between these addresses as it may have. One of
     /// this host may have more, since both ends of it have the same addresses; none has more than can be
-    /// counted.
+    /// counted. Connections that this node has dialled from an unprivileged port do not count: their peer
+    /// knows it by that port, and sends by others what goes to its name.
     fn has_enough(&self, peer: u32, kind: ConnectionType, slot: u32, conns_per_peer: u8) -> bool {
         let Ends { remote, local } = self.connections[slot].ends;
         let max = if kind == ConnectionType::Control { 1 } else { usize::from(conns_per_peer) };
         let is_like = |other: &Connection| {
-            (other.kind, other.ends.remote.ip(), other.ends.local) == (kind, remote.ip(), local)
+            let same = (other.kind, other.ends.remote.ip(), other.ends.local) == (kind, remote.ip(), local);
+            same && !other.is_unvouched
         };
         let known = &self.peers[peer];
         let present = known.connections.iter(&self.connections);

@@ -115,7 +115,7 @@ fn a_dial_under_way_makes_one_connection_more_at_most() {
                 StreamOrder::HandOver { .. } => unreachable!("there is one shard"),
             }
         };
-        node.sock.dialled(now, dial, Ok(()), &mut node.shard);
+        node.sock.dialled(now, dial, Ok(PORT), &mut node.shard);
         sent(&mut node, now, dial);
         assert!((0..most).all(|_| dialled_by_peer(&mut node, kind) == Some(kind)), "{kind:?}");
         let mut bytes = [0; HELLO_BYTES_MAX];
@@ -160,4 +160,18 @@ fn a_stream_that_takes_nothing_is_reported_as_silent() {
     assert_eq!(after(&mut node, 25_000), [answers]);
     assert_eq!(after(&mut node, 26_400), []);
     assert_eq!(after(&mut node, 26_500), [silent]);
+}
+
+#[test]
+fn what_was_not_sent_outlives_its_connection() {
+    let mut pair = Pair::new(1000);
+    pair.submit(0, 0, 64);
+    pair.run();
+    pair.submit(0, 1, 64);
+    // Before it leaves.
+    pair.cut();
+    pair.run();
+    pair.wait(SECOND);
+    assert_eq!(pair.nodes[0].ended, [(TxId(0), Status::Ok), (TxId(1), Status::Ok)]);
+    assert_eq!(pair.nodes[1].shard.headers.len(), 2);
 }

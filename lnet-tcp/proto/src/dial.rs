@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use lnet_wire::socklnd::{CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, Hello, Version};
 use lnet_wire::{Nid, ProcessId};
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, PRIVILEGED_PORT_MAX, Phase};
 use super::peer::{self, REFUSALS_MAX, SockPeer};
 use super::{ConnId, Ends, FailedDial, Socklnd, SocklndEvent, StreamOrder, Timer};
 
@@ -78,14 +78,16 @@ impl Socklnd {
         self.actions.push_back(StreamOrder::Dial { conn: ConnId(conn), ni: local.ni, from, to, kind });
     }
 
-    /// A stream was connected, or could not be, for which the system gives an errno, positive.
-    pub fn dialled(&mut self, now: Instant, conn: ConnId, result: Result<(), u8>, up: &mut impl Uplink) {
+    /// A stream was connected, from a port that is given, or could not be, for which the system gives an
+    /// errno, positive.
+    pub fn dialled(&mut self, now: Instant, conn: ConnId, result: Result<u16, u8>, up: &mut impl Uplink) {
         let slot = conn.0;
-        if let Err(errno) = result {
-            return self.dial_failed(now, slot, errno, up);
-        }
+        let port = match result {
+            Ok(port) => port,
+            Err(errno) => return self.dial_failed(now, slot, errno, up),
+        };
         let connection = &mut self.connections[slot];
-        connection.phase = Phase::Greeting;
+        (connection.phase, connection.is_unvouched) = (Phase::Greeting, port > PRIVILEGED_PORT_MAX);
         let (peer, kind, version) = (&self.peers[connection.peer], connection.kind, connection.version);
         let local = self.known_ni(peer.ni);
         let target = ConnectionRequest { target: peer.nid };

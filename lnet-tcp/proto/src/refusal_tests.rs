@@ -12,7 +12,7 @@ enum Says {
 
 /// A dial has reached the peer: its HELLO.
 fn dialled(node: &mut Node, now: Instant, conn: ConnId) -> Hello {
-    node.sock.dialled(now, conn, Ok(()), &mut node.shard);
+    node.sock.dialled(now, conn, Ok(PORT), &mut node.shard);
     let said = sent(node, now, conn);
     let Ok(Parsed::Whole(_, request_bytes)) = ConnectionRequest::parse(&said) else { panic!("{said:?}") };
     super::answer(&said[request_bytes..])
@@ -264,4 +264,22 @@ fn an_unprivileged_dialler_is_its_address() {
         node.sock.poll_ended(),
         Some((TxId(3), Status::NeverSent(Cause::System(errno::EHOSTUNREACH))))
     );
+}
+
+/// A node without privileges has dialled, and its peer knows it by its port. What goes to its name takes
+/// connections of its own.
+#[test]
+fn a_node_without_privileges_is_reached_by_a_peer_that_it_has_dialled() {
+    let mut pair = Pair::with([SockTunables { accept: Accept::All, ..SockTunables::DEFAULT }; 2], 1000);
+    pair.ports[0] = 40_000;
+    pair.submit(0, 0, 64);
+    pair.run();
+    pair.submit(1, 0, 64);
+    pair.run();
+    pair.wait(SECOND * 2);
+    assert_eq!(pair.nodes.each_ref().map(|node| node.ended.as_slice()), [&[(TxId(0), Status::Ok)]; 2]);
+    assert_eq!(pair.nodes[0].shard.headers.len(), 1);
+    assert_eq!(pair.nodes[0].count(SocklndEvent::Duplicate), 0);
+    // The other's own connections are counted as ever.
+    assert_eq!(pair.nodes[0].sock.usage().peers, 1);
 }

@@ -411,7 +411,7 @@ impl Node {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.is_dialling = false;
         }
-        let result = if which & 1 == 0 { Ok(()) } else { Err(which) };
+        let result = if which & 1 == 0 { Ok(u16::from(which) << 4) } else { Err(which) };
         self.sock.dialled(self.now, conn, result, &mut self.above);
     }
 

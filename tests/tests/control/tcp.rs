@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use lnet_model::fault::HealthError;
-use lnet_tests::netns::{NETNS_NODES, ip, require_privilege, wait_until};
+use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, ip, require_privilege, wait_until};
 use xtask::testing::{is_ours_alone, paths};
 
 use crate::dialler::nid;
 use crate::hostile_tcp::count;
-use crate::run::{PATIENCE, Two, until_shown};
+use crate::run::{Daemon, Directory, PATIENCE, Two, program, until_shown};
 
 /// Values that differ from node to node.
 const DIFFERING: [&str; 20] = [
@@ -382,4 +382,43 @@ fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
         two.a.good("peer set --all --health 1000");
     }
     two.a.good(&format!("ping --timeout 10 {to}"));
+}
+
+/// A daemon that may bind no privileged port, at ports that it may bind. Each reaches the other, also where
+/// the other has dialled first.
+#[test]
+fn a_node_without_the_right_to_privileged_ports_is_reached_by_whom_it_has_dialled() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let options = "--configure --sock accept=all --sock accept_port=4988 --sock accept_port_bulk=4988";
+    let start = |namespace: &Namespace, wrapper: &[&str], options: &str| {
+        let lnetd = program("lnetd");
+        let words = [wrapper, &[lnetd.to_str().unwrap()]].concat();
+        let mut command = namespace.command(Path::new(words[0]));
+        command.args(&words[1..]);
+        let daemon = Daemon::start_as(Directory::new(), command, options);
+        let added = daemon.run(&format!("net add --net tcp --if {}", namespace.interface().name));
+        (daemon, added)
+    };
+    let bounding = ["setpriv", "--bounding-set=-net_bind_service"];
+    let (daemon, refused) = start(netns.a(), &bounding, "--configure");
+    assert!(refused.status != 0 && refused.stderr.contains("CAP_NET_BIND_SERVICE"), "{refused:?}");
+    daemon.stop();
+    let [bound, free] = [(netns.a(), &bounding[..]), (netns.b(), &[])].map(|(namespace, wrapper)| {
+        let (daemon, added) = start(namespace, wrapper, options);
+        assert_eq!(added.status, 0, "{added:?}");
+        daemon
+    });
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| format!("{}@tcp", namespace.interface().ipv4));
+    for _ in 0..2 {
+        bound.good(&format!("ping {b}"));
+        free.good(&format!("ping {a}"));
+    }
+    free.good(&format!("discover {a}"));
+    for daemon in [&bound, &free] {
+        assert_eq!(count(daemon, "duplicate"), 0);
+        assert_eq!(count(daemon, "refused"), 0);
+    }
 }

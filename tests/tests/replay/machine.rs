@@ -163,6 +163,7 @@ impl Machine {
         let Connection { dialler, listener, streams, .. } = &self.connections[connection];
         let is_answered = !streams[1].is_empty();
         let [from, to] = [dialler, listener].map(|end| IpAddr::V4(*end.ip()));
+        let port = dialler.port();
         let conn = if direction == 0 {
             let is_wanted = |dial: &(ConnId, IpAddr, IpAddr)| (dial.1, dial.2) == (from, to);
             if !self.dials.iter().any(is_wanted) {
@@ -171,7 +172,7 @@ impl Machine {
             let index = self.dials.iter().position(is_wanted);
             let index = index.unwrap_or_else(|| panic!("C{}: {own} does not dial {peer}", connection + 1));
             let (conn, ..) = self.dials.remove(index).unwrap();
-            let result = if is_answered { Ok(()) } else { Err(errno::ECONNREFUSED) };
+            let result = if is_answered { Ok(port) } else { Err(errno::ECONNREFUSED) };
             self.sock.dialled(self.now, conn, result, &mut self.above);
             conn
         } else {

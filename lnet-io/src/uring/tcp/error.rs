@@ -33,7 +33,7 @@ pub enum TcpError {
     #[error(transparent)]
     Ring(#[from] WaitError),
     /// A socket is not as it should be.
-    #[error("{operation} of the TCP socket at {address}: {source}")]
+    #[error("{operation} of the TCP socket at {address}: {source}{}", port_hint(*source))]
     Socket {
         /// What was tried.
         operation: &'static str,
@@ -42,6 +42,18 @@ pub enum TcpError {
         /// The kernel's answer.
         source: Errno,
     },
+}
+
+/// The way out where a process may not have a port.
+const fn port_hint(errno: Errno) -> &'static str {
+    match errno {
+        // The port is below the first unprivileged one.
+        Errno::ACCESS => {
+            "; ports below net.ipv4.ip_unprivileged_port_start want CAP_NET_BIND_SERVICE, and other ports peers with \
+             the same (`--sock accept_port=PORT`, `accept_port_bulk`, `accept=all`)"
+        }
+        _ => "",
+    }
 }
 
 impl TcpError {

@@ -403,9 +403,9 @@ impl TcpLnd {
     ) {
         let Some(conn) = self.by_stream.get(&id).copied() else { return };
         match result {
-            Ok(_) => {
+            Ok(from) => {
                 self.link_mut(conn).dial = None;
-                self.sock.dialled(now, conn, Ok(()), up);
+                self.sock.dialled(now, conn, Ok(from.port()), up);
                 self.act(now, up);
                 self.feed(now, id, up, memory);
             }

@@ -38,6 +38,9 @@ linked!(Connection, Ready, ready);
 linked!(Connection, Resumed, resumed);
 linked!(Connection, OfPeer, of_peer);
 
+/// The highest source port that only privileged users have.
+pub(super) const PRIVILEGED_PORT_MAX: u16 = 1023;
+
 /// The ends of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
@@ -80,6 +83,8 @@ pub(super) struct Connection {
     pub(super) order: ByteOrder,
     /// The end of its handshake.
     pub(super) handshake_deadline: Instant,
+    /// Whether this node has dialled it from an unprivileged port.
+    pub(super) is_unvouched: bool,
     /// Why it has ended, where the system says so: an errno, positive.
     pub(super) error: Option<u8>,
     pub(super) incoming: Incoming,
@@ -105,6 +110,7 @@ impl Connection {
             version: if ends.remote.is_ipv4() { Version::V3 } else { Version::V4 },
             order: ByteOrder::Little,
             handshake_deadline,
+            is_unvouched: false,
             error: None,
             incoming: Incoming::new(now),
             outgoing: Outgoing::new(),

@@ -9,6 +9,9 @@ use super::super::uplink::Up;
 use super::{Letter, Link, SockDriver, StreamEvent};
 use crate::bpf::random::Random;
 
+/// A port that nodes dial from.
+const PRIVILEGED_PORT: u16 = 1023;
+
 impl SockDriver {
     /// Works off timers and what has arrived.
     pub(in crate::sim) fn receive(&mut self, now: Instant, up: &mut Up<'_, '_>) {
@@ -53,7 +56,7 @@ impl SockDriver {
                 if let Some(link) = self.link_mut(conn) {
                     link.is_connected = is_connected;
                 }
-                let result = if is_connected { Ok(()) } else { Err(errno::EHOSTUNREACH) };
+                let result = if is_connected { Ok(PRIVILEGED_PORT) } else { Err(errno::EHOSTUNREACH) };
                 self.sock.dialled(now, conn, result, up);
             }
         }
