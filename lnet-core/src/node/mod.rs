@@ -72,7 +72,7 @@ use peers::{FormerNids, PeerTable};
 use pings::{Ping, PingPurpose};
 use questions::Asking;
 use snapshot::Snapshots;
-use task::{Batches, Step, WaitingBatch};
+use task::{Batches, Draining, Step, WaitingBatch};
 use told::Told;
 
 /// The control state machine of a node. `O` is what an LND wants to know of an NI and the node does
@@ -305,7 +305,9 @@ impl<O: Clone> Node<O> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let drained = self.batches.current.as_ref().and_then(|task| match task.step {
-            Step::Draining(deadline) => Some(deadline),
+            Step::Draining(Draining { deadline, quiet_until, .. }) => {
+                Some(quiet_until.map_or(deadline, |until| until.min(deadline)))
+            }
             _ => None,
         });
         let pings = self.pings.values().map(|ping| ping.deadline);

@@ -79,6 +79,11 @@ impl Snapshots {
         self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
     }
 
+    /// Messages that have ever come by the NIs that are leaving.
+    pub(super) fn arrived_count(&self) -> u64 {
+        self.confirmations.iter().flatten().map(|shard| shard.arrived_count).sum()
+    }
+
     /// Portals of which a shard says that they are in use, a bit each.
     pub(super) fn portals_in_use(&self) -> u64 {
         self.confirmations.iter().flatten().fold(0, |bits, shard| bits | shard.portals_in_use)

@@ -11,10 +11,10 @@
 //! fails on the way leaves the shards as they were, but for NIs that cannot be opened again: what was
 //! to go is lost then, what was to stay is absent.
 //!
-//! An NI goes in two steps. `Leaving`: what is under way ends, within a limit. `Closed`: nothing begins on
-//! it, in either direction. With one step, a shard that had reported quiet could be busy again when the
-//! driver closes. A portal is frozen while its policy changes: it gets no entries, and no message waits on
-//! it, until each shard has reported whether it has any.
+//! An NI goes in two steps. `Leaving`: peers are told, and what is under way ends, within a limit. `Closed`:
+//! nothing begins on it, in either direction. With one step, a shard that had reported quiet could be busy
+//! again when the driver closes. A portal is frozen while its policy changes: it gets no entries, and no
+//! message waits on it, until each shard has reported whether it has any.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -25,10 +25,14 @@ use lnet_wire::{Net, Nid};
 use super::change::{NodeChange, Plan};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
+use super::peers::{Peer, peer_state};
 use super::{Action, Node, Outcome, PeerEdit, RequestId};
 use crate::lnd::NiId;
 use crate::time::Instant;
 use crate::topology::NiStatus;
+
+/// How long NIs that go have to be quiet, after peers know of it: messages of theirs were under way then.
+const QUIET_LASTS: Duration = Duration::from_millis(100);
 
 /// How far a batch is.
 #[derive(Clone, Debug)]
@@ -38,8 +42,8 @@ pub(super) enum Step {
     Asking,
     /// Portals get no entries; all shards say again whether they have any.
     Freezing,
-    /// Messages under way by the NIs that go may end, until then.
-    Draining(Instant),
+    /// Peers are told of the NIs that go, and messages under way by them may end.
+    Draining(Draining),
     /// Nothing begins on them any more; all shards have to be quiet.
     Quieting,
     /// Drivers close the NIs.
@@ -52,6 +56,17 @@ pub(super) enum Step {
     Reopening(NiId),
     /// All shards take the last snapshot.
     Settling,
+}
+
+/// How NIs that go have been used since they were to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    /// When they go whatever is under way.
+    pub(super) deadline: Instant,
+    /// Messages that have come by them, when this was last looked at.
+    arrived_count: u64,
+    /// When they go if nothing comes any more, since peers know of it and nothing is under way.
+    pub(super) quiet_until: Option<Instant>,
 }
 
 /// A batch that waits for its turn.
@@ -166,8 +181,10 @@ impl<O: Clone> Node<O> {
                     self.drain_or_open(now, &mut task);
                 }
             }
-            Step::Draining(deadline) => {
-                if now < *deadline && !self.snapshots.are_quiet(task.generation) {
+            Step::Draining(draining) => {
+                let draining = self.look_at_drain(now, &task, *draining);
+                if now < draining.deadline && draining.quiet_until.is_none_or(|until| now < until) {
+                    task.step = Step::Draining(draining);
                     return (Some(task), false);
                 }
                 self.mark(&mut task, NiStatus::Closed);
@@ -229,7 +246,30 @@ impl<O: Clone> Node<O> {
             return self.open_next(task);
         }
         self.mark(task, NiStatus::Leaving);
-        task.step = Step::Draining(now + task.drain_timeout);
+        let deadline = now + task.drain_timeout;
+        task.step = Step::Draining(Draining { deadline, arrived_count: 0, quiet_until: None });
+    }
+
+    /// Looks how far NIs are that go: what peers have sent by them before they were told is under way for a
+    /// while, and is not seen before it arrives.
+    fn look_at_drain(&self, now: Instant, task: &Task<O>, former: Draining) -> Draining {
+        let arrived_count = self.snapshots.arrived_count();
+        let is_quiet = self.snapshots.are_quiet(task.generation) && !self.is_telling();
+        let has_peers = self.peers.iter().any(|peer| !peer.is_own());
+        let lasts = if has_peers { QUIET_LASTS } else { Duration::ZERO };
+        let quiet_until = match former.quiet_until {
+            _ if !is_quiet => None,
+            Some(until) if arrived_count == former.arrived_count => Some(until),
+            _ => Some(now + lasts),
+        };
+        Draining { arrived_count, quiet_until, ..former }
+    }
+
+    /// Whether peers that know of this node's NIs are being told which ones there are now.
+    fn is_telling(&self) -> bool {
+        let knows_former = |peer: &Peer| peer.acked != 0 && peer.acked != self.told.sequence;
+        let is_told = |peer: &Peer| peer.is(peer_state::DISCOVERING) && knows_former(peer) && !peer.is_own();
+        self.told.push_due.is_some() || self.peers.iter().any(is_told)
     }
 
     /// Tells the shards how far the NIs are that go.

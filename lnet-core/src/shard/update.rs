@@ -29,6 +29,8 @@ pub struct Confirmation {
     pub generation: u64,
     /// Whether all NIs that are leaving or closed are quiet ([`Shard::is_quiet`]).
     pub is_quiet: bool,
+    /// Messages that have ever come by the NIs that are leaving.
+    pub arrived_count: u64,
     /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
     pub portals_in_use: u64,
 }
@@ -67,7 +69,10 @@ impl Shard {
     pub fn confirmation(&self) -> Confirmation {
         let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
         let mut nis = self.topology.local_nis();
+        let leaving = self.topology.local_nis().filter(|(_, local)| local.status == NiStatus::Leaving);
+        let arrived = leaving.map(|(ni, _)| self.nis[usize::from(ni.0)].counters.arrived_count());
         Confirmation {
+            arrived_count: arrived.sum(),
             shard: self.id,
             generation: self.topology.generation(),
             is_quiet: nis.all(|(ni, local)| !goes(local.status) || self.is_quiet(ni)),

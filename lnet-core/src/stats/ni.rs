@@ -124,6 +124,13 @@ pub struct NiCounters {
     pub put_ack: Durations,
 }
 
+impl NiCounters {
+    /// Messages that came by it, or from it.
+    pub(crate) const fn arrived_count(&self) -> u64 {
+        self.received.total() + self.dropped.total()
+    }
+}
+
 impl AddAssign<&Self> for NiCounters {
     fn add_assign(&mut self, other: &Self) {
         self.sent += &other.sent;

@@ -7,7 +7,7 @@ use lnet_core::node::{
     Action, ChangeError, NetOptions, NodeChange, Outcome, Report, Request, RequestError, SettingRange,
 };
 use lnet_core::topology::NiStatus;
-use lnet_wire::ping::{self, PingInfo};
+use lnet_wire::ping::{self, Features, PingInfo, PingNi};
 use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Global, Net, NetType, Nid};
 
@@ -239,6 +239,44 @@ fn an_ni_drains_before_it_is_closed() {
     assert_eq!(runner.result(id), Some(CHANGED));
     assert_eq!(runner.result(next), Some(CHANGED), "one after the other");
     assert_eq!(status(&runner), Some(NiStatus::Up));
+}
+
+/// A peer sends by an NI that goes: it is told first, and what it had sent before arrives.
+#[test]
+fn an_ni_that_peers_know_goes_when_they_have_been_told_and_nothing_comes_any_more() {
+    let mut runner = Runner::new(2);
+    assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
+    let peer = nid(1, 9);
+    let told = [PingNi { nid: peer, status: ping::NiStatus::UP }];
+    let features = Features::NI_STATUS.with(Features::MULTI_RAIL).with(Features::DISCOVERY);
+    let mut bytes = vec![0; ping::encoded_bytes(told).unwrap()];
+    ping::write(&mut bytes, features, 12345, 1, told).unwrap();
+    let report = Report::Pushed { from: peer, bytes: &bytes, length_bytes: bytes.len() };
+    runner.node.handle_report(runner.now, report);
+    runner.run();
+    assert_eq!(runner.node.peer(&peer).unwrap().acked, 2);
+
+    runner.acknowledges = false;
+    let status = |runner: &Runner| runner.topology.ni(NiId(1)).map(|ni| ni.status);
+    let id = runner.start(Request::batch(vec![NodeChange::DeleteNi { nid: nid(1, 1) }]));
+    runner.confirm();
+    runner.advance(Duration::from_millis(500));
+    assert_eq!(status(&runner), Some(NiStatus::Leaving), "the peer does not know of it");
+    let push = runner.done.iter().find_map(|action| match action {
+        Action::Push { ping, .. } => Some(*ping),
+        _ => None,
+    });
+    let ping = push.expect("the peer is told");
+    runner.node.handle_report(runner.now, Report::Answered { ping, bytes: &[] });
+    for arrived_count in 1..4 {
+        runner.arrived_count = arrived_count;
+        runner.confirm();
+        runner.advance(Duration::from_millis(60));
+        assert_eq!(status(&runner), Some(NiStatus::Leaving), "{arrived_count} messages have come");
+    }
+    assert_eq!(runner.result(id), None);
+    runner.advance(Duration::from_millis(60));
+    assert_eq!((status(&runner), runner.result(id)), (None, Some(CHANGED)));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, DriverError, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Outcome, Report, Request,
-    RequestError, RequestId,
+    Action, DRAIN_TIMEOUT, DriverError, NetOptions, NiSpec, Node, NodeChange, NodeConfig, Outcome, Report,
+    Request, RequestError, RequestId,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
@@ -46,6 +46,7 @@ pub(crate) struct Runner {
     /// Portals that were frozen at any time, a bit each.
     pub(crate) frozen_ever: u64,
     pub(crate) is_quiet: bool,
+    pub(crate) arrived_count: u64,
     pub(crate) portals_in_use: u64,
     /// Whether what is pushed is acknowledged at once.
     pub(crate) acknowledges: bool,
@@ -73,6 +74,7 @@ impl Runner {
             topology,
             frozen_ever: 0,
             is_quiet: true,
+            arrived_count: 0,
             portals_in_use: 0,
             acknowledges: true,
             told: BTreeMap::new(),
@@ -88,8 +90,8 @@ impl Runner {
             let (generation, is_quiet) = (self.topology.generation(), self.is_quiet);
             let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
             let is_quiet = is_quiet || !self.topology.local_nis().any(|(_, ni)| goes(ni.status));
-            let portals_in_use = self.portals_in_use;
-            let confirmation = Confirmation { shard, generation, is_quiet, portals_in_use };
+            let (arrived_count, portals_in_use) = (self.arrived_count, self.portals_in_use);
+            let confirmation = Confirmation { shard, generation, is_quiet, arrived_count, portals_in_use };
             self.node.handle_report(self.now, Report::Confirmed(confirmation));
         }
     }
@@ -169,7 +171,16 @@ impl Runner {
 
     pub(crate) fn batch(&mut self, changes: &[NodeChange<Lnd>]) -> Result<Outcome, RequestError> {
         let id = self.start(Request::batch(changes.to_vec()));
-        self.result(id).expect("the batch has not ended")
+        // An NI that peers know goes when they have been told, and it was quiet, or when its time is over.
+        for time in [Duration::ZERO, Duration::from_millis(100), DRAIN_TIMEOUT] {
+            if !time.is_zero() {
+                self.advance(time);
+            }
+            if let Some(result) = self.result(id) {
+                return result;
+            }
+        }
+        panic!("the batch has not ended");
     }
 
     /// The local NIDs with their slots, as the shards know them; without `lo`.

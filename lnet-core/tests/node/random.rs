@@ -237,6 +237,7 @@ impl Run {
             shard: ShardId(shard as u8),
             generation: self.shards[shard].generation(),
             is_quiet: !is_busy,
+            arrived_count: u64::from(which),
             portals_in_use,
         };
         self.node.handle_report(self.now, Report::Confirmed(confirmation));

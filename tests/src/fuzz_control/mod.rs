@@ -119,8 +119,13 @@ impl World {
                 assert!(snapshot.generation() > self.topology.generation());
                 self.topology = snapshot;
                 let generation = self.topology.generation();
-                let confirmation =
-                    Confirmation { shard: ShardId(0), generation, is_quiet: true, portals_in_use: 0 };
+                let confirmation = Confirmation {
+                    shard: ShardId(0),
+                    generation,
+                    is_quiet: true,
+                    arrived_count: 0,
+                    portals_in_use: 0,
+                };
                 self.node.handle_report(self.now, Report::Confirmed(confirmation));
             }
             let Some(action) = self.node.poll_action() else { return self.check() };

@@ -70,7 +70,13 @@ impl Control {
             if let Some(newer) = node.poll_snapshot() {
                 let generation = newer.generation();
                 for shard in (0..shards).map(ShardId) {
-                    let confirmation = Confirmation { shard, generation, is_quiet: true, portals_in_use: 0 };
+                    let confirmation = Confirmation {
+                        shard,
+                        generation,
+                        is_quiet: true,
+                        arrived_count: 0,
+                        portals_in_use: 0,
+                    };
                     node.handle_report(start, Report::Confirmed(confirmation));
                 }
                 snapshot = Some(newer);

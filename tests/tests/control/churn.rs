@@ -1,10 +1,12 @@
 //! NIs that come and go under pings.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
-use lnet_tests::netns::{NETNS_NODES, require_privilege};
+use lnet_tests::netns::{NETNS_NODES, Namespace, require_privilege, wait_until};
 
-use crate::run::Two;
+use crate::hostile_tcp::load_number;
+use crate::run::{PATIENCE, Two};
 
 const ROUNDS: usize = 6;
 
@@ -52,4 +54,44 @@ fn nis_come_and_go_while_others_are_pinged() {
     two.a.good(&format!("ping --timeout 20 {b1}"));
     two.b.stop();
     two.a.stop();
+}
+
+/// An NI goes and comes back while a peer sends by it. The peer is told, what is under way arrives, and the
+/// rest goes by the other rail.
+#[test]
+fn a_peer_loses_nothing_when_an_ni_goes_that_it_sends_to() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for nets in [["xdp", "xdp1"], ["tcp", "tcp1"]] {
+        let two = Two::on(&nets, "");
+        let nid = |namespace: &Namespace, rail: usize| {
+            format!("{}@{}", namespace.interfaces()[rail].ipv4, nets[rail])
+        };
+        let (a0, [b0, b1]) = (nid(two.netns.a(), 0), [0, 1].map(|rail| nid(two.netns.b(), rail)));
+        two.a.good(&format!("discover {b0}"));
+        two.b.good(&format!("discover {a0}"));
+        two.b.good("load start target");
+        let interface = &two.netns.b().interfaces()[1].name;
+        let sent_by_second = || {
+            let shown = two.a.good(&format!("net show -v --net {}", nets[1]));
+            let count = shown.lines().find_map(|line| line.trim().strip_prefix("send_count: "));
+            count.unwrap().parse::<u64>().unwrap()
+        };
+        for round in 0..ROUNDS {
+            let words =
+                format!("load start initiator --to {b0} --messages 6000 --window 16 --timeout-ms 9000");
+            let load = load_number(&two.a.good(&words));
+            let before = sent_by_second();
+            wait_until("the second rail is used", PATIENCE, || sent_by_second() > before + 200);
+            two.b.good(&format!("net del --net {} --if {interface}", nets[1]));
+            assert!(!two.b.good("net show").contains(&b1), "round {round}");
+            std::thread::sleep(Duration::from_millis(50));
+            two.b.good(&format!("net add --net {} --if {interface}", nets[1]));
+            two.a.good(&format!("load wait {load}"));
+            wait_until("the NI is known again", PATIENCE, || two.a.good("peer show").contains(&b1));
+        }
+        two.a.stop();
+        two.b.stop();
+    }
 }
