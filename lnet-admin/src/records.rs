@@ -32,6 +32,7 @@ const PAGE_NIDS: usize = 256;
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
+        self.lnet.follow_shards().await.map_err(|error| stopped(&error))?;
         let slots = self.lnet.topology().nis().len() as u16;
         let mut sums = HashMap::<u16, NiCounters>::new();
         let told = self.on_shards(move |worker| {
@@ -132,7 +133,7 @@ impl Control {
     /// A page of the peers: some behind this primary NID, or the first.
     pub(super) async fn peers_behind(&self, after: Option<Nid>) -> Result<PeerPage, Refusal> {
         if after.is_none() {
-            self.lnet.follow_traffic().await.map_err(|error| stopped(&error))?;
+            self.lnet.follow_shards().await.map_err(|error| stopped(&error))?;
         }
         let (mut last, mut has_more, mut nids) = (None, false, Vec::new());
         for peer in self.lnet.machine().peers_after(after) {

@@ -203,11 +203,11 @@ impl Shard {
         let record = &mut self.delayed.records[slot];
         let state = record.state;
         let (ni, from, message_type) = (record.ni, record.from, record.header.message_type());
-        let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
+        let (taken_bytes, asked_at) = (record.span.map_or(0, |span| span.length_bytes), record.asked_at);
         let borrowed = matches!(state, DelayState::Borrowed { .. });
         assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
         if state != DelayState::Resumed(Resumption::Drop) {
-            self.count_received(now, (ni, &from, message_type), status, taken_bytes, None);
+            self.count_received(now, (ni, &from, message_type), status, taken_bytes, asked_at);
         }
         let record = &mut self.delayed.records[slot];
         match state {

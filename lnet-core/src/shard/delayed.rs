@@ -100,6 +100,8 @@ pub(super) struct DelayedMessage {
     pub(super) inbound: Option<Inbound>,
     /// Where it goes, here or at a sibling.
     pub(super) span: Option<Span>,
+    /// When a sibling's request was sent that it answers, if its answer is awaited.
+    pub(super) asked_at: Option<Instant>,
     /// The order of arrival.
     stamp: u64,
     link: Link,
@@ -310,6 +312,7 @@ impl DelayedMessages {
             state,
             inbound: None,
             span: None,
+            asked_at: None,
             stamp,
             link: Link::UNLINKED,
         };

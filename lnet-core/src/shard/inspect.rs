@@ -109,12 +109,18 @@ impl Shard {
     ) {
         let message_type = header.message_type();
         let bytes = if message_type.carries_payload() { inbound.span.length_bytes } else { 0 };
-        let tracker = match message_type {
+        let asked = self.asked_at(header, inbound);
+        self.count_received(now, (ni, from, message_type), status, bytes, asked);
+    }
+
+    /// When the request was sent that a message answers, if its answer is awaited.
+    #[inline]
+    pub(super) fn asked_at(&self, header: &Header, inbound: &Inbound) -> Option<Instant> {
+        let tracker = match header.message_type() {
             MessageType::Ack | MessageType::Reply => self.mds[inbound.md()].tracker,
             _ => NONE,
         };
-        let asked = self.trackers.asked(tracker);
-        self.count_received(now, (ni, from, message_type), status, bytes, asked);
+        self.trackers.asked(tracker)
     }
 
     /// Counts a message that has arrived, and the round trip of its request if it answers one.

@@ -86,6 +86,8 @@ pub enum MeshMessage {
         lease: LeaseId,
         /// The span; its descriptor is the lender's.
         span: Span,
+        /// When the request was sent that the message answers, if its answer is awaited.
+        asked_at: Option<Instant>,
     },
     /// The message is not taken.
     Refuse {
@@ -198,7 +200,9 @@ impl Shard {
                 }
             }
             MeshMessage::Withdraw { ask } => self.withdrawn(from, ask),
-            MeshMessage::Lend { ask: AskId(slot), lease, span } => self.lent(slot, from, lease, span),
+            MeshMessage::Lend { ask: AskId(slot), lease, span, asked_at } => {
+                self.lent(slot, from, lease, (span, asked_at));
+            }
             MeshMessage::Refuse { ask: AskId(slot), reason } => self.refused(slot, from, reason),
             MeshMessage::Returned { lease: LeaseId(slot), status, .. } => self.returned(now, slot, status),
             MeshMessage::Attached { portal } => {
@@ -324,8 +328,10 @@ impl Shard {
             }
             (DelayState::Lending, PayloadHolder::Sibling { ask, .. }) => {
                 let Some(span) = record.span else { unreachable!("nothing is lent") };
+                let asked_at =
+                    record.inbound.as_ref().and_then(|inbound| self.asked_at(&record.header, inbound));
                 self.delayed.set_state(slot, DelayState::Lent);
-                MeshMessage::Lend { ask, lease: LeaseId(slot), span }
+                MeshMessage::Lend { ask, lease: LeaseId(slot), span, asked_at }
             }
             (DelayState::Refusing(reason), PayloadHolder::Sibling { ask, .. }) => {
                 self.forget_delayed(slot);
@@ -336,10 +342,16 @@ impl Shard {
     }
 
     /// A sibling lends a span for a message.
-    fn lent(&mut self, slot: u32, lender: ShardId, lease: LeaseId, span: Span) {
+    fn lent(
+        &mut self,
+        slot: u32,
+        lender: ShardId,
+        lease: LeaseId,
+        (span, asked_at): (Span, Option<Instant>),
+    ) {
         self.asked(slot, lender);
         let record = &mut self.delayed.records[slot];
-        record.span = Some(span);
+        (record.span, record.asked_at) = (Some(span), asked_at);
         if record.origin == PayloadHolder::Gone {
             let status = Status::Unknown(Cause::Cancelled);
             self.delayed.set_state(slot, DelayState::Returning { lender, lease, status });

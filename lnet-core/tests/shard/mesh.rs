@@ -15,8 +15,8 @@ use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
 use crate::common::{
-    NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, host, local_ni, nid,
-    poll_mesh, put_header, put_request, reply_header,
+    NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, get_request, host,
+    local_ni, nid, poll_mesh, put_header, put_request, reply_header,
 };
 use crate::pair::Pair;
 
@@ -185,6 +185,31 @@ fn responses_go_to_the_shard_in_the_handle() {
     md.interface_cookie += 1;
     assert_eq!(shards.header(0, 0, &foreign), Verdict::Drop, "of another life: nobody is asked");
     shards.assert_quiet();
+}
+
+/// Answers come by another shard than the one that has asked: their round trips count where they came.
+#[test]
+fn round_trips_count_whichever_shard_an_answer_comes_by() {
+    let mut shards = Shards::new(2, Policy::Rotor);
+    let spec = MdSpec { threshold: Threshold::Count(4), ..shards.0[1].md(8) };
+    let md = shards.0[1].shard.bind(&spec).unwrap();
+    shards.0[1].shard.get(NOW, &get_request(md)).unwrap();
+    shards.0[1].shard.put(NOW, &put_request(md, 8)).unwrap();
+    while let Some(lent) = shards.0[1].shard.poll_transmit(NI) {
+        let tx = lent.transmit.tx;
+        shards.0[1].shard.sent(NOW, tx, Status::Ok);
+    }
+    for header in [ack_header(md), reply_header(md, 8)] {
+        assert_eq!(shards.header(0, 0, &header), Verdict::Delay);
+        shards.lent(1, 0);
+        shards.resume(0).unwrap();
+        shards.received(0, 0, Status::Ok);
+        shards.carry(0, 1);
+    }
+    let counters = shards.0[0].shard.ni_usage(NI).unwrap().counters;
+    assert_eq!((counters.get_rtt.samples, counters.put_ack.samples), (1, 1));
+    let peer = shards.0[0].shard.peer(&ack_header(md).source.nid).unwrap().counters;
+    assert_eq!((peer.get_rtt.samples, peer.put_ack.samples), (1, 1));
 }
 
 #[test]

@@ -195,7 +195,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Ended`].
     pub fn peers(&self) -> Result<Vec<Peer>, LnetError> {
-        block_on(self.inner.follow_traffic())?;
+        block_on(self.inner.follow_shards())?;
         Ok(self.machine().peers().cloned().collect())
     }
 
@@ -297,12 +297,13 @@ impl Lnet {
         *self.inner.lnd_defaults.lock().unwrap_or_else(PoisonError::into_inner) = defaults;
     }
 
-    /// Finds out with which peers there was traffic.
+    /// Has the node hear at once what its shards have learned, so that what is shown next is not older than
+    /// what a program has seen: with which peers there was traffic, what has failed, and by which paths.
     ///
     /// # Errors
     /// [`LnetError::Ended`].
-    pub async fn follow_traffic(&self) -> Result<(), LnetError> {
-        self.inner.follow_traffic().await
+    pub async fn follow_shards(&self) -> Result<(), LnetError> {
+        self.inner.follow_shards().await
     }
 
     /// Forgets all peers.

@@ -377,11 +377,23 @@ fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
         let rule = format!("fault drop add -s * -d {to} -m GET -r 1 -e {health_error}");
         two.a.good(&rule);
         two.a.bad(&format!("ping --timeout 10 {to}"), &["errno: -22", "a fault rule failed it"]);
+        // What is shown next is not older than the answer. A peer with one NI keeps its health.
+        let shown = two.a.good("net show -v 3 --net tcp");
+        let value = shown.lines().find_map(|line| line.trim().strip_prefix("health value: "));
+        let value: u32 = value.unwrap_or_else(|| panic!("{shown}")).parse().unwrap();
+        let blames_local = !health_error.to_string().starts_with("remote");
+        assert!(health_error == HealthError::Random || (value < 1000) == blames_local, "{health_error}: {value}");
         two.a.good("fault drop del --all");
         two.a.good("net set --all --health 1000");
         two.a.good("peer set --all --health 1000");
     }
-    two.a.good(&format!("ping --timeout 10 {to}"));
+    // Round trips count, whichever shard the answer comes by.
+    for pings in 1..=4 {
+        two.a.good(&format!("ping --timeout 10 {to}"));
+        let shown = two.a.good("peer show -v 3");
+        let samples = shown.lines().find_map(|line| line.trim().strip_prefix("get_rtt_samples: "));
+        assert!(samples.unwrap().parse::<u32>().unwrap() >= pings, "{pings} pings: {shown}");
+    }
 }
 
 /// A daemon that may bind no privileged port, at ports that it may bind. Each reaches the other, also where

@@ -11,8 +11,16 @@ use crate::node::NiConfig;
 use crate::runtime::Worker;
 
 impl Core {
+    /// Has the state machine hear what shards have learned, and do what follows.
+    pub(in crate::api) async fn follow_shards(&self) -> Result<(), LnetError> {
+        self.follow_traffic().await?;
+        self.follow_peers().await?;
+        self.runner.wake.notify_one();
+        Ok(())
+    }
+
     /// Finds out with which peers there was traffic.
-    pub(in crate::api) async fn follow_traffic(&self) -> Result<(), LnetError> {
+    pub(super) async fn follow_traffic(&self) -> Result<(), LnetError> {
         let totals = self.runner.books().traffic.totals();
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
