@@ -1,8 +1,8 @@
 //! Where exact entries are found: a hash table whose buckets are cache lines.
 //!
 //! Invariants:
-//! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its cells, those
-//!   that found none in a list behind it. While a cell is free that list is empty.
+//! - A bucket has the entries of one hash, those of a portal in the order of their stamps: the first ones in
+//!   its cells, those that found none in a list behind it. While a cell is free that list is empty.
 //! - A cell repeats what decides on most messages: match bits, portal, whether any initiator may send, and
 //!   the descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry
 //!   itself only where it matters who sent it.
@@ -111,11 +111,29 @@ impl Buckets {
 
     /// Puts an entry before those of its bucket.
     pub(crate) fn push_front(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
+        self.insert_cell(entries, bucket, 0, slot);
+    }
+
+    /// Puts an entry where its stamp belongs among those of its portal.
+    pub(crate) fn insert_by_stamp(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
+        let at = bucket as usize;
+        let (portal, stamp) = (entries[slot].portal, entries[slot].stamp);
+        let is_behind = |entry: &MatchEntry| entry.portal == portal && entry.stamp > stamp;
+        let mut cells = self.buckets[at].cells.iter();
+        match cells.position(|cell| cell.is_empty() || is_behind(&entries[cell.entry()])) {
+            Some(index) => self.insert_cell(entries, bucket, index, slot),
+            None => self.lists[at]
+                .insert_behind(entries, slot, |other| other.portal == portal && other.stamp < stamp),
+        }
+    }
+
+    /// Puts an entry into a cell; those from there on move by one.
+    fn insert_cell(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, index: usize, slot: u32) {
         let at = bucket as usize;
         let cells = &mut self.buckets[at].cells;
         let last = cells[CELLS - 1];
-        cells.copy_within(..CELLS - 1, 1);
-        cells[0] = Cell::new(slot, &entries[slot]);
+        cells.copy_within(index..CELLS - 1, index + 1);
+        cells[index] = Cell::new(slot, &entries[slot]);
         if !last.is_empty() {
             self.lists[at].push_front(entries, last.entry());
         }

@@ -4,6 +4,10 @@
 //! - Each entry has a stamp. One put before the others gets the lowest of its portal so far, one put after
 //!   them the highest; so every list is in the order of the stamps, and the lowest stamp that matches wins,
 //!   whether it stands in a hash bucket or in its portal's list.
+//! - An entry beside another one gets the stamp that belongs there. Stamps have no gaps for that: those of
+//!   all entries behind move on by one, which keeps the order of every list. An entry has no room in its cache
+//!   line for a list of the whole portal, and so the ones behind are looked for among all entries of the
+//!   shard. Only entries inside a list cost that; those at its ends cost what they always did.
 //! - An entry without ignore bits is in one hash bucket: of (portal, match bits) on a wildcard portal, of
 //!   (portal, match bits, NID, pid) on a unique one. An entry with ignore bits is in its portal's list.
 //!   So finding an exact entry takes the same steps however many there are.
@@ -17,17 +21,25 @@ use thiserror::Error;
 use crate::bucket::Buckets;
 use crate::collections::{Link, List, NONE, Seed, Slab, nid_words};
 use crate::entry::{MatchEntry, MatchQuery, Stamps, takes};
+use crate::handle::{MeHandle, ShardId};
 use crate::md::{MdOptions, MemoryDesc};
 use crate::stats::DropReason;
 
-/// Where a new entry stands among those of its portal.
+/// Where a new entry stands among those of its portal on its shard. On unique portals, where no order can be
+/// seen, only [`Position::Last`] is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
-    /// Before all others (`LNET_INS_BEFORE`). Not on unique portals, where no order can be seen.
-    Before,
+    /// Before all others (`LNetMEAttach` with `LNET_INS_BEFORE`).
+    First,
     /// After all others (`LNET_INS_AFTER`). An entry always belongs to the shard that attaches it, so this is
     /// `LNET_INS_LOCAL` as well.
-    After,
+    Last,
+    /// Directly before this entry (`LNetMEInsert` with `LNET_INS_BEFORE`, which LNet had up to 2.12). Unless
+    /// that is the first one of the portal, the shard looks through all of its entries.
+    Before(MeHandle),
+    /// Directly after this entry (`LNetMEInsert` with `LNET_INS_AFTER`). Unless that is the last one of the
+    /// portal, the shard looks through all of its entries.
+    After(MeHandle),
 }
 
 /// A match entry to be made.
@@ -58,7 +70,7 @@ impl EntrySpec {
             match_bits,
             ignore_bits: 0,
             auto_unlink: true,
-            position: Position::After,
+            position: Position::Last,
         }
     }
 }
@@ -77,11 +89,34 @@ pub enum EntryError {
         /// Portal index.
         portal: u32,
     },
-    /// A unique portal knows no "before" (`-EPERM`).
+    /// A unique portal knows no order (`-EPERM`).
     #[error("portal {portal} is unique: an entry after the others is expected")]
     Position {
         /// Portal index.
         portal: u32,
+    },
+    /// The entry that the new one is to stand beside is unlinked, or went with its descriptor (`-ENOENT`).
+    #[error("match entry {:#x}, beside which another one is wanted, has gone", .0.0.0)]
+    Gone(MeHandle),
+    /// The entry that the new one is to stand beside is on another portal.
+    #[error("match entry {:#x} is on portal {portal}: one of portal {expected} is expected", entry.0.0)]
+    OtherPortal {
+        /// The entry that is there.
+        entry: MeHandle,
+        /// Its portal.
+        portal: u32,
+        /// The portal of the new one.
+        expected: u32,
+    },
+    /// The entry that the new one is to stand beside is on another shard: they have no common order.
+    #[error("match entry {:#x} is on shard {}: one of shard {} is expected", entry.0.0, shard.0, expected.0)]
+    OtherShard {
+        /// The entry that is there.
+        entry: MeHandle,
+        /// Its shard.
+        shard: ShardId,
+        /// The shard of the new one.
+        expected: ShardId,
     },
     /// The portal's policy is about to change (`-EBUSY`): try again.
     #[error("the policy of portal {portal} is about to change: try again")]
@@ -148,8 +183,9 @@ impl MatchTables {
         portals.fold(0, |bits, (portal, state)| bits | u64::from(state.entry_count > 0) << portal)
     }
 
-    /// Makes an entry, without a descriptor, and returns its slot.
-    pub(crate) fn insert(&mut self, spec: &EntrySpec) -> Result<u32, EntryError> {
+    /// Makes an entry, without a descriptor, and returns its slot. `beside` is the slot of the entry that the
+    /// position names, or [`NONE`].
+    pub(crate) fn insert(&mut self, spec: &EntrySpec, beside: u32) -> Result<u32, EntryError> {
         let portal_index = spec.portal;
         let Some(portal) = self.portals.get(portal_index as usize) else {
             return Err(EntryError::Portal(portal_index));
@@ -160,16 +196,19 @@ impl MatchTables {
         if portal.kind.is_some_and(|fixed| fixed != kind) {
             return Err(EntryError::Kind { portal: portal_index });
         }
-        if kind == EntryKind::Unique && spec.position == Position::Before {
+        if kind == EntryKind::Unique && spec.position != Position::Last {
             return Err(EntryError::Position { portal: portal_index });
         }
         let bucket =
             if exact { self.bucket(kind, portal_index, spec.match_bits, &spec.source) } else { NONE };
-        let portal = &mut self.portals[portal_index as usize];
+        if self.entries.is_full() {
+            return Err(EntryError::Full);
+        }
+        let (position, stamp) = self.make_room(spec, beside);
         let entry = MatchEntry {
             match_bits: spec.match_bits,
             ignore_bits: spec.ignore_bits,
-            stamp: if spec.position == Position::Before { portal.lowest - 1 } else { portal.next },
+            stamp,
             link: Link::UNLINKED,
             md: NONE,
             source: spec.source,
@@ -177,28 +216,43 @@ impl MatchTables {
             auto_unlink: spec.auto_unlink,
         };
         let slot = self.entries.insert(entry).map_err(|_| EntryError::Full)?;
+        let portal = &mut self.portals[portal_index as usize];
         portal.kind = Some(kind);
         portal.entry_count += 1;
-        let entries = &mut self.entries;
-        match spec.position {
-            Position::Before => {
-                portal.lowest -= 1;
-                if exact {
-                    self.buckets.push_front(entries, bucket, slot);
-                } else {
-                    portal.ranges.push_front(entries, slot);
-                }
-            }
-            Position::After => {
-                portal.next += 1;
-                if exact {
-                    self.buckets.push_back(entries, bucket, slot);
-                } else {
-                    portal.ranges.push_back(entries, slot);
-                }
-            }
+        let (entries, buckets, ranges) = (&mut self.entries, &mut self.buckets, &mut portal.ranges);
+        match (position, exact) {
+            (Position::First, true) => buckets.push_front(entries, bucket, slot),
+            (Position::First, false) => ranges.push_front(entries, slot),
+            (Position::Last, true) => buckets.push_back(entries, bucket, slot),
+            (Position::Last, false) => ranges.push_back(entries, slot),
+            (_, true) => buckets.insert_by_stamp(entries, bucket, slot),
+            (_, false) => ranges.insert_by_key(entries, slot, |entry| entry.stamp),
         }
         Ok(slot)
+    }
+
+    /// The position of a new entry, and its stamp, which it makes free; the position is an end of the list
+    /// where the entry comes to stand there.
+    fn make_room(&mut self, spec: &EntrySpec, beside: u32) -> (Position, i64) {
+        let portal = &mut self.portals[spec.portal as usize];
+        let stamp = match spec.position {
+            Position::First => portal.lowest,
+            Position::Last => portal.next,
+            Position::Before(_) => self.entries[beside].stamp,
+            Position::After(_) => self.entries[beside].stamp + 1,
+        };
+        if stamp == portal.next {
+            portal.next += 1;
+            return (Position::Last, stamp);
+        }
+        if stamp == portal.lowest {
+            portal.lowest -= 1;
+            return (Position::First, portal.lowest);
+        }
+        let of_portal = self.entries.values_mut().filter(|entry| u32::from(entry.portal) == spec.portal);
+        of_portal.filter(|entry| entry.stamp >= stamp).for_each(|entry| entry.stamp += 1);
+        portal.next += 1;
+        (spec.position, stamp)
     }
 
     /// Takes an entry out, in constant time.
@@ -336,7 +390,7 @@ mod steps {
     use lnet_wire::{Nid, ProcessId};
 
     use super::{EntrySpec, MatchTables};
-    use crate::collections::{Seed, Slab};
+    use crate::collections::{NONE, Seed, Slab};
     use crate::entry::MatchQuery;
     use crate::entry::looks::COUNT;
     use crate::md::{MdOptions, MdSpec, MemoryDesc, Threshold};
@@ -355,7 +409,7 @@ mod steps {
             user_ptr: 0,
         };
         for match_bits in 0..u64::from(count) {
-            let entry = tables.insert(&EntrySpec { source, ..EntrySpec::new(4, match_bits) }).unwrap();
+            let entry = tables.insert(&EntrySpec { source, ..EntrySpec::new(4, match_bits) }, NONE).unwrap();
             let Ok(slot) = mds.insert(MemoryDesc::new(&md)) else { panic!("there is room for {count}") };
             tables.set_md(entry, slot);
         }

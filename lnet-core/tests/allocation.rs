@@ -92,7 +92,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
             match_bits: number,
             ignore_bits,
             auto_unlink: true,
-            position: Position::Before,
+            position: Position::First,
         };
         if let Ok(me) = shard.attach_entry(&spec) {
             shard.attach(me, &descriptor(queue, MdOptions::PUT | MdOptions::GET)).unwrap();
@@ -235,7 +235,7 @@ fn wait(shards: &mut [Shard; 2], now: Instant) {
                 match_bits,
                 ignore_bits: 0,
                 auto_unlink: true,
-                position: Position::After,
+                position: Position::Last,
             };
             let me = shards[shard].attach_entry(&spec).unwrap();
             let md = MdSpec { threshold: Threshold::Count(1), ..without_events() };

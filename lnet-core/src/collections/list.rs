@@ -178,8 +178,19 @@ impl<L> List<L> {
         key: impl Fn(&T) -> K,
     ) {
         let own = key(&slab[slot]);
+        self.insert_behind(slab, slot, |other| key(other) <= own);
+    }
+
+    /// Puts a value behind the last one of which `is_before` is true, and without such a one at the front;
+    /// looks from the back.
+    pub fn insert_behind<T: Linked<L>>(
+        &mut self,
+        slab: &mut Slab<T>,
+        slot: u32,
+        is_before: impl Fn(&T) -> bool,
+    ) {
         let mut prev = self.tail;
-        while prev != NONE && key(&slab[prev]) > own {
+        while prev != NONE && !is_before(&slab[prev]) {
             prev = slab[prev].link().prev;
         }
         if prev == NONE {

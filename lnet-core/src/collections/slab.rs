@@ -161,6 +161,14 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The values in the order of their slots, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|content| match content {
+            Content::Used(value) => Some(value),
+            Content::Free(_) => None,
+        })
+    }
+
     /// Has a slot, if it exists, and its generation fetched.
     #[inline]
     pub fn prefetch(&self, slot: u32, prefetch: Prefetch) {

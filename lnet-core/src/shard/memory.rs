@@ -11,20 +11,39 @@ use crate::handle::{Cookie, CookieKind, MdHandle, MeHandle};
 use crate::lnd::{Cause, Status};
 use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
 use crate::message::Purpose;
-use crate::portal::{EntryError, EntrySpec};
+use crate::portal::{EntryError, EntrySpec, Position};
 use crate::topology::MemoryNode;
 
 impl Shard {
     /// Makes a match entry. It matches nothing until it is given a descriptor.
     ///
     /// # Errors
-    /// [`EntryError`] says what is wrong with the portal, or that the shard is full.
+    /// [`EntryError`] says what is wrong with the portal or the position, or that the shard is full.
     pub fn attach_entry(&mut self, spec: &EntrySpec) -> Result<MeHandle, EntryError> {
         if (spec.portal as usize) < PORTALS && self.topology.is_frozen(spec.portal) {
             return Err(EntryError::Frozen { portal: spec.portal });
         }
-        let slot = self.tables.insert(spec)?;
+        let beside = self.entry_beside(spec)?;
+        let slot = self.tables.insert(spec, beside)?;
         Ok(MeHandle(Cookie::new(CookieKind::MatchEntry, self.id, slot, self.tables.entries.generation(slot))))
+    }
+
+    /// The slot of the entry that the position of a new one names, or [`NONE`].
+    fn entry_beside(&self, spec: &EntrySpec) -> Result<u32, EntryError> {
+        let entry = match spec.position {
+            Position::First | Position::Last => return Ok(NONE),
+            Position::Before(entry) | Position::After(entry) => entry,
+        };
+        let (shard, expected) = (entry.0.shard(), self.id);
+        if shard != expected {
+            return Err(EntryError::OtherShard { entry, shard, expected });
+        }
+        let slot = self.entry_slot(entry).ok_or(EntryError::Gone(entry))?;
+        let (portal, expected) = (u32::from(self.tables.entry(slot).portal), spec.portal);
+        if portal != expected {
+            return Err(EntryError::OtherPortal { entry, portal, expected });
+        }
+        Ok(slot)
     }
 
     /// Makes a descriptor and gives it to a match entry. It needs [`MdOptions::PUT`] or [`MdOptions::GET`]

@@ -255,7 +255,7 @@ fn an_entry_before_a_busy_one_takes_what_waits() {
     let mut node = Node::new(config());
     busy(&mut node, MdOptions::PUT);
     delay(&mut node, 4, &put_header(1, 5));
-    let position = lnet_core::portal::Position::Before;
+    let position = lnet_core::portal::Position::First;
     let spec = lnet_core::portal::EntrySpec { position, ..crate::common::entry(1) };
     let entry = node.shard.attach_entry(&spec).unwrap();
     let spec = puts(&node, 100, 1);

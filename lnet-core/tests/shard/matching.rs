@@ -1,18 +1,18 @@
 //! Portals and the match test, case by case.
 
-use std::collections::VecDeque;
-
 use lnet_core::event::Event;
+use lnet_core::handle::{Cookie, CookieKind, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Span, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
 use lnet_core::stats::DropReason;
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 use crate::common::{ANYONE, Node, PID, acked_put_header, config, entry, get_header, host, nid, put_header};
 
-fn deliver(md: lnet_core::handle::MdHandle, offset_bytes: u64, length_bytes: u32) -> Verdict {
+fn deliver(md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Verdict {
     Verdict::Deliver(Span { buffer: md.into(), offset_bytes, length_bytes })
 }
 
@@ -22,22 +22,29 @@ fn with_offset(header: Header, new: u32) -> Header {
 }
 
 proptest! {
-    /// Entries for the same bits take messages in their order, however many of them there are.
+    /// Entries that all take a message take messages in their order, however many of them there are, wherever
+    /// each was put and whichever of the portal's lists it is in.
     #[test]
-    fn equal_entries_are_taken_in_their_order(
-        before in proptest::collection::vec(any::<bool>(), 1..24),
-        unlinked in any::<proptest::sample::Index>(),
+    fn entries_for_one_message_are_taken_in_their_order(
+        posts in proptest::collection::vec((0..4, any::<Index>(), any::<bool>()), 1..24),
+        unlinked in any::<Index>(),
     ) {
         let mut node = Node::new(config());
-        let mut order = VecDeque::new();
-        for before in before {
-            let position = if before { Position::Before } else { Position::After };
-            let me = node.shard.attach_entry(&EntrySpec { position, ..entry(1) }).unwrap();
+        let mut order: Vec<(MeHandle, MdHandle)> = Vec::new();
+        for (position, other, is_exact) in posts {
+            let other = (!order.is_empty()).then(|| other.index(order.len()));
+            let (position, at) = match (position, other) {
+                (0, _) => (Position::First, 0),
+                (1, Some(other)) => (Position::Before(order[other].0), other),
+                (2, Some(other)) => (Position::After(order[other].0), other + 1),
+                _ => (Position::Last, order.len()),
+            };
+            let ignore_bits = if is_exact { 0 } else { 6 };
+            let me = node.shard.attach_entry(&EntrySpec { ignore_bits, position, ..entry(1) }).unwrap();
             let spec = MdSpec { options: MdOptions::PUT, event_queue: None, ..node.md(8) };
-            let md = node.shard.attach(me, &spec).unwrap();
-            if before { order.push_front((me, md)) } else { order.push_back((me, md)) }
+            order.insert(at, (me, node.shard.attach(me, &spec).unwrap()));
         }
-        let (me, _) = order.remove(unlinked.index(order.len())).unwrap();
+        let (me, _) = order.remove(unlinked.index(order.len()));
         prop_assert_eq!(node.shard.unlink_entry(me), Ok(Unlinked::Done));
         for (_, md) in order {
             prop_assert_eq!(node.arrive(&put_header(1, 3)), deliver(md, 0, 3));
@@ -206,11 +213,11 @@ fn one_order_over_exact_and_ignoring_entries() {
         let me = node.shard.attach_entry(&EntrySpec { ignore_bits, position, ..entry(1) }).unwrap();
         node.shard.attach(me, &spec).unwrap()
     };
-    let third = post(0xF0, Position::After);
-    let fourth = post(0, Position::After);
-    let fifth = post(0x0F, Position::After);
-    let second = post(0, Position::Before);
-    let first = post(0xF0, Position::Before);
+    let third = post(0xF0, Position::Last);
+    let fourth = post(0, Position::Last);
+    let fifth = post(0x0F, Position::Last);
+    let second = post(0, Position::First);
+    let first = post(0xF0, Position::First);
     for expected in [first, second, third, fourth, fifth] {
         assert_eq!(node.arrive(&put_header(1, 1)), deliver(expected, 0, 1));
     }
@@ -271,16 +278,53 @@ fn a_unique_portal_matches_by_nid_and_pid_in_order_of_arrival() {
 #[test]
 fn sm_02_a_unique_portal_knows_no_before_and_a_request_portal_does() {
     let mut node = Node::new(config());
-    let spec = EntrySpec { source: host(2), position: Position::Before, ..entry(1) };
+    let spec = EntrySpec { source: host(2), position: Position::First, ..entry(1) };
     assert_eq!(node.shard.attach_entry(&spec), Err(EntryError::Position { portal: 4 }));
     assert_eq!(node.shard.usage().match_entries, 0);
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
     let me = node.shard.attach_entry(&entry(1)).expect("the refused one did not fix the kind");
     let after = node.shard.attach(me, &spec).unwrap();
-    let me = node.shard.attach_entry(&EntrySpec { position: Position::Before, ..entry(1) }).unwrap();
+    let me = node.shard.attach_entry(&EntrySpec { position: Position::First, ..entry(1) }).unwrap();
     let before = node.shard.attach(me, &spec).unwrap();
     for md in [before, after] {
         assert_eq!(node.arrive(&put_header(1, 1)), deliver(md, 0, 1));
+    }
+}
+
+#[test]
+fn beside_an_entry_is_refused_where_that_is_not_in_the_list() {
+    let mut node = Node::new(config());
+    let me = node.shard.attach_entry(&entry(1)).unwrap();
+    let gone = node.shard.attach_entry(&entry(2)).unwrap();
+    assert_eq!(node.shard.unlink_entry(gone), Ok(Unlinked::Done));
+    let Cookie(bits) = me.0;
+    let strange = MeHandle(Cookie(bits | 1 << lnet_wire::steer::COOKIE_SHARD_SHIFT));
+    let no_entry = MeHandle(Cookie(bits ^ CookieKind::MatchEntry as u64));
+    let portal = entry(1).portal;
+    for beside in [Position::Before, Position::After] {
+        let refusals = [
+            (EntrySpec { position: beside(gone), ..entry(1) }, EntryError::Gone(gone)),
+            (
+                EntrySpec { position: beside(strange), ..entry(1) },
+                EntryError::OtherShard { entry: strange, shard: ShardId(1), expected: ShardId(0) },
+            ),
+            (EntrySpec { position: beside(no_entry), ..entry(1) }, EntryError::Gone(no_entry)),
+            (
+                EntrySpec { position: beside(me), ..EntrySpec::new(portal + 1, 1) },
+                EntryError::OtherPortal { entry: me, portal, expected: portal + 1 },
+            ),
+        ];
+        for (spec, error) in refusals {
+            assert_eq!(node.shard.attach_entry(&spec), Err(error), "{spec:?}");
+        }
+    }
+    assert_eq!(node.shard.usage().match_entries, 1);
+    assert_eq!(node.shard.unlink_entry(me), Ok(Unlinked::Done));
+    let unique = EntrySpec { source: host(2), ..entry(1) };
+    let me = node.shard.attach_entry(&unique).unwrap();
+    for position in [Position::Before(me), Position::After(me)] {
+        let refused = node.shard.attach_entry(&EntrySpec { position, ..unique });
+        assert_eq!(refused, Err(EntryError::Position { portal }));
     }
 }
 

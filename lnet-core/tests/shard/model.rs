@@ -18,6 +18,8 @@ use crate::common::{ANYONE, FOREIGN, NI, NOW, Node, config, host};
 enum Operation {
     /// Makes an entry and, perhaps, gives it a descriptor.
     Post(EntrySpec, Option<MdSpec>),
+    /// The same before or after an entry of whatever portal, which may have gone.
+    PostBeside(EntrySpec, Option<MdSpec>, fn(MeHandle) -> Position, Index),
     /// Gives a descriptor to an entry, if that has none.
     Attach(Index, MdSpec),
     Unlink(Index),
@@ -65,6 +67,8 @@ enum Expected {
 struct Model {
     /// Entries of each portal, in their order.
     entries: BTreeMap<u32, Vec<ModelEntry>>,
+    /// Entries that were ever made.
+    made: Vec<MeHandle>,
     lazy: BTreeSet<u32>,
     /// Messages that wait, in the order in which they came.
     delayed: Vec<(RxId, Arriving)>,
@@ -84,11 +88,20 @@ fn is_unique(spec: &EntrySpec) -> bool {
 impl Model {
     fn refusal(&self, spec: &EntrySpec, capacity: usize) -> Option<EntryError> {
         let portal = spec.portal;
+        if let Position::Before(other) | Position::After(other) = spec.position {
+            let Some(found) = self.entries().find(|entry| entry.handle == other) else {
+                return Some(EntryError::Gone(other));
+            };
+            let of_portal = found.spec.portal;
+            if of_portal != portal {
+                return Some(EntryError::OtherPortal { entry: other, portal: of_portal, expected: portal });
+            }
+        }
         let others = self.entries.get(&portal).map_or(&[][..], Vec::as_slice);
         if others.iter().any(|other| is_unique(&other.spec) != is_unique(spec)) {
             return Some(EntryError::Kind { portal });
         }
-        if is_unique(spec) && spec.position == Position::Before {
+        if is_unique(spec) && spec.position != Position::Last {
             return Some(EntryError::Position { portal });
         }
         (self.entries().count() == capacity).then_some(EntryError::Full)
@@ -100,7 +113,14 @@ impl Model {
 
     fn insert(&mut self, entry: ModelEntry) {
         let list = self.entries.entry(entry.spec.portal).or_default();
-        let at = if entry.spec.position == Position::Before { 0 } else { list.len() };
+        let at_of = |handle| list.iter().position(|other| other.handle == handle).unwrap();
+        let at = match entry.spec.position {
+            Position::First => 0,
+            Position::Last => list.len(),
+            Position::Before(other) => at_of(other),
+            Position::After(other) => at_of(other) + 1,
+        };
+        self.made.push(entry.handle);
         list.insert(at, entry);
     }
 
@@ -290,6 +310,14 @@ impl Pair {
         let pick = |index: Index| handles[index.index(handles.len())];
         match operation {
             Operation::Post(spec, md) => self.post(&spec, md),
+            Operation::PostBeside(..) if self.model.made.is_empty() => {}
+            Operation::PostBeside(spec, md, beside, index) => {
+                let made = &self.model.made;
+                // The last ones are mostly there still.
+                let last = made.len().min(24);
+                let other = made[made.len() - last + index.index(last)];
+                self.post(&EntrySpec { position: beside(other), ..spec }, md);
+            }
             Operation::Arrive(message) => self.arrive(&message),
             Operation::SetLazy(portal) => {
                 self.node.shard.set_lazy(portal).unwrap();
@@ -324,7 +352,7 @@ impl Pair {
 fn entries() -> impl Strategy<Value = EntrySpec> {
     let nid = prop_oneof![Just(ANYONE.nid), Just(host(2).nid), Just(host(3).nid)];
     let pid = prop_oneof![2 => Just(ANYONE.pid), 1 => Just(host(2).pid), 1 => Just(9)];
-    let position = prop_oneof![1 => Just(Position::Before), 3 => Just(Position::After)];
+    let position = prop_oneof![1 => Just(Position::First), 3 => Just(Position::Last)];
     (0_u32..2, nid, pid, 0_u64..4, prop_oneof![3 => Just(0_u64), 1 => 1_u64..4], any::<bool>(), position)
         .prop_map(|(portal, nid, pid, match_bits, ignore_bits, auto_unlink, position)| EntrySpec {
             portal,
@@ -376,6 +404,11 @@ fn operations() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => (entries(), proptest::option::weighted(0.9, descriptors()))
             .prop_map(|(entry, md)| Operation::Post(entry, md)),
+        6 => (entries(), proptest::option::weighted(0.9, descriptors()), any::<bool>(), any::<Index>())
+            .prop_map(|(entry, md, is_before, index)| {
+                let beside = if is_before { Position::Before } else { Position::After };
+                Operation::PostBeside(entry, md, beside, index)
+            }),
         1 => (any::<Index>(), descriptors()).prop_map(|(index, md)| Operation::Attach(index, md)),
         1 => any::<Index>().prop_map(Operation::Unlink),
         1 => any::<Index>().prop_map(Operation::UnlinkEntry),

@@ -46,6 +46,7 @@ fn entry_errno(error: &EntryError) -> Errno {
     match error {
         EntryError::Kind { .. } | EntryError::Position { .. } => Errno::NotPermitted,
         EntryError::Frozen { .. } => Errno::Busy,
+        EntryError::Gone(_) => Errno::NotFound,
         EntryError::Full => Errno::NoMemory,
         _ => Errno::Invalid,
     }

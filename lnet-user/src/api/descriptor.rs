@@ -145,6 +145,13 @@ impl Entry {
         &self.shard
     }
 
+    /// What the positions of other entries name it by: [`Position::Before`](lnet_core::portal::Position),
+    /// and `After`.
+    #[must_use]
+    pub fn entry_handle(&self) -> MeHandle {
+        self.entry
+    }
+
     /// What events name its descriptor by.
     #[must_use]
     pub fn handle(&self) -> MdHandle {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lnet_user::api::{LnetError, Threads};
 use lnet_user::runtime::{Idle, LendError};
 use lnet_user::{
-    Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Status, SubmitError, Target,
-    Threshold,
+    Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Position, ShardHandle,
+    Status, SubmitError, Target, Threshold,
 };
 
 use crate::common::{PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
@@ -58,6 +58,37 @@ fn any_number_of_threads_hold_handles() {
     let received: u64 =
         (0..2).map(|shard| lnet.shard(shard).unwrap().counters().unwrap().received.messages).sum();
     assert_eq!(received, 2 * THREADS as u64 * ROUNDS, "PUTs and ACKs");
+}
+
+/// An entry beside another one is posted by that one's handle; beside one that has gone, or that another
+/// shard has, none is posted and the buffer comes back.
+#[test]
+fn an_entry_is_posted_beside_another_one() {
+    let lnet = start(2);
+    let [first_shard, second_shard] = [0, 1].map(|shard| lnet.shard(shard).unwrap());
+    let attach = |shard: &ShardHandle, position, user_ptr| {
+        let queue = shard.create_event_queue(8).unwrap();
+        let md = MdSpec { user_ptr, ..spec(&queue, 4, 1, MdOptions::PUT) };
+        let entry = EntrySpec { position, ..EntrySpec::new(ROTOR, 1) };
+        shard.attach(&entry, &md, Buffer::zeroed(4)).map(|entry| (entry, queue))
+    };
+    let (last, mut last_queue) = attach(&first_shard, Position::Last, 3).unwrap();
+    let (first, mut first_queue) = attach(&first_shard, Position::Before(last.entry_handle()), 1).unwrap();
+    let (middle, mut middle_queue) = attach(&first_shard, Position::After(first.entry_handle()), 2).unwrap();
+    let mut source_queue = first_shard.create_event_queue(8).unwrap();
+    let source = spec(&source_queue, 4, 3, MdOptions::NONE);
+    let source = first_shard.bind(&source, Buffer::zeroed(4)).unwrap();
+    for (queue, user_ptr) in [(&mut first_queue, 1), (&mut middle_queue, 2), (&mut last_queue, 3)] {
+        source.put(&to_self(ROTOR, 1), Ack::NotWanted, 0).start().unwrap();
+        next(&mut source_queue);
+        let taken = next(queue).event;
+        assert_eq!((taken.kind(), taken.user_ptr()), (EventKind::Put, user_ptr));
+    }
+    for (shard, expected) in [(&first_shard, "has gone"), (&second_shard, "is on shard 0")] {
+        let refused = attach(shard, Position::After(middle.entry_handle()), 4).unwrap_err();
+        assert!(refused.error.to_string().contains(expected), "{}", refused.error);
+        assert_eq!(refused.buffer.map(|buffer| buffer.len()), Some(4));
+    }
 }
 
 /// One descriptor, of which many threads put: more calls than may wait at a shard.

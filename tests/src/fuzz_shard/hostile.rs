@@ -83,7 +83,7 @@ impl Scene {
         let entry = EntrySpec {
             source: if flag(0) { process(HOSTILE[usize::from(bytes[3] & 1)]) } else { ProcessId::ANY },
             ignore_bits: if flag(1) { u64::from(bytes[4]) } else { 0 },
-            position: if flag(2) { Position::Before } else { Position::After },
+            position: if flag(2) { Position::First } else { Position::Last },
             auto_unlink: flag(3),
             ..EntrySpec::new(u32::from(bytes[5]) % PORTALS_USED, u64::from(bytes[6] % 4))
         };

@@ -134,7 +134,7 @@ impl World {
     }
 
     fn entry(&mut self, portal: u32, match_bits: u64, ignore_bits: u64) -> EntrySpec {
-        let position = if self.random.once_in(4) { Position::Before } else { Position::After };
+        let position = if self.random.once_in(4) { Position::First } else { Position::Last };
         EntrySpec { ignore_bits, position, ..EntrySpec::new(portal, match_bits) }
     }
 

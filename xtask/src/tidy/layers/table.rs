@@ -68,7 +68,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("topology", &["collections", "handle", "lnd", "tunables"]),
             ("entry", &["collections", "md", "topology"]),
             ("bucket", &["collections", "entry", "handle", "lnd", "md"]),
-            ("portal", &["bucket", "collections", "entry", "md", "stats"]),
+            ("portal", &["bucket", "collections", "entry", "handle", "md", "stats"]),
             ("lookahead", &["collections", "lnd", "md", "portal"]),
             ("event", &["collections", "handle", "lnd", "md"]),
             ("track", &["collections", "time"]),
