@@ -163,17 +163,17 @@ impl Control {
             .iter()
             .flat_map(|net| net.nis.iter().map(|config| config.spec.nid))
             .collect::<Vec<_>>();
-        let peer_ni = |ni: &lnet_core::node::PeerNi| {
+        let peer_ni = |ni: &lnet_core::node::PeerNi, is_claim| {
             let sum = told.get(&ni.nid).copied().unwrap_or_default();
             let udsp = peer_info(node.rules(), &ni.nid, local.iter());
-            PeerNiRecord { udsp, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
+            PeerNiRecord { udsp, is_claim, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
         };
         let record = |peer: &lnet_core::node::Peer| PeerRecord {
             primary_nid: peer.shown_primary(),
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
             fsm_state: node.peer_state(peer).name().to_owned(),
-            nis: peer.shown().into_iter().map(peer_ni).collect(),
+            nis: peer.shown().into_iter().map(|ni| peer_ni(ni, peer.ni(&ni.nid).is_none())).collect(),
         };
         let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
         Ok(PeerPage { peers: page.map(record).collect(), next: last.filter(|_| has_more).map(NidText) })
@@ -239,6 +239,8 @@ fn peer_ni_record(
     };
     PeerNiRecord {
         nid: ni.nid,
+        is_configured: ni.is_configured,
+        is_claim: false,
         fsm_state: ni.state(traffic_state).name().to_owned(),
         credits: PeerCredits {
             max_ni_tx_credits: max,

@@ -4,6 +4,7 @@
 //! open (`None`) is the node's to choose.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use lnet_wire::{Global, Net, Nid};
 #[cfg(feature = "serde")]
@@ -31,7 +32,7 @@ pub struct ChangeSet {
 }
 
 /// Effect of a change that was made, or would be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Effect {
@@ -39,6 +40,43 @@ pub enum Effect {
     Changed,
     /// The node was so already.
     Unchanged,
+    /// The node is not as before, and these NIDs were not given to the peer that they were meant for.
+    Partly(Vec<StayingNid>),
+}
+
+impl Effect {
+    /// NIDs that were not given to the peer that they were meant for.
+    #[must_use]
+    pub fn staying(&self) -> &[StayingNid] {
+        match self {
+            Self::Partly(staying) => staying,
+            Self::Changed | Self::Unchanged => &[],
+        }
+    }
+}
+
+/// A NID that stays with a peer that was found, though another one was to have it: the primary NID of that
+/// peer is locked, and it has more than one. Both peers are marked
+/// ([`BAD_CONFIG`](crate::peer::peer_state::BAD_CONFIG)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+pub struct StayingNid {
+    /// The NID.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+    pub nid: Nid,
+    /// The primary NID of the peer that has it.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+    pub peer: Nid,
+}
+
+impl fmt::Display for StayingNid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nid, peer } = self;
+        write!(
+            f,
+            "{nid} is not added: it belongs to peer {peer}, whose primary nid is locked, and stays there"
+        )
+    }
 }
 
 /// A change of one object.

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{Map, Yaml};
 use lnet_control::path;
-use lnet_model::request::{Change, ChangeSet};
+use lnet_model::request::{Change, ChangeSet, Effect};
 use serde::Serialize;
 
 use crate::failure::{CommandError, Task};
-use crate::output::{json_line, print_text};
+use crate::output::{eprint_text, json_line, print_text};
 
 /// The daemon that a command talks to, connected to when it is first asked.
 pub(crate) struct Daemon<'a> {
@@ -58,10 +58,14 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Makes changes, all or none.
+    /// Makes changes, all or none; says what they leave as it is.
     pub(crate) fn apply(&mut self, task: Task, changes: Vec<Change>) -> Result<(), CommandError> {
-        self.ask(task, |client| client.apply(ChangeSet { changes, dry_run: false, generation: None }))
-            .map(drop)
+        let batch = ChangeSet { changes, dry_run: false, generation: None };
+        let outcomes = self.ask(task, |client| client.apply(batch))?;
+        for staying in outcomes.iter().flat_map(Effect::staying) {
+            eprint_text(&format_args!("lnetctl: {staying}\n"));
+        }
+        Ok(())
     }
 
     /// Prints a document.

@@ -15,7 +15,7 @@ use super::show::NodeState;
 /// something else. Changes that leave the node as it is have none.
 #[must_use]
 pub fn diff(state: &NodeState, changes: &[Change], outcomes: &[Effect]) -> Vec<String> {
-    let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Effect::Changed);
+    let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome != Effect::Unchanged);
     changed.map(|(change, _)| line(state, change)).collect()
 }
 

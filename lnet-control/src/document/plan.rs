@@ -140,7 +140,7 @@ fn order_deletions(changes: &mut [(&Item, Change)]) {
 
 /// Whether a peer is what is asked for.
 fn is_peer(peer: &PeerRecord, spec: &PeerSpec) -> bool {
-    let has = |nid| peer.nis.iter().any(|ni| ni.nid == nid);
+    let has = |nid| peer.nis.iter().any(|ni| ni.nid == nid && ni.is_configured);
     let is = |bit| peer.state & bit != 0;
     peer.primary_nid == spec.primary_nid
         && is(peer_state::CONFIGURED)
@@ -169,12 +169,12 @@ fn refreshed(nids: &[Nid], state: &NodeState) -> Vec<Change> {
     let is_configured = peer.state & peer_state::CONFIGURED != 0;
     let (gone, has_all): (Vec<Nid>, _) = (
         known.iter().filter(|nid| !nids.contains(nid)).copied().collect(),
-        nids.iter().all(|nid| known.contains(nid)),
+        nids.iter().all(|nid| peer.nis.iter().any(|ni| ni.nid == *nid && ni.is_configured)),
     );
     let stays = nids.contains(&peer.primary_nid);
     let primary_nid = if stays { peer.primary_nid } else { nids[0] };
     let mut changes = Vec::new();
-    if is_configured && !gone.is_empty() {
+    if !gone.is_empty() {
         let nids = if stays { gone.clone() } else { Vec::new() };
         changes.push(Change::DeletePeer { primary_nid: peer.primary_nid, nids, force: !stays });
     }

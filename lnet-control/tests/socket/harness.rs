@@ -55,6 +55,8 @@ fn peer_nid(number: usize) -> Nid {
 fn peer(number: usize) -> PeerRecord {
     let ni = PeerNiRecord {
         nid: peer_nid(number),
+        is_configured: false,
+        is_claim: false,
         fsm_state: "CONNECTED".to_owned(),
         credits: PeerCredits::default(),
         traffic: Default::default(),

@@ -2,7 +2,7 @@
 //! lnet_peer_merge_data`; spec: core 8.5, 9.5).
 //!
 //! Invariants: what is said is about the one who says it, or nothing is known by it; it is bounded; a
-//! configured peer stays as it is.
+//! configured peer loses what was found and it does not tell, and stays else as it is.
 //!
 //! The word of a peer on its NIDs is a claim to all of them but the one that it speaks by: it moves nothing
 //! until they say so themselves (`questions`). Where an LND proves its sources, the source of a message is
@@ -64,6 +64,9 @@ impl<O: Clone> Node<O> {
             }
             peer.told = told.as_slice().into();
         });
+        if is_configured && is_discoverable && self.settings.discovery() == Discovery::On {
+            self.peers.note_told_by_configured(from, &told);
+        }
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
             let nets: BTreeSet<Net> = told.iter().map(Nid::net).filter(|net| self.is_on(*net)).collect();

@@ -43,6 +43,7 @@ mod verify;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use lnet_model::peer::PeerSpec;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
@@ -375,6 +376,13 @@ impl<O: Clone> Node<O> {
     #[must_use]
     pub fn peer(&self, nid: &Nid) -> Option<&Peer> {
         self.peers.shown_with(nid)
+    }
+
+    /// The NIDs of a peer that is to be made which other peers keep, each with the primary NID of that one: a
+    /// peer whose primary NID is locked, and that has more than one, is not touched.
+    pub fn staying_nids<'a>(&'a self, spec: &'a PeerSpec) -> impl Iterator<Item = (Nid, Nid)> + 'a {
+        let staying = |nid: &Nid| Some((*nid, self.peers.stays_with(&spec.primary_nid, nid)?));
+        spec.nids.iter().filter_map(staying)
     }
 
     /// Forgets all peers.

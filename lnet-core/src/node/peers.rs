@@ -5,7 +5,8 @@
 //! at most as many peers that are neither configured nor locked as the configuration says, and at most
 //! [`NIDS_PER_PEER`] NIDs for each of these, of which `shares` says who makes room; a peer has at most
 //! [`TOLD_MAX`] NIs, those that it only claims (`claims`) included. What is configured is changed by the
-//! administrator alone; where locked peers turn out to be one node, the lock that was made first stays (LNet
+//! administrator alone: the kind and the primary NID of a configured peer, and those of its NIs that are marked
+//! as configured, its primary one among them. Others were found before, and go once it does not tell them; where locked peers turn out to be one node, the lock that was made first stays (LNet
 //! `peer.c`).
 //!
 //! Peers have one owner, this machine. Shards get them with the snapshot, a map that shares all that has not
@@ -79,12 +80,15 @@ pub struct PeerNi {
     /// which it was heard, or the best one when it was first used. What a selection policy prefers replaces
     /// it.
     pub source: Option<Box<Nid>>,
+    /// Whether an administrator has given it to its peer: then it stays, whatever the peer tells.
+    pub is_configured: bool,
 }
 
 impl PeerNi {
     pub(super) fn new(nid: Nid) -> Self {
         let recovery = Recovery::default();
-        Self { nid, health: HEALTH_MAX, is_up: None, received_at: None, recovery, source: None }
+        let (is_up, received_at, source) = (None, None, None);
+        Self { nid, health: HEALTH_MAX, is_up, received_at, recovery, source, is_configured: false }
     }
 }
 

@@ -75,7 +75,7 @@ fn shards_hear_by_which_nid_a_peer_is_known_that_has_lost_one() {
         PeerEdit::Add(PeerSpec {
             primary_nid: first,
             nids: vec![nid(2, 10)],
-            multi_rail: true,
+            multi_rail: false,
             lock_primary: false,
         }),
     ];

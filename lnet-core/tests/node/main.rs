@@ -6,6 +6,7 @@ mod announce;
 mod batches;
 mod claims;
 mod common;
+mod edits;
 mod health;
 mod lies;
 mod lost_nids;

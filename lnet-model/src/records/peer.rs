@@ -42,6 +42,10 @@ pub struct PeerNiRecord {
     /// Its NID.
     #[serde(with = "text")]
     pub nid: Nid,
+    /// Whether an administrator has given it to the peer.
+    pub is_configured: bool,
+    /// Whether the peer claims it, and nothing has proven that.
+    pub is_claim: bool,
     /// The name of its state.
     pub fsm_state: String,
     /// Credits and references.

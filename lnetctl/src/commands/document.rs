@@ -147,6 +147,11 @@ fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: boo
         for (position, message) in passed_over {
             eprint_text(&format_args!("lnetctl: {position}: {message}\n"));
         }
+        for (item, outcome) in items.iter().zip(&outcomes) {
+            for staying in outcome.staying() {
+                eprint_text(&format_args!("lnetctl: {}: {}: {staying}\n", item.position, item.entity));
+            }
+        }
         if dry_run {
             let lines = document::diff(&state, &changes, &outcomes);
             if daemon.as_json {

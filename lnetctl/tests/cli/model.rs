@@ -436,6 +436,8 @@ fn lo(shards: u32) -> NetRecord {
 pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
     let ni = |nid: &&str| PeerNiRecord {
         nid: nid.parse().unwrap(),
+        is_configured: state & peer_state::CONFIGURED != 0,
+        is_claim: false,
         fsm_state: "CONNECTED".into(),
         credits: PeerCredits {
             max_ni_tx_credits: 8,

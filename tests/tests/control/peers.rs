@@ -61,6 +61,84 @@ fn a_discovered_peer_has_all_its_nids_and_learns_ours() {
     assert!(ran.status == 255 && ran.stdout.contains("no NI here is on tcp"), "{ran:?}");
 }
 
+/// The NIDs that a command shows as those of peers' NIs.
+fn shown_nids(daemon: &Daemon, words: &str) -> Vec<String> {
+    let shown = daemon.good(words);
+    let peers = shown.split_once("peer:\n").map_or("", |(_, peers)| peers);
+    let peers = peers.split_once("global:\n").map_or(peers, |(peers, _)| peers);
+    let nids = peers.lines().filter_map(|line| line.trim_start_matches(['-', ' ']).strip_prefix("nid: "));
+    nids.map(str::to_owned).collect()
+}
+
+/// What discovery has found of a peer stays beside what is configured, and goes once the peer does not tell it;
+/// an export has what is configured.
+#[test]
+fn a_discovered_peer_keeps_its_nids_when_one_is_added() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let (two, [[_, b0], [_, b1]]) = discovered();
+    let added = "10.9.9.9@xdp1".to_owned();
+    two.a.good(&format!("peer add --prim_nid {b0} --nid {added}"));
+    assert_eq!(shown_nids(&two.a, &format!("peer show --nid {b0}")), [&b0, &b1, &added].map(Clone::clone));
+    let export = two.a.good("export");
+    assert_eq!(shown_nids(&two.a, "export"), [b0.clone(), added.clone()]);
+    assert_eq!(shown_nids(&two.a, "export --backup"), [b0.clone(), added.clone()]);
+    two.a.good_with("import", &export);
+    assert_eq!(
+        shown_nids(&two.a, "peer show"),
+        [&b0, &b1, &added].map(Clone::clone),
+        "nothing is to be made"
+    );
+    two.b.good("net del --net xdp1");
+    wait_until("what was found is gone", PATIENCE, || {
+        shown_nids(&two.a, "peer show") == [b0.as_str(), &added]
+    });
+}
+
+/// A peer that was found, and is locked, keeps its NIDs: LNet's status, and words that say what is not done.
+#[test]
+fn a_nid_of_a_locked_peer_is_told_to_stay_there() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let (two, [[_, b0], [_, b1]]) = discovered();
+    two.a.good(&format!("peer set --nid {b0} --state {}", 273 + (1 << 20)));
+    let said = format!("{b1} is not added: it belongs to peer {b0}, whose primary nid is locked");
+    let ran = two.a.run(&format!("peer add --prim_nid 10.9.9.9@xdp --nid 10.9.9.8@xdp,{b1}"));
+    assert!(ran.status == 0 && ran.stderr == format!("lnetctl: {said}, and stays there\n"), "{ran:?}");
+    let document = format!("peer:\n- primary nid: 10.9.9.9@xdp\n  peer ni:\n  - nid: {b1}\n");
+    let ran = two.a.run_with("import", &document);
+    assert!(ran.status == 0 && ran.stderr.contains(&format!("line 2, column 3: peer: {said}")), "{ran:?}");
+    assert_eq!(shown_nids(&two.a, "peer show --nid 10.9.9.9@xdp"), ["10.9.9.9@xdp", "10.9.9.8@xdp"]);
+    assert_eq!(shown_nids(&two.a, &format!("peer show --nid {b0}")), [b0, b1]);
+    assert!(two.a.stop().contains(&said));
+}
+
+/// A NID that a peer only claims is no configured one after an import of what was exported.
+#[test]
+fn an_export_has_no_claims() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(1, "");
+    let [_, b0] = two.nids(0);
+    let interface = two.netns.b().interfaces()[0].name.clone();
+    // A net on which the first node is not: it asks nobody there.
+    two.b.good(&format!("net add --net tcp7 --if {interface}"));
+    two.a.good(&format!("discover {b0}"));
+    let claimed = b0.split('@').next().unwrap().to_owned() + "@tcp7";
+    wait_until("both are shown", PATIENCE, || shown_nids(&two.a, "peer show").len() == 2);
+    assert!(shown_nids(&two.a, "peer show").contains(&claimed));
+    assert_eq!(shown_nids(&two.a, "export"), [b0.as_str()]);
+    // A file whose states were cut makes its peers.
+    let export = two.a.good("export");
+    let export: Vec<_> = export.lines().filter(|line| !line.contains("peer state")).collect();
+    two.a.good(&format!("peer del --prim_nid {b0}"));
+    two.a.good_with("import", &(export.join("\n") + "\n"));
+    assert_eq!(shown_nids(&two.a, "peer show"), [b0.as_str()]);
+}
+
 #[test]
 fn selection_policies_say_which_rail_is_used() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

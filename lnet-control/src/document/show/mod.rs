@@ -27,6 +27,7 @@ use super::output::Map;
 
 pub use choice::{cpts_of, explain, recovery};
 pub use net::nets;
+use peer::exported;
 pub use peer::{peer_list, peers};
 pub use request::join;
 pub use service::{frames, loads};
@@ -86,7 +87,7 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
     };
     let (net, peer) = (level(2), level(3));
     let mut document = nets(&state.nets, net);
-    document.extend(peers(&state.peers, peer));
+    document.extend(peers(&exported(&state.peers), peer));
     document.extend(one("global", globals(&state.globals)));
     document.extend(udsp(&state.udsp, None));
     document.extend(steering(&state.steering));

@@ -34,6 +34,21 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     block("peer", peers.iter().filter(is_shown).map(item))
 }
 
+/// Peers as an import is to make them again: what peers only claim is left out, and where an administrator has
+/// made one, or added to it, also what was found.
+pub(super) fn exported(peers: &[PeerRecord]) -> Vec<PeerRecord> {
+    let exported = |peer: &PeerRecord| {
+        let is_configured = peer.state & peer_state::CONFIGURED != 0;
+        let is_told = |ni: &&PeerNiRecord| !ni.is_claim && (ni.is_configured || !is_configured);
+        let nis: Vec<_> = peer.nis.iter().filter(is_told).cloned().collect();
+        // A peer may be shown by a primary NID that is a claim.
+        let has_primary = nis.iter().any(|ni| ni.nid == peer.primary_nid);
+        let first = nis.first().filter(|_| !has_primary).map(|ni| ni.nid);
+        PeerRecord { primary_nid: first.unwrap_or(peer.primary_nid), nis, ..peer.clone() }
+    };
+    peers.iter().map(exported).collect()
+}
+
 fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     let mut map = Map::new();
     put(&mut map, "nid", text(ni.nid));

@@ -310,6 +310,22 @@ impl PeerTable {
         });
     }
 
+    /// A configured peer tells that these are its NIDs: it loses those that were found and that it does not
+    /// tell, and claims them no more.
+    pub(in crate::node) fn note_told_by_configured(&mut self, from: &Nid, told: &[Nid]) {
+        let is_untold = |nid: &Nid| !told.contains(nid);
+        let Some(peer) = self.get(from).filter(|peer| peer.is(CONFIGURED)) else { return };
+        let gone: Vec<Nid> =
+            peer.nis.iter().filter(|ni| !ni.is_configured).map(|ni| ni.nid).filter(is_untold).collect();
+        let has_claims = !peer.claims.is_empty();
+        if !gone.is_empty() {
+            self.retain_nis(from, true, |nid| !gone.contains(nid));
+        }
+        if has_claims {
+            self.change(from, |peer| peer.claims.retain(|claim| !is_untold(&claim.ni.nid)));
+        }
+    }
+
     /// A peer tells whether a NID that it claims is up; whether that is news.
     pub(in crate::node) fn note_claimed_status(&mut self, primary: &Nid, nid: &Nid, is_up: bool) -> bool {
         let claim = self.peers.get_mut(primary).and_then(|peer| peer.claim_mut(nid));
@@ -434,7 +450,7 @@ impl Peer {
     /// The claim to the NID that is its primary one by its own account, if it has not that NID.
     pub(super) fn primary_claim(&self) -> Option<&Claim> {
         let claim = self.told.first().and_then(|first| self.claim(first));
-        claim.filter(|claim| claim.is_shown && !self.is(LOCK_PRIMARY))
+        claim.filter(|claim| claim.is_shown && !self.is(LOCK_PRIMARY) && !self.is(CONFIGURED))
     }
 
     /// Whether it is to be asked whether the NID that is its primary one by its own account is, and has not
@@ -449,11 +465,14 @@ impl Peer {
     fn follow_told(&mut self) {
         if let Some(first) = self.told.first().filter(|first| self.ni(first).is_some())
             && !self.is(LOCK_PRIMARY)
+            && !self.is(CONFIGURED)
         {
             self.primary = *first;
         }
         let told = &self.told;
-        self.nis.sort_by_key(|ni| told.iter().position(|nid| *nid == ni.nid).unwrap_or(told.len()));
+        if !self.is(CONFIGURED) {
+            self.nis.sort_by_key(|ni| told.iter().position(|nid| *nid == ni.nid).unwrap_or(told.len()));
+        }
         if self.claims.iter().all(|claim| !claim.is_denied) {
             self.state &= !BAD_CONFIG;
         }

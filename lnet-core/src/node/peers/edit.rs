@@ -11,6 +11,18 @@ use super::peer_state::{BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, MULTI_
 use super::{LostNid, Peer, PeerEdit, PeerError, PeerNi, PeerTable, TOLD_MAX};
 use crate::topology::HEALTH_MAX;
 
+impl Peer {
+    /// The administrator gives it a NID, which it may have, or claim, already.
+    fn give(&mut self, nid: &Nid) {
+        let at = self.nis.iter().position(|ni| ni.nid == *nid).unwrap_or_else(|| {
+            let claim = self.claims.iter().position(|claim| claim.ni.nid == *nid);
+            self.nis.push(claim.map_or_else(|| PeerNi::new(*nid), |at| self.claims.remove(at).ni));
+            self.nis.len() - 1
+        });
+        self.nis[at].is_configured = true;
+    }
+}
+
 impl PeerTable {
     /// Makes a change. Batches try theirs on a copy first.
     ///
@@ -48,7 +60,14 @@ impl PeerTable {
                 Ok(())
             }
             PeerEdit::SetState { nid, state } => {
-                self.change(nid, |peer| peer.state = *state).ok_or(PeerError::Unknown(*nid))
+                let set = |peer: &mut Peer| {
+                    let was_configured = peer.is(CONFIGURED);
+                    peer.state = *state;
+                    if peer.is(CONFIGURED) != was_configured {
+                        peer.nis.iter_mut().for_each(|ni| ni.is_configured = !was_configured);
+                    }
+                };
+                self.change(nid, set).ok_or(PeerError::Unknown(*nid))
             }
         }
     }
@@ -71,6 +90,10 @@ impl PeerTable {
                 let locked = PeerError::LockedAs { nid: primary, primary: peer.primary };
                 return Err(if is_primary { PeerError::Locked(primary) } else { locked });
             }
+            if is_multi_rail && peer.is_multi_rail() {
+                self.configure(&primary, state);
+                return Ok(());
+            }
             state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
             let former = peer.primary;
             let lost = peer.proven_nids().into_iter().filter(|nid| *nid != primary);
@@ -79,12 +102,25 @@ impl PeerTable {
             self.remove(&former);
         }
         self.insert(Box::new(Peer::new(primary, state)));
+        self.configure(&primary, state);
         Ok(())
+    }
+
+    /// A NID of a peer is its primary one by the administrator's word; its others stay as they are.
+    fn configure(&mut self, primary: &Nid, state: u32) {
+        self.change(primary, |peer| {
+            peer.primary = *primary;
+            peer.state |= state;
+            peer.give(primary);
+        });
     }
 
     fn add_nid(&mut self, primary: Nid, nid: Nid, is_multi_rail: bool) -> Result<(), PeerError> {
         let peer = self.get(&primary).ok_or(PeerError::Unknown(primary))?;
-        if peer.nis.iter().any(|ni| ni.nid == nid) {
+        if let Some(ni) = peer.ni(&nid) {
+            if !ni.is_configured {
+                self.change(&primary, |peer| peer.give(&nid));
+            }
             return Ok(());
         }
         if !is_multi_rail && peer.nis.iter().any(|ni| ni.nid.net() == nid.net()) {
@@ -94,11 +130,11 @@ impl PeerTable {
             return Err(PeerError::TooMany(primary));
         }
         if let Some(other) = self.get(&nid) {
-            if other.is(CONFIGURED) {
+            if other.ni(&nid).is_some_and(|ni| ni.is_configured) {
                 return Err(PeerError::Configured { nid, primary: other.primary });
             }
             let other = other.primary;
-            if !self.yields_to_configuration(&other) {
+            if self.stays_with(&primary, &nid).is_some() {
                 self.change(&other, |peer| peer.state |= BAD_CONFIG);
                 self.change(&primary, |peer| peer.state |= BAD_CONFIG);
                 return Ok(());
@@ -109,12 +145,15 @@ impl PeerTable {
                 self.change(&other, |peer| peer.nis.retain(|ni| ni.nid != nid));
             }
         }
-        self.change(&primary, |peer| peer.nis.push(PeerNi::new(nid)));
+        self.change(&primary, |peer| peer.give(&nid));
         Ok(())
     }
 
-    fn yields_to_configuration(&self, primary: &Nid) -> bool {
-        self.get(primary).is_none_or(|peer| !peer.is(LOCK_PRIMARY) || peer.nis.len() == 1)
+    /// The primary NID of the peer that keeps a NID though a configured one is to have it: that one is locked,
+    /// and has more than one (LNet `peer.c: lnet_peer_add_nid`).
+    pub(in crate::node) fn stays_with(&self, primary: &Nid, nid: &Nid) -> Option<Nid> {
+        let other = self.get(nid).filter(|other| other.primary != *primary)?;
+        (other.is(LOCK_PRIMARY) && other.nis.len() > 1).then_some(other.primary)
     }
 
     fn delete(&mut self, primary: &Nid, nids: &[Nid], is_forced: bool) -> Result<(), PeerError> {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 
-use super::peer_state::{CONFIGURED, LOCK_PRIMARY, NIDS_UP_TO_DATE};
+use super::peer_state::{LOCK_PRIMARY, NIDS_UP_TO_DATE};
 use super::{Peer, PeerTable};
 
 impl PeerTable {
@@ -35,11 +35,12 @@ impl PeerTable {
         staying
     }
 
-    /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One that an
-    /// administrator has made stays as it is. The primary NID of a peer that stays without it is returned.
+    /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One to which
+    /// an administrator has given it stays as it is. The primary NID of a peer that stays without it is returned.
     pub(in crate::node) fn lose_nid(&mut self, nid: &Nid) -> Option<Nid> {
         self.drop_claims(nid);
-        let peer = self.get(nid).filter(|peer| !peer.is_own() && !peer.is(CONFIGURED))?;
+        let peer = self.get(nid).filter(|peer| !peer.is_own())?;
+        peer.ni(nid).filter(|ni| !ni.is_configured)?;
         let primary = peer.primary;
         let Some(other) = peer.nis.iter().map(|ni| ni.nid).find(|its| its != nid) else {
             self.remove(&primary);
