@@ -173,6 +173,7 @@ impl Control {
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
             fsm_state: node.peer_state(peer).name().to_owned(),
+            shared_nids: peer.shared_nids().iter().filter(|nid| local.contains(nid)).copied().collect(),
             nis: peer.shown().into_iter().map(|ni| peer_ni(ni, peer.ni(&ni.nid).is_none())).collect(),
         };
         let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);

@@ -239,6 +239,7 @@ mod tests {
                 multi_rail: false,
                 state: 0,
                 fsm_state: String::new(),
+                shared_nids: Vec::new(),
                 nis: Vec::new(),
             };
             let next = next.map(|next| NidText(next.parse().unwrap()));

@@ -68,6 +68,7 @@ fn peer(number: usize) -> PeerRecord {
         multi_rail: true,
         state: 0,
         fsm_state: "ACTIVE".to_owned(),
+        shared_nids: Vec::new(),
         nis: vec![ni],
     }
 }

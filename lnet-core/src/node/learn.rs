@@ -48,7 +48,7 @@ impl<O: Clone> Node<O> {
         }
         let told_count = nids.len();
         let told = within_bounds(&primary, from, nids);
-        self.note_left_out(&primary, own, told_count.saturating_sub(told.len()));
+        self.note_left_out(&primary, own.clone(), told_count.saturating_sub(told.len()));
         if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
             self.peers.reset(from);
         }
@@ -63,6 +63,7 @@ impl<O: Clone> Node<O> {
                 peer.sequence = info.sequence();
             }
             peer.told = told.as_slice().into();
+            peer.shared = own.into();
         });
         if is_configured && is_discoverable && self.settings.discovery() == Discovery::On {
             self.peers.note_told_by_configured(from, &told);

@@ -105,6 +105,8 @@ pub struct Peer {
     pub state: u32,
     /// What it has told of itself last: its NIDs by its own account, at most [`TOLD_MAX`] of them.
     pub(super) told: Box<[Nid]>,
+    /// NIDs that it has told last and that were this node's own: both nodes have the address.
+    pub(super) shared: Box<[Nid]>,
     /// The number that it gave that.
     pub sequence: u32,
     /// The number of what this node has told and it has acknowledged.
@@ -143,6 +145,7 @@ impl Peer {
             claims: Vec::new(),
             state,
             told: Box::default(),
+            shared: Box::default(),
             sequence: 0,
             acked: 0,
             error: None,
@@ -188,6 +191,13 @@ impl Peer {
     #[must_use]
     pub fn shown_primary(&self) -> Nid {
         self.primary_claim().map_or(self.primary, |claim| claim.ni.nid)
+    }
+
+    /// NIDs that it tells to be its own and that were this node's own when it told them: it is not reached by
+    /// them, and they are none of its NIs.
+    #[must_use]
+    pub fn shared_nids(&self) -> &[Nid] {
+        &self.shared
     }
 
     /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. NIDs that the peer

@@ -32,6 +32,10 @@ pub struct PeerRecord {
     pub state: u32,
     /// The name of its state by the Multi-Rail design (`docs/multi-rail.md`).
     pub fsm_state: String,
+    /// NIDs that it tells and that are this node's own as well: both have the address, and the peer is not
+    /// reached by it.
+    #[serde(with = "text::list")]
+    pub shared_nids: Vec<Nid>,
     /// Its NIs: the primary NID's net first and the primary first in it, others in order of appearance.
     pub nis: Vec<PeerNiRecord>,
 }

@@ -454,6 +454,7 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
         multi_rail: state & peer_state::MULTI_RAIL != 0,
         state,
         fsm_state: "ACTIVE".into(),
+        shared_nids: Vec::new(),
         nis: nids.iter().map(ni).collect(),
     }
 }

@@ -59,6 +59,10 @@ fn an_address_that_both_nodes_have_is_told_and_not_used() {
             shown.contains(&format!("primary nid: {nid}")) && shown.contains("Multi-Rail: true"),
             "{shown}"
         );
+        let shown = daemon.good(&format!("peer show --nid {nid} -v"));
+        assert!(shown.contains("shared NIDs") && shown.contains(SHARED), "{shown}");
+        assert!(!daemon.good("peer show").contains("shared NIDs"), "a matter of details");
+        assert!(!daemon.good("export").contains("shared NIDs"), "nothing that an import could make");
         until_logged(daemon, SHARED);
         let shown = daemon.good(&format!("ping {SHARED}"));
         assert!(!shown.contains("shared NIDs"), "its own NID is that of the node itself: {shown}");

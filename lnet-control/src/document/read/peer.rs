@@ -11,8 +11,17 @@ use crate::document::Mode;
 use crate::document::tree::{MapEntry, Position};
 
 /// Keys of a peer; the last ones are ours.
-const KEYS: [&str; 8] =
-    ["primary nid", "Multi-Rail", "peer state", "peer ni", "seq_no", "detail", "lock_prim", "fsm state"];
+const KEYS: [&str; 9] = [
+    "primary nid",
+    "Multi-Rail",
+    "peer state",
+    "peer ni",
+    "seq_no",
+    "detail",
+    "lock_prim",
+    "fsm state",
+    "shared NIDs",
+];
 
 impl Reader {
     pub(super) fn peer(&mut self, position: Position, entries: &[MapEntry]) {

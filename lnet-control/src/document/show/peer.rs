@@ -24,6 +24,9 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
         if detail.is_backup() && peer.state & peer_state::LOCK_PRIMARY != 0 {
             put(&mut map, "lock_prim", true);
         }
+        if detail.shows(1) && !peer.shared_nids.is_empty() {
+            put(&mut map, "shared NIDs", peer.shared_nids.iter().map(text).collect::<Vec<_>>());
+        }
         let nis = peer.nis.iter().filter(|ni| !ni.nid.is_loopback());
         put(&mut map, "peer ni", nis.map(|ni| peer_ni(ni, detail)).collect::<Vec<_>>());
         if detail.shows(4) {
@@ -44,7 +47,8 @@ pub(super) fn exported(peers: &[PeerRecord]) -> Vec<PeerRecord> {
         // A peer may be shown by a primary NID that is a claim.
         let has_primary = nis.iter().any(|ni| ni.nid == peer.primary_nid);
         let first = nis.first().filter(|_| !has_primary).map(|ni| ni.nid);
-        PeerRecord { primary_nid: first.unwrap_or(peer.primary_nid), nis, ..peer.clone() }
+        let shared_nids = Vec::new();
+        PeerRecord { primary_nid: first.unwrap_or(peer.primary_nid), nis, shared_nids, ..peer.clone() }
     };
     peers.iter().map(exported).collect()
 }
