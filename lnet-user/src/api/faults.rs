@@ -1,7 +1,8 @@
 //! Fault rules of a node: one list of drop rules and one of delay rules, the same on each shard.
 //!
 //! Invariants: the rules of each shard stand in the order of the lists: who changes them has
-//! the lists until each shard has the change in its queue. Each shard goes by what it has seen itself: of a
+//! the lists until each shard has the change in its queue, and who asks for what
+//! the shards have counted has them until each has the question. Each shard goes by what it has seen itself: of a
 //! rule with a rate each shard hits one of so many of its own messages.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,6 +19,9 @@ use super::runner::block_on;
 use super::{Core, Lnet, ShardEnd};
 use crate::runtime::wakes::Awaited;
 use crate::runtime::{Deputy, Worker};
+
+/// What a shard is asked to tell of the rules of a list.
+type Counted = Awaited<oneshot::Receiver<Vec<RuleCounters>>>;
 
 /// A change of the fault rules. A source or destination that is the wildcard ([`Nid::ANY`]) stands for any.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -161,19 +165,17 @@ impl Lnet {
     /// # Errors
     /// [`Lnet::drop_rules`] names them.
     pub async fn drop_rules_async(&self) -> Result<Vec<DropRuleRecord>, LnetError> {
-        let record = |rule| DropRuleRecord { rule, dropped: 0, counters: RuleCounters::default() };
-        let mut records: Vec<_> = self.fault_rules().drops.into_iter().map(record).collect();
-        for shard in self.shards() {
-            let counted = shard.run_async(|worker| {
-                let rules = worker.faults_mut().drop_rules();
-                rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
-            });
-            for (record, counters) in records.iter_mut().zip(&counted.await?) {
-                record.dropped += counters.fired();
-                record.counters += counters;
-            }
-        }
-        Ok(records)
+        let (rules, counted) = self.look(
+            |rules| rules.drops.clone(),
+            |worker| worker.faults_mut().drop_rules().map(|(_, counters)| *counters).collect(),
+        )?;
+        let sums = self.sums(rules.len(), counted).await?;
+        let record = |(rule, counters): (_, RuleCounters)| DropRuleRecord {
+            rule,
+            dropped: counters.fired(),
+            counters,
+        };
+        Ok(rules.into_iter().zip(sums).map(record).collect())
     }
 
     /// The delay rules of the node with what all shards have counted, the newest first.
@@ -181,18 +183,35 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Ended`].
     pub fn delay_rules(&self) -> Result<Vec<(DelayRule, RuleCounters)>, LnetError> {
-        let mut records: Vec<_> =
-            self.fault_rules().delays.into_iter().map(|rule| (rule, RuleCounters::default())).collect();
-        for shard in self.shards() {
-            let counted = shard.run(|worker| {
-                let rules = worker.faults_mut().delay_rules();
-                rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
-            });
-            for ((_, sum), counters) in records.iter_mut().zip(&counted?) {
-                *sum += counters;
-            }
+        let (rules, counted) = self.look(
+            |rules| rules.delays.clone(),
+            |worker| worker.faults_mut().delay_rules().map(|(_, counters)| *counters).collect(),
+        )?;
+        let sums = block_on(self.sums(rules.len(), counted))?;
+        Ok(rules.into_iter().zip(sums).collect())
+    }
+
+    /// Some rules, and what each shard has counted of them: nothing changes the rules between one and the
+    /// other.
+    fn look<R>(
+        &self,
+        rules: impl FnOnce(&FaultRules) -> Vec<R>,
+        counted: fn(&mut Worker) -> Vec<RuleCounters>,
+    ) -> Result<(Vec<R>, Vec<Counted>), LnetError> {
+        let lists = self.inner.faults();
+        let ask = |shard: &ShardEnd| shard.caller.begin(move |worker, _| counted(worker));
+        let asked = self.inner.shards.iter().map(ask).collect::<Result<_, _>>()?;
+        Ok((rules(&lists), asked))
+    }
+
+    /// The sums of what all shards have counted of so many rules.
+    async fn sums(&self, count: usize, counted: Vec<Counted>) -> Result<Vec<RuleCounters>, LnetError> {
+        let mut sums = vec![RuleCounters::default(); count];
+        for shard in counted {
+            let counted = shard.await.map_err(|_| self.inner.shards[0].caller.ended())?;
+            sums.iter_mut().zip(&counted).for_each(|(sum, counters)| *sum += counters);
         }
-        Ok(records)
+        Ok(sums)
     }
 }
 

@@ -9,6 +9,7 @@ mod common;
 mod discovery;
 mod ends;
 mod events;
+mod faults;
 mod fragments;
 mod handlers;
 mod in_process;

@@ -74,6 +74,10 @@ fn help_has_what_all_commands_take_apart_and_nothing_that_the_command_refuses() 
             assert!(common.contains(option) && !own.contains(option), "{option}: {help}");
         }
     }
+    let help = node.good("net set --help");
+    for option in ["--health", "--conns-per-peer", "--lnd-timeout"] {
+        assert!(section(&help, "Options").contains(option), "{option}: {help}");
+    }
     let lacks = |words: &str, options: &[&str]| {
         let help = node.good(words);
         assert!(options.iter().all(|option| !help.contains(option)), "{help}");
