@@ -1,5 +1,7 @@
 //! Handles: what an object of a shard is named by, here and across the wire.
 
+use core::fmt;
+
 use lnet_wire::steer::{COOKIE_SHARD_BITS, COOKIE_SHARD_SHIFT, SHARDS_MAX};
 
 /// Number of a shard of this node.
@@ -74,8 +76,14 @@ impl ShardSet {
 /// The kinds are those of kernel LNet (spec "wire handles"); the shard number stands where
 /// [`lnet_wire::steer::shard_of`] reads it. A generation is never 0 and changes whenever a slot is reused,
 /// so that a stale cookie misses.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cookie(pub u64);
+
+impl fmt::Debug for Cookie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
 
 /// Bits of the slot number in a cookie.
 pub const SLOT_BITS: u32 = 24;

@@ -96,10 +96,10 @@ pub enum EntryError {
         portal: u32,
     },
     /// The entry that the new one is to stand beside is unlinked, or went with its descriptor (`-ENOENT`).
-    #[error("match entry {:#x}, beside which another one is wanted, has gone", .0.0.0)]
+    #[error("match entry {:?}, beside which another one is wanted, has gone", .0.0)]
     Gone(MeHandle),
     /// The entry that the new one is to stand beside is on another portal.
-    #[error("match entry {:#x} is on portal {portal}: one of portal {expected} is expected", entry.0.0)]
+    #[error("match entry {:?} is on portal {portal}: one of portal {expected} is expected", entry.0)]
     OtherPortal {
         /// The entry that is there.
         entry: MeHandle,
@@ -109,7 +109,7 @@ pub enum EntryError {
         expected: u32,
     },
     /// The entry that the new one is to stand beside is on another shard: they have no common order.
-    #[error("match entry {:#x} is on shard {}: one of shard {} is expected", entry.0.0, shard.0, expected.0)]
+    #[error("match entry {:?} is on shard {}: one of shard {} is expected", entry.0, shard.0, expected.0)]
     OtherShard {
         /// The entry that is there.
         entry: MeHandle,

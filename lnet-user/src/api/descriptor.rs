@@ -1,5 +1,6 @@
 //! Memory descriptors as the application holds them.
 
+use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
@@ -63,12 +64,18 @@ pub enum Ack {
 /// buffer comes home with its last event all the same. Of an ACK or a REPLY that may still come nothing is
 /// told then, which is what the status of that event says: `Unknown`. To wait for it, keep or
 /// [detach](Self::detach) the descriptor.
-#[derive(Debug)]
 pub struct Descriptor {
     handle: MdHandle,
     shard: ShardHandle,
     refusals: Arc<Refusals>,
     is_detached: bool,
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { handle: MdHandle(md), shard, .. } = self;
+        f.debug_struct("Descriptor").field("md", md).field("shard", &shard.id().0).finish()
+    }
 }
 
 impl Descriptor {
@@ -126,12 +133,18 @@ impl Drop for Descriptor {
 
 /// A match entry with its descriptor: what PUTs and GETs of others find. Dropping it unlinks both; the buffer
 /// comes home with the last event all the same.
-#[derive(Debug)]
 pub struct Entry {
     entry: MeHandle,
     md: MdHandle,
     shard: ShardHandle,
     is_detached: bool,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry: MeHandle(entry), md: MdHandle(md), shard, .. } = self;
+        f.debug_struct("Entry").field("entry", entry).field("md", md).field("shard", &shard.id().0).finish()
+    }
 }
 
 impl Entry {

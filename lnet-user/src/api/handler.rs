@@ -20,7 +20,6 @@ use super::{Lnet, ShardHandle};
 
 /// A handler of events, with their queue. Dropping it unlinks the descriptors of that: no event is handled
 /// from then on, but for one that is being handled.
-#[derive(Debug)]
 pub struct EventHandler {
     handle: EqHandle,
     handled: Arc<Handled>,
@@ -42,9 +41,10 @@ struct State {
     handle_event: Box<dyn FnMut(QueuedEvent) + Send>,
 }
 
-impl std::fmt::Debug for Handled {
+impl std::fmt::Debug for EventHandler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handled").field("ends", &self.ends).finish_non_exhaustive()
+        let has_ended = self.handled.ends.load(Ordering::Relaxed);
+        f.debug_struct("EventHandler").field("queue", &self.handle.0).field("has_ended", &has_ended).finish()
     }
 }
 

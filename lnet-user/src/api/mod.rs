@@ -217,7 +217,7 @@ pub struct Hold(#[expect(dead_code, reason = "it counts by being there")] Arc<st
 
 impl std::fmt::Debug for Lnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lnet").field("nid", &self.nid()).finish_non_exhaustive()
+        f.debug_struct("Lnet").field("nid", &self.nid()).field("shards", &self.shard_count()).finish()
     }
 }
 
@@ -463,7 +463,7 @@ pub struct ShardHandle {
 
 impl std::fmt::Debug for ShardHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ShardHandle").field(&self.id()).finish()
+        f.debug_tuple("ShardHandle").field(&self.id().0).finish()
     }
 }
 

@@ -6,6 +6,7 @@
 //! said that it waits.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use lnet_io::region::{Fragments, ReadLease};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use lnet_core::event::{EqError, Event};
-use lnet_core::handle::EqHandle;
+use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::lnd::Span;
 
 use super::ShardHandle;
@@ -70,11 +71,24 @@ pub(super) struct RefusedRequest {
 }
 
 /// An event, with the payload that it tells of or the buffer that it brings.
-#[derive(Debug)]
 pub struct QueuedEvent {
     /// What happened.
     pub event: Event,
     pub(super) payload: Payload,
+}
+
+impl fmt::Debug for QueuedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MdHandle(md) = self.event.md();
+        let mut line = f.debug_struct("QueuedEvent");
+        line.field("kind", &self.event.kind()).field("status", &self.event.status()).field("md", &md);
+        match &self.payload {
+            Payload::None => line.finish(),
+            Payload::Lease(_) => line.field("payload_bytes", &self.event.manipulated_bytes()).finish(),
+            Payload::Buffer(buffer) => line.field("buffer_bytes", &buffer.len()).finish(),
+            Payload::Refusal(refused) => line.field("refusal", &refused.error).finish(),
+        }
+    }
 }
 
 impl QueuedEvent {
@@ -300,9 +314,10 @@ impl EventRing {
     }
 }
 
-impl std::fmt::Debug for EventQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventQueue").field("handle", &self.handle).finish_non_exhaustive()
+impl fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shards = self.ends.len();
+        f.debug_struct("EventQueue").field("handle", &self.handle.0).field("shards", &shards).finish()
     }
 }
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lnet_user::api::Outcome;
 use lnet_user::lnet_core::fault::Faults;
-use lnet_user::lnet_core::node::Outcome;
+use lnet_user::lnet_core::node;
 use lnet_user::lnet_core::shard::{Confirmation, Shard};
 use lnet_user::lnet_io::netlink::NetlinkError;
 use lnet_user::lnet_model::lnd::{LndRow, NiFact, OptionError};
@@ -15,11 +16,12 @@ use lnet_user::lnet_xdp::{XdpFrames, XdpLnd};
 use lnet_user::node::{LndOptions, Machine};
 use lnet_user::rustix::io::Errno;
 use lnet_user::{
-    Ack, Buffer, CaptureError, DelayRule, Discovery, Distance, DropRule, EntrySpec, EventKind, EventMd,
-    EventQueue, FaultEdit, FaultError, FaultRules, Filter, Global, HealthError, Limits, Lnd, Lnet, LnetError,
-    MdOptions, MdSpec, MessageTypes, NiConfig, NiId, NiOption, NiState, Nid, NodeConfig, NodeError, Origin,
-    Peer, PeerEdit, PeerSpec, Pinged, QueuedEvent, Request, RequestError, RingSizes, RuleEdit, ShardHandle,
-    Span, Target, Threads, Threshold, Topology, UdspPattern, UdspRule, Usage, WaitError, Worker,
+    Ack, Buffer, CaptureError, DelayRule, Descriptor, Discovery, Distance, DropRule, Entry, EntrySpec,
+    EventHandler, EventKind, EventMd, EventQueue, FaultEdit, FaultError, FaultRules, Filter, Global, Guest,
+    HealthError, Hold, Limits, Lnd, Lnet, LnetError, MdOptions, MdSpec, MessageTypes, NiConfig, NiId,
+    NiOption, NiState, Nid, NodeConfig, NodeError, NotLent, Origin, OwnedRequest, Peer, PeerEdit, PeerSpec,
+    Pinged, QueuedEvent, Request, RequestError, RingSizes, RuleEdit, ShardHandle, Span, Target, Threads,
+    Threshold, Topology, UdspPattern, UdspRule, UnsentRequest, Usage, WaitError, Worker, rpc,
 };
 
 const FRIEND: &str = "10.0.0.9@tcp";
@@ -154,6 +156,76 @@ fn events_can_be_taken_apart() {
     }
 }
 
+/// What debug output shows of a thing that a program has: its name and its size, in a line.
+#[test]
+fn debug_output_is_for_people() {
+    let lnet = node();
+    assert_eq!(format!("{lnet:?}"), format!("Lnet {{ nid: {}, shards: 1 }}", lnet.nid()));
+    let shard = lnet.shard(0).unwrap();
+    assert_eq!(format!("{shard:?}"), "ShardHandle(0)");
+    let mut events = shard.create_event_queue(16).unwrap();
+    let queue = events.handle().0.0;
+    assert_eq!(format!("{events:?}"), format!("EventQueue {{ handle: {queue:#x}, shards: 1 }}"));
+    let take = MdSpec::new(8, Threshold::Count(1), MdOptions::PUT, events.handle());
+    let entry = shard.attach(&EntrySpec::new(4, 1), &take, Buffer::zeroed(8)).unwrap();
+    let (named, md) = (entry.entry_handle().0.0, entry.handle().0.0);
+    assert_eq!(format!("{entry:?}"), format!("Entry {{ entry: {named:#x}, md: {md:#x}, shard: 0 }}"));
+    assert_eq!(format!("{:?}", entry.handle()), format!("MdHandle({md:#x})"));
+    let give = MdSpec::new(8, Threshold::Count(1), MdOptions::NONE, events.handle());
+    let source = shard.bind(&give, Buffer::zeroed(8)).unwrap();
+    let given = source.handle().0.0;
+    assert_eq!(format!("{source:?}"), format!("Descriptor {{ md: {given:#x}, shard: 0 }}"));
+    source.put(&Target::new(Nid::LO, 4, 1), Ack::NotWanted, 0).queue().unwrap();
+    let mut shown = Vec::new();
+    while shown.len() < 2 {
+        let queued = events.next_blocking(Some(Duration::from_secs(20))).unwrap().unwrap();
+        shown.push(format!("{queued:?}"));
+    }
+    shown.sort();
+    let line =
+        |kind, md, has| format!("QueuedEvent {{ kind: {kind}, status: Ok, md: {md:#x}, {has}_bytes: 8 }}");
+    assert_eq!(shown, [line("Put", md, "buffer"), line("Send", given, "buffer")]);
+    drop(events);
+    let handler = shard.create_event_handler(16, drop).unwrap();
+    let queue = handler.handle().0.0;
+    let expected = format!("EventHandler {{ queue: {queue:#x}, has_ended: false }}");
+    assert_eq!(format!("{handler:?}"), expected);
+}
+
+/// Programs derive `Debug` for what they keep.
+#[test]
+fn each_public_type_has_debug_output() {
+    const fn has_debug<T: std::fmt::Debug>() {}
+    macro_rules! have_debug {
+        ($($name:ty),* $(,)?) => { $(has_debug::<$name>();)* };
+    }
+    have_debug![
+        Ack,
+        Descriptor,
+        Entry,
+        EventHandler,
+        EventQueue,
+        FaultEdit,
+        FaultRules,
+        Guest,
+        Hold,
+        Lnet,
+        LnetError,
+        NotLent,
+        Outcome,
+        OwnedRequest,
+        QueuedEvent,
+        ShardHandle,
+        Target,
+        Threads,
+        UnsentRequest<'static>,
+        rpc::Client,
+        rpc::ReceivedRequest,
+        rpc::Server,
+        rpc::ServiceSpec,
+    ];
+}
+
 /// Signatures that no test here calls.
 #[expect(dead_code, reason = "it compiles, which is all that it is for")]
 mod signatures {
@@ -166,7 +238,7 @@ mod signatures {
         worker.wait(None)
     }
 
-    async fn of_the_machine(lnet: &Lnet, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
+    async fn of_the_machine(lnet: &Lnet, request: Request<LndOptions>) -> Result<node::Outcome, LnetError> {
         let _: Vec<Confirmation> = lnet.confirmations().await?;
         let machine: &Machine = &lnet.machine();
         let _ = machine.nets();
