@@ -15,17 +15,22 @@ use lnet_wire::ping::{Features, NiStatus, PingInfo};
 use lnet_wire::{Discovery, Global, Net, Nid};
 
 use super::Node;
-use super::peers::{TOLD_MAX, peer_state};
+use super::peers::{Peer, TOLD_MAX, peer_state};
 use super::pings::nids_of;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
 impl<O: Clone> Node<O> {
-    /// Takes note of what a peer has said of itself; whether it is about the peer at all. With `has_news` the
+    /// Takes note of what a peer has said of itself; whether it is about the peer, and may be believed. With `has_news` the
     /// NIDs that it claims are asked anew.
     pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>, has_news: bool) -> bool {
         let (own, nids): (Vec<_>, Vec<_>) = nids_of(info).into_iter().partition(|nid| self.is_local(nid));
         let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };
+        // A node that has come in the name from elsewhere would take from a peer what that has proven.
+        let has_others = |peer: &Peer| peer.nis.len() > 1;
+        if self.peers.is_stranger(from) && self.peers.get(from).is_some_and(has_others) {
+            return false;
+        }
         // A primary NID that can be no NI's name, or is this node's own, is left out, and what else is told
         // counts.
         let primary = if first.can_name_an_ni() && !own.contains(&first) { first } else { nids[0] };

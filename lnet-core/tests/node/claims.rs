@@ -448,6 +448,43 @@ fn an_answer_from_elsewhere_proves_nothing() {
     assert_eq!((destinations(&runner, liar), counters(&runner)), (vec![liar], (0, 1)));
 }
 
+/// A node that has come in a NID's name from elsewhere takes none of the peer's other NIDs, nor its health. The
+/// peer itself gives one up.
+#[test]
+fn a_word_from_elsewhere_takes_no_proven_nid() {
+    let mut runner = runner();
+    let [first, second] = [nid(1, 9), nid(1, 10)];
+    discover(&mut runner, first, &info(1, &[first, second]));
+    answer_next(&mut runner, second, &info(1, &[first, second]));
+    let both = [first, second];
+    assert_eq!(destinations(&runner, first), both);
+    let speaks = |runner: &mut Runner, nid: Nid, address: &str| {
+        let report = Report::Stranger { nid, address: address.parse().unwrap() };
+        runner.node.handle_report(runner.now, report);
+    };
+    let down = both.map(|nid| (nid, NiStatus::DOWN));
+    for name in both {
+        speaks(&mut runner, name, "10.0.0.66");
+        for lie in [
+            info(7, &[name]),
+            info(8, &[nid(1, 66), name]),
+            info_of(MULTI_RAIL, 9, &down),
+            info_of(Features::NI_STATUS, 10, &[(name, NiStatus::UP)]),
+        ] {
+            push(&mut runner, name, &lie);
+            for (ping, asked) in pings(&mut runner) {
+                if asked == name { answer(&mut runner, ping, &lie) } else { fail(&mut runner, ping) }
+            }
+            let peer = runner.node.peer(&first).unwrap();
+            assert_eq!((peer.primary, destinations(&runner, first)), (first, both.to_vec()), "{name}");
+            assert!(peer.nis.iter().all(|ni| ni.health == 1000 && ni.is_up != Some(false)), "{name}");
+        }
+        speaks(&mut runner, name, &name.ip().unwrap().to_string());
+    }
+    push(&mut runner, first, &info(20, &[first]));
+    assert_eq!(destinations(&runner, first), [first]);
+}
+
 /// One address with many names takes room from itself: neither from peers that are discovered nor from those
 /// of other addresses.
 #[test]

@@ -382,7 +382,10 @@ fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
         let value = shown.lines().find_map(|line| line.trim().strip_prefix("health value: "));
         let value: u32 = value.unwrap_or_else(|| panic!("{shown}")).parse().unwrap();
         let blames_local = !health_error.to_string().starts_with("remote");
-        assert!(health_error == HealthError::Random || (value < 1000) == blames_local, "{health_error}: {value}");
+        assert!(
+            health_error == HealthError::Random || (value < 1000) == blames_local,
+            "{health_error}: {value}"
+        );
         two.a.good("fault drop del --all");
         two.a.good("net set --all --health 1000");
         two.a.good("peer set --all --health 1000");
