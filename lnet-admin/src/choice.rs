@@ -114,9 +114,10 @@ fn shown(criterion: Criterion, value: i64) -> i64 {
         | Criterion::LocalHealth
         | Criterion::PeerHealth
         | Criterion::LocalCredits
+        | Criterion::RouteBits
         | Criterion::PeerCredits => -value,
         // 1 is yes.
-        Criterion::Answers => 1 - value,
+        Criterion::Answers | Criterion::Route => 1 - value,
         // What is not preferred has no rank.
         Criterion::Preferred if value == i64::from(PRIORITY_NONE) => -1,
         _ => value,

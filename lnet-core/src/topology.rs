@@ -2,8 +2,10 @@
 
 mod peers;
 mod preferred;
+mod reach;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -14,6 +16,7 @@ use lnet_wire::{Net, Nid};
 pub(crate) use peers::source_rank;
 pub use peers::{FailedDiscovery, PeerMap, PeerNid, PeerView};
 pub use preferred::PreferredSources;
+pub use reach::{ROUTES_MAX, Reach};
 
 use crate::handle::ShardId;
 use crate::lnd::{LndFacts, NiId};
@@ -117,6 +120,8 @@ pub struct Topology {
     numa_distances: Vec<Box<[u32]>>,
     /// Distances by slot and memory node; nothing for a slot where all of these are as far.
     memory_distances: Vec<Box<[u32]>>,
+    /// What is reached by slot; nothing for a slot of which that is not known.
+    reaches: Vec<Option<Arc<Reach>>>,
     tunables: Tunables,
     steering: Option<Steering>,
     /// The peers, if something finds out about them: then a peer that is not among them is yet to be found
@@ -210,6 +215,28 @@ impl Topology {
     #[must_use]
     pub fn with_memory_distances(self, memory_distances: Vec<Box<[u32]>>) -> Self {
         Self { memory_distances, ..self }
+    }
+
+    /// Sets what each slot's NI reaches by the routes of its interface, where that is known.
+    #[must_use]
+    pub fn with_reaches(self, reaches: Vec<Option<Arc<Reach>>>) -> Self {
+        Self { reaches, ..self }
+    }
+
+    /// The bits of the longest prefix by which the interface of an NI has a route to a NID; `None` without a
+    /// route. Where it is not known what an NI reaches, the NI reaches all by a prefix of 0 bits, and so does
+    /// every NI reach a NID without an address.
+    #[must_use]
+    #[inline]
+    pub fn route_bits(&self, ni: NiId, nid: &Nid) -> Option<u8> {
+        if self.reaches.is_empty() {
+            return Some(0);
+        }
+        let reach = self.reaches.get(usize::from(ni.0)).and_then(Option::as_deref);
+        match (reach, nid.ip()) {
+            (Some(reach), Some(address)) => reach.prefix_bits(&address),
+            _ => Some(0),
+        }
     }
 
     /// Whether it matters on which memory node a buffer lies that requests are made with.

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
+use lnet_core::topology::Reach;
 use lnet_io::kind::Host;
 use lnet_io::locks::Mutex;
 use lnet_io::memory::Buffer;
@@ -70,6 +71,8 @@ pub struct NiState {
     pub facts: Vec<Option<NiFact>>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,
+    /// What its interface has routes to; nothing while that is not known.
+    pub reach: Option<Arc<Reach>>,
 }
 
 impl NiState {

@@ -15,6 +15,7 @@ use super::nets::{NiConfig, NiSpec};
 use super::pings::{PingId, PingKind, Pinged};
 use crate::lnd::NiId;
 use crate::shard::{Confirmation, HealthNote, PathNote};
+use crate::topology::Reach;
 use crate::tunables::NetTunables;
 
 /// How long what is under way by an NI that goes may take, unless a request says otherwise.
@@ -252,6 +253,13 @@ pub enum Report<'a> {
         distances: &'a [u32],
         /// Distances from the memory nodes of the machine, by number; none where there is one node.
         by_memory: &'a [u32],
+    },
+    /// What the interface of an NI has routes to.
+    Reach {
+        /// Its slot. What has gone meanwhile is of no interest.
+        ni: NiId,
+        /// The routes.
+        reach: &'a Arc<Reach>,
     },
     /// Traffic with a peer.
     Traffic {

@@ -41,6 +41,7 @@ mod upper;
 mod verify;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use lnet_model::peer::PeerSpec;
@@ -279,6 +280,17 @@ impl<O: Clone> Node<O> {
                     config.numa_distances = distances.to_vec();
                     config.memory_distances = by_memory.to_vec();
                     self.snapshots.is_changed = true;
+                }
+            }
+            Report::Reach { ni, reach } => {
+                let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));
+                if let Some(config) = opened.or(self.nis.get_mut(ni))
+                    && config.reach.as_ref() != Some(reach)
+                {
+                    config.reach = Some(Arc::clone(reach));
+                    self.snapshots.is_changed = true;
+                    // Sources that lead nowhere end.
+                    self.peers.mark_all();
                 }
             }
             Report::Health(note) => self.note_health(now, &note),

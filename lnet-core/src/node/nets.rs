@@ -7,6 +7,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -15,7 +16,7 @@ use lnet_wire::{Global, Net, Nid};
 use super::recovery::Recovery;
 use super::settings::Settings;
 use crate::lnd::{LndFacts, NiId};
-use crate::topology::{HEALTH_MAX, LocalNi, NiStatus};
+use crate::topology::{HEALTH_MAX, LocalNi, NiStatus, Reach};
 use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
 
@@ -111,6 +112,8 @@ pub struct NiConfig<O> {
     pub numa_distances: Vec<u32>,
     /// How far its device is from each memory node of the machine, by number; none where there is one node.
     pub memory_distances: Vec<u32>,
+    /// What its interface has routes to, as its runner has told; nothing while that is not known.
+    pub reach: Option<Arc<Reach>>,
     pub(super) going: Option<NiStatus>,
     /// Its place among those that were ever added.
     pub(super) added: u64,
@@ -133,6 +136,7 @@ impl<O> NiConfig<O> {
             recovery,
             numa_distances: Vec::new(),
             memory_distances: Vec::new(),
+            reach: None,
             going: None,
             added: 0,
         }
@@ -148,6 +152,16 @@ impl<O> NiConfig<O> {
     pub(super) const fn set_health(&mut self, value: u32) {
         self.health = value;
         self.is_failed = value == 0 || (self.is_failed && value != HEALTH_MAX);
+    }
+
+    /// The bits of the longest prefix by which it reaches a NID ([`Topology::route_bits`]).
+    ///
+    /// [`Topology::route_bits`]: crate::topology::Topology::route_bits
+    pub(super) fn route_bits(&self, nid: &Nid) -> Option<u8> {
+        match (&self.reach, nid.ip()) {
+            (Some(reach), Some(address)) => reach.prefix_bits(&address),
+            _ => Some(0),
+        }
     }
 
     /// Whether others are told that it is up.
@@ -253,6 +267,17 @@ impl<O> Nis<O> {
                 slots.resize_with(slots.len().max(slot + 1), Box::default);
                 slots[slot] = told.collect();
             }
+        }
+        slots
+    }
+
+    /// What the slots reach, where that is known.
+    pub(super) fn reaches(&self) -> Vec<Option<Arc<Reach>>> {
+        let mut slots = Vec::new();
+        for config in self.0.iter().filter(|config| config.reach.is_some()) {
+            let slot = usize::from(config.ni.0);
+            slots.resize(slots.len().max(slot + 1), None);
+            slots[slot].clone_from(&config.reach);
         }
         slots
     }

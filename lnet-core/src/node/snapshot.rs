@@ -107,6 +107,7 @@ impl<O: Clone> Node<O> {
         let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
             .with_numa_distances(self.nis.numa_distances(&self.settings))
             .with_memory_distances(self.nis.memory_distances(&self.settings))
+            .with_reaches(self.nis.reaches())
             .with_tunables(self.settings.tunables())
             .with_steering(steering)
             .with_frozen(self.snapshots.frozen)

@@ -6,7 +6,8 @@
 //! snapshot.
 //!
 //! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer
-//! becomes Multi-Rail, and when a selection policy says which NIs are preferred.
+//! becomes Multi-Rail, and when a selection policy says which NIs are preferred. A record whose NI is up and
+//! has no route to the peer NI ends where another NI has one.
 
 use alloc::boxed::Box;
 use core::cmp::Reverse;
@@ -63,13 +64,25 @@ impl<O: Clone> Node<O> {
         }
         let on_net = |config: &&NiConfig<O>| config.spec.nid.net() == ni.nid.net() && Self::stays(config);
         let own = || self.nis.0.iter().filter(on_net);
-        let recorded = own().map(|config| config.spec.nid).find(|nid| ni.source.as_deref() == Some(nid));
+        let is_up = |config: &NiConfig<O>| config.status() == NiStatus::Up;
+        let has_route = |config: &NiConfig<O>| config.route_bits(&ni.nid).is_some();
+        let leads_nowhere = |config: &NiConfig<O>| {
+            is_up(config) && !has_route(config) && own().any(|other| is_up(other) && has_route(other))
+        };
+        let recorded = own().find(|config| ni.source.as_deref() == Some(&config.spec.nid));
+        let recorded = recorded.filter(|config| !leads_nowhere(config)).map(|config| config.spec.nid);
         let best = || {
             own().min_by_key(|config| {
                 let nid = &config.spec.nid;
-                let is_up = config.status() == NiStatus::Up;
-                let rank = source_rank(nid, &ni.nid);
-                (Reverse(is_up), Reverse(config.health), self.rules.ni_priority(nid), rank)
+                let route_bits = config.route_bits(&ni.nid);
+                (
+                    Reverse(is_up(config)),
+                    Reverse(route_bits.is_some()),
+                    Reverse(config.health),
+                    self.rules.ni_priority(nid),
+                    Reverse(route_bits),
+                    source_rank(nid, &ni.nid),
+                )
             })
         };
         recorded.or_else(|| best().map(|config| config.spec.nid))

@@ -15,6 +15,11 @@
 //! The choice is one function over lists of values, so that its trace is the choice itself. No silent path is
 //! taken to a Multi-Rail peer while there is another. LNDs report what they learn of paths, and ask for
 //! another one.
+//!
+//! An NI whose interface has no route to the peer comes last, before health is looked at: nothing that it
+//! sends arrives, however well it is. Where several have a route health comes first. The longest prefix then
+//! decides for the source to a peer that is not Multi-Rail, since that stays. Messages to a Multi-Rail peer
+//! are shared by all NIs with a route, also by those whose route is the default one.
 
 pub(super) mod criteria;
 mod paths;
@@ -213,8 +218,10 @@ impl Shard {
             let rank = rank.or_else(|| (first_ni == Some(*ni)).then_some(0));
             [
                 rank.unwrap_or(PRIORITY_NONE).into(),
+                self.has_no_route(*ni, core::iter::once(destination)),
                 -i64::from(local.health),
                 local.priority.into(),
+                -i64::from(self.topology.route_bits(*ni, destination).unwrap_or(0)),
                 source_rank(&local.nid, destination).into(),
             ]
         };
@@ -238,14 +245,20 @@ impl Shard {
         best(self.topology.serving(net), |ni| values(*ni))
     }
 
+    /// 1 if the interface of an NI has no route to any of these, else 0.
+    fn has_no_route<'a>(&self, ni: NiId, mut peers: impl Iterator<Item = &'a Nid>) -> i64 {
+        i64::from(!peers.any(|peer| self.topology.route_bits(ni, peer).is_some()))
+    }
+
     /// Whether no path from an NI to any of these answers.
     fn is_cut_off<'a>(&self, now: Instant, ni: NiId, mut peers: impl Iterator<Item = &'a Nid>) -> bool {
         self.paths.has_silent() && peers.all(|peer| self.paths.is_silent(now, &Path { ni, peer: *peer }))
     }
 
-    fn net_values(&self, now: Instant, view: &PeerView, (net, nis): (Net, &[PeerNid])) -> Values<7> {
+    fn net_values(&self, now: Instant, view: &PeerView, (net, nis): (Net, &[PeerNid])) -> Values<8> {
         let locals = || self.topology.serving(net);
         let nids = nis.iter().map(|peer| &peer.nid);
+        let has_no_route = locals().map(|ni| self.has_no_route(ni, nids.clone())).min();
         let is_cut_off = locals().all(|ni| self.is_cut_off(now, ni, nids.clone()));
         let peer_health = nis.iter().map(|peer| peer.health).max();
         let local_health = locals().map(|ni| self.topology.known_ni(ni).health).max();
@@ -253,6 +266,7 @@ impl Shard {
         let peer_sequence = nids.filter_map(|nid| self.peers.sequence(nid)).max();
         let local_sequence = locals().map(|ni| self.nis[usize::from(ni.0)].sequence).max();
         [
+            has_no_route.unwrap_or(1),
             i64::from(is_cut_off),
             -i64::from(peer_health.unwrap_or(0)),
             view.net_priority(net).into(),
@@ -267,11 +281,12 @@ impl Shard {
         &self,
         now: Instant,
         ni: NiId,
-        (memory, peers): (Option<MemoryNode>, impl Iterator<Item = &'a Nid>),
-    ) -> Values<6> {
+        (memory, peers): (Option<MemoryNode>, impl Iterator<Item = &'a Nid> + Clone),
+    ) -> Values<7> {
         let from_buffer = memory.and_then(|node| self.topology.memory_distance(ni, node));
         let (local, own) = (self.topology.known_ni(ni), &self.nis[usize::from(ni.0)]);
         [
+            self.has_no_route(ni, peers.clone()),
             i64::from(self.is_cut_off(now, ni, peers)),
             -i64::from(local.health),
             local.priority.into(),
@@ -281,10 +296,11 @@ impl Shard {
         ]
     }
 
-    fn peer_values(&self, now: Instant, (ni, local): (NiId, &Nid), peer: &PeerNid) -> Values<6> {
+    fn peer_values(&self, now: Instant, (ni, local): (NiId, &Nid), peer: &PeerNid) -> Values<7> {
         let known = self.peers.credits_and_sequence(&peer.nid);
         let (credits, sequence) = known.unwrap_or_else(|| (self.nis[usize::from(ni.0)].peer_share.into(), 0));
         [
+            self.has_no_route(ni, core::iter::once(&peer.nid)),
             i64::from(self.is_cut_off(now, ni, core::iter::once(&peer.nid))),
             -i64::from(peer.health),
             peer.priority.into(),
@@ -339,7 +355,8 @@ impl Shard {
             let silent_until = self.paths.silent_until(&other.path());
             let health = core::cmp::Reverse(self.topology.peer_health(&other.destination));
             let credits = core::cmp::Reverse(self.nis[usize::from(other.ni.0)].credits.available());
-            (silent_until, health, credits, other.ni)
+            let has_no_route = self.has_no_route(other.ni, core::iter::once(&other.next_hop));
+            (has_no_route, silent_until, health, credits, other.ni)
         })
     }
 

@@ -1,7 +1,10 @@
 //! The source of what goes to peers that are not Multi-Rail: recorded once, and kept.
 
+use std::sync::Arc;
+
 use lnet_core::lnd::NiId;
 use lnet_core::node::{ChangeError, NodeChange, PeerEdit, Report, RequestError};
+use lnet_core::topology::Reach;
 use lnet_core::udsp::{RuleEdit, RuleError};
 use lnet_model::pattern::UdspPattern;
 use lnet_model::peer::PeerSpec;
@@ -139,5 +142,57 @@ fn a_policy_that_names_two_sources_for_such_a_peer_is_refused() {
         ])
         .unwrap();
     runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
+    assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)]);
+}
+
+/// Tells of a route by an NI, or that there is none.
+fn route(runner: &mut Runner, ni: u16, to: Option<(u8, u8)>) {
+    let routes = to.map(|(host, bits)| ([10, 0, 0, host].into(), bits));
+    let reach = Arc::new(Reach::new(routes));
+    runner.node.handle_report(runner.now, Report::Reach { ni: NiId(ni), reach: &reach });
+    runner.run();
+}
+
+/// A record that leads nowhere ends; every other one stays, whatever route becomes a better one.
+#[test]
+fn a_source_has_a_route_to_the_nid() {
+    for (ni, host) in [(1_u16, 1), (2, 2)] {
+        let other = 3 - ni;
+        let mut runner = two_nis();
+        route(&mut runner, other, None);
+        route(&mut runner, ni, Some((0, 24)));
+        runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
+        assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, host)]);
+        route(&mut runner, other, Some((9, 32)));
+        assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, host)], "it still leads there");
+        route(&mut runner, ni, Some((128, 25)));
+        assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, other as u8)]);
+        route(&mut runner, other, None);
+        assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, other as u8)], "nothing leads there");
+        // Without a record the longest prefix counts, behind health.
+        route(&mut runner, other, Some((0, 24)));
+        route(&mut runner, ni, Some((0, 25)));
+        runner.batch(&[peer(&[nid(1, 10)], false)]).unwrap();
+        assert_eq!(preferred(&runner, &nid(1, 10)), [nid(1, host)]);
+        let ill = NodeChange::SetHealth { nid: Some(nid(1, host)), value: 10 };
+        runner.batch(&[ill, peer(&[nid(1, 11)], false)]).unwrap();
+        assert_eq!(preferred(&runner, &nid(1, 11)), [nid(1, other as u8)]);
+    }
+}
+
+/// Routes go with a link: a record outlasts that, and what has no link is told of again when it is back.
+#[test]
+fn a_source_without_a_link_stays_the_source() {
+    let mut runner = two_nis();
+    route(&mut runner, 1, Some((0, 24)));
+    route(&mut runner, 2, None);
+    runner.batch(&[peer(&[nid(1, 9)], false)]).unwrap();
+    route(&mut runner, 2, Some((0, 0)));
+    runner.node.handle_report(runner.now, Report::Link { ni: NiId(1), is_up: false });
+    route(&mut runner, 1, None);
+    assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)]);
+    route(&mut runner, 1, Some((0, 24)));
+    runner.node.handle_report(runner.now, Report::Link { ni: NiId(1), is_up: true });
+    runner.run();
     assert_eq!(preferred(&runner, &nid(1, 9)), [nid(1, 1)]);
 }

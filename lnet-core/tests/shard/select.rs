@@ -9,7 +9,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink};
 use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::{Criterion, PeerChange, PutRequest};
-use lnet_core::topology::{LocalNi, MemoryNode, NiStatus, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{LocalNi, MemoryNode, NiStatus, PeerMap, PeerNid, PeerView, Reach, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
@@ -87,6 +87,50 @@ fn each_shard_takes_the_device_that_is_near_to_itself() {
         let lost = steps.iter().flatten().filter(|weighed| weighed.lost_by == Some(Criterion::Distance));
         assert_eq!(lost.count(), 1, "{steps:?}");
     }
+}
+
+/// An NI without a route comes last, whatever its health is, and every step says so. A longer prefix counts
+/// behind health, and for a source alone.
+#[test]
+fn an_ni_without_a_route_to_the_peer_comes_last() {
+    let explained = |health: u32, routes: [&[(u8, u8)]; 2], peers: Option<PeerMap>| {
+        let nis = vec![LocalNi { health, ..local_ni(nid(1, 1), 8, 8) }, local_ni(nid(1, 9), 8, 8)];
+        let reach = |routes: &[(u8, u8)]| {
+            let routes = routes.iter().map(|(host, bits)| ([10, 0, 0, *host].into(), *bits));
+            Some(Arc::new(Reach::new(routes)))
+        };
+        let mut topology = Topology::new(nis).with_reaches(routes.map(reach).into());
+        if let Some(peers) = peers {
+            topology = topology.with_peers(peers);
+        }
+        let node = Node::new(ShardConfig { topology: Arc::new(topology), ..config() });
+        let explanation = node.shard.explain(NOW, &nid(1, 2));
+        let lost_by = |weighed: &lnet_core::shard::Weighed| weighed.lost_by;
+        let lost: Vec<_> = explanation.steps.iter().flatten().filter_map(lost_by).collect();
+        (explanation.choice.unwrap(), lost)
+    };
+    let others = |is_multi_rail| peers(is_multi_rail, &[2, 200].map(|host| PeerNid::new(nid(1, host), 1000)));
+    let stranger = || Some(PeerMap::default());
+    for (peers, is_sticky) in
+        [(None, false), (stranger(), true), (Some(peers(false, &[PeerNid::new(nid(1, 2), 1000)])), true)]
+    {
+        let (choice, lost) = explained(10, [&[(0, 24)], &[(128, 25)]], peers.clone());
+        assert_eq!((choice.ni, &lost[..]), (NIS[0], &[Criterion::Route][..]));
+        let (choice, lost) = explained(10, [&[(0, 24)], &[(0, 0)]], peers.clone());
+        assert_eq!((choice.ni, &lost[..]), (NIS[1], &[Criterion::LocalHealth][..]));
+        let by_bits = [[&[(0, 24)][..], &[(0, 0)]], [&[(0, 0)], &[(0, 24)]]];
+        for (routes, ni) in by_bits.into_iter().zip(NIS).filter(|_| is_sticky) {
+            let (choice, lost) = explained(1000, routes, peers.clone());
+            assert_eq!((choice.ni, &lost[..]), (ni, &[Criterion::RouteBits][..]));
+        }
+    }
+    // Each NI reaches another NID of the Multi-Rail peer: the NI in better health sends, to what it reaches.
+    let (choice, lost) = explained(10, [&[(0, 25)], &[(128, 25)]], Some(others(true)));
+    assert_eq!((choice.ni, choice.next_hop), (NIS[1], nid(1, 200)));
+    assert_eq!(lost, [Criterion::LocalHealth, Criterion::Route]);
+    let (choice, lost) = explained(10, [&[(0, 25)], &[(64, 26)]], Some(others(true)));
+    assert_eq!((choice.ni, choice.next_hop), (NIS[0], nid(1, 2)));
+    assert_eq!(lost, [Criterion::Route, Criterion::Route]);
 }
 
 #[test]

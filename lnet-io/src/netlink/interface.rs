@@ -4,15 +4,17 @@ use std::net::IpAddr;
 
 use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolLinkModeAttr};
 use futures_util::{StreamExt, TryStreamExt};
+use lnet_core::topology::Reach;
 use rtnetlink::Handle;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::link::{
     InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
-use rtnetlink::packet_route::route::RouteType;
+use rtnetlink::packet_route::route::{RouteMessage, RouteType};
 
-use super::messages::route_question;
+use super::messages::{route_question, route_to};
 use super::{Mac, NetlinkError, connect, request, runtime};
 use crate::blocking;
 
@@ -93,6 +95,23 @@ pub(super) async fn is_local_to(handle: &mut Handle, address: IpAddr) -> Result<
     let answer = request(handle, question, 0).await;
     let answer = answer.map_err(|error| NetlinkError::from_request("look a route up", error))?;
     Ok(matches!(answer, Some(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Local))
+}
+
+/// What an interface has routes to, by any of the routing tables, and the addresses of the host: these are
+/// reached whichever interface a packet is to leave by.
+pub(super) async fn reach(handle: &Handle, index: u32) -> Result<Reach, NetlinkError> {
+    let mut routes = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut dump = RouteMessage::default();
+        dump.header.address_family = family;
+        let mut answers = handle.route().get(dump).execute();
+        while let Some(route) = answers.next().await {
+            // A kernel without IPv6 has no routes of it.
+            let Ok(route) = route else { break };
+            routes.extend(route_to(&route, index));
+        }
+    }
+    Ok(Reach::new(routes))
 }
 
 /// Runs `ask` on a new thread, which inherits the network namespace of the calling one.

@@ -1,6 +1,6 @@
 //! What route and neighbour messages say: no I/O.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::neighbour::{
@@ -57,6 +57,31 @@ pub(super) fn next_hop(route: &RouteMessage, index: u32, address: IpAddr) -> Res
         return Err(Unreachable::NoRoute);
     }
     Ok(hop)
+}
+
+/// The prefix that a route of a dump leads to, with its length in bits, if it does so by this interface, or
+/// within the host.
+pub(super) fn route_to(route: &RouteMessage, index: u32) -> Option<(IpAddr, u8)> {
+    let (mut to, mut leads_by) = (None, route.header.kind == RouteType::Local);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = Some(IpAddr::V4(*address)),
+            RouteAttribute::Destination(RouteAddress::Inet6(address)) => to = Some(IpAddr::V6(*address)),
+            RouteAttribute::Oif(oif) => leads_by |= *oif == index,
+            RouteAttribute::MultiPath(hops) => {
+                leads_by |= hops.iter().any(|hop| hop.interface_index == index);
+            }
+            _ => {}
+        }
+    }
+    // A default route has no destination.
+    let to = to.or(match route.header.address_family {
+        AddressFamily::Inet => Some(Ipv4Addr::UNSPECIFIED.into()),
+        AddressFamily::Inet6 => Some(Ipv6Addr::UNSPECIFIED.into()),
+        _ => None,
+    });
+    let is_used = leads_by && matches!(route.header.kind, RouteType::Unicast | RouteType::Local);
+    Some((to?, route.header.destination_prefix_length)).filter(|_| is_used)
 }
 
 /// A message that names a neighbour and nothing more.
@@ -138,6 +163,37 @@ mod tests {
         // Tables from 256 up are named by an attribute, beside RT_TABLE_COMPAT.
         let far_table = route(RouteType::Unicast, 0, vec![oif, RouteAttribute::Table(1000)]);
         assert_eq!(next_hop(&far_table, 7, ASKED), Ok(ASKED));
+    }
+
+    #[test]
+    fn a_route_of_a_dump_is_that_of_its_interfaces() {
+        use rtnetlink::packet_route::route::RouteNextHop;
+        let dumped = |kind, attributes, bits| {
+            let mut message = route(kind, 254, attributes);
+            message.header.address_family = AddressFamily::Inet;
+            message.header.destination_prefix_length = bits;
+            message
+        };
+        let to = RouteAttribute::Destination(RouteAddress::Inet([10, 1, 2, 0].into()));
+        let subnet = Some((IpAddr::from([10, 1, 2, 0]), 24));
+        let oif = RouteAttribute::Oif(7);
+        let direct = dumped(RouteType::Unicast, vec![to.clone(), oif.clone()], 24);
+        assert_eq!([7, 8].map(|index| route_to(&direct, index)), [subnet, None]);
+        let default = dumped(RouteType::Unicast, vec![oif.clone()], 0);
+        assert_eq!(route_to(&default, 7), Some((IpAddr::from([0, 0, 0, 0]), 0)));
+        let hops = [7, 9].map(|index| {
+            let mut hop = RouteNextHop::default();
+            hop.interface_index = index;
+            hop
+        });
+        let several =
+            dumped(RouteType::Unicast, vec![to.clone(), RouteAttribute::MultiPath(hops.into())], 24);
+        assert_eq!([7, 8, 9].map(|index| route_to(&several, index)), [subnet, None, subnet]);
+        let own = dumped(RouteType::Local, vec![to.clone(), oif.clone()], 24);
+        assert_eq!([7, 8].map(|index| route_to(&own, index)), [subnet; 2], "by lo, from everywhere");
+        for kind in [RouteType::BlackHole, RouteType::Broadcast, RouteType::Unreachable] {
+            assert_eq!(route_to(&dumped(kind, vec![to.clone(), oif.clone()], 24), 7), None, "{kind:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use lnet_core::topology::Reach;
 use tokio::sync::mpsc;
 
 use super::{Mac, NetlinkError, resolver, runtime};
@@ -83,6 +84,8 @@ pub(super) struct FollowedInterface {
     is_gone: AtomicBool,
     name: ArcSwap<String>,
     addresses: ArcSwap<Vec<IpAddr>>,
+    /// What the interface has routes to; nothing while that is not known.
+    reach: ArcSwapOption<Reach>,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
@@ -101,6 +104,7 @@ impl FollowedInterface {
             is_gone: AtomicBool::new(false),
             name: ArcSwap::default(),
             addresses: ArcSwap::default(),
+            reach: ArcSwapOption::default(),
             table: ArcSwap::default(),
             generation: AtomicU64::new(0),
             age: AtomicU64::new(0),
@@ -157,6 +161,15 @@ impl FollowedInterface {
     /// Takes in the interface's addresses; whether they are others.
     pub(super) fn set_addresses(&self, addresses: Vec<IpAddr>) -> bool {
         *self.addresses.swap(Arc::new(addresses.clone())) != addresses
+    }
+
+    /// Takes in what the interface has routes to; whether that is new.
+    pub(super) fn set_reach(&self, reach: Reach) -> bool {
+        let is_new = self.reach.load().as_deref() != Some(&reach);
+        if is_new {
+            self.reach.store(Some(Arc::new(reach)));
+        }
+        is_new
     }
 
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
@@ -270,6 +283,13 @@ impl Neighbours {
     #[must_use]
     pub fn has_address(&self, address: &IpAddr) -> bool {
         self.shared.addresses.load().contains(address)
+    }
+
+    /// What the interface has routes to, or had when it was up last; `None` while that is not known. The
+    /// generation changes with it.
+    #[must_use]
+    pub fn reach(&self) -> Option<Arc<Reach>> {
+        self.shared.reach.load_full()
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it

@@ -500,6 +500,10 @@ async fn look(handle: &mut Handle, shared: &FollowedInterface) -> Result<bool, N
             is_new |= interface::mac(&bond).is_some_and(|mac| shared.set_mac(mac));
         }
     }
+    // Routes go with the link. They are back a moment after it.
+    if shared.is_up() {
+        is_new |= shared.set_reach(interface::reach(handle, index).await?);
+    }
     let addresses = interface::addresses(handle, index).await?;
     Ok(shared.set_addresses(addresses.into_iter().map(|(address, _)| address).collect()) | is_new)
 }

@@ -298,6 +298,9 @@ impl Runner {
                 machine.handle_report(now, Report::Opened { ni, result });
                 if let Some(state) = books.nis.get(&ni.0) {
                     report_distances(&mut machine, now, &self.numa, state);
+                    if let Some(reach) = &state.reach {
+                        machine.handle_report(now, Report::Reach { ni, reach });
+                    }
                 }
             }
             Done::Closed { ni } => {

@@ -83,6 +83,7 @@ impl NodeView {
             xdp: open.xdp(),
             options: open.lnd.as_ni().options(),
             facts: open.lnd.as_ni().facts(),
+            reach: open.lnd.as_ni().followed().and_then(|(found, _)| found.reach()),
             down: open.lnd.as_ni().followed().and_then(|(found, address)| DownReason::of(found, address)),
         };
         self.open_nis().iter().map(state).collect()

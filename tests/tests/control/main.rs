@@ -22,6 +22,7 @@ mod pcap;
 mod peers;
 mod rails;
 mod replay;
+mod routes;
 mod run;
 #[allow(dead_code, reason = "the tests of the machine use the rest")]
 #[path = "../replay/said.rs"]

@@ -10,6 +10,8 @@ use lnet_wire::{Net, Nid};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Criterion {
+    /// NIs whose interfaces have a route there come before those without one.
+    Route,
     /// Paths that answer come before silent ones.
     Answers,
     /// Health of the peer's net: the best of its NIs there; the higher one wins.
@@ -34,6 +36,8 @@ pub enum Criterion {
     LocalCredits,
     /// The local NI that was used longest ago.
     LocalSequence,
+    /// Bits of the prefix of the route by the local NI's interface; more win.
+    RouteBits,
     /// The place of the local NI among equal ones as the source to this NID, the same on all shards; the
     /// lower one wins.
     Rank,
@@ -52,6 +56,7 @@ pub enum Criterion {
 impl fmt::Display for Criterion {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {
+            Self::Route => "route",
             Self::Answers => "answers",
             Self::PeerNetHealth => "peer net health",
             Self::PeerNetPriority => "peer net priority",
@@ -64,6 +69,7 @@ impl fmt::Display for Criterion {
             Self::Distance => "numa distance",
             Self::LocalCredits => "local credits",
             Self::LocalSequence => "local sequence",
+            Self::RouteBits => "route bits",
             Self::Rank => "rank",
             Self::PeerHealth => "peer health",
             Self::PeerPriority => "peer priority",
@@ -98,7 +104,8 @@ impl fmt::Display for Candidate {
 /// better when it is higher is negated).
 pub(super) type Values<const N: usize> = [i64; N];
 
-pub(super) const NET: [Criterion; 7] = [
+pub(super) const NET: [Criterion; 8] = [
+    Criterion::Route,
     Criterion::Answers,
     Criterion::PeerNetHealth,
     Criterion::PeerNetPriority,
@@ -108,7 +115,8 @@ pub(super) const NET: [Criterion; 7] = [
     Criterion::LocalNetSequence,
 ];
 
-pub(super) const LOCAL: [Criterion; 6] = [
+pub(super) const LOCAL: [Criterion; 7] = [
+    Criterion::Route,
     Criterion::Answers,
     Criterion::LocalHealth,
     Criterion::LocalPriority,
@@ -118,10 +126,17 @@ pub(super) const LOCAL: [Criterion; 6] = [
 ];
 
 /// Criteria for the source to a peer that is not known to be Multi-Rail.
-pub(super) const SOURCE: [Criterion; 4] =
-    [Criterion::Preferred, Criterion::LocalHealth, Criterion::LocalPriority, Criterion::Rank];
+pub(super) const SOURCE: [Criterion; 6] = [
+    Criterion::Preferred,
+    Criterion::Route,
+    Criterion::LocalHealth,
+    Criterion::LocalPriority,
+    Criterion::RouteBits,
+    Criterion::Rank,
+];
 
-pub(super) const PEER: [Criterion; 6] = [
+pub(super) const PEER: [Criterion; 7] = [
+    Criterion::Route,
     Criterion::Answers,
     Criterion::PeerHealth,
     Criterion::PeerPriority,

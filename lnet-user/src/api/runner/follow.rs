@@ -123,6 +123,9 @@ impl Core {
             }
             let (ni, is_up, now) = (state.ni, state.down.is_none(), self.runner.clock.now());
             machine.handle_report(now, Report::Link { ni, is_up });
+            if let Some(reach) = &state.reach {
+                machine.handle_report(now, Report::Reach { ni, reach });
+            }
             let former = books.nis.insert(ni.0, state.clone());
             let Some(former) = former.filter(|former| former.config.nid == state.config.nid) else {
                 continue;
