@@ -14,11 +14,12 @@ use lnet_user::node::{LndOptions, NiState, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::control::Control;
-use super::error::{ChangeLocation, refusal, refusal_of, stopped};
+use super::error::{ChangeLocation, blocking, refusal, refusal_of, stopped};
 use super::plan::ChangePlan;
+use super::subnets;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
@@ -79,8 +80,22 @@ impl Control {
         let before = self.lnet.nis();
         let batch = Request::Batch { changes, drain_timeout: self.options.drain };
         let changed = self.lnet.request(batch).await;
-        log_changes(&before, &self.lnet.nis());
+        let after = self.lnet.nis();
+        log_changes(&before, &after);
+        if after.iter().any(|ni| !has_ni(&before, ni)) {
+            self.subnet_warnings().await?.iter().for_each(|text| warn!("{text}"));
+        }
         changed.map(drop).map_err(|error| refusal_of(&error, locations))
+    }
+
+    /// What Linux's settings keep NIs on one subnet from.
+    pub(super) async fn subnet_warnings(&self) -> Result<Vec<String>, Refusal> {
+        let nis = self.lnet.nis().into_iter().filter(|ni| ni.config.nid.ip().is_some());
+        let nis: Vec<_> = nis.map(|ni| (ni.config.nid, ni.config.interface)).collect();
+        if nis.len() < 2 {
+            return Ok(Vec::new());
+        }
+        blocking(move || subnets::warnings(&nis)).await
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.
@@ -153,13 +168,16 @@ impl Control {
     }
 }
 
+fn has_ni(list: &[NiState], ni: &NiState) -> bool {
+    list.iter().any(|one| one.config.nid == ni.config.nid)
+}
+
 /// Says in the log which NIs have gone and which have come.
 fn log_changes(before: &[NiState], after: &[NiState]) {
-    let is_in = |list: &[NiState], ni: &NiState| list.iter().any(|one| one.config.nid == ni.config.nid);
-    for ni in before.iter().filter(|ni| !is_in(after, ni)) {
+    for ni in before.iter().filter(|ni| !has_ni(after, ni)) {
         info!(nid = %ni.config.nid, interface = ni.config.interface, "NI deleted");
     }
-    for ni in after.iter().filter(|ni| !is_in(before, ni)) {
+    for ni in after.iter().filter(|ni| !has_ni(before, ni)) {
         let NiState { config, xdp, .. } = ni;
         let mode = xdp.as_ref().map(|xdp| tracing::field::display(xdp.mode));
         // Sockets have no queues.

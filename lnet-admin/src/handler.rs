@@ -202,6 +202,11 @@ impl Handler for Control {
         self.ping_record(nid, discovered).await
     }
 
+    async fn warnings(&self) -> Result<Vec<String>, Refusal> {
+        self.check_configured()?;
+        self.subnet_warnings().await
+    }
+
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
         Ok(self.lnet.captures())
     }

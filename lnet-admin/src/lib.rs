@@ -23,6 +23,7 @@ mod plan;
 mod records;
 mod serve;
 mod services;
+mod subnets;
 mod udsp;
 
 pub use control::{Control, ControlOptions, SelftestConsole};

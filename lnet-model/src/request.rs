@@ -205,6 +205,14 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Whether NIs may come by it.
+    #[must_use]
+    pub const fn adds_nis(&self) -> bool {
+        matches!(self, Self::AddNi(_) | Self::Configure { all: true, .. })
+    }
+}
+
 /// NIDs to ping, one after the other or together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]

@@ -60,10 +60,19 @@ impl Daemon<'_> {
 
     /// Makes changes, all or none; says what they leave as it is.
     pub(crate) fn apply(&mut self, task: Task, changes: Vec<Change>) -> Result<(), CommandError> {
+        let adds_nis = changes.iter().any(Change::adds_nis);
         let batch = ChangeSet { changes, dry_run: false, generation: None };
         let outcomes = self.ask(task, |client| client.apply(batch))?;
         for staying in outcomes.iter().flat_map(Effect::staying) {
             eprint_text(&format_args!("lnetctl: {staying}\n"));
+        }
+        if adds_nis { self.warn(task) } else { Ok(()) }
+    }
+
+    /// Prints what the system's settings keep NIs from, as is to be told when NIs were added.
+    pub(crate) fn warn(&mut self, task: Task) -> Result<(), CommandError> {
+        for text in self.ask(task, Client::warnings)? {
+            eprint_text(&format_args!("lnetctl: warning: {text}\n"));
         }
         Ok(())
     }

@@ -164,6 +164,10 @@ impl Handler for Model {
         Ok(SelftestAnswer::Nodes(Vec::new()))
     }
 
+    async fn warnings(&self) -> Result<Vec<String>, Refusal> {
+        Ok(Vec::new())
+    }
+
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
         // More than a reply may hold.
         let record = CaptureRecord {

@@ -152,6 +152,9 @@ fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: boo
                 eprint_text(&format_args!("lnetctl: {}: {}: {staying}\n", item.position, item.entity));
             }
         }
+        if !dry_run && changes.iter().any(Change::adds_nis) {
+            daemon.warn(task)?;
+        }
         if dry_run {
             let lines = document::diff(&state, &changes, &outcomes);
             if daemon.as_json {

@@ -616,6 +616,10 @@ impl Handler for Served {
         load.ok_or_else(|| Refusal::new(Errno::NOENT, format!("there is no load {id}")))
     }
 
+    async fn warnings(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     async fn captures(&self) -> Result<Vec<CaptureRecord>> {
         Ok(self.0.borrow().captures.clone())
     }

@@ -1,6 +1,7 @@
-//! A node with two NIs on one net, of which the kernel's routes let one reach a peer.
+//! A node with two NIs on one net: which of them the kernel's routes let reach a peer, and what Linux's defaults
+//! do where both are on one subnet.
 
-use lnet_tests::netns::{NETNS_NODES, ip, require_privilege};
+use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
 
 use crate::run::{Two, until_shown};
 
@@ -67,4 +68,54 @@ fn a_source_is_an_ni_that_reaches_the_peer() {
         two.a.good("lnet unconfigure");
         two.b.good("lnet unconfigure");
     }
+}
+
+/// Two NIs on one subnet are useless under Linux's defaults: that is told with the way out, in the daemon's
+/// network namespace.
+#[test]
+fn two_nis_on_one_subnet_are_warned_of() {
+    const COMMANDS: [&str; 2] =
+        ["`sysctl -w net.ipv4.conf.all.arp_ignore=1`", "`sysctl -w net.ipv4.conf.all.arp_announce=2`"];
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "--mode socket");
+    let near = two.netns.a();
+    let [first, second] = [0, 1].map(|rail| near.interfaces()[rail].name.as_str());
+    ip(near, &format!("address flush dev {second}"));
+    ip(near, &format!("address add 10.211.0.3/24 dev {second}"));
+    let document = |kind: &str| {
+        format!(
+            "net:\n    - net type: {kind}\n      local NI(s):\n        - interfaces:\n              0: {first}\n        \
+             - interfaces:\n              0: {second}\n"
+        )
+    };
+    let told = |words: &str, input: &str| {
+        let ran = two.a.run_with(words, input);
+        assert!(ran.status == 0, "{ran:?}");
+        COMMANDS.map(|command| ran.stderr.contains(command) && ran.stderr.contains("10.211.0.3@"))
+    };
+    let logged = || two.a.directory.log().lines().filter(|line| line.contains(COMMANDS[1])).count();
+    two.a.good("lnet configure");
+    for kind in ["tcp", "xdp"] {
+        let before = logged();
+        assert_eq!(told(&format!("net add --net {kind} --if {first}"), ""), [false; 2]);
+        assert_eq!(told(&format!("net add --net {kind} --if {second}"), ""), [true; 2]);
+        two.a.good(&format!("net del --net {kind}"));
+        assert_eq!(told("import --dry-run", &document(kind)), [false; 2]);
+        assert_eq!(told("import", &document(kind)), [true; 2]);
+        two.a.good(&format!("net del --net {kind}"));
+        assert_eq!(logged(), before + 2);
+    }
+    let set = |name: &str, value: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/{name}");
+        enter(near, || std::fs::write(path, value)).unwrap();
+    };
+    set("all/arp_ignore", "1");
+    assert_eq!(told("import", &document("tcp")), [false, true]);
+    two.a.good("net del --net tcp");
+    // The greater of the two counts.
+    set(&format!("{first}/arp_announce"), "2");
+    set(&format!("{second}/arp_announce"), "2");
+    assert_eq!(told("import", &document("tcp")), [false; 2]);
 }
