@@ -1,6 +1,6 @@
 //! Values in which an [`Xfer`](crate::Xfer) and its driver speak with each other.
 
-use lnet_core::lnd::{NiId, Span};
+use lnet_core::lnd::{NiId, Path, Span};
 use lnet_wire::frame::{FrameHeader, Handshake, Kind, Transfer};
 use lnet_wire::{Header, Nid};
 
@@ -17,6 +17,15 @@ pub(crate) const PATH_CANDIDATES_MAX: usize = 8;
 
 /// Ids from the oldest unfinished one that a sender may use at once.
 pub(crate) const WINDOW_IDS: u64 = 4096;
+
+/// A path that loses all frames above a length, though both ends take longer ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Narrowed {
+    /// The path.
+    pub path: Path,
+    /// The longest UDP payload that goes by it from now on.
+    pub datagram_bytes: u32,
+}
 
 /// What a control frame tells about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,7 +56,9 @@ mod tests;
 #[cfg(feature = "sabotage")]
 pub use config::Sabotage;
 pub use config::{FACTS, NET_TUNABLES, XferConfig, XferLimits, XferNi, XferTimes};
-pub use contract::{Arrived, BUNDLE_MAX, BufferId, Bundled, Content, Disposition, OutgoingFrame, Replay};
+pub use contract::{
+    Arrived, BUNDLE_MAX, BufferId, Bundled, Content, Disposition, Narrowed, OutgoingFrame, Replay,
+};
 pub use identity::Identity;
 pub use machine::Xfer;
 pub use stats::{XferCounters, XferDrop, XferUsage};

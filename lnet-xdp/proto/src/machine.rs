@@ -15,7 +15,7 @@ use super::receiving::{ReceiveContext, ReceiveStream, ReceivingSide, Writing};
 use super::sending::{SendContext, SendingSide, Unread};
 use super::sessions::{NOWHERE, Opened, PeerIncarnation, PeerPath, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
-use crate::contract::{Address, Arrived, Bundled, Disposition, OutgoingFrame, Replay};
+use crate::contract::{Address, Arrived, Bundled, Disposition, Narrowed, OutgoingFrame, Replay};
 
 /// The transfer protocol of one shard. See the [module](super) for the order of calls.
 pub struct Xfer {
@@ -459,6 +459,13 @@ impl Xfer {
     /// frames that were cut before are cut again when they are sent again.
     pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
         self.sessions.set_datagram_max(ni, bytes);
+    }
+
+    /// A path that was found to be narrower than its ends since this was called, for a log; of several the
+    /// last.
+    #[inline]
+    pub const fn poll_narrowed(&mut self) -> Option<Narrowed> {
+        self.sessions.narrowed.take()
     }
 
     /// The node, as a HELLO or WELCOME that is sent by `ni` tells of it.

@@ -68,6 +68,8 @@ pub struct XferCounters {
     pub paths_lossy: u64,
     /// Times that a path was found to take far longer than another one to the same peer.
     pub paths_slow: u64,
+    /// Times that a path was found to lose all long frames, and got shorter ones from then on.
+    pub paths_narrowed: u64,
     drops: [u64; XferDrop::ALL.len()],
 }
 

@@ -52,12 +52,16 @@ impl SendingSide {
         let may_be_buffered = self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
         let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
         self.streams[slot].asked = (0, now);
-        self.streams[slot].learn_of_late(now, is_told, |path| call.sessions.note_found((path, peer)));
+        self.streams[slot].learn_of_late(now, is_told, |frame| {
+            call.sessions.note_found((frame.path, peer), (frame.datagram_bytes, frame.sent_at));
+        });
         let reordering = self.streams[slot].congestion.reordering(now);
         let mut by_path = ByPath::default();
         let mut next = self.streams[slot].outstanding.first();
         while let Some(at) = List::step(&self.items, &mut next) {
-            let SentItem { number, sent_at, overtaken_at, cost_bytes: cost, path, .. } = self.items[at];
+            let SentItem { number, sent_at, overtaken_at, datagram_bytes, path, is_piece, .. } =
+                self.items[at];
+            let cost = self.items[at].cost_bytes();
             if number > highest {
                 break;
             }
@@ -77,9 +81,11 @@ impl SendingSide {
                 if is_measured || cost != 0 && overtaken_at.is_some() && !may_be_buffered {
                     call.sessions.measure((path, peer), now - sent_at);
                 }
-                if cost != 0 && !by_path.add(path) {
-                    call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
-                    by_path = ByPath { path, frames: 1 };
+                if cost != 0 {
+                    if by_path.frames != 0 && by_path.path != path {
+                        core::mem::take(&mut by_path).tell(peer, call);
+                    }
+                    by_path.add(path, is_piece, datagram_bytes, sent_at);
                 }
                 frames += u32::from(cost != 0);
                 bytes += cost;
@@ -88,9 +94,7 @@ impl SendingSide {
                 self.lose_overtaken(slot, at, call);
             }
         }
-        if by_path.frames != 0 {
-            call.sessions.note_frames((by_path.path, peer), (by_path.frames, 0), call.up);
-        }
+        by_path.tell(peer, call);
         frames += self.land_late(slot, is_told, call);
         let stream = &mut self.streams[slot];
         stream.highest_acked = stream.highest_acked.max(Some(highest));
@@ -230,7 +234,7 @@ impl SendingSide {
         self.streams[stream].outstanding.remove(&mut self.items, item);
         let item = self.items.remove(item);
         self.forget_item(stream, &item);
-        self.streams[stream].in_flight_bytes -= item.cost_bytes;
+        self.streams[stream].in_flight_bytes -= item.cost_bytes();
         if let Cargo::Fragment { message, .. } = item.cargo {
             self.messages[message].open_frames -= 1;
             self.messages[message].is_told = true;
@@ -244,7 +248,8 @@ impl SendingSide {
     pub(crate) fn lose(&mut self, stream: u32, item: u32) {
         let stream = &mut self.streams[stream];
         stream.outstanding.remove(&mut self.items, item);
-        stream.in_flight_bytes -= core::mem::take(&mut self.items[item].cost_bytes);
+        stream.in_flight_bytes -= self.items[item].cost_bytes();
+        self.items[item].datagram_bytes = 0;
         stream.pending.push_back(&mut self.items, item);
     }
 
@@ -282,10 +287,10 @@ impl SendingSide {
         self.forget_item(slot, &item);
         let stream = &mut self.streams[slot];
         let same_frame = outstanding && next != NONE && self.items[next].number == item.number;
-        if same_frame && item.cost_bytes != 0 {
-            self.items[next].cost_bytes = item.cost_bytes;
+        if same_frame && item.datagram_bytes != 0 {
+            self.items[next].datagram_bytes = item.datagram_bytes;
         } else {
-            stream.in_flight_bytes -= item.cost_bytes;
+            stream.in_flight_bytes -= item.cost_bytes();
         }
     }
 }
@@ -295,17 +300,31 @@ impl SendingSide {
 struct ByPath {
     path: u32,
     frames: u32,
+    pieces: u32,
+    /// The longest of them, and when the last one as long was sent.
+    longest_bytes: u32,
+    sent_at: Instant,
 }
 
 impl ByPath {
-    /// Counts one that went by a path, if the others went by it as well.
+    /// Counts one that went by the same path as the others.
     #[inline]
-    const fn add(&mut self, path: u32) -> bool {
-        let is_its = self.frames == 0 || self.path == path;
-        if is_its {
-            (self.path, self.frames) = (path, self.frames + 1);
+    fn add(&mut self, path: u32, is_piece: bool, datagram_bytes: u32, sent_at: Instant) {
+        self.path = path;
+        self.frames += 1;
+        self.pieces += u32::from(is_piece);
+        if datagram_bytes >= self.longest_bytes {
+            (self.longest_bytes, self.sent_at) = (datagram_bytes, sent_at);
         }
-        is_its
+    }
+
+    /// Tells what has arrived by the path.
+    #[inline]
+    fn tell(&self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
+        if self.frames != 0 {
+            let (frames, longest) = ((self.frames, self.pieces), (self.longest_bytes, self.sent_at));
+            call.sessions.note_arrived((self.path, peer), frames, longest, call.up);
+        }
     }
 }
 

@@ -80,11 +80,15 @@ impl SendingSide {
     /// it has gone by the one that is taken now.
     pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
-        let SentItem { overtaken_at, cost_bytes, path, .. } = self.items[item];
-        if cost_bytes != 0 {
-            self.streams[slot].congestion.note_lost();
-        }
+        let SentItem { overtaken_at, datagram_bytes, path, .. } = self.items[item];
         self.give_up((slot, item), Some(overtaken_at.unwrap_or(now)), call);
+        let stream = &mut self.streams[slot];
+        if call.sessions.is_too_long((path, stream.peer), datagram_bytes) {
+            return;
+        }
+        if datagram_bytes != 0 {
+            stream.congestion.note_lost();
+        }
         let stream = &self.streams[slot];
         let chosen = stream.failover_path(now, &call.sessions.paths);
         // Where nothing is acknowledged at all the probes change the path.
@@ -104,12 +108,16 @@ impl SendingSide {
         overtaken_at: Option<Instant>,
         call: &mut SendContext<'_, impl Uplink>,
     ) {
-        let SentItem { number, cost_bytes, path, .. } = self.items[item];
+        let SentItem { number, datagram_bytes, sent_at, path, .. } = self.items[item];
         self.lose(slot, item);
         let stream = &mut self.streams[slot];
-        stream.give_up(GivenUp { number, overtaken_at, path });
-        if cost_bytes != 0 {
-            call.sessions.note_frames((path, stream.peer), (0, 1), call.up);
+        stream.give_up(GivenUp { number, overtaken_at, path, datagram_bytes, sent_at });
+        if datagram_bytes != 0 {
+            let path = (path, stream.peer);
+            call.sessions.note_lost(path, (datagram_bytes, sent_at), call.up);
+            if call.sessions.wants_piece(path, datagram_bytes) {
+                self.cut_short(slot, item);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
 use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame};
-use crate::sessions::Sessions;
+use crate::sessions::{BASE_BYTES, Sessions};
 
 /// Payload of a message that may share a frame with others.
 pub(crate) const BUNDLED_BYTES_MAX: u32 = 1024;
@@ -44,7 +44,9 @@ impl SendingSide {
     fn next_frame(&mut self, slot: u32, sessions: &mut Sessions) -> Option<OutgoingFrame> {
         let now = sessions.local.now;
         let pending = self.streams[slot].pending.first();
-        if pending != NONE {
+        let stream = &self.streams[slot];
+        let is_fresh_due = stream.fresh_due != 0 && stream.probes_due == 0 && !stream.begun.is_empty();
+        if pending != NONE && !(is_fresh_due && self.free_items() != 0) {
             let Cargo::Fragment { message, offset, length } = self.items[pending].cargo else {
                 return self.control_frame(slot, pending, sessions);
             };
@@ -61,13 +63,18 @@ impl SendingSide {
             self.is_short_of_items = true;
             return None;
         }
-        let message = self.next_message(slot, sessions)?;
+        let message = if is_fresh_due { stream.begun.first() } else { self.next_message(slot, sessions)? };
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
         let path = self.find_path(slot, self.messages[message].path, sessions)?;
-        let length = self.room_bytes(slot, sessions.datagram_max(path), (offset, rest))?;
+        let longer = self.longer_piece((slot, path), (offset, rest), sessions);
+        let length = match longer {
+            Some(length) => length,
+            None => self.room_bytes(slot, sessions.datagram_max(path), (offset, rest))?,
+        };
         let item = self.cut(message, offset, length);
         let stream = &mut self.streams[slot];
+        stream.fresh_due = stream.fresh_due.saturating_sub(1);
         stream.owes(now);
         stream.pending.push_front(&mut self.items, item);
         self.message_frame(slot, item, path, sessions)
@@ -94,12 +101,27 @@ impl SendingSide {
     /// How much of `length` bytes at `offset` of a message one frame takes in a datagram of `limit` bytes;
     /// `None` if the window is full.
     fn room_bytes(&self, stream: u32, limit: u32, (offset, length): (u32, u32)) -> Option<u32> {
-        let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
-        let room = limit - headers;
+        let taken = piece_bytes(limit, (offset, length));
         let stream = &self.streams[stream];
-        let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
-        let cost = frame_cost(headers + taken);
+        let cost = frame_cost(headers_bytes(offset) + taken);
         (stream.has_room_for(cost) || stream.in_flight_bytes == 0 || stream.probes_due != 0).then_some(taken)
+    }
+
+    /// How much of `rest` bytes at `offset` of a message goes in a frame that tries whether a narrow path
+    /// carries longer ones, if one is to.
+    #[inline]
+    fn longer_piece(
+        &self,
+        (stream, path): (u32, u32),
+        (offset, rest): (u32, u32),
+        sessions: &mut Sessions,
+    ) -> Option<u32> {
+        let now = sessions.local.now;
+        let limit = sessions.paths[path].width.longer_bytes(now, sessions.ends_max(path))?;
+        let length = self.room_bytes(stream, limit, (offset, rest))?;
+        let is_longer = headers_bytes(offset) + length > sessions.datagram_max(path);
+        is_longer.then(|| sessions.paths[path].width.note_try(now))?;
+        Some(length)
     }
 
     /// Takes the next fragment of a message.
@@ -129,7 +151,8 @@ impl SendingSide {
                 number: 0,
                 sent_at: Instant(0),
                 overtaken_at: None,
-                cost_bytes: 0,
+                datagram_bytes: 0,
+                is_piece: false,
                 path: NONE,
                 sends: 0,
                 link: Link::UNLINKED,
@@ -137,7 +160,18 @@ impl SendingSide {
             .ok()
     }
 
-    /// Leaves the first `room` bytes of a pending fragment in it; the rest becomes another one.
+    /// Cuts a pending fragment so that the first piece fits the narrowest path.
+    pub(crate) fn cut_short(&mut self, stream: u32, item: u32) {
+        let Cargo::Fragment { offset, length, .. } = self.items[item].cargo else { return };
+        let room = piece_bytes(BASE_BYTES, (offset, length));
+        // Where no item is free the fragment goes as it is.
+        if room < length && self.split(stream, item, room) {
+            self.items[item].is_piece = true;
+        }
+    }
+
+    /// Leaves the first `room` bytes of a pending fragment in it, which is the first or the last one; the rest
+    /// becomes another one behind it.
     fn split(&mut self, stream: u32, item: u32, room: u32) -> bool {
         let Cargo::Fragment { message, offset, length } = self.items[item].cargo else {
             unreachable!("only fragments are split")
@@ -145,13 +179,20 @@ impl SendingSide {
         let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
         // Any free item will do: what was begun by a longer path has to go on.
         let Some(rest) = self.new_item(cargo) else { return false };
-        self.items[rest].sends = self.items[item].sends;
+        // Both were sent in the same frame, if in any: the acknowledgement of that may come late.
+        let SentItem { number, sent_at, sends, .. } = self.items[item];
+        (self.items[rest].number, self.items[rest].sent_at, self.items[rest].sends) =
+            (number, sent_at, sends);
         self.items[item].cargo = Cargo::Fragment { message, offset, length: room };
         self.messages[message].open_frames += 1;
         let pending = &mut self.streams[stream].pending;
-        pending.remove(&mut self.items, item);
-        pending.push_front(&mut self.items, rest);
-        pending.push_front(&mut self.items, item);
+        if pending.first() == item {
+            pending.remove(&mut self.items, item);
+            pending.push_front(&mut self.items, rest);
+            pending.push_front(&mut self.items, item);
+        } else {
+            pending.push_back(&mut self.items, rest);
+        }
         true
     }
 
@@ -170,10 +211,7 @@ impl SendingSide {
         let (ni, destination, token) = sessions.paths.session(path);
         self.bundle.clear();
         self.bundle.push(slot);
-        let mut datagram_bytes = FRAME_HEADER_BYTES as u32 + length;
-        if offset == 0 {
-            datagram_bytes += LARGE_HEADER_BYTES as u32;
-        }
+        let mut datagram_bytes = headers_bytes(offset) + length;
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
         let number = self.launch((stream, item), path, sessions);
@@ -306,7 +344,7 @@ impl SendingSide {
     ) -> Transfer {
         let now = sessions.local.now;
         let cost_bytes = frame_cost(datagram_bytes);
-        self.items[item].cost_bytes = cost_bytes;
+        self.items[item].datagram_bytes = datagram_bytes;
         let stream = &mut self.streams[slot];
         stream.in_flight_bytes += cost_bytes;
         let is_probe = stream.probes_due != 0;
@@ -319,6 +357,19 @@ impl SendingSide {
         sessions.local.set_timer(timeout);
         Transfer { ack_now, ..transfer }
     }
+}
+
+/// Bytes before the payload of a fragment.
+#[inline]
+const fn headers_bytes(offset: u32) -> u32 {
+    if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 }
+}
+
+/// How much of `length` bytes at `offset` of a message a datagram of `limit` bytes takes.
+#[inline]
+const fn piece_bytes(limit: u32, (offset, length): (u32, u32)) -> u32 {
+    let room = limit - headers_bytes(offset);
+    if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES }
 }
 
 /// A part of a payload.

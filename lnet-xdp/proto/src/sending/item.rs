@@ -7,6 +7,7 @@
 use lnet_core::collections::{Link, linked};
 use lnet_core::time::Instant;
 
+use super::congestion::frame_cost;
 use crate::contract::Control;
 
 /// What is to arrive.
@@ -25,13 +26,23 @@ pub(crate) struct SentItem {
     pub(crate) sent_at: Instant,
     /// When an acknowledgement first told of a frame that was sent later, and not of this one.
     pub(crate) overtaken_at: Option<Instant>,
-    /// What the frame takes of its receiver; 0 but in its first item.
-    pub(crate) cost_bytes: u32,
+    /// The frame's datagram while it is under way; 0 but in its first item.
+    pub(crate) datagram_bytes: u32,
     /// The path that it went by last.
     pub(crate) path: u32,
+    /// Whether it was cut from a long fragment to learn whether a short one arrives.
+    pub(crate) is_piece: bool,
     /// How often it was sent.
     pub(crate) sends: u8,
     pub(crate) link: Link,
+}
+
+impl SentItem {
+    /// What the frame takes of its receiver, as long as it is under way; 0 but for its first item.
+    #[inline]
+    pub(crate) const fn cost_bytes(&self) -> u32 {
+        if self.datagram_bytes == 0 { 0 } else { frame_cost(self.datagram_bytes) }
+    }
 }
 
 /// Marks a list of a stream.

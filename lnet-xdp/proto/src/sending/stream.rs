@@ -36,6 +36,8 @@ pub(crate) struct GivenUp {
     pub(crate) overtaken_at: Option<Instant>,
     /// The path that it went by.
     pub(crate) path: u32,
+    pub(crate) datagram_bytes: u32,
+    pub(crate) sent_at: Instant,
 }
 
 pub(crate) struct SendStream {
@@ -73,6 +75,8 @@ pub(crate) struct SendStream {
     pub(crate) asked: (u32, Instant),
     /// Frames that may be sent although the window is full.
     pub(crate) probes_due: u32,
+    /// Fragments that were never sent, of messages that are begun, and go before those that were.
+    pub(crate) fresh_due: u32,
     /// Portals whose messages share no frames, a bit each, and until when: one that was deferred has all
     /// others of its frame sent again.
     pub(crate) apart: (u64, Instant),
@@ -123,6 +127,7 @@ impl SendStream {
             waits_since: now,
             asked: (0, Instant(0)),
             probes_due: 0,
+            fresh_due: 0,
             apart: (0, Instant(0)),
             failover: None,
             ready: Link::UNLINKED,
@@ -139,18 +144,17 @@ impl SendStream {
     }
 
     /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers. `found` hears of
-    /// each path that one went by.
+    /// each.
     pub(crate) fn learn_of_late(
         &mut self,
         now: Instant,
         arrived: impl Fn(u64) -> bool,
-        mut found: impl FnMut(u32),
+        mut found: impl FnMut(&GivenUp),
     ) {
         for given_up in &mut self.given_up {
-            if let Some(GivenUp { overtaken_at, path, .. }) = given_up.take_if(|frame| arrived(frame.number))
-            {
-                found(path);
-                if let Some(overtaken_at) = overtaken_at {
+            if let Some(frame) = given_up.take_if(|frame| arrived(frame.number)) {
+                found(&frame);
+                if let Some(overtaken_at) = frame.overtaken_at {
                     self.congestion.note_late(now, overtaken_at);
                 }
             }

@@ -8,10 +8,12 @@ use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
 use super::message::Deadlines;
 use super::{SendContext, SendingSide, unfinished};
-use crate::sessions::Sessions;
+use crate::sessions::{Sessions, is_far_longer};
 
 /// Probes without an answer with which all that is in flight counts as lost.
 const LOSS_PROBES: u32 = 3;
+/// Fragments that go then before those that were sent: half of the narrowest window.
+const FRESH_FRAGMENTS: u32 = 8;
 
 impl SendingSide {
     /// Has no message end later than this. Deadlines stay in order.
@@ -116,18 +118,34 @@ impl SendingSide {
     }
 
     /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that
-    /// was only slow has them. Where many probes bring no answer, all count as lost, and follow those that
-    /// have waited: a receiver that has no room for some may be waiting for others.
+    /// was only slow has them. A long frame may be too long for the path, which would be silent for no other
+    /// one: the probe is a short piece of it, the first one already where no frame as long has
+    /// arrived of late and a piece costs little. Where many probes bring no answer, all count as lost, and follow those that have waited, some of them fragments of
+    /// messages that are begun which were never sent: a receiver that has no room for some may be waiting for
+    /// others.
     fn probe(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
+        let SentItem { path, datagram_bytes, .. } = self.items[probed];
         self.give_up((slot, probed), None, call);
         let stream = &mut self.streams[slot];
         stream.congestion.probes += 1;
+        let is_cut = stream.congestion.probes > LOSS_PROBES
+            || is_far_longer(datagram_bytes)
+                && (stream.congestion.probes > 1
+                    || call.sessions.may_be_too_long((path, stream.peer), datagram_bytes));
         if stream.congestion.probes >= LOSS_PROBES {
             self.lose_all(slot);
+            self.streams[slot].fresh_due = FRESH_FRAGMENTS;
             self.send_beginning_first(slot);
+            if is_cut {
+                self.cut_short(slot, self.streams[slot].pending.first());
+            }
         } else {
+            if is_cut {
+                self.cut_short(slot, probed);
+            }
+            let stream = &mut self.streams[slot];
             stream.pending.remove(&mut self.items, probed);
             stream.pending.push_front(&mut self.items, probed);
         }

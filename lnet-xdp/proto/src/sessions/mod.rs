@@ -12,6 +12,7 @@ mod quality;
 mod reply;
 mod saved;
 mod tokens;
+mod width;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -32,9 +33,10 @@ pub(super) use self::reply::Reply;
 use self::saved::Saved;
 use self::tokens::Tokens;
 pub(super) use self::tokens::{Worth, is_newer};
+pub(super) use self::width::{BASE_BYTES, is_far_longer};
 use super::config::XferConfig;
 use super::local::Local;
-use crate::contract::{Address, Arrived};
+use crate::contract::{Address, Arrived, Narrowed};
 use crate::identity::{Checks, Identity, KNOWN_BYTES};
 
 /// Bytes that a peer with one path takes.
@@ -66,6 +68,8 @@ pub(super) struct Sessions {
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
+    /// The last path that was found to be narrow, until it is told.
+    pub(super) narrowed: Option<Narrowed>,
     /// Where the next peer that makes room is looked for.
     pub(super) hand: u32,
 }
@@ -91,6 +95,7 @@ impl Sessions {
             questions: 0,
             replies: VecDeque::with_capacity(REPLIES_MAX),
             over: VecDeque::with_capacity(OVER_MAX.min(peers as usize)),
+            narrowed: None,
             hand: 0,
         }
     }
@@ -112,6 +117,74 @@ impl Sessions {
     pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
         self.paths.note_answer(path);
         up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
+    }
+
+    /// Frames that went by a path to a peer have arrived; the longest of them has so many bytes, and was sent
+    /// at this time; so many are pieces that were cut to learn whether such arrive.
+    #[inline]
+    pub(super) fn note_arrived(
+        &mut self,
+        path: (u32, u32),
+        (count, pieces): (u32, u32),
+        (longest_bytes, sent_at): (u32, Instant),
+        up: &mut impl Uplink,
+    ) {
+        self.note_frames(path, (count, 0), up);
+        self.note_as_long((path, pieces), longest_bytes, sent_at);
+    }
+
+    /// A path to a peer has carried frames, of so many bytes at most, and pieces among them.
+    #[inline]
+    fn note_as_long(&mut self, ((path, peer), pieces): ((u32, u32), u32), bytes: u32, sent_at: Instant) {
+        let now = self.local.now;
+        if self.paths.get(path).is_none_or(|path| path.peer != peer) {
+            return;
+        }
+        let most_bytes = self.ends_max(path);
+        if self.paths[path].width.arrived(now, (pieces, bytes), sent_at, most_bytes) {
+            self.note_narrow(path);
+        }
+    }
+
+    /// A frame of so many bytes that went by a path to a peer was lost. Where it was longer than the path is
+    /// known to carry that says nothing of the path, or of how much is under way (RFC 8899, 3).
+    pub(super) fn note_lost(
+        &mut self,
+        (path, peer): (u32, u32),
+        (bytes, sent_at): (u32, Instant),
+        up: &mut impl Uplink,
+    ) {
+        let now = self.local.now;
+        if self.is_too_long((path, peer), bytes) {
+            return;
+        }
+        self.note_frames((path, peer), (0, 1), up);
+        let entry = self.paths.get_mut(path).filter(|path| path.peer == peer);
+        if entry.is_some_and(|entry| entry.width.lost(now, bytes, sent_at)) {
+            self.note_narrow(path);
+        }
+    }
+
+    fn note_narrow(&mut self, path: u32) {
+        self.local.counters.paths_narrowed += 1;
+        let entry = &self.paths[path];
+        self.narrowed = Some(Narrowed { path: entry.as_path(), datagram_bytes: entry.width.bytes() });
+    }
+
+    /// Whether a path to a peer is known not to carry frames of so many bytes.
+    pub(super) fn is_too_long(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
+        self.paths.get(path).is_some_and(|path| path.peer == peer && bytes > path.width.bytes())
+    }
+
+    /// Whether a piece is to be cut from the frame of so many bytes that a path to a peer has lost last.
+    pub(super) fn wants_piece(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
+        self.paths.get(path).is_some_and(|path| path.peer == peer && path.width.wants_piece(bytes))
+    }
+
+    /// Whether a path to a peer may not carry frames of so many bytes, for all that is known.
+    pub(super) fn may_be_too_long(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
+        let now = self.local.now;
+        self.paths.get(path).is_none_or(|path| path.peer != peer || path.width.is_doubtful(now, bytes))
     }
 
     /// Frames that went by a path to a peer have arrived, or were lost. The path is judged from time to time.
@@ -137,10 +210,14 @@ impl Sessions {
         }
     }
 
-    /// A frame by a path counted as lost, and has arrived after all.
-    pub(super) fn note_found(&mut self, (path, peer): (u32, u32)) {
-        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
-            path.quality.found();
+    /// A frame of so many bytes by a path counted as lost, and has arrived after all.
+    pub(super) fn note_found(&mut self, (path, peer): (u32, u32), (bytes, sent_at): (u32, Instant)) {
+        if let Some(entry) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
+            entry.quality.found();
+            // Further messages of a frame say nothing of its length.
+            if bytes != 0 {
+                self.note_as_long(((path, peer), 0), bytes, sent_at);
+            }
         }
     }
 

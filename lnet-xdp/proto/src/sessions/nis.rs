@@ -97,6 +97,12 @@ impl Sessions {
     /// The longest datagram that goes by a path with a session.
     #[inline]
     pub(crate) fn datagram_max(&self, path: u32) -> u32 {
+        self.ends_max(path).min(self.paths[path].width.bytes())
+    }
+
+    /// The longest datagram that both ends of a path with a session take.
+    #[inline]
+    pub(crate) fn ends_max(&self, path: u32) -> u32 {
         let path = &self.paths[path];
         let own = self.own_datagram_max(path.ni);
         path.session.map_or(own, |session| own.min(session.datagram_max_bytes))

@@ -16,6 +16,7 @@ use lnet_wire::Nid;
 
 use super::quality::Quality;
 use super::tokens::RENEWAL_NS;
+use super::width::Width;
 use crate::local::BySlot;
 
 /// An open question for a session.
@@ -58,6 +59,7 @@ pub(crate) struct PeerPath {
     /// Whether the shard was told that it is silent, and not that it answers since.
     is_told_silent: bool,
     pub(crate) quality: Quality,
+    pub(crate) width: Width,
     /// Messages that go there.
     pub(crate) references: u32,
     chain: Link,
@@ -222,6 +224,7 @@ impl Paths {
             silent_until: Instant(0),
             is_told_silent: false,
             quality: Quality::NEW,
+            width: Width::NEW,
             references: 1,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

@@ -5,6 +5,7 @@ mod hostile;
 mod impostors;
 mod lives;
 mod lossy;
+mod narrow;
 mod nis;
 mod policies;
 mod preview;

@@ -153,6 +153,8 @@ pub(super) struct Shard {
     /// Payloads by message number.
     pub(super) payloads: BTreeMap<u64, Vec<u8>>,
     buffered: BTreeMap<BufferId, Frame>,
+    /// Its longest datagram.
+    datagram_max_bytes: u32,
     policies: [PolicyWord; PORTALS],
 }
 
@@ -215,6 +217,7 @@ impl Node {
             up: Up::default(),
             payloads: BTreeMap::new(),
             buffered: BTreeMap::new(),
+            datagram_max_bytes: DATAGRAM,
             policies: policies(),
         });
         Self {
@@ -264,6 +267,14 @@ impl Node {
         };
         self.shards[shard].xfer.submit(now, &transmit).unwrap();
         tx
+    }
+
+    /// Takes, and sends, datagrams of so many bytes by all interfaces from now on.
+    pub(super) fn set_datagram_max(&mut self, bytes: u32) {
+        for shard in &mut self.shards {
+            shard.datagram_max_bytes = shard.datagram_max_bytes.max(bytes);
+            (0..self.nids.len()).for_each(|ni| shard.xfer.set_datagram_max(NiId(ni as u16), bytes));
+        }
     }
 
     /// Changes the policy of a portal on some of the shards.
@@ -409,7 +420,7 @@ impl Shard {
             Content::Handshake => frame.handshake = Some(self.xfer.handshake(out.ni)),
             Content::Nothing => {}
         }
-        assert!(frame.length() <= DATAGRAM, "{} bytes", frame.length());
+        assert!(frame.length() <= self.datagram_max_bytes, "{} bytes", frame.length());
         frame
     }
 
@@ -486,6 +497,8 @@ pub(super) struct Network {
     pub(super) random: Random,
     /// What befalls frames of each rail besides: parts of a thousand that are lost, and a delay in ns.
     pub(super) rails: [(u64, u64); 2],
+    /// The longest datagram that each rail carries.
+    pub(super) widths: [u32; 2],
     /// Nets that carry nothing.
     pub(super) dead: Vec<u16>,
     /// Addresses to which nothing comes through.
@@ -505,6 +518,7 @@ impl Network {
             faults: Faults::default(),
             random: Random::new(seed),
             rails: [(0, 0); 2],
+            widths: [u32::MAX; 2],
             dead: Vec::new(),
             unreached: Vec::new(),
             stalled: None,
@@ -515,7 +529,9 @@ impl Network {
 
     pub(super) fn launch(&mut self, frame: Frame) {
         self.log.push(frame.clone());
-        let is_lost = self.dead.contains(&frame.ni.0) || self.unreached.contains(&frame.to);
+        let is_lost = self.dead.contains(&frame.ni.0)
+            || self.unreached.contains(&frame.to)
+            || frame.length() > self.widths[usize::from(frame.ni.0)];
         let (lost, delay) = self.rails[usize::from(frame.ni.0)];
         if is_lost || self.random.below(1000) < self.faults.lost + lost {
             return;
