@@ -15,7 +15,7 @@ const WANTED: [(&str, u8); 2] = [("arp_ignore", 1), ("arp_announce", 2)];
 
 /// An NI at an address of an interface.
 #[derive(Clone, Debug)]
-struct Port {
+struct NiAddress {
     nid: Nid,
     device: String,
     address: Ipv4Addr,
@@ -33,7 +33,7 @@ pub(super) fn warnings(nis: &[(Nid, String)]) -> Vec<String> {
         let std::net::IpAddr::V4(address) = at.0 else { return None };
         let device = device_of(interface).to_owned();
         let settings = WANTED.map(|(name, _)| setting("all", name).max(setting(&device, name)));
-        Some(Port { nid: *nid, device, address, prefix_bits: at.1, settings })
+        Some(NiAddress { nid: *nid, device, address, prefix_bits: at.1, settings })
     };
     told(&nis.iter().filter_map(port).collect::<Vec<_>>())
 }
@@ -45,15 +45,15 @@ fn setting(device: &str, name: &str) -> u8 {
 }
 
 /// A warning for each subnet with several devices of which one has not the settings.
-fn told(ports: &[Port]) -> Vec<String> {
+fn told(ports: &[NiAddress]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for (at, first) in ports.iter().enumerate() {
-        let shares = |other: &&Port| other.device != first.device && is_one_subnet(first, other);
+        let shares = |other: &&NiAddress| other.device != first.device && is_one_subnet(first, other);
         // A subnet is told of with its first NI.
         if ports[..at].iter().any(|earlier| is_one_subnet(earlier, first)) {
             continue;
         }
-        let others: Vec<&Port> = ports[at..].iter().filter(shares).collect();
+        let others: Vec<&NiAddress> = ports[at..].iter().filter(shares).collect();
         let all = || others.iter().copied().chain([first]);
         let lacking = WANTED.iter().enumerate().filter(|(which, (_, least))| {
             !others.is_empty() && all().any(|port| port.settings[*which] < *least)
@@ -76,7 +76,7 @@ fn told(ports: &[Port]) -> Vec<String> {
     told
 }
 
-fn is_one_subnet(one: &Port, other: &Port) -> bool {
+fn is_one_subnet(one: &NiAddress, other: &NiAddress) -> bool {
     let bits = one.prefix_bits.min(other.prefix_bits).min(32);
     let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
     (one.address.to_bits() ^ other.address.to_bits()) & mask == 0
@@ -86,9 +86,9 @@ fn is_one_subnet(one: &Port, other: &Port) -> bool {
 mod tests {
     use super::*;
 
-    fn port(address: &str, prefix_bits: u8, device: &str, settings: [u8; 2]) -> Port {
+    fn port(address: &str, prefix_bits: u8, device: &str, settings: [u8; 2]) -> NiAddress {
         let nid = format!("{address}@xdp").parse().unwrap();
-        Port { nid, device: device.into(), address: address.parse().unwrap(), prefix_bits, settings }
+        NiAddress { nid, device: device.into(), address: address.parse().unwrap(), prefix_bits, settings }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A node with two NIs on one net: which of them the kernel's routes let reach a peer, and what Linux's defaults
-//! do where both are on one subnet.
+//! A node with two NIs on one net: which of them the kernel's routes let reach a peer, and what Linux's
+//! defaults do where both are on one subnet.
 
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
 
