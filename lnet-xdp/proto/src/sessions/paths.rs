@@ -68,6 +68,11 @@ pub(crate) struct PeerPath {
 }
 
 impl PeerPath {
+    /// Whether a HELLO has not been answered in time where no peer was ever met.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.peer == NONE && self.session.is_none() && self.asking.is_some_and(|asking| asking.is_repeated)
+    }
+
     /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }

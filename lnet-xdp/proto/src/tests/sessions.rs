@@ -622,3 +622,50 @@ fn a_renewal_costs_no_acknowledgements() {
     let counters = network.nodes[0].counters()[0];
     assert_eq!((counters.dropped(XferDrop::BadAck), counters.frames_resent), (0, 0));
 }
+
+/// A host says that it has no node. Messages that wait for the first session end; a peer that was met, or
+/// that has yet to be asked twice, is not that easily ended.
+#[test]
+fn a_host_without_a_node_ends_what_waits_for_the_first_session_there() {
+    let refused = Cause::System(111);
+    let refuse = |network: &mut Network, to: usize| {
+        let (now, nid) = (network.now, network.nodes[to].nids[0]);
+        let Node { shards, .. } = &mut network.nodes[0];
+        let shard = &mut shards[0];
+        let mut told = Vec::new();
+        while let Some(address) = shard.xfer.poll_unanswered() {
+            told.push(address);
+        }
+        shard.xfer.refused(now, (lnet_core::lnd::NiId(0), nid), refused, &mut shard.up);
+        told
+    };
+    let mut network = network();
+    put(&mut network, 0, 10);
+    assert_eq!(refuse(&mut network, 1), [], "it has not been asked yet");
+    network.run(SECOND);
+    assert_eq!(refuse(&mut network, 1), [], "it has answered");
+    // A live peer, with a message under way and one that waits for a later session.
+    network.dead = vec![0];
+    put(&mut network, 1, 10);
+    network.run(SECOND);
+    assert_eq!(refuse(&mut network, 1), []);
+    network.dead.clear();
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Ok)]);
+
+    let mut network = self::network();
+    network.dead = vec![0];
+    put(&mut network, 0, 10);
+    put(&mut network, 1, 10_000);
+    network.run(SECOND / 10);
+    let told = refuse(&mut network, 1);
+    assert!(told.iter().any(|(_, nid)| *nid == network.nodes[1].nids[0]), "{told:?}");
+    let never = Status::NeverSent(refused);
+    assert_eq!(network.nodes[0].sent(), [(0, never), (1, never)]);
+    network.dead.clear();
+    put(&mut network, 2, 10);
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent()[2], (2, Status::Ok), "the next one asks again");
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
