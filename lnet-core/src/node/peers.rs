@@ -5,9 +5,9 @@
 //! at most as many peers that are neither configured nor locked as the configuration says, and at most
 //! [`NIDS_PER_PEER`] NIDs for each of these, of which `shares` says who makes room; a peer has at most
 //! [`TOLD_MAX`] NIs, those that it only claims (`claims`) included. What is configured is changed by the
-//! administrator alone: the kind and the primary NID of a configured peer, and those of its NIs that are marked
-//! as configured, its primary one among them. Others were found before, and go once it does not tell them; where locked peers turn out to be one node, the lock that was made first stays (LNet
-//! `peer.c`).
+//! administrator alone: the kind and the primary NID of a configured peer, and those of its NIs that are
+//! marked as configured. Others were found before, and go once it does not tell them. Where locked peers turn
+//! out to be one node, the lock that was made first stays (LNet `peer.c`).
 //!
 //! Peers have one owner, this machine. Shards get them with the snapshot, a map that shares all that has not
 //! changed, and report which NIDs are used and how messages end. So health is the node's and not a shard's. A

@@ -130,6 +130,28 @@ fn a_claimed_nid_is_the_peers_once_it_is_configured() {
     assert_eq!(nids(&runner, first), [vec![first, claimed], vec![first, claimed]]);
 }
 
+/// A peer that loses the net of its primary NID goes by one that is configured, if there is one; the NID
+/// that it goes by stays even where the peer does not tell it.
+#[test]
+fn a_configured_peer_goes_by_a_configured_nid_when_a_net_goes() {
+    let [first, second, added] = [nid(1, 9), nid(2, 9), nid(2, 8)];
+    for (nids, expected) in [(vec![added], added), (vec![], second)] {
+        let mut runner = knowing(&[first, second]);
+        add(&mut runner, first, &nids, true);
+        runner.batch(&[NodeChange::DeleteNet { net: first.net() }]).unwrap();
+        assert_eq!(peer(&runner, second).primary, expected);
+        tell(&mut runner, 2, &[nid(2, 7), expected]);
+        assert!(peer(&runner, expected).ni(&expected).is_some());
+        let nis = [first, expected].map(|nid| PingNi { nid, status: NiStatus::UP });
+        let mut bytes = vec![0; ping::encoded_bytes(nis.into_iter()).unwrap()];
+        ping::write(&mut bytes, MULTI_RAIL, 12345, 3, nis.into_iter()).unwrap();
+        let report = Report::Pushed { from: expected, bytes: &bytes, length_bytes: bytes.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        assert_eq!(peer(&runner, expected).primary, expected);
+    }
+}
+
 /// The state bit stands for all NIDs when it is set or cleared by hand.
 #[test]
 fn the_configured_bit_that_is_cleared_by_hand_leaves_no_configured_nid() {

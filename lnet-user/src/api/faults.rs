@@ -1,9 +1,9 @@
 //! Fault rules of a node: one list of drop rules and one of delay rules, the same on each shard.
 //!
-//! Invariants: the rules of each shard stand in the order of the lists: who changes them has
-//! the lists until each shard has the change in its queue, and who asks for what
-//! the shards have counted has them until each has the question. Each shard goes by what it has seen itself: of a
-//! rule with a rate each shard hits one of so many of its own messages.
+//! Invariants: the rules of each shard stand in the order of the lists: who changes them has the lists until
+//! each shard has the change in its queue, and who asks for what the shards have counted has them until each
+//! has the question. Each shard goes by what it has seen itself: of a rule with a rate each shard hits one of
+//! so many of its own messages.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, PoisonError};

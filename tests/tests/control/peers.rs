@@ -70,8 +70,8 @@ fn shown_nids(daemon: &Daemon, words: &str) -> Vec<String> {
     nids.map(str::to_owned).collect()
 }
 
-/// What discovery has found of a peer stays beside what is configured, and goes once the peer does not tell it;
-/// an export has what is configured.
+/// What discovery has found of a peer stays beside what is configured, and goes once the peer does not tell
+/// it; an export has what is configured.
 #[test]
 fn a_discovered_peer_keeps_its_nids_when_one_is_added() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -124,7 +124,7 @@ fn an_export_has_no_claims() {
     let two = Two::configured(1, "");
     let [_, b0] = two.nids(0);
     let interface = two.netns.b().interfaces()[0].name.clone();
-    // A net on which the first node is not: it asks nobody there.
+    // A net on which the first node is not: no NID there is asked.
     two.b.good(&format!("net add --net tcp7 --if {interface}"));
     two.a.good(&format!("discover {b0}"));
     let claimed = b0.split('@').next().unwrap().to_owned() + "@tcp7";

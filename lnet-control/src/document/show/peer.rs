@@ -37,8 +37,8 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     block("peer", peers.iter().filter(is_shown).map(item))
 }
 
-/// Peers as an import is to make them again: what peers only claim is left out, and where an administrator has
-/// made one, or added to it, also what was found.
+/// Peers as an import is to make them again: what peers only claim is left out, and where an administrator
+/// has made one, or added to it, also what was found.
 pub(super) fn exported(peers: &[PeerRecord]) -> Vec<PeerRecord> {
     let exported = |peer: &PeerRecord| {
         let is_configured = peer.state & peer_state::CONFIGURED != 0;

@@ -311,18 +311,17 @@ impl PeerTable {
     }
 
     /// A configured peer tells that these are its NIDs: it loses those that were found and that it does not
-    /// tell, and claims them no more.
+    /// tell, but for the one that it goes by, and claims them no more.
     pub(in crate::node) fn note_told_by_configured(&mut self, from: &Nid, told: &[Nid]) {
-        let is_untold = |nid: &Nid| !told.contains(nid);
         let Some(peer) = self.get(from).filter(|peer| peer.is(CONFIGURED)) else { return };
-        let gone: Vec<Nid> =
-            peer.nis.iter().filter(|ni| !ni.is_configured).map(|ni| ni.nid).filter(is_untold).collect();
+        let stays = |ni: &PeerNi| ni.is_configured || ni.nid == peer.primary || told.contains(&ni.nid);
+        let gone: Vec<Nid> = peer.nis.iter().filter(|ni| !stays(ni)).map(|ni| ni.nid).collect();
         let has_claims = !peer.claims.is_empty();
         if !gone.is_empty() {
             self.retain_nis(from, true, |nid| !gone.contains(nid));
         }
         if has_claims {
-            self.change(from, |peer| peer.claims.retain(|claim| !is_untold(&claim.ni.nid)));
+            self.change(from, |peer| peer.claims.retain(|claim| told.contains(&claim.ni.nid)));
         }
     }
 

@@ -149,8 +149,8 @@ impl PeerTable {
         Ok(())
     }
 
-    /// The primary NID of the peer that keeps a NID though a configured one is to have it: that one is locked,
-    /// and has more than one (LNet `peer.c: lnet_peer_add_nid`).
+    /// The primary NID of the peer that keeps a NID though a configured one is to have it: that one is
+    /// locked, and has more than one (LNet `peer.c: lnet_peer_add_nid`).
     pub(in crate::node) fn stays_with(&self, primary: &Nid, nid: &Nid) -> Option<Nid> {
         let other = self.get(nid).filter(|other| other.primary != *primary)?;
         (other.is(LOCK_PRIMARY) && other.nis.len() > 1).then_some(other.primary)

@@ -10,15 +10,16 @@ use super::{Peer, PeerTable};
 
 impl PeerTable {
     /// This node is on a net no more. Peers that it reaches by another one lose their NIDs there, and go by
-    /// the first that it reaches if their primary one was there; one that is locked stays. All others with a
-    /// NID there go. The primary NIDs of those that stay are returned.
+    /// the first that it reaches if their primary one was there, a configured one before others; one that is
+    /// locked stays. All others with a NID there go. The primary NIDs of those that stay are returned.
     pub(in crate::node) fn lose_net(&mut self, net: Net, is_local: impl Fn(Net) -> bool) -> Vec<Nid> {
         let is_there = |peer: &&Peer| peer.nis.iter().any(|ni| ni.nid.net() == net);
         let affected: Vec<Nid> = self.iter().filter(is_there).map(|peer| peer.primary).collect();
         let mut staying = Vec::new();
         for primary in affected {
             let Some(peer) = self.get(&primary) else { continue };
-            let Some(first) = peer.nis.iter().map(|ni| ni.nid).find(|nid| is_local(nid.net())) else {
+            let reached = peer.nis.iter().filter(|ni| is_local(ni.nid.net()));
+            let Some(first) = reached.min_by_key(|ni| !ni.is_configured).map(|ni| ni.nid) else {
                 self.remove(&primary);
                 continue;
             };
@@ -36,7 +37,8 @@ impl PeerTable {
     }
 
     /// A NID is this node's own now: the peer that had it loses it, and goes if it has no other. One to which
-    /// an administrator has given it stays as it is. The primary NID of a peer that stays without it is returned.
+    /// an administrator has given it stays as it is. The primary NID of a peer that stays without it is
+    /// returned.
     pub(in crate::node) fn lose_nid(&mut self, nid: &Nid) -> Option<Nid> {
         self.drop_claims(nid);
         let peer = self.get(nid).filter(|peer| !peer.is_own())?;
