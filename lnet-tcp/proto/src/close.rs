@@ -2,12 +2,12 @@
 
 use lnet_core::collections::NONE;
 use lnet_core::errno;
-use lnet_core::lnd::{Cause, NiId, Status, Uplink};
+use lnet_core::lnd::{Cause, NiId, Path, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::socklnd::ConnectionType;
 
 use super::connection::{Connection, Phase};
-use super::{ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
+use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 impl Socklnd {
     /// A stream has ended, or is broken, for which the system gives an errno, positive.
@@ -19,10 +19,30 @@ impl Socklnd {
             Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
             Phase::Established => {
                 self.counters.add(SocklndEvent::Closed);
+                self.note_broken(conn.0, error);
                 self.close_siblings(now, conn.0, error, up);
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
         }
+    }
+
+    /// A connection of a peer has ended, and all others of it are about to: something to tell where an error
+    /// has ended it, or where messages are under way.
+    fn note_broken(&mut self, slot: u32, errno: Option<u8>) {
+        let Connection { peer, ends, kind, .. } = self.connections[slot];
+        let known = &self.peers[peer];
+        let (mut connections, mut messages) = (0, 0);
+        for (_, connection) in known.connections.iter(&self.connections) {
+            connections += 1;
+            messages += connection.outgoing.sending_count(&self.items);
+            messages += u32::from(connection.incoming.is_within_message());
+        }
+        if errno.is_none() && messages == 0 {
+            return;
+        }
+        (0..connections).for_each(|_| self.counters.add(SocklndEvent::Broken));
+        let (path, remote) = (Path { ni: known.ni, peer: known.nid }, ends.remote);
+        self.broken.push_back(BrokenConnections { path, remote, kind, errno, connections, messages });
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or

@@ -40,6 +40,36 @@ fn an_interface_that_goes_ends_all_that_is_its() {
     assert_eq!(node.sock.poll_ended(), Some((TxId(9), Status::NeverSent(Cause::Device))));
 }
 
+/// A stream that ends by an error, or in the middle of a message, is told of; one that ends in order is not.
+#[test]
+fn connections_that_break_are_told() {
+    let ended = |errno, is_sending: bool, received_bytes: usize| {
+        let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+        let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+        sent(&mut node, now, conn);
+        let (own, peer) = (node.nid, nid(0, 1));
+        node.take(now, conn, &message(&header(peer, own, LONG_BYTES), [0; 2], 0)[..received_bytes], 1000);
+        if is_sending {
+            node.sock.submit(now, &transmit(3, own, peer, 100)).unwrap();
+            assert_eq!(node.sock.poll_ready(), Some(conn));
+            assert!(node.sock.poll_send(now, conn).is_some());
+        }
+        node.sock.ended(now, conn, errno, &mut node.shard);
+        let broken = node.sock.poll_broken();
+        assert_eq!(node.sock.counters().get(SocklndEvent::Broken), u64::from(broken.is_some()));
+        assert_eq!(node.sock.poll_broken(), None);
+        broken.map(|broken| {
+            assert_eq!((broken.path.peer, broken.errno), (peer, errno));
+            (broken.connections, broken.messages)
+        })
+    };
+    assert_eq!(ended(None, false, 0), None);
+    assert_eq!(ended(Some(errno::ECONNRESET), false, 0), Some((1, 0)));
+    assert_eq!(ended(None, true, 0), Some((1, 1)));
+    assert_eq!(ended(None, false, 100), Some((1, 1)));
+    assert_eq!(ended(Some(errno::EPIPE), true, 100), Some((1, 2)));
+}
+
 /// The driver may be sending a payload, and receiving another into its place, when the connection ends.
 #[test]
 fn messages_end_once_their_stream_is_closed() {

@@ -45,7 +45,7 @@ mod tests;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use lnet_core::collections::{List, Schedule, Seed, Slab, Table};
@@ -160,6 +160,23 @@ pub struct FailedDial {
     /// Why not: an errno, positive. `ECONNREFUSED` also where the peer itself said no, `EPROTO` where what
     /// answers is no LNet node, or another one.
     pub errno: u8,
+}
+
+/// Connections with a peer that broke, all at once: where one does, all are closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BrokenConnections {
+    /// The NI, and the peer NI.
+    pub path: Path,
+    /// Far end of the first one; its port is 0 where the driver has chosen it.
+    pub remote: SocketAddr,
+    /// Type of the first one.
+    pub kind: ConnectionType,
+    /// Why, as the system says it: an errno, positive. `None` where the peer has ended the stream.
+    pub errno: Option<u8>,
+    /// How many connections they are.
+    pub connections: u32,
+    /// Messages that were under way by them, both ways.
+    pub messages: u32,
 }
 
 /// What the driver is to do.
@@ -295,6 +312,7 @@ pub struct Socklnd {
     reports: VecDeque<(Path, PathReport)>,
     restarts: VecDeque<Nid>,
     failed_dials: VecDeque<FailedDial>,
+    broken: VecDeque<BrokenConnections>,
     timers: Schedule,
     /// The name of what arrives on the first connection.
     first_name: u32,
@@ -329,6 +347,7 @@ impl Socklnd {
             reports: VecDeque::new(),
             restarts: VecDeque::new(),
             failed_dials: VecDeque::new(),
+            broken: VecDeque::new(),
             timers: Schedule::new(connections + peers),
             first_name: 0,
             idle: List::new(),
@@ -420,6 +439,11 @@ impl Socklnd {
         self.failed_dials.pop_front()
     }
 
+    /// Connections with a peer that broke.
+    pub fn poll_broken(&mut self) -> Option<BrokenConnections> {
+        self.broken.pop_front()
+    }
+
     /// Whether one of the `poll` functions has something.
     #[must_use]
     pub fn has_work(&self) -> bool {
@@ -428,6 +452,7 @@ impl Socklnd {
             || !self.reports.is_empty()
             || !self.restarts.is_empty()
             || !self.failed_dials.is_empty()
+            || !self.broken.is_empty()
             || !self.ready.is_empty()
             || !self.resumed.is_empty()
     }

@@ -14,6 +14,9 @@ named! {
         Established => "established",
         /// A connection ended, by the peer or by the network.
         Closed => "closed",
+        /// A connection broke: its peer or the network has ended it by an error, or while messages were under
+        /// way by it or by another one of the peer.
+        Broken => "broken",
         /// A connection could not be opened.
         DialFailed => "dial_failed",
         /// The peer said NONE.

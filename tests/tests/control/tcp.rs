@@ -1,9 +1,11 @@
 //! Two daemons with nets of the tcp LND over veth: what `lnetctl` does with them is what LNet's own does.
 
 use std::path::Path;
+use std::time::Duration;
 
 use lnet_model::fault::HealthError;
 use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, ip, require_privilege, wait_until};
+use rustix::process::Signal;
 use xtask::testing::{is_ours_alone, paths};
 
 use crate::dialler::nid;
@@ -293,6 +295,52 @@ fn a_silent_cut_costs_health_before_anything_times_out_and_ends_connections() {
     wait_until("its connections end", PATIENCE, || count(&two.a, "stalled") + count(&two.a, "closed") != 0);
     neighbour("del");
     until_shown(&two.a, &format!("ping --timeout 2 {first}"), &first);
+}
+
+/// A peer that is killed under load: its connections are reset, which the log tells in one line, and the
+/// messages that were under way are counted as errors of the peer.
+#[test]
+fn connections_that_break_under_load_are_told_and_counted() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp"], "");
+    two.b.good("load start target");
+    let peer = two.nids(0)[1].replace("@xdp", "@tcp");
+    until_shown(&two.a, &format!("ping {peer}"), &peer);
+    let scheme = r#"{"puts_percent":100,"sizes":[{"min_bytes":1048576,"max_bytes":1048576,"weight":1}]}"#;
+    let scheme = two.a.directory.file("scheme.json", scheme);
+    let load = format!("load start initiator --to {peer} --messages 100000 --window 64 --timeout-ms 120000");
+    two.a.good(&format!("{load} --scheme {}", scheme.display()));
+    let sent = || count(&two.a, "stream_bytes_sent");
+    wait_until("messages have arrived", PATIENCE, || sent() > 1 << 24);
+    // What it does not read any more fills the connections: messages are under way.
+    two.b.signal(Signal::STOP);
+    let mut before = 0;
+    wait_until("the connections are full", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(200));
+        std::mem::replace(&mut before, sent()) == before
+    });
+    two.b.signal(Signal::KILL);
+    let broke = |log: &str| log.lines().filter(|line| line.contains("connections with a peer broke")).count();
+    wait_until("the log tells of it", PATIENCE, || broke(&two.a.directory.log()) > 0);
+    let log = two.a.directory.log();
+    let line = log.lines().find(|line| line.contains("connections with a peer broke")).unwrap();
+    let address = format!("address={}:988", peer.split('@').next().unwrap());
+    for part in
+        [format!("peer={peer}"), address, "reset by peer (os error 104)".into(), "connections=".into()]
+    {
+        assert!(line.contains(&part), "{part:?} is not in {line}");
+    }
+    assert!(!line.contains("messages=0"), "{line}");
+    assert_eq!(broke(&log), 1, "{log}");
+    assert!(count(&two.a, "broken") > 0);
+    let errors = || {
+        let shown = two.a.good(&format!("peer show --nid {peer} -v 3"));
+        let mut values = shown.lines().filter_map(|line| line.trim().strip_prefix("error: "));
+        values.any(|value| value != "0")
+    };
+    wait_until("errors of the peer are counted", PATIENCE, errors);
 }
 
 #[test]

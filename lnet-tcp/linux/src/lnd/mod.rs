@@ -15,6 +15,7 @@
 //! sibling's descriptor. The books of a shard on what is under way are its leases: a byte that is asked for
 //! while it is lent is a mistake of ours.
 
+mod breaks;
 mod exchange;
 mod failed_dials;
 mod port;
@@ -27,6 +28,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use breaks::Breaks;
 use exchange::Exchange;
 use failed_dials::FailedDials;
 use lnet_core::errno;
@@ -158,6 +160,7 @@ pub struct TcpLnd {
     /// Bytes in all `early`.
     early_bytes: usize,
     failed_dials: FailedDials,
+    breaks: Breaks,
     /// When to accept connections again, after the kernel could not.
     accept_again_at: Option<Instant>,
     /// Payload bytes that the kernel put in place, and that were copied there.
@@ -207,6 +210,7 @@ impl TcpLnd {
                 waiting: Vec::new(),
                 early_bytes: 0,
                 failed_dials: FailedDials::default(),
+                breaks: Breaks::default(),
                 accept_again_at: None,
                 placed_bytes: 0,
                 copied_bytes: 0,

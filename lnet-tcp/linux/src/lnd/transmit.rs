@@ -183,6 +183,12 @@ impl TcpLnd {
                 self.failed_dials.note(now, path.peer, address, errno);
             }
         }
+        while let Some(broken) = self.sock.poll_broken() {
+            let port = Some(broken.remote.port()).filter(|port| *port != 0);
+            let port = port.unwrap_or_else(|| self.accept_port(broken.kind));
+            self.breaks.note(now, (broken.remote.ip(), port).into(), &broken);
+        }
+        self.breaks.tell(now);
         while let Some((path, report)) = self.sock.poll_report() {
             up.path_health(now, &path, report);
         }

@@ -169,6 +169,11 @@ impl Outgoing {
         Some(items.remove(first).transmit.tx)
     }
 
+    /// Messages that are being sent.
+    pub(crate) fn sending_count(&self, items: &Slab<Item>) -> u32 {
+        self.sending.iter(items).count() as u32
+    }
+
     /// Has what is being sent wait again.
     #[cfg(feature = "sabotage")]
     pub(crate) fn send_again(&mut self, items: &mut Slab<Item>) {
