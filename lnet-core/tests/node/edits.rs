@@ -117,7 +117,7 @@ fn a_claimed_nid_is_the_peers_once_it_is_configured() {
     let mut runner = knowing(&[first]);
     let nis = [first, claimed, other].map(|nid| PingNi { nid, status: NiStatus::UP });
     let mut bytes = vec![0; ping::encoded_bytes(nis.into_iter()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, 2, nis.into_iter()).unwrap();
+    ping::write(&mut bytes, MULTI_RAIL, 12345, 2, nis).unwrap();
     let report = Report::Pushed { from: first, bytes: &bytes, length_bytes: bytes.len() };
     runner.node.handle_report(runner.now, report);
     runner.run();
@@ -144,7 +144,7 @@ fn a_configured_peer_goes_by_a_configured_nid_when_a_net_goes() {
         assert!(peer(&runner, expected).ni(&expected).is_some());
         let nis = [first, expected].map(|nid| PingNi { nid, status: NiStatus::UP });
         let mut bytes = vec![0; ping::encoded_bytes(nis.into_iter()).unwrap()];
-        ping::write(&mut bytes, MULTI_RAIL, 12345, 3, nis.into_iter()).unwrap();
+        ping::write(&mut bytes, MULTI_RAIL, 12345, 3, nis).unwrap();
         let report = Report::Pushed { from: expected, bytes: &bytes, length_bytes: bytes.len() };
         runner.node.handle_report(runner.now, report);
         runner.run();
