@@ -228,6 +228,7 @@ pub struct Counts {
     backoffs: u64,
     paths_lossy: u64,
     paths_slow: u64,
+    paths_narrowed: u64,
     drops: [u64; XferDrop::ALL.len()],
     connections: [u64; SocklndEvent::ALL.len()],
 }
@@ -265,6 +266,7 @@ impl Counts {
         self.backoffs += xfer.backoffs;
         self.paths_lossy += xfer.paths_lossy;
         self.paths_slow += xfer.paths_slow;
+        self.paths_narrowed += xfer.paths_narrowed;
         for (sum, reason) in self.drops.iter_mut().zip(XferDrop::ALL) {
             *sum += xfer.dropped(reason);
         }
@@ -316,6 +318,7 @@ impl Counts {
         row("windows narrowed", self.backoffs);
         row("paths found lossy", self.paths_lossy);
         row("paths found slow", self.paths_slow);
+        row("paths found narrow", self.paths_narrowed);
         for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
             row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
         }
@@ -360,6 +363,7 @@ impl AddAssign<&Self> for Counts {
         self.backoffs += other.backoffs;
         self.paths_lossy += other.paths_lossy;
         self.paths_slow += other.paths_slow;
+        self.paths_narrowed += other.paths_narrowed;
     }
 }
 

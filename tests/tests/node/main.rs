@@ -17,6 +17,7 @@ mod messaging;
 mod modes;
 mod multi_rail;
 mod names_tcp;
+mod narrow;
 mod others;
 mod placed_tcp;
 mod ports;

@@ -123,6 +123,7 @@ impl XdpLnd {
             ("backoffs", recovery.backoffs),
             ("paths lossy", recovery.paths_lossy),
             ("paths slow", recovery.paths_slow),
+            ("paths narrowed", recovery.paths_narrowed),
             ("frames let go", frames.frames_let_go),
         ] {
             tell(Counted::Recovery, name, count);

@@ -46,6 +46,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
@@ -59,7 +60,7 @@ use lnet_io::xsk::{
 };
 use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
-use lnet_xdp_proto::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
+use lnet_xdp_proto::{BUNDLE_MAX, Narrowed, Xfer, XferConfig, XferCounters, XferUsage};
 
 use devices::Devices;
 use early::EarlyFrames;
@@ -84,6 +85,8 @@ pub use socket::SocketPort;
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
+/// Least time between two lines of a log on narrow paths.
+const NARROW_INTERVAL: Duration = Duration::from_secs(60);
 /// Turns in a row that do nothing but receive.
 const TURNS_UNKEPT_MAX: u32 = 4;
 
@@ -211,6 +214,8 @@ pub struct XdpLnd {
     pace: Pace,
     /// Whether the kernel's refusal to go on with sockets was logged.
     told_of_failure: bool,
+    /// When a path that was found to be narrow is logged again at the earliest.
+    tells_narrow_at: Instant,
     faults: FaultInjector,
     counters: XdpCounters,
     tap: Tap,
@@ -280,6 +285,7 @@ impl XdpLnd {
             replay_due: false,
             pace: Pace { was_idle: true, ..Pace::default() },
             told_of_failure: false,
+            tells_narrow_at: Instant(0),
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }
@@ -380,12 +386,33 @@ impl XdpLnd {
         self.follow_neighbours(now);
         self.follow_devices(now, up);
         self.follow_sockets(now, up);
+        self.tell_of_narrow_paths(now);
         let replayed = self.replay(now, up, memory);
         let ended = self.ended.len() as u32;
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
         }
         completed + replayed + ended
+    }
+
+    /// Logs a path that was found to carry shorter datagrams than both ends take, once in a while.
+    #[inline]
+    fn tell_of_narrow_paths(&mut self, now: Instant) {
+        if now < self.tells_narrow_at {
+            return;
+        }
+        if let Some(Narrowed { path, datagram_bytes }) = self.xfer.poll_narrowed() {
+            self.tells_narrow_at = now + NARROW_INTERVAL;
+            let local = self.xfer.nid_of(path.ni);
+            let local = local.map(tracing::field::display);
+            let peer = path.peer;
+            tracing::warn!(
+                local,
+                %peer,
+                datagram_bytes,
+                "longer frames are lost on the way to a peer: a link between has a lower MTU than both ends"
+            );
+        }
     }
 
     /// Grants peers no frame that a sibling has yet to give to the kernel again: one that is not scheduled
