@@ -9,8 +9,8 @@ use lnet_user::runtime::Worker;
 use crate::privileged;
 use crate::traffic::carry_out_with_losses;
 
-/// Joins two namespaces by a bridge in a third one. The bridge drops what is longer than the MTU of its ports,
-/// and tells no sender.
+/// Joins two namespaces by a bridge in a third one. The bridge drops what is longer than the MTU of its
+/// ports, and tells no sender.
 fn bridge(netns: &Netns, middle: &Namespace, mtu_bytes: u16) {
     ip(middle, "link add name bridge0 type bridge");
     ip(middle, "link set dev bridge0 up");

@@ -170,8 +170,8 @@ impl SendingSide {
         }
     }
 
-    /// Leaves the first `room` bytes of a pending fragment in it, which is the first or the last one; the rest
-    /// becomes another one behind it.
+    /// Leaves the first `room` bytes of a pending fragment in it, which is the first or the last one; the
+    /// rest becomes another one behind it.
     fn split(&mut self, stream: u32, item: u32, room: u32) -> bool {
         let Cargo::Fragment { message, offset, length } = self.items[item].cargo else {
             unreachable!("only fragments are split")

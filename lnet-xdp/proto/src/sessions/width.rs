@@ -96,7 +96,8 @@ impl Width {
     }
 
     /// Frames that went by the path have arrived, so many of them pieces, and the longest, which was sent at
-    /// this time, of so many bytes; whether the path is found to be narrow thereby. The ends take no more than `most_bytes`.
+    /// this time, of so many bytes; whether the path is found to be narrow thereby. The ends take no more
+    /// than `most_bytes`.
     #[inline]
     pub(crate) fn arrived(
         &mut self,
