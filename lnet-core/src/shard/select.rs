@@ -19,7 +19,8 @@
 //! An NI whose interface has no route to the peer comes last, before health is looked at: nothing that it
 //! sends arrives, however well it is. Where several have a route health comes first. The longest prefix then
 //! decides for the source to a peer that is not Multi-Rail, since that stays. Messages to a Multi-Rail peer
-//! are shared by all NIs with a route, also by those whose route is the default one.
+//! are shared by all NIs with a route, also by those whose route is the default one. For the peer's NI policies
+//! count before routes: hosts may answer ARP across subnets, and an administrator knows.
 
 pub(super) mod criteria;
 mod paths;
@@ -300,11 +301,11 @@ impl Shard {
         let known = self.peers.credits_and_sequence(&peer.nid);
         let (credits, sequence) = known.unwrap_or_else(|| (self.nis[usize::from(ni.0)].peer_share.into(), 0));
         [
-            self.has_no_route(ni, core::iter::once(&peer.nid)),
             i64::from(self.is_cut_off(now, ni, core::iter::once(&peer.nid))),
             -i64::from(peer.health),
             peer.priority.into(),
             peer.preferred.rank(local).unwrap_or(PRIORITY_NONE).into(),
+            self.has_no_route(ni, core::iter::once(&peer.nid)),
             -credits,
             sequence as i64,
         ]

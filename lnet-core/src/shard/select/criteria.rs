@@ -136,11 +136,11 @@ pub(super) const SOURCE: [Criterion; 6] = [
 ];
 
 pub(super) const PEER: [Criterion; 7] = [
-    Criterion::Route,
     Criterion::Answers,
     Criterion::PeerHealth,
     Criterion::PeerPriority,
     Criterion::Preferred,
+    Criterion::Route,
     Criterion::PeerCredits,
     Criterion::PeerSequence,
 ];
