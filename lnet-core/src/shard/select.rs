@@ -19,8 +19,8 @@
 //! An NI whose interface has no route to the peer comes last, before health is looked at: nothing that it
 //! sends arrives, however well it is. Where several have a route health comes first. The longest prefix then
 //! decides for the source to a peer that is not Multi-Rail, since that stays. Messages to a Multi-Rail peer
-//! are shared by all NIs with a route, also by those whose route is the default one. For the peer's NI policies
-//! count before routes: hosts may answer ARP across subnets, and an administrator knows.
+//! are shared by all NIs with a route, also by those whose route is the default one. For the peer's NI
+//! policies count before routes: hosts may answer ARP across subnets, and an administrator knows.
 
 pub(super) mod criteria;
 mod paths;

@@ -531,6 +531,14 @@ fn check(part: &Part) {
             ip(namespace, &format!("addr add 10.{}.0.{}/24 dev {name}", 77 + rail, 10 + host));
         }
     }
+    // Kernel nodes take NIs without a route in their turn as well.
+    for (rail, interface) in netns.a().interfaces().iter().enumerate() {
+        let others = (0..usize::from(part.interfaces)).filter(|other| *other != rail);
+        for other in others {
+            let to = format!("10.{}.0.0/24", 77 + other);
+            ip(netns.a(), &format!("route add {to} dev {} metric 200", interface.name));
+        }
+    }
     let daemon = Daemon::start(Directory::new(), Some(netns.a()), "--selftest --shards 1 --spin 0");
     daemon.good("lnet configure");
     for interface in netns.a().interfaces() {
