@@ -21,8 +21,8 @@ use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
 impl<O: Clone> Node<O> {
-    /// Takes note of what a peer has said of itself; whether it is about the peer, and may be believed. With `has_news` the
-    /// NIDs that it claims are asked anew.
+    /// Takes note of what a peer has said of itself; whether it is about the peer, and may be believed. With
+    /// `has_news` the NIDs that it claims are asked anew.
     pub(super) fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>, has_news: bool) -> bool {
         let (own, nids): (Vec<_>, Vec<_>) = nids_of(info).into_iter().partition(|nid| self.is_local(nid));
         let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };

@@ -448,8 +448,8 @@ fn an_answer_from_elsewhere_proves_nothing() {
     assert_eq!((destinations(&runner, liar), counters(&runner)), (vec![liar], (0, 1)));
 }
 
-/// A node that has come in a NID's name from elsewhere takes none of the peer's other NIDs, nor its health. The
-/// peer itself gives one up.
+/// A node that has come in a NID's name from elsewhere takes none of the peer's other NIDs, nor its health.
+/// The peer itself gives one up.
 #[test]
 fn a_word_from_elsewhere_takes_no_proven_nid() {
     let mut runner = runner();

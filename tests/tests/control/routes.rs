@@ -51,7 +51,7 @@ fn a_source_is_an_ni_that_reaches_the_peer() {
             two.b.good(&format!("load stop {id}"));
             two.b.good(&format!("net del --net {kind}"));
         }
-        for rail in 0..2 {
+        for (rail, own) in own.iter().enumerate() {
             let (interface, via) = (&near.interfaces()[rail].name, far.interfaces()[rail].ipv4);
             for host in 1..5 {
                 let to = format!("10.98.{rail}.{host}");
@@ -61,7 +61,7 @@ fn a_source_is_an_ni_that_reaches_the_peer() {
                 // By this the source is recorded, which is the wrong one for some.
                 two.a.bad(&format!("ping --timeout 1 {nid}"), &["errno: -1"]);
                 ip(near, &format!("route add {to}/32 via {via} dev {interface}"));
-                until_shown(&two.a, &format!("explain {nid}"), &format!("from: {}", own[rail]));
+                until_shown(&two.a, &format!("explain {nid}"), &format!("from: {own}"));
                 ip(near, &format!("route del {to}/32"));
             }
         }
