@@ -119,10 +119,10 @@ impl SendingSide {
 
     /// Sends the oldest frame again, to learn what has become of it and of those after it: a receiver that
     /// was only slow has them. A long frame may be too long for the path, which would be silent for no other
-    /// one: the probe is a short piece of it, the first one already where no frame as long has arrived of late
-    /// and a piece costs little. Where many probes bring no answer, all count as lost, and follow those that
-    /// have waited, some of them fragments of messages that are begun which were never sent: a receiver that
-    /// has no room for some may be waiting for others.
+    /// one: the probe is a short piece of it, the first one already where no frame as long has arrived of
+    /// late and a piece costs little. Where many probes bring no answer, all count as lost, and follow those
+    /// that have waited, some of them fragments of messages that are begun which were never sent: a receiver
+    /// that has no room for some may be waiting for others.
     fn probe(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         let probed = self.beginning_of(self.streams[slot].outstanding.first(), slot);
