@@ -336,6 +336,7 @@ impl Node {
             } else if self.sock.poll_report().is_none()
                 && self.sock.poll_restart().is_none()
                 && self.sock.poll_failed_dial().is_none()
+                && self.sock.poll_broken().is_none()
             {
                 break;
             }

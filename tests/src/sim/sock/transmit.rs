@@ -121,7 +121,7 @@ impl SockDriver {
                 }
             }
         }
-        while self.sock.poll_failed_dial().is_some() {}
+        while self.sock.poll_failed_dial().is_some() || self.sock.poll_broken().is_some() {}
         while let Some(peer) = self.sock.poll_restart() {
             up.around.counts.peers_restarted += 1;
             up.shard.restarted(&peer);
