@@ -15,7 +15,6 @@
 
 mod error;
 mod kernel;
-mod refusal_probe;
 mod send;
 mod socket;
 mod types;
@@ -43,7 +42,6 @@ use kernel::{is_pause, make_ring, read_datagram};
 use send::Sends;
 
 pub use error::UdpError;
-pub use refusal_probe::RefusalProbe;
 pub use socket::{Instruction, UdpSocket};
 pub use types::{EndpointConfig, Refusal};
 

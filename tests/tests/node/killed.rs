@@ -249,9 +249,6 @@ fn a_target_is_killed() {
     }
     assert!(failures.remove("Unknown(Reset)").is_some_and(|count| count >= LIVES.into()), "{resets:?}");
     assert!(failures.remove(UNANSWERED).unwrap_or(0) <= u64::from(LIVES) * WINDOW, "{:?}", flood.failures());
-    // A shard that has not met the target yet is told by its host that nothing lives there between two lives.
-    let refused = failures.remove("NeverSent(System(111))").unwrap_or(0);
-    assert!(refused <= 4 * WINDOW, "{refused} of shards that had met the target");
     assert!(failures.is_empty(), "{failures:?}");
     assert!(resets.iter().all(|count| *count <= 2 * WINDOW), "only what was under way fails: {resets:?}");
     let restarts = restarts(&workers);

@@ -28,7 +28,6 @@ mod path;
 mod paths;
 mod ports;
 mod receive;
-mod refusals;
 pub(crate) mod reuseport;
 mod socket;
 mod transmit;
@@ -43,7 +42,7 @@ pub mod played;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -110,17 +109,6 @@ impl Port {
     /// Where its frames arrive.
     pub(crate) fn udp_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.udp_port)
-    }
-
-    /// Where a peer listens; a link-local address is one of the interface's link.
-    #[inline]
-    fn remote(&self, address: IpAddr) -> SocketAddr {
-        match address {
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-                SocketAddr::V6(SocketAddrV6::new(v6, self.udp_port, 0, self.interface_index))
-            }
-            _ => SocketAddr::new(address, self.udp_port),
-        }
     }
 
     /// Bytes of an IP packet of ours before the UDP payload.
@@ -382,7 +370,6 @@ impl XdpLnd {
         self.devices.refill(&mut self.home, self.pace.was_idle);
         self.follow_siblings();
         self.xfer.handle_timeout(now, up);
-        self.follow_refusals(now, up);
         self.follow_neighbours(now);
         self.follow_devices(now, up);
         self.follow_sockets(now, up);

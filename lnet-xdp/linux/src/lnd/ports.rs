@@ -29,7 +29,6 @@ use lnet_xdp_proto::XferNi;
 
 use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
-use super::refusals::AbsenceProbe;
 use super::socket::SocketPort;
 use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
 
@@ -111,25 +110,13 @@ pub struct RingPort {
     pub(super) down: Option<Down>,
     /// Who sent its last packet.
     pub(super) last_sender: Sender,
-    /// Tells hosts without a daemon from silent ones.
-    pub(super) refusals: AbsenceProbe,
 }
 
 impl RingPort {
     pub(crate) fn new(port: Port, receive_bytes: u32, unresolved_responses_max: u32) -> Self {
         let (lane_index, link_index, down) = (0, 0, None);
         let last_sender = Sender::UNKNOWN;
-        let refusals = AbsenceProbe::new(&port);
-        Self {
-            port,
-            receive_bytes,
-            unresolved_responses_max,
-            lane_index,
-            link_index,
-            down,
-            last_sender,
-            refusals,
-        }
+        Self { port, receive_bytes, unresolved_responses_max, lane_index, link_index, down, last_sender }
     }
 }
 

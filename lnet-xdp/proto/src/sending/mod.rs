@@ -498,18 +498,6 @@ impl SendingSide {
         }
     }
 
-    /// No node lives where a path leads: messages that wait there for a session end.
-    pub(super) fn fail_waiting(&mut self, path: u32, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
-        call.sessions.note_silence(path, call.up);
-        for slot in 0..self.messages.capacity() {
-            let waits = |message: &Outbound| message.path == path && message.stage == Stage::Waiting;
-            if let Some(message) = self.messages.get(slot).filter(|message| waits(message)) {
-                let status = unfinished(message.polled(), cause);
-                self.finish(slot, status, call);
-            }
-        }
-    }
-
     /// An NI does not send any more: messages that only it carried end.
     pub(super) fn fail_ni(&mut self, ni: NiId, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
         for path in 0..call.sessions.paths.capacity() {

@@ -136,9 +136,6 @@ impl Sessions {
             peer = known;
         }
         self.local.set_timer(asking.next_at);
-        if self.paths[path].is_unanswered() && self.unanswered.len() < self.unanswered.capacity() {
-            self.unanswered.push_back((ni, nid));
-        }
         let other = self.ask_by_another_path(path, up);
         if peer == NONE {
             return other.filter(|other| self.paths[*other].session.is_some());

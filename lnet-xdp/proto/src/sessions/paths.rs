@@ -47,8 +47,6 @@ pub(crate) struct PeerPath {
     /// The incarnation that has answered under it, or that messages go to there which went by another one
     /// before; or [`NONE`].
     pub(crate) peer: u32,
-    /// Whether an incarnation ever lived there, as far as is remembered: the next one may be on its way.
-    is_met: bool,
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
@@ -70,11 +68,6 @@ pub(crate) struct PeerPath {
 }
 
 impl PeerPath {
-    /// Whether a HELLO has not been answered in time where no peer was ever met.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        !self.is_met && self.asking.is_some_and(|asking| asking.is_repeated)
-    }
-
     /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
@@ -224,7 +217,6 @@ impl Paths {
             nid: *nid,
             ni,
             peer: NONE,
-            is_met: false,
             asking: None,
             session: None,
             ended_token: None,
@@ -331,7 +323,6 @@ impl Paths {
     pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
         let former = core::mem::replace(&mut self.table[slot].peer, peer);
         self.table[slot].ended_token = None;
-        self.table[slot].is_met |= peer != NONE;
         if former != peer {
             self.table[slot].quality = Quality::NEW;
             if former != NONE {
