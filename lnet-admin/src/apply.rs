@@ -88,7 +88,7 @@ impl Control {
         changed.map(drop).map_err(|error| refusal_of(&error, locations))
     }
 
-    /// What Linux's settings keep NIs on one subnet from.
+    /// Warnings of NIs on one subnet that Linux's settings keep from serving.
     pub(super) async fn subnet_warnings(&self) -> Result<Vec<String>, Refusal> {
         let nis = self.lnet.nis().into_iter().filter(|ni| ni.config.nid.ip().is_some());
         let nis: Vec<_> = nis.map(|ni| (ni.config.nid, ni.config.interface)).collect();

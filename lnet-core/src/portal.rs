@@ -103,7 +103,7 @@ pub enum EntryError {
     OtherPortal {
         /// The entry that is there.
         entry: MeHandle,
-        /// Its portal.
+        /// Portal of the other entry.
         portal: u32,
         /// The portal of the new one.
         expected: u32,
@@ -113,7 +113,7 @@ pub enum EntryError {
     OtherShard {
         /// The entry that is there.
         entry: MeHandle,
-        /// Its shard.
+        /// Shard of the other entry.
         shard: ShardId,
         /// The shard of the new one.
         expected: ShardId,

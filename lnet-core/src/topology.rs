@@ -120,7 +120,7 @@ pub struct Topology {
     numa_distances: Vec<Box<[u32]>>,
     /// Distances by slot and memory node; nothing for a slot where all of these are as far.
     memory_distances: Vec<Box<[u32]>>,
-    /// What is reached by slot; nothing for a slot of which that is not known.
+    /// Addresses that each slot reaches; `None` for a slot of which they are not known.
     reaches: Vec<Option<Arc<Reach>>>,
     tunables: Tunables,
     steering: Option<Steering>,

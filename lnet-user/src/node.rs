@@ -71,7 +71,7 @@ pub struct NiState {
     pub facts: Vec<Option<NiFact>>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,
-    /// What its interface has routes to; nothing while that is not known.
+    /// Addresses that its interface has routes to; `None` while they are not known.
     pub reach: Option<Arc<Reach>>,
 }
 

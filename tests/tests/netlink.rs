@@ -312,7 +312,7 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
     lab.near("route add 10.99.0.0/16 dev lo");
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(neighbours.generation(), generation);
-    // What the interface reaches is an answer too.
+    // Addresses that the interface reaches are an answer too.
     lab.near("route add 10.98.0.0/16 via 10.211.0.2 dev veth-a");
     wait_until("another answer", || neighbours.generation() > generation);
     wait_until("one call each", || u64::from(calls.load(Ordering::Relaxed)) == neighbours.generation());

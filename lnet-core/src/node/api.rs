@@ -224,7 +224,7 @@ pub enum Report<'a> {
     },
     /// An NI can send, or cannot.
     Link {
-        /// Its slot. What has gone meanwhile is of no interest.
+        /// Slot of the NI, which may have gone meanwhile: then nothing happens.
         ni: NiId,
         /// Whether it can.
         is_up: bool,
@@ -254,7 +254,7 @@ pub enum Report<'a> {
         /// Distances from the memory nodes of the machine, by number; none where there is one node.
         by_memory: &'a [u32],
     },
-    /// What the interface of an NI has routes to.
+    /// Addresses that the interface of an NI has routes to.
     Reach {
         /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,

@@ -112,7 +112,7 @@ pub struct NiConfig<O> {
     pub numa_distances: Vec<u32>,
     /// How far its device is from each memory node of the machine, by number; none where there is one node.
     pub memory_distances: Vec<u32>,
-    /// What its interface has routes to, as its runner has told; nothing while that is not known.
+    /// Addresses that its interface has routes to, as the runner has told; `None` while they are not known.
     pub reach: Option<Arc<Reach>>,
     pub(super) going: Option<NiStatus>,
     /// Its place among those that were ever added.
@@ -271,7 +271,7 @@ impl<O> Nis<O> {
         slots
     }
 
-    /// What the slots reach, where that is known.
+    /// Addresses that each slot reaches, where they are known.
     pub(super) fn reaches(&self) -> Vec<Option<Arc<Reach>>> {
         let mut slots = Vec::new();
         for config in self.0.iter().filter(|config| config.reach.is_some()) {

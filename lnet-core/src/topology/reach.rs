@@ -1,4 +1,4 @@
-//! What an NI reaches by the routes of its interface.
+//! Addresses that an NI reaches by the routes of its interface.
 //!
 //! Routes are nested or apart, so they are stored as ranges that are apart, each with the length of the
 //! longest prefix there. A look-up is one binary search, however many routes there are.

@@ -1,4 +1,4 @@
-//! What the administrator adds to peers that were found.
+//! NIDs that the administrator adds to peers that were found.
 
 use lnet_core::node::{Node, NodeChange, Peer, PeerEdit, Report, peer_state};
 use lnet_model::peer::PeerSpec;

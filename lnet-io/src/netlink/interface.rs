@@ -97,7 +97,7 @@ pub(super) async fn is_local_to(handle: &mut Handle, address: IpAddr) -> Result<
     Ok(matches!(answer, Some(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Local))
 }
 
-/// What an interface has routes to, by any of the routing tables, and the addresses of the host: these are
+/// Addresses that an interface has routes to, by any of the routing tables, and those of the host, which are
 /// reached whichever interface a packet is to leave by.
 pub(super) async fn reach(handle: &Handle, index: u32) -> Result<Reach, NetlinkError> {
     let mut routes = Vec::new();

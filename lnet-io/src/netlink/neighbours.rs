@@ -84,7 +84,7 @@ pub(super) struct FollowedInterface {
     is_gone: AtomicBool,
     name: ArcSwap<String>,
     addresses: ArcSwap<Vec<IpAddr>>,
-    /// What the interface has routes to; nothing while that is not known.
+    /// Addresses that the interface has routes to; `None` while they are not known.
     reach: ArcSwapOption<Reach>,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
@@ -285,8 +285,8 @@ impl Neighbours {
         self.shared.addresses.load().contains(address)
     }
 
-    /// What the interface has routes to, or had when it was up last; `None` while that is not known. The
-    /// generation changes with it.
+    /// Addresses that the interface has routes to, or had when it was up last; `None` while they are not
+    /// known. The generation changes with them.
     #[must_use]
     pub fn reach(&self) -> Option<Arc<Reach>> {
         self.shared.reach.load_full()

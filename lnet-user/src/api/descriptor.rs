@@ -158,8 +158,8 @@ impl Entry {
         &self.shard
     }
 
-    /// What the positions of other entries name it by: [`Position::Before`](lnet_core::portal::Position),
-    /// and `After`.
+    /// Handle by which the positions of other entries name it:
+    /// [`Position::Before`](lnet_core::portal::Position), and `After`.
     #[must_use]
     pub fn entry_handle(&self) -> MeHandle {
         self.entry

@@ -20,7 +20,7 @@ use super::{Core, Lnet, ShardEnd};
 use crate::runtime::wakes::Awaited;
 use crate::runtime::{Deputy, Worker};
 
-/// What a shard is asked to tell of the rules of a list.
+/// Counters of the rules of a list that a shard was asked for.
 type Counted = Awaited<oneshot::Receiver<Vec<RuleCounters>>>;
 
 /// A change of the fault rules. A source or destination that is the wildcard ([`Nid::ANY`]) stands for any.

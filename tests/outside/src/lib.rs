@@ -156,7 +156,7 @@ fn events_can_be_taken_apart() {
     }
 }
 
-/// What debug output shows of a thing that a program has: its name and its size, in a line.
+/// Debug output is a line: the name and the size of a thing that a program has.
 #[test]
 fn debug_output_is_for_people() {
     let lnet = node();

@@ -70,8 +70,8 @@ fn shown_nids(daemon: &Daemon, words: &str) -> Vec<String> {
     nids.map(str::to_owned).collect()
 }
 
-/// What discovery has found of a peer stays beside what is configured, and goes once the peer does not tell
-/// it; an export has what is configured.
+/// NIDs that discovery has found stay beside configured ones, and go once the peer does not tell them; an
+/// export has the configured ones.
 #[test]
 fn a_discovered_peer_keeps_its_nids_when_one_is_added() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

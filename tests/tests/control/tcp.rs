@@ -314,7 +314,7 @@ fn connections_that_break_under_load_are_told_and_counted() {
     two.a.good(&format!("{load} --scheme {}", scheme.display()));
     let sent = || count(&two.a, "stream_bytes_sent");
     wait_until("messages have arrived", PATIENCE, || sent() > 1 << 24);
-    // What it does not read any more fills the connections: messages are under way.
+    // Messages that a stopped peer does not read fill the connections, and are under way.
     two.b.signal(Signal::STOP);
     let mut before = 0;
     wait_until("the connections are full", PATIENCE, || {
@@ -425,7 +425,7 @@ fn a_ping_that_a_fault_rule_fails_has_the_rules_errno() {
         let rule = format!("fault drop add -s * -d {to} -m GET -r 1 -e {health_error}");
         two.a.good(&rule);
         two.a.bad(&format!("ping --timeout 10 {to}"), &["errno: -22", "a fault rule failed it"]);
-        // What is shown next is not older than the answer. A peer with one NI keeps its health.
+        // The next `show` is not older than the answer. A peer with one NI keeps its health.
         let shown = two.a.good("net show -v 3 --net tcp");
         let value = shown.lines().find_map(|line| line.trim().strip_prefix("health value: "));
         let value: u32 = value.unwrap_or_else(|| panic!("{shown}")).parse().unwrap();

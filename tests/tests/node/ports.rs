@@ -268,7 +268,7 @@ fn refused_nis_change_nothing() {
     let (near, namespace) = (&rails.near, rails.netns.a());
     let interfaces = namespace.interfaces();
     let slots = || near.topology().nis().to_vec();
-    // What an interface reaches changes with its addresses.
+    // Routes of an interface change with its addresses.
     let nis = || near.nis().into_iter().map(|ni| NiState { reach: None, ..ni }).collect::<Vec<_>>();
     let before = (nis(), slots());
     let refused = |config: &NiConfig, parts: &[&str]| {

@@ -38,7 +38,7 @@ pub(crate) struct SentItem {
 }
 
 impl SentItem {
-    /// What the frame takes of its receiver, as long as it is under way; 0 but for its first item.
+    /// Bytes that the frame takes of its receiver, as long as it is under way; 0 but for its first item.
     #[inline]
     pub(crate) const fn cost_bytes(&self) -> u32 {
         if self.datagram_bytes == 0 { 0 } else { frame_cost(self.datagram_bytes) }

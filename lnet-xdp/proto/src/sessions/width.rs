@@ -42,7 +42,7 @@ fn class_of(bytes: u32) -> usize {
     BOUNDS.iter().take_while(|bound| **bound < bytes).count()
 }
 
-/// What is known of the width of a path.
+/// Knowledge of the width of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Width {
     /// No longer datagram goes by the path but to try.

@@ -153,7 +153,7 @@ pub(super) struct Shard {
     /// Payloads by message number.
     pub(super) payloads: BTreeMap<u64, Vec<u8>>,
     buffered: BTreeMap<BufferId, Frame>,
-    /// Its longest datagram.
+    /// Longest datagram that the node takes.
     datagram_max_bytes: u32,
     policies: [PolicyWord; PORTALS],
 }
