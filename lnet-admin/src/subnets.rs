@@ -24,7 +24,8 @@ struct NiAddress {
     settings: [u8; 2],
 }
 
-/// Warnings of the NIs with these NIDs and interfaces, in the network namespace of the calling thread. Blocks for some netlink round trips.
+/// Warnings of the NIs with these NIDs and interfaces, in the network namespace of the calling thread. Blocks
+/// for some netlink round trips.
 pub(super) fn warnings(nis: &[(Nid, String)]) -> Vec<String> {
     let port = |(nid, interface): &(Nid, String)| {
         let found = Interface::by_name(interface).ok()?;
