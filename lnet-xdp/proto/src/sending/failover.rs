@@ -30,11 +30,8 @@ impl SendingSide {
         let now = sessions.local.now;
         let stream = &self.streams[stream];
         let patience = sessions.local.times.message;
-        sessions.paths.get(path).is_some_and(|path| {
-            let is_good = |aged: bool| !aged || stream.is_open(now, patience);
-            let session = path.session.as_ref();
-            path.peer == stream.peer && session.is_some_and(|session| is_good(session.is_aged(now)))
-        })
+        let session = sessions.paths.leading((path, stream.peer)).and_then(|path| path.session.as_ref());
+        session.is_some_and(|session| !session.is_aged(now) || stream.is_open(now, patience))
     }
 
     /// The path to the last address of a peer.
@@ -68,7 +65,7 @@ impl SendingSide {
         let path = self.path_for(stream, own, sessions);
         if path.is_none() {
             let peer = self.streams[stream].peer;
-            if sessions.paths.get(own).is_some_and(|path| path.peer == peer) {
+            if sessions.paths.leading((own, peer)).is_some() {
                 sessions.ask(own);
             }
             sessions.ask_last_address(peer);

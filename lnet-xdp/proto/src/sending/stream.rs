@@ -95,7 +95,7 @@ impl Failover {
     /// Until when a stream to this peer goes by it, as long as it does. The silent path may have made room
     /// for one to another peer.
     fn holds_until(self, peer: u32, now: Instant, paths: &Paths) -> Option<Instant> {
-        let path = paths.get(self.silent).filter(|path| path.peer == peer)?;
+        let path = paths.leading((self.silent, peer))?;
         let (since, until) = path.silence(now)?;
         (since == self.since).then_some(until)
     }

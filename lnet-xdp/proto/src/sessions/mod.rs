@@ -130,19 +130,19 @@ impl Sessions {
         up: &mut impl Uplink,
     ) {
         self.note_frames(path, (count, 0), up);
-        self.note_as_long((path, pieces), longest_bytes, sent_at);
+        self.note_as_long(path, pieces, (longest_bytes, sent_at));
     }
 
     /// A path to a peer has carried frames, of so many bytes at most, and pieces among them.
     #[inline]
-    fn note_as_long(&mut self, ((path, peer), pieces): ((u32, u32), u32), bytes: u32, sent_at: Instant) {
+    fn note_as_long(&mut self, to: (u32, u32), pieces: u32, (bytes, sent_at): (u32, Instant)) {
         let now = self.local.now;
-        if self.paths.get(path).is_none_or(|path| path.peer != peer) {
+        if self.paths.leading(to).is_none() {
             return;
         }
-        let most_bytes = self.ends_max(path);
-        if self.paths[path].width.arrived(now, (pieces, bytes), sent_at, most_bytes) {
-            self.note_narrow(path);
+        let most_bytes = self.ends_max(to.0);
+        if self.paths[to.0].width.arrived(now, (pieces, bytes), sent_at, most_bytes) {
+            self.note_narrow(to.0);
         }
     }
 
@@ -150,18 +150,17 @@ impl Sessions {
     /// known to carry that says nothing of the path, or of how much is under way (RFC 8899, 3).
     pub(super) fn note_lost(
         &mut self,
-        (path, peer): (u32, u32),
+        to: (u32, u32),
         (bytes, sent_at): (u32, Instant),
         up: &mut impl Uplink,
     ) {
         let now = self.local.now;
-        if self.is_too_long((path, peer), bytes) {
+        if self.is_too_long(to, bytes) {
             return;
         }
-        self.note_frames((path, peer), (0, 1), up);
-        let entry = self.paths.get_mut(path).filter(|path| path.peer == peer);
-        if entry.is_some_and(|entry| entry.width.lost(now, bytes, sent_at)) {
-            self.note_narrow(path);
+        self.note_frames(to, (0, 1), up);
+        if self.paths.leading_mut(to).is_some_and(|path| path.width.lost(now, bytes, sent_at)) {
+            self.note_narrow(to.0);
         }
     }
 
@@ -172,34 +171,28 @@ impl Sessions {
     }
 
     /// Whether a path to a peer is known not to carry frames of so many bytes.
-    pub(super) fn is_too_long(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
-        self.paths.get(path).is_some_and(|path| path.peer == peer && bytes > path.width.bytes())
+    pub(super) fn is_too_long(&self, to: (u32, u32), bytes: u32) -> bool {
+        self.paths.leading(to).is_some_and(|path| bytes > path.width.bytes())
     }
 
     /// Whether a piece is to be cut from the frame of so many bytes that a path to a peer has lost last.
-    pub(super) fn wants_piece(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
-        self.paths.get(path).is_some_and(|path| path.peer == peer && path.width.wants_piece(bytes))
+    pub(super) fn wants_piece(&self, to: (u32, u32), bytes: u32) -> bool {
+        self.paths.leading(to).is_some_and(|path| path.width.wants_piece(bytes))
     }
 
     /// Whether a path to a peer may not carry frames of so many bytes, for all that is known.
-    pub(super) fn may_be_too_long(&self, (path, peer): (u32, u32), bytes: u32) -> bool {
+    pub(super) fn may_be_too_long(&self, to: (u32, u32), bytes: u32) -> bool {
         let now = self.local.now;
-        self.paths.get(path).is_none_or(|path| path.peer != peer || path.width.is_doubtful(now, bytes))
+        self.paths.leading(to).is_none_or(|path| path.width.is_doubtful(now, bytes))
     }
 
     /// Frames that went by a path to a peer have arrived, or were lost. The path is judged from time to time.
     /// One that was told as silent is told to answer again, also where the stream itself had been answered by
     /// another path.
     #[inline]
-    pub(super) fn note_frames(
-        &mut self,
-        (path, peer): (u32, u32),
-        (arrived, lost): (u32, u32),
-        up: &mut impl Uplink,
-    ) {
-        let now = self.local.now;
-        // The path may have made room for another one meanwhile.
-        if self.paths.get(path).is_none_or(|path| path.peer != peer) {
+    pub(super) fn note_frames(&mut self, to: (u32, u32), (arrived, lost): (u32, u32), up: &mut impl Uplink) {
+        let (now, path) = (self.local.now, to.0);
+        if self.paths.leading(to).is_none() {
             return;
         }
         if arrived != 0 && self.paths.answers_again(now, path) {
@@ -211,20 +204,20 @@ impl Sessions {
     }
 
     /// A frame of so many bytes by a path counted as lost, and has arrived after all.
-    pub(super) fn note_found(&mut self, (path, peer): (u32, u32), (bytes, sent_at): (u32, Instant)) {
-        if let Some(entry) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
-            entry.quality.found();
+    pub(super) fn note_found(&mut self, to: (u32, u32), (bytes, sent_at): (u32, Instant)) {
+        if let Some(path) = self.paths.leading_mut(to) {
+            path.quality.found();
             // Further messages of a frame say nothing of its length.
             if bytes != 0 {
-                self.note_as_long(((path, peer), 0), bytes, sent_at);
+                self.note_as_long(to, 0, (bytes, sent_at));
             }
         }
     }
 
     /// A round trip by a path was measured.
     #[inline]
-    pub(super) fn measure(&mut self, (path, peer): (u32, u32), round_trip: Duration) {
-        if let Some(path) = self.paths.get_mut(path).filter(|path| path.peer == peer) {
+    pub(super) fn measure(&mut self, to: (u32, u32), round_trip: Duration) {
+        if let Some(path) = self.paths.leading_mut(to) {
             path.quality.measure(round_trip);
         }
     }

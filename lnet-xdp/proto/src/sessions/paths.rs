@@ -168,6 +168,18 @@ impl Paths {
         now < self.silent_until
     }
 
+    /// A path, as long as it leads to this peer: it may have made room for one to another peer.
+    #[inline]
+    pub(crate) fn leading(&self, (path, peer): (u32, u32)) -> Option<&PeerPath> {
+        self.table.get(path).filter(|path| path.peer == peer)
+    }
+
+    /// A path, as long as it leads to this peer.
+    #[inline]
+    pub(crate) fn leading_mut(&mut self, (path, peer): (u32, u32)) -> Option<&mut PeerPath> {
+        self.table.get_mut(path).filter(|path| path.peer == peer)
+    }
+
     /// The path for an address.
     #[inline]
     pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
