@@ -1,6 +1,8 @@
 //! The use cases: nodes with and without Multi-Rail, upgraded and downgraded in place, and what changes in a
 //! running cluster.
 
+use std::time::Duration;
+
 use lnet_core::node::{NodeChange, peer_state};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::udsp::UdspRule;
@@ -159,6 +161,9 @@ fn use_case_6_a_net_is_added_and_deleted_at_running_nodes() {
     stage.delete_ni(B, 2);
     stage.run();
     check_knows(&stage, A, B, &[0, 1], MULTI_RAIL);
+    check_knows(&stage, B, A, &[0, 1, 2], MULTI_RAIL);
+    // The NI goes when nothing has come by it for a while.
+    stage.pass(Duration::from_millis(100));
     check_knows(&stage, B, A, &[0, 1], MULTI_RAIL);
     let before = stage.sent("put a2>b2");
     for _ in 0..6 {
