@@ -123,7 +123,7 @@ workload: {{peers_per_node: {peers}, puts_per_second: 8, seconds: 20}}
 fn friends_find_each_other_while_others_answer_nothing() {
     let mut fleet = Fleet::parse(include_str!("../../examples/topologies/hostile.yaml")).unwrap();
     // Fewer nodes than in the example, for a shorter time.
-    for (group, nodes) in fleet.groups.iter_mut().zip([20, 80, 40]) {
+    for (group, nodes) in fleet.groups.iter_mut().zip([20, 80, 40, 20]) {
         group.nodes = nodes;
     }
     fleet.workload.seconds = 12.0;

@@ -23,7 +23,7 @@ use crate::errno::Errno;
 
 /// How long accepting pauses after a failure, such as a want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the log tells of calls that were cut off.
+/// How often the log tells of calls that were cut off, and of connections that cannot be accepted.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The server, if a transfer machine needs one.
@@ -197,12 +197,17 @@ impl Served {
     }
 
     fn accept(self: Arc<Self>, listener: &TcpListener) {
+        let mut told_at: Option<Instant> = None;
         for number in 0.. {
             match listener.accept() {
                 Ok((stream, from)) => self.take(number, stream, from.ip()),
                 Err(_) if self.lock().is_stopping => return,
                 Err(error) => {
-                    tracing::warn!("no connection is accepted: {error}");
+                    // A want of descriptors fails ten times a second.
+                    if told_at.is_none_or(|told_at| told_at.elapsed() >= TELL_INTERVAL) {
+                        told_at = Some(Instant::now());
+                        tracing::warn!("no connection is accepted: {error}");
+                    }
                     std::thread::sleep(PAUSE);
                 }
             }

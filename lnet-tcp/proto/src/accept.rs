@@ -161,14 +161,12 @@ impl Socklnd {
         let Some(kind) = hello.connection.map(ConnectionType::inverted) else { return };
         let is_at_home = source.nid.ip() == Some(self.connections[slot].ends.remote.ip());
         let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
-        let is_connected = || {
-            let known = self.known_peer(local.ni, &source.nid, source.pid);
-            known.is_some_and(|known| !self.peers[known].connections.is_empty())
-        };
-        if !is_at_home && !is_own && !is_connected() {
+        let mut peer = self.peer(local.ni, &source.nid, source.pid);
+        if peer.is_none() && !is_at_home && !is_own {
             self.make_room_for_name(now, slot, up);
+            peer = self.peer(local.ni, &source.nid, source.pid);
         }
-        let Some(peer) = self.peer(local.ni, &source.nid, source.pid) else {
+        let Some(peer) = peer else {
             self.counters.add(SocklndEvent::PeersFull);
             return self.close(now, slot, up);
         };
@@ -212,6 +210,9 @@ impl Socklnd {
                 self.counters.add(SocklndEvent::NamesFull);
             }
             if is_noted && self.say(slot, &answer) {
+                if !is_at_home && self.peers[peer].connections.is_empty() {
+                    self.make_room_for_name(now, slot, up);
+                }
                 self.establish(now, slot, peer, kind, hello);
                 return self.launch(now, peer);
             }

@@ -1,6 +1,7 @@
 //! Diallers that claim to be others, and more of them than there is room for.
 
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use lnet_core::handle::{BufferHandle, Cookie, CookieKind};
 use lnet_core::lnd::{PrefetchHints, RxId, Uplink, Verdict};
@@ -21,6 +22,9 @@ const NOW: Instant = Instant(1);
 /// Payload that is matched before it is there.
 const LONG_BYTES: u32 = 5000;
 
+/// A host whose names the shard has no room to note.
+const UNNOTED: u8 = 250;
+
 /// A shard that takes PUTs, and nothing else.
 struct Shard;
 
@@ -35,6 +39,10 @@ impl Uplink for Shard {
     fn received(&mut self, _: Instant, _: RxId, _: Status) {}
 
     fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+
+    fn came_from(&mut self, peer: &Nid, _: IpAddr) -> bool {
+        *peer != nid(0, UNNOTED)
+    }
 }
 
 fn span(length_bytes: u32) -> Span {
@@ -233,6 +241,19 @@ fn a_host_has_few_names_that_are_not_its_own() {
     let other = node.take(8, 70, 5, ConnectionType::Control);
     assert_eq!(node.count(SocklndEvent::NamesFull), 46);
     assert!(!node.closed.contains(&other));
+}
+
+/// A name that is not taken ends none of the names that its host has.
+#[test]
+fn a_name_that_is_refused_ends_no_other_one() {
+    let mut node = Node::new();
+    for name in 10..14 {
+        node.take(9, name, 5, ConnectionType::Control);
+    }
+    assert_eq!(node.dial(9, UNNOTED, 5, ConnectionType::Control), Answer::Closed);
+    assert_eq!(node.sock.usage().connections, 4);
+    node.take(9, 14, 5, ConnectionType::Control);
+    assert_eq!(node.sock.usage().connections, 4);
 }
 
 /// A host that opens connections and says nothing ends its own handshakes.
