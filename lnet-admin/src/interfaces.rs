@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lnet_model::ni::NiSpec;
 use lnet_model::{Errno, Refusal};
-use lnet_user::netlink::{Interface, NetlinkError, interface_names};
+use lnet_user::netlink::{Interface, NetlinkError, default_interfaces, interface_names};
 use lnet_wire::{Net, Nid};
 
 use super::error::netlink_errno;
@@ -46,27 +46,24 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
     Ok(NiLocation { nid, interface, is_chosen_by_nid })
 }
 
-/// The interface that has a NID's address.
+/// Finds the interface that has a NID's address.
 fn with_address(nid: Nid) -> Result<Interface, Refusal> {
     let Some(wanted) = nid.ip() else {
         return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
     };
     let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
-    search(has)?.ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
-}
-
-/// The first interface that serves.
-fn any(net: Net) -> Result<Interface, Refusal> {
-    let serves = |interface: &Interface| interface.enabled && first_address(interface, false).is_some();
-    let why = || format!(" to {net}: no Ethernet interface here is up and has an address");
-    search(serves)?.ok_or_else(|| down(why()))
-}
-
-/// The first Ethernet interface that fits.
-fn search(fits: impl Fn(&Interface) -> bool) -> Result<Option<Interface>, Refusal> {
     let names = interface_names().map_err(|error| refusal("any", &error))?;
     // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
-    Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).find(fits))
+    let mut present = names.iter().filter_map(|name| Interface::by_name(name).ok());
+    present.find(has).ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
+}
+
+/// The first interface that serves of those that a node takes by itself.
+fn any(net: Net) -> Result<Interface, Refusal> {
+    let serves = |interface: &Interface| interface.enabled && first_address(interface, false).is_some();
+    let why = || format!(" to {net}: no Ethernet interface here but bridges is up and has an address");
+    let present = default_interfaces().map_err(|error| refusal("any", &error))?;
+    present.into_iter().find(serves).ok_or_else(|| down(why()))
 }
 
 /// The address that stands for an interface: the first of the preferred family, else the first. Those that

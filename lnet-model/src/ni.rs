@@ -25,7 +25,8 @@ pub struct NiSpec {
     /// The network interface, by name.
     pub interface: Option<String>,
     /// Its NID: an address of the interface, or, without `interface`, of the interface to take. With neither
-    /// the node takes the first interface that is up, is not the loopback device and has an address.
+    /// the node takes the first interface that is up and has an address, but for the loopback device and
+    /// bridges.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::option"))]
     pub nid: Option<Nid>,
     /// Options that it is asked to have.

@@ -11,6 +11,7 @@ use lnet_control::document::DOCUMENT_BYTES_MAX;
 use lnet_control::file;
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::api::Threads;
+use lnet_user::netlink::default_interfaces;
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::{Limits, NodeConfig};
@@ -21,6 +22,9 @@ use crate::{group, sock};
 
 /// Most memory of a shard for what it knows of peers.
 const PEER_MEMORY_MAX: u64 = 1 << 32;
+
+/// Receive queues of the interfaces that there is memory for in any case.
+const LEAST_QUEUES: [u32; 2] = [2, 2];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,10 +72,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(XdpMode::NAMES).try_map(|name| name.parse::<XdpMode>()),
           hide_possible_values = true)]
     mode: XdpMode,
-    /// Memory for frames of all nets over rings: bytes, also with K, M or G behind [default: enough for two
-    /// interfaces with two receive queues each]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    memory: Option<u64>,
+    /// Memory for frames of all nets over rings: bytes, also with K, M or G behind, or auto, enough for the
+    /// interfaces that the host has at the start, and for two with two receive queues each at least
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "auto")]
+    memory: FrameMemory,
     /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G behind
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16M")]
     peer_memory: u64,
@@ -146,8 +150,8 @@ impl Options {
             .frame_loss_per_million(self.frame_loss)
             .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS });
         let frames = match self.memory {
-            None => config.frames_for(2, 4),
-            Some(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))
+            FrameMemory::Auto => auto_frames(&config),
+            FrameMemory::Bytes(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))
                 .ok()
                 .filter(|frames| *frames > 0)
                 .with_context(|| format!("--memory {bytes}: {CHUNK_BYTES} bytes to 16 T are expected"))?,
@@ -216,6 +220,43 @@ fn size(text: &str) -> Result<u64> {
         .context("a number of bytes is expected, such as 64M")
 }
 
+/// Memory for frames, as the command line has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FrameMemory {
+    /// Enough for the interfaces of the host.
+    Auto,
+    Bytes(u64),
+}
+
+fn memory(text: &str) -> Result<FrameMemory> {
+    if text == "auto" {
+        return Ok(FrameMemory::Auto);
+    }
+    size(text).map(FrameMemory::Bytes).context("auto or a number of bytes is expected, such as 64M")
+}
+
+/// Frames for the interfaces that the host has now.
+fn auto_frames(config: &NodeConfig) -> u32 {
+    let present = default_interfaces().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the memory for frames is not sized by the interfaces of this host");
+        Vec::new()
+    });
+    let queues: Vec<u32> = present.iter().map(|interface| interface.rx_queues).collect();
+    let info = rustix::system::sysinfo();
+    frames_for(config, &queues, info.totalram as u64 * u64::from(info.mem_unit))
+}
+
+/// Frames for interfaces with so many receive queues each, on a host with so much memory: at least
+/// [`LEAST_QUEUES`], and more than that only within an eighth of the memory.
+fn frames_for(config: &NodeConfig, queues: &[u32], memory_bytes: u64) -> u32 {
+    let wanted = |queues: &[u32]| {
+        let queues_count = queues.iter().sum::<u32>().max(LEAST_QUEUES.iter().sum());
+        config.frames_for(queues.len().max(LEAST_QUEUES.len()) as u32, queues_count)
+    };
+    let most = memory_bytes / 8 / u64::from(CHUNK_BYTES);
+    wanted(queues).min(u32::try_from(most).unwrap_or(u32::MAX)).max(wanted(&[]))
+}
+
 /// CPUs, such as `2,4-6`.
 fn cpus(list: &str) -> Result<Vec<usize>> {
     let mut cpus = Vec::new();
@@ -264,6 +305,25 @@ mod tests {
         assert!(["", "M", "x", "-1", "99999999999G"].iter().all(|text| size(text).is_err()));
         assert_eq!(cpus("2,4-6").unwrap(), [2, 4, 5, 6]);
         assert!(["", "a", "3-1", "1-", "0-99999999999"].iter().all(|list| cpus(list).is_err()));
+    }
+
+    #[test]
+    fn memory_for_frames_follows_the_interfaces() {
+        let config = NodeConfig::loopback().shards(2);
+        let least = config.frames_for(2, 4);
+        let frames = |queues: &[u32], memory_bytes| frames_for(&config, queues, memory_bytes);
+        assert_eq!(frames(&[], 1 << 34), least);
+        assert_eq!(frames(&[1], 1 << 34), least);
+        assert_eq!(frames(&[8], 1 << 34), config.frames_for(2, 8));
+        assert_eq!(frames(&[8, 4, 1], 1 << 34), config.frames_for(3, 13));
+        // An eighth of a GiB.
+        assert_eq!(frames(&[64, 64], 1 << 30), (1 << 27) / CHUNK_BYTES);
+        assert_eq!(frames(&[64, 64], 1 << 20), least);
+        assert_eq!(
+            [memory("auto"), memory("148M")].map(Result::unwrap),
+            [FrameMemory::Auto, FrameMemory::Bytes(148 << 20)]
+        );
+        assert!(memory("much").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::link::{
-    InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 use rtnetlink::packet_route::route::{RouteMessage, RouteType};
 
@@ -44,6 +44,20 @@ pub struct Interface {
     /// Id of the XDP program that is attached to it, as `ip link` shows it; one of them where several modes
     /// have one each.
     pub xdp_program_id: Option<u32>,
+    /// What it is among the devices of its host.
+    pub role: Role,
+}
+
+/// What an interface is among the devices of its host: whether a node takes it by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A card, or a device upon one.
+    Device,
+    /// One end of a veth pair: the network of a container where it is within, one container's where not.
+    Veth,
+    /// A bridge, such as `docker0`, or one of its ports. The bridge of another host often has the same
+    /// address.
+    Bridge,
 }
 
 impl Interface {
@@ -79,6 +93,24 @@ pub fn link_speed_mbits(name: &str) -> Option<u32> {
 /// What the kernel refused.
 pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
     on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))
+}
+
+/// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one,
+/// and veths only where nothing else has an address. Blocks as [`Interface::by_name`] does.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn default_interfaces() -> Result<Vec<Interface>, NetlinkError> {
+    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
+    let present = interface_names()?.into_iter().filter_map(|name| Interface::by_name(&name).ok());
+    Ok(defaults_among(present.collect()))
+}
+
+fn defaults_among(mut present: Vec<Interface>) -> Vec<Interface> {
+    let serves = |one: &Interface| one.role == Role::Device && one.enabled && !one.addresses.is_empty();
+    let has_device = present.iter().any(serves);
+    present.retain(|one| one.role == Role::Device || one.role == Role::Veth && !has_device);
+    present
 }
 
 /// Whether an address is one of the host's own, in the calling thread's network namespace. Blocks as
@@ -158,6 +190,21 @@ pub(super) fn bond_index(link: &LinkMessage) -> Option<u32> {
     controller.filter(|index| is_slave && *index != 0)
 }
 
+/// What a link is among the devices of its host.
+fn role(link: &LinkMessage) -> Role {
+    let facts = link.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(facts) => Some(facts),
+        _ => None,
+    });
+    let roles = facts.flatten().filter_map(|fact| match fact {
+        LinkInfo::Kind(InfoKind::Bridge) | LinkInfo::PortKind(InfoPortKind::Bridge) => Some(Role::Bridge),
+        LinkInfo::Kind(InfoKind::Veth) => Some(Role::Veth),
+        _ => None,
+    });
+    // A veth that is a port of a bridge is both.
+    roles.reduce(|one, other| if one == Role::Bridge { one } else { other }).unwrap_or(Role::Device)
+}
+
 async fn query(name: &str) -> Result<Interface, NetlinkError> {
     let handle = connect()?;
     let device = device_of(name);
@@ -196,6 +243,7 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         rx_queues,
         tx_queues,
         xdp_program_id,
+        role: role(&link),
     })
 }
 
@@ -333,6 +381,48 @@ mod tests {
             link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(kind)]));
         }
         link
+    }
+
+    #[test]
+    fn a_veth_in_a_bridge_is_the_bridges() {
+        for (facts, expected) in [
+            (vec![], Role::Device),
+            (vec![LinkInfo::Kind(InfoKind::Vlan)], Role::Device),
+            (vec![LinkInfo::Kind(InfoKind::Veth)], Role::Veth),
+            (vec![LinkInfo::Kind(InfoKind::Bridge)], Role::Bridge),
+            (vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::PortKind(InfoPortKind::Bridge)], Role::Bridge),
+            (vec![LinkInfo::PortKind(InfoPortKind::Bridge)], Role::Bridge),
+            (vec![LinkInfo::PortKind(InfoPortKind::Bond)], Role::Device),
+        ] {
+            let mut message = LinkMessage::default();
+            message.attributes.push(LinkAttribute::LinkInfo(facts));
+            assert_eq!(role(&message), expected, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn a_veth_is_a_default_only_where_nothing_else_has_an_address() {
+        let one = |name: &str, role, has_address| Interface {
+            name: name.to_owned(),
+            index: 1,
+            mac: [2; 6],
+            mtu_bytes: 1500,
+            enabled: true,
+            up: true,
+            addresses: if has_address { vec![(IpAddr::from([10, 0, 0, 1]), 24)] } else { Vec::new() },
+            rx_queues: 1,
+            tx_queues: 1,
+            xdp_program_id: None,
+            role,
+        };
+        let bridge = || one("docker0", Role::Bridge, true);
+        let veth = || one("veth0", Role::Veth, true);
+        let names = |present: Vec<Interface>| {
+            defaults_among(present).into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(vec![bridge(), veth(), one("eth0", Role::Device, true)]), ["eth0"]);
+        assert_eq!(names(vec![bridge(), veth(), one("eth0", Role::Device, false)]), ["veth0", "eth0"]);
+        assert!(names(vec![bridge()]).is_empty());
     }
 
     #[test]

@@ -29,9 +29,7 @@ pub struct WatchId(u64);
 pub enum WaitError {
     /// The process may not use io_uring.
     #[error(
-        "io_uring is not permitted (sysctl kernel.io_uring_disabled is {}); set it to 0, or to 1 with this \
-         process in the group kernel.io_uring_group, or allow it in the container's seccomp profile",
-        .sysctl.as_deref().unwrap_or("unknown")
+        "io_uring is not permitted: {}", remedy(.sysctl.as_deref())
     )]
     NotPermitted {
         /// What the sysctl says, where it can be read.
@@ -366,6 +364,20 @@ fn push(ring: &mut IoUring, entry: &squeue::Entry) -> Result<(), WaitError> {
 /// Time was up, a signal arrived, or completions must be taken first.
 pub(super) fn is_passing(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN))
+}
+
+/// Says what permits io_uring, by the value of `kernel.io_uring_disabled`: where that is 0, a seccomp filter
+/// refuses it.
+fn remedy(sysctl: Option<&str>) -> String {
+    match sysctl {
+        None | Some("0") => "a seccomp filter refuses it; allow io_uring_setup, io_uring_enter and \
+                             io_uring_register in the container's seccomp profile"
+            .to_owned(),
+        Some(value) => format!(
+            "sysctl kernel.io_uring_disabled is {value}; set it to 0, or to 1 with this process in the group \
+             kernel.io_uring_group"
+        ),
+    }
 }
 
 /// The kernel ends a multishot poll this way when it has no room for its completion.

@@ -225,7 +225,12 @@ fn refusals_say_why() {
     let error = |errno: Errno| refused(&errno.into());
     let not_permitted = error(Errno::PERM);
     assert!(matches!(not_permitted, WaitError::NotPermitted { .. }));
-    assert!(not_permitted.to_string().contains("kernel.io_uring_disabled"), "{not_permitted}");
+    let says =
+        |sysctl: Option<&str>| WaitError::NotPermitted { sysctl: sysctl.map(str::to_owned) }.to_string();
+    assert!(says(Some("2")).contains("kernel.io_uring_disabled is 2; set it to 0"), "{}", says(Some("2")));
+    for filtered in [Some("0"), None].map(says) {
+        assert!(filtered.contains("seccomp profile") && !filtered.contains("sysctl"), "{filtered}");
+    }
     assert_eq!(error(Errno::NOSYS), WaitError::Unsupported { feature: "system calls" });
     let system = WaitError::System { operation: "io_uring_setup", source: Errno::MFILE };
     assert_eq!(error(Errno::MFILE), system);

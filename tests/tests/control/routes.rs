@@ -119,3 +119,26 @@ fn two_nis_on_one_subnet_are_warned_of() {
     set(&format!("{second}/arp_announce"), "2");
     assert_eq!(told("import", &document("tcp")), [false; 2]);
 }
+
+/// A bridge, such as a container engine makes, is no interface that a node takes by itself.
+#[test]
+fn a_default_ni_is_never_a_bridge() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    let interface = two.netns.a().interface();
+    let link = |arguments: &str| ip(two.netns.a(), arguments);
+    link("link add docker0 type bridge");
+    link("link set docker0 up");
+    link("address add 172.17.0.1/16 dev docker0");
+    link(&format!("link set {} down", interface.name));
+    two.a.good("lnet configure");
+    let document = "net:\n- net type: tcp\n";
+    let refused = ["errno: -100", "no Ethernet interface here but bridges"];
+    two.a.bad_with("import", document, &refused);
+    link(&format!("link set {} up", interface.name));
+    two.a.good_with("import", document);
+    let shown = two.a.good("net show --net tcp");
+    assert!(shown.contains(&format!("{}@tcp", interface.ipv4)) && !shown.contains("172.17."), "{shown}");
+}

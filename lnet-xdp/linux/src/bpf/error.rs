@@ -44,9 +44,11 @@ pub enum BpfError {
         action: String,
     },
     /// The kernel is older than XDP programs for frames of several buffers.
-    #[error("kernel {kernel} does not know multi-buffer XDP (section xdp.frags); 5.18 or later is needed")]
+    #[error(
+        "kernel {kernel} does not know multi-buffer XDP (section xdp.frags); rings need Linux 6.6 or later, mode `socket` does not"
+    )]
     FragsUnsupported {
-        /// Its version.
+        /// Its release, as `uname -r` prints it.
         kernel: String,
     },
     /// The kernel's verifier refused the program.
@@ -62,15 +64,14 @@ pub enum BpfError {
     Interface(#[from] NetlinkError),
     /// Another XDP program is attached.
     #[error(
-        "{interface} has XDP program {} already; `ip link set dev {interface} xdp off` removes it \
-         (one held by a process goes when that ends)",
-        program_id.map_or_else(|| "of unknown id".to_owned(), |id| format!("id {id}"))
+        "{interface} has XDP program id {program_id} already; `ip link set dev {interface} xdp off` removes it \
+         (one held by a process goes when that ends)"
     )]
     Occupied {
         /// The interface.
         interface: String,
         /// The id of its program, as `ip link` shows it.
-        program_id: Option<u32>,
+        program_id: u32,
     },
     /// This program is attached to an interface; one program serves one.
     #[error("this program is attached to {interface}; load another one for another interface")]
@@ -232,7 +233,7 @@ mod tests {
             mtu_bytes: 9000,
             source: Errno::OPNOTSUPP.into(),
         };
-        let occupied = BpfError::Occupied { interface: "eth7".into(), program_id: Some(42) };
+        let occupied = BpfError::Occupied { interface: "eth7".into(), program_id: 42 };
         let privilege = BpfError::Privilege { action: "load the XDP program".into() };
         for (error, parts) in [
             (&refused, ["eth7", "mtu 9000", "mode generic"]),

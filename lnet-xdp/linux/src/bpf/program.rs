@@ -169,8 +169,8 @@ impl XdpProgram {
             return Err(BpfError::AlreadyAttached { interface: attachment.interface.clone() });
         }
         let interface = Interface::by_name(interface_name)?;
-        if interface.xdp_program_id.is_some() {
-            return Err(occupied(&interface));
+        if let Some(occupied) = interface.xdp_program_id.and_then(|_| occupied(&interface)) {
+            return Err(occupied);
         }
         match mode {
             Some(mode) => self.attach_as(&interface, mode),
@@ -199,7 +199,9 @@ impl XdpProgram {
             .map_err(|error| match attach_errno(&error) {
                 Some(Errno::PERM) => BpfError::Privilege { action: format!("attach to {name}") },
                 Some(Errno::NODEV) => NetlinkError::NoSuchIndex { index: *index }.into(),
-                Some(Errno::BUSY | Errno::EXIST) => occupied(interface),
+                Some(errno @ (Errno::BUSY | Errno::EXIST)) => {
+                    occupied(interface).unwrap_or_else(|| refused(errno.into()))
+                }
                 Some(errno) => refused(errno.into()),
                 None => refused(std::io::Error::other(chain(&error))),
             })?;
@@ -465,10 +467,9 @@ fn load_error(object: &Object, error: ProgramError) -> BpfError {
     }
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {
-            if let Ok(kernel) = KernelVersion::current()
-                && kernel < KernelVersion::new(5, 18, 0)
-            {
-                return BpfError::FragsUnsupported { kernel: format!("{kernel:?}") };
+            if KernelVersion::current().is_ok_and(|kernel| kernel < KernelVersion::new(5, 18, 0)) {
+                let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+                return BpfError::FragsUnsupported { kernel };
             }
             BpfError::Verifier { log: last_lines(&verifier_log.to_string()), source: io_error }
         }
@@ -492,11 +493,12 @@ fn attach_errno(error: &ProgramError) -> Option<Errno> {
     }
 }
 
-/// Where the program came since the interface was looked at, its id is looked up again.
-fn occupied(interface: &Interface) -> BpfError {
+/// Names the program that an interface has; `None` if it has none, as a macvlan's parent, whose refusal has
+/// another cause. Where the program came since the interface was looked at, its id is looked up again.
+fn occupied(interface: &Interface) -> Option<BpfError> {
     let now = || Interface::by_name(&interface.name).ok()?.xdp_program_id;
-    let program_id = interface.xdp_program_id.or_else(now);
-    BpfError::Occupied { interface: interface.name.clone(), program_id }
+    let program_id = interface.xdp_program_id.or_else(now)?;
+    Some(BpfError::Occupied { interface: interface.name.clone(), program_id })
 }
 
 fn removed(result: Result<(), MapError>) -> Result<bool, MapError> {

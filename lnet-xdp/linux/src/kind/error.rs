@@ -37,7 +37,8 @@ pub enum XdpError {
     /// Too few frames for one more interface.
     #[error(
         "interface {interface} with {queues} receive queues: {wanted} frames are wanted, the node has {present} \
-         since its start (NodeConfig::frames, lnetd --memory)"
+         since its start (`lnetd --memory {}M`, NodeConfig::frames)",
+        (u64::from(*wanted) * u64::from(lnet_io::xsk::CHUNK_BYTES)).div_ceil(1 << 20)
     )]
     Frames {
         /// The interface.
