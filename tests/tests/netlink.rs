@@ -123,6 +123,17 @@ fn an_interface_reports_its_addresses_and_state() {
     wait_until("veth-a has lost its carrier", || !lab.interface("veth-a").unwrap().up);
 }
 
+/// A thread that follows an interface no more is not taken for an interface that does not change.
+#[test]
+fn a_thread_that_panics_is_told() {
+    let Some(lab) = Lab::new() else { return };
+    let neighbours = lab.neighbours();
+    assert!(!neighbours.has_panicked());
+    neighbours.subscribe(Box::new(|| panic!("a hook that panics")));
+    lab.near("link set dev veth-a mtu 1400");
+    wait_until("the thread is known to have panicked", || neighbours.has_panicked());
+}
+
 #[test]
 fn queues_are_those_in_use_not_those_allocated() {
     let Some(lab) = Lab::new() else { return };

@@ -267,6 +267,13 @@ impl Neighbours {
         self.shared.is_up()
     }
 
+    /// Whether the thread that follows the interface has panicked: nothing here is true any more then.
+    #[must_use]
+    pub fn has_panicked(&self) -> bool {
+        // By itself it ends with the last reference alone.
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// Whether the interface has gone. One that comes again, under its name or its index, is another one.
     #[must_use]
     pub fn is_gone(&self) -> bool {

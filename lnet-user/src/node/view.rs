@@ -89,6 +89,13 @@ impl NodeView {
         self.open_nis().iter().map(state).collect()
     }
 
+    /// The interface of an NI whose netlink thread has panicked, if there is one.
+    pub(crate) fn unfollowed(&self) -> Option<String> {
+        let has_panicked =
+            |open: &&OpenNi| open.lnd.as_ni().followed().is_some_and(|(found, _)| found.has_panicked());
+        self.open_nis().values().find(has_panicked).map(|open| open.config.interface.clone())
+    }
+
     /// Counters of the XDP programs: [`NodeDriver::xdp_frames`](super::NodeDriver::xdp_frames).
     pub(crate) fn xdp_frames(&self) -> Result<XdpFrames, NodeError> {
         Ok(self.programs.frames()?)

@@ -113,6 +113,10 @@ impl Core {
     }
 
     pub(in crate::api) fn look_at_links(&self) {
+        if let Some(interface) = self.view.unfollowed() {
+            self.runner.fate.end(&format!("the netlink thread of {interface} has panicked"));
+            return;
+        }
         let states = self.view.nis();
         let mut machine = self.runner.machine();
         let mut books = self.runner.books();
