@@ -15,6 +15,7 @@
 
 mod error;
 mod kernel;
+mod refusal_probe;
 mod send;
 mod socket;
 mod types;
@@ -42,6 +43,7 @@ use kernel::{is_pause, make_ring, read_datagram};
 use send::Sends;
 
 pub use error::UdpError;
+pub use refusal_probe::RefusalProbe;
 pub use socket::{Instruction, UdpSocket};
 pub use types::{EndpointConfig, Refusal};
 

@@ -1,8 +1,12 @@
 //! Peers that are not there: what a ping says of them, what the log does, and whose health it costs.
 
-use lnet_tests::netns::{NETNS_NODES, ip, require_privilege};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
 
-use crate::run::{Daemon, Two};
+use lnet_tests::netns::{NETNS_NODES, Namespace, enter, ip, require_privilege};
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+
+use crate::run::{Daemon, PORT, Two};
 
 /// The value of a key, where it is first shown.
 fn value(shown: &str, key: &str) -> String {
@@ -53,4 +57,78 @@ fn absent_peers_are_told_apart_and_cost_the_local_ni_no_health() {
     assert_eq!(lines.clone().count(), 1, "{log}");
     let line = lines.clone().next().unwrap_or_default();
     assert!(line.contains(&format!("{address}:988")) && line.contains("refused"), "{line}");
+}
+
+/// The checksum of the Internet protocols (RFC 1071), of an even number of bytes.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
+}
+
+/// Has a host say many times that a peer's port is free, of datagrams that go there from the LNet port, and
+/// from others.
+fn forge(from: &Namespace, to: Ipv4Addr, about: Ipv4Addr) {
+    enter(from, || {
+        let socket = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
+        for source_port in (0..200).map(|other| if other % 2 == 0 { PORT } else { 40_000 + other }) {
+            let mut quoted = vec![0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0, 0];
+            quoted.extend(to.octets().into_iter().chain(about.octets()));
+            let sum = checksum(&quoted);
+            quoted[10..12].copy_from_slice(&sum);
+            quoted.extend([source_port, PORT, 40, 0].map(u16::to_be_bytes).as_flattened());
+            let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+            let sum = checksum(&message);
+            message[2..4].copy_from_slice(&sum);
+            sendto(&socket, &message, SendFlags::empty(), &SocketAddrV4::new(to, 0)).unwrap();
+        }
+    });
+}
+
+/// A host without a daemon is told from a silent one after a second, in which a daemon may start, whatever
+/// carries the frames. Nothing that others say of a port ends a session, or the wait for one.
+#[test]
+fn a_host_without_a_daemon_refuses_over_xdp_too() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for mode in ["native", "socket"] {
+        let two = Two::new(1, "");
+        let [near, far] = [two.netns.a(), two.netns.b()].map(Namespace::interface);
+        let [_, b] = two.nids(0);
+        let add = |daemon: &Daemon, name: &str| {
+            daemon.good("lnet configure");
+            daemon.good(&format!("net add --net xdp --if {name} --mode {mode} --port {PORT}"));
+        };
+        add(&two.a, &near.name);
+        let begun = Instant::now();
+        let (address, port) = (far.ipv4.to_string(), format!("port {PORT}"));
+        two.a.bad(&format!("ping --timeout 30 {b}"), &["errno: -111", "Connection refused", &address, &port]);
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "mode {mode}: {took:?}");
+        assert_eq!(health(&two.a, "xdp"), "1000");
+        // A host that takes frames for an address that it has not, and says nothing.
+        let silent = Ipv4Addr::new(10, 211, 0, 77);
+        let mac = ip(two.netns.b(), &format!("-o link show dev {}", far.name));
+        let mac = mac.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap();
+        ip(two.netns.a(), &format!("neigh add {silent} lladdr {mac} dev {} nud permanent", near.name));
+        std::thread::scope(|scope| {
+            let ping = scope.spawn(|| two.a.bad(&format!("ping --timeout 3 {silent}@xdp"), &["errno: -110"]));
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(200));
+                forge(two.netns.b(), near.ipv4, silent);
+            }
+            ping.join().unwrap();
+        });
+        // The daemon is started, and forged words do not end its sessions.
+        add(&two.b, &far.name);
+        two.a.good(&format!("ping --timeout 10 {b}"));
+        two.b.good("load start target");
+        two.a.good(&format!("load start initiator --to {b} --messages 500 --window 2"));
+        for _ in 0..10 {
+            forge(two.netns.b(), near.ipv4, far.ipv4);
+        }
+        two.a.good("load wait 1");
+        two.a.good(&format!("ping --timeout 10 {b}"));
+    }
 }

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::size_of_val;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -154,6 +154,10 @@ impl UdpSocket {
         let outcome = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, value, &raw mut length) };
         debug_assert_eq!(outcome, 0, "SO_MEMINFO");
         facts[MEMORY_FACTS - 1]
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(super) fn raw_fd(&self) -> c_int {

@@ -28,6 +28,7 @@ mod path;
 mod paths;
 mod ports;
 mod receive;
+mod refusals;
 pub(crate) mod reuseport;
 mod socket;
 mod transmit;
@@ -42,7 +43,7 @@ pub mod played;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -80,6 +81,7 @@ pub(crate) use lane::{Lane, OwnedQueue};
 use paths::Paths;
 pub use ports::{RingPort, XdpPort};
 pub(crate) use ports::{Rings, UmemShare};
+use refusals::Asked;
 pub use socket::SocketPort;
 
 /// Most frames that one turn takes off one ring.
@@ -109,6 +111,17 @@ impl Port {
     /// Where its frames arrive.
     pub(crate) fn udp_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.udp_port)
+    }
+
+    /// Where a peer listens; a link-local address is one of the interface's link.
+    #[inline]
+    fn remote(&self, address: IpAddr) -> SocketAddr {
+        match address {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(v6, self.udp_port, 0, self.interface_index))
+            }
+            _ => SocketAddr::new(address, self.udp_port),
+        }
     }
 
     /// Bytes of an IP packet of ours before the UDP payload.
@@ -204,6 +217,8 @@ pub struct XdpLnd {
     told_of_failure: bool,
     /// When a path that was found to be narrow is logged again at the earliest.
     tells_narrow_at: Instant,
+    /// The host that was asked whether it has a node.
+    asked: Option<Asked>,
     faults: FaultInjector,
     counters: XdpCounters,
     tap: Tap,
@@ -274,6 +289,7 @@ impl XdpLnd {
             pace: Pace { was_idle: true, ..Pace::default() },
             told_of_failure: false,
             tells_narrow_at: Instant(0),
+            asked: None,
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }
@@ -370,6 +386,7 @@ impl XdpLnd {
         self.devices.refill(&mut self.home, self.pace.was_idle);
         self.follow_siblings();
         self.xfer.handle_timeout(now, up);
+        self.follow_refusals(now, up);
         self.follow_neighbours(now);
         self.follow_devices(now, up);
         self.follow_sockets(now, up);
@@ -449,7 +466,14 @@ impl Lnd for XdpLnd {
         let devices = self.devices.retry_at();
         let unresolved = self.unresolved.poll_timeout();
         let xfer = self.xfer.poll_timeout();
-        time::earliest([devices, xfer, unresolved, self.down_until(), self.socket_timeout()])
+        time::earliest([
+            devices,
+            xfer,
+            unresolved,
+            self.down_until(),
+            self.socket_timeout(),
+            self.refusal_timeout(),
+        ])
     }
 }
 

@@ -23,12 +23,14 @@ use lnet_io::capture::Tap;
 use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
+use lnet_io::uring::udp::RefusalProbe;
 use lnet_io::xsk::{Device, Frame, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_xdp_proto::XferNi;
 
 use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
+use super::refusals;
 use super::socket::SocketPort;
 use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
 
@@ -110,13 +112,25 @@ pub struct RingPort {
     pub(super) down: Option<Down>,
     /// Who sent its last packet.
     pub(super) last_sender: Sender,
+    /// Tells hosts without a daemon from silent ones.
+    pub(super) refusals: Option<RefusalProbe>,
 }
 
 impl RingPort {
     pub(crate) fn new(port: Port, receive_bytes: u32, unresolved_responses_max: u32) -> Self {
         let (lane_index, link_index, down) = (0, 0, None);
         let last_sender = Sender::UNKNOWN;
-        Self { port, receive_bytes, unresolved_responses_max, lane_index, link_index, down, last_sender }
+        let refusals = refusals::probe(&port);
+        Self {
+            port,
+            receive_bytes,
+            unresolved_responses_max,
+            lane_index,
+            link_index,
+            down,
+            last_sender,
+            refusals,
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Invariant: a datagram that the kernel refuses is a loss, counted, and never the end of a socket.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use lnet_core::time::{self, Instant};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_io::uring::udp::{Endpoint, Refusal, UdpError};
+use lnet_io::uring::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
 use lnet_io::xsk::Statistics;
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
@@ -32,6 +32,7 @@ use super::exchange::{DatagramBuffer, Packet};
 use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
 use super::path::{End, Path, TEMPLATE_BYTES_MAX};
 use super::receive::Origin;
+use super::refusals;
 use super::{Port, XdpDrop, XdpLnd};
 
 /// How long a socket rests whose receive has ended with an error.
@@ -61,6 +62,8 @@ pub struct SocketPort {
     pub(super) serving: ShardSet,
     /// Whether this one is among them.
     receives: bool,
+    /// Tells hosts without a daemon from silent ones.
+    pub(super) refusals: Option<RefusalProbe>,
 }
 
 impl SocketPort {
@@ -75,6 +78,7 @@ impl SocketPort {
         Self {
             serving,
             receives: serving.has(shard),
+            refusals: refusals::probe(&port),
             interface_mtu_bytes: port.mtu_bytes as u32,
             port,
             receive_bytes,
@@ -133,17 +137,6 @@ impl SocketPort {
     /// Where it listens.
     fn local(&self) -> SocketAddr {
         self.port.udp_address()
-    }
-
-    /// Where a peer listens; a link-local address is one of the interface's link.
-    #[inline]
-    fn remote(&self, address: IpAddr) -> SocketAddr {
-        match address {
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-                SocketAddr::V6(SocketAddrV6::new(v6, self.port.udp_port, 0, self.port.interface_index))
-            }
-            _ => SocketAddr::new(address, self.port.udp_port),
-        }
     }
 
     /// Takes in what has changed about the interface.
@@ -290,7 +283,7 @@ impl XdpLnd {
             self.counters.frames_let_go += 1;
             return 0;
         };
-        let (local, to) = (socket.local(), socket.remote(address));
+        let (local, to) = (socket.local(), socket.port.remote(address));
         let port = &socket.port;
         let source = Source { xfer: &self.xfer, memory };
         let mut frame_bytes = 0;

@@ -498,6 +498,14 @@ impl SendingSide {
         }
     }
 
+    /// No node lives where a path leads: messages that wait there for a session end.
+    pub(super) fn fail_waiting(&mut self, path: u32, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
+        while let Some(message) = self.messages.get(self.waiting[path].first()) {
+            let status = unfinished(message.polled(), cause);
+            self.finish(self.waiting[path].first(), status, call);
+        }
+    }
+
     /// An NI does not send any more: messages that only it carried end.
     pub(super) fn fail_ni(&mut self, ni: NiId, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
         for path in 0..call.sessions.paths.capacity() {

@@ -136,6 +136,11 @@ impl Sessions {
             peer = known;
         }
         self.local.set_timer(asking.next_at);
+        let is_told =
+            || self.unanswered.len() == self.unanswered.capacity() || self.unanswered.contains(&(ni, nid));
+        if self.paths[path].is_unanswered(now) && !is_told() {
+            self.unanswered.push_back((ni, nid));
+        }
         let other = self.ask_by_another_path(path, up);
         if peer == NONE {
             return other.filter(|other| self.paths[*other].session.is_some());

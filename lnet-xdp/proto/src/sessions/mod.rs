@@ -46,6 +46,8 @@ pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
     + KNOWN_BYTES
     + saved::SAVED_BYTES;
 
+/// Addresses that have not answered, of which the driver is told at once; the others come up again.
+const UNANSWERED_MAX: usize = 32;
 /// Incarnations that have ended and are remembered for that.
 const OVER_MAX: usize = 1024;
 
@@ -66,6 +68,8 @@ pub(super) struct Sessions {
     /// NIs by number; those that are gone leave holes.
     nis: Vec<Option<nis::OwnNi>>,
     replies: VecDeque<Reply>,
+    /// Addresses where no peer was met, and that have not answered for long; the driver is told of them.
+    pub(super) unanswered: VecDeque<Address>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
     /// The last path that was found to be narrow, until it is told.
@@ -94,6 +98,7 @@ impl Sessions {
             policies: config.policies,
             questions: 0,
             replies: VecDeque::with_capacity(REPLIES_MAX),
+            unanswered: VecDeque::with_capacity(UNANSWERED_MAX),
             over: VecDeque::with_capacity(OVER_MAX.min(peers as usize)),
             narrowed: None,
             hand: 0,

@@ -19,6 +19,10 @@ use super::tokens::RENEWAL_NS;
 use super::width::Width;
 use crate::local::BySlot;
 
+/// How long a node has from the first HELLO to its address until its host may refuse in its stead. Programs
+/// that belong together start in any order.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
+
 /// An open question for a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking {
@@ -47,6 +51,8 @@ pub(crate) struct PeerPath {
     /// The incarnation that has answered under it, or that messages go to there which went by another one
     /// before; or [`NONE`].
     pub(crate) peer: u32,
+    /// Whether an incarnation ever lived there, as far as is remembered: the next one may be on its way.
+    is_met: bool,
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
@@ -68,6 +74,12 @@ pub(crate) struct PeerPath {
 }
 
 impl PeerPath {
+    /// Whether HELLOs have not been answered for as long as a node may take to start, where no peer was ever
+    /// met.
+    pub(crate) fn is_unanswered(&self, now: Instant) -> bool {
+        !self.is_met && self.asking.is_some_and(|asking| now - asking.asked_at >= REFUSAL_PATIENCE)
+    }
+
     /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
@@ -229,6 +241,7 @@ impl Paths {
             nid: *nid,
             ni,
             peer: NONE,
+            is_met: false,
             asking: None,
             session: None,
             ended_token: None,
@@ -335,6 +348,7 @@ impl Paths {
     pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
         let former = core::mem::replace(&mut self.table[slot].peer, peer);
         self.table[slot].ended_token = None;
+        self.table[slot].is_met |= peer != NONE;
         if former != peer {
             self.table[slot].quality = Quality::NEW;
             if former != NONE {

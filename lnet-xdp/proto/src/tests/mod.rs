@@ -10,6 +10,7 @@ mod nis;
 mod policies;
 mod preview;
 mod rails;
+mod refusals;
 mod sessions;
 mod stalls;
 mod wire;

@@ -1,0 +1,104 @@
+//! Hosts that say they have no node.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_core::lnd::{Cause, NiId, Status};
+use lnet_wire::frame::Kind;
+
+use super::wire::{Network, Node};
+
+const SECOND: Duration = Duration::from_secs(1);
+const REFUSED: Cause = Cause::System(111);
+
+fn network() -> Network {
+    Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1)
+}
+
+fn put(network: &mut Network, number: u64, length: u32) {
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].put(now, &to, 0, 4, number, length);
+}
+
+/// The host of the second node says that it has none; by which NIs the first one had told of it before.
+fn refuse(network: &mut Network) -> Vec<NiId> {
+    let (now, nid) = (network.now, network.nodes[1].nids[0]);
+    let shard = &mut network.nodes[0].shards[0];
+    let mut told = Vec::new();
+    while let Some((ni, address)) = shard.xfer.poll_unanswered() {
+        assert_eq!(address, nid);
+        told.push(ni);
+    }
+    shard.xfer.refused(now, (NiId(0), nid), REFUSED, &mut shard.up);
+    told
+}
+
+/// A host says that it has no node. A node may be starting there: what waits goes on waiting for a second.
+#[test]
+fn a_host_without_a_node_ends_nothing_while_one_may_be_starting() {
+    let mut network = network();
+    network.dead = vec![0];
+    put(&mut network, 0, 10);
+    put(&mut network, 1, 10_000);
+    for _ in 0..9 {
+        network.run(SECOND / 10);
+        assert_eq!(refuse(&mut network), [], "at {:?}", network.now);
+        assert_eq!(network.nodes[0].sent(), []);
+    }
+    network.dead.clear();
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Ok)]);
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+#[test]
+fn a_host_without_a_node_ends_what_waits_once_none_can_be_starting() {
+    let mut network = network();
+    network.dead = vec![0];
+    put(&mut network, 0, 10);
+    put(&mut network, 1, 10_000);
+    network.run(3 * SECOND / 2);
+    assert_eq!(refuse(&mut network), [NiId(0)]);
+    let never = Status::NeverSent(REFUSED);
+    assert_eq!(network.nodes[0].sent(), [(0, never), (1, never)]);
+    network.dead.clear();
+    put(&mut network, 2, 10);
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent()[2], (2, Status::Ok), "the next one asks again");
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+/// A peer that was met may be about to come back, in the same life or in another one.
+#[test]
+fn a_host_whose_node_was_met_ends_nothing() {
+    for is_restarted in [false, true] {
+        let mut network = network();
+        put(&mut network, 0, 10);
+        network.run(SECOND);
+        if is_restarted {
+            // The next life is asked for its session, and its answer is lost.
+            network.nodes[1] = Node::new(2, 2, 1);
+            put(&mut network, 1, 10);
+            let hellos = network.frames(Kind::Hello);
+            let end = network.now + SECOND;
+            while network.frames(Kind::Hello) == hellos {
+                assert!(network.step(end));
+            }
+        }
+        network.dead = vec![0];
+        put(&mut network, 2, 10);
+        let ended = network.nodes[0].sent();
+        for _ in 0..15 {
+            network.run(SECOND / 10);
+            assert_eq!(refuse(&mut network), []);
+            assert_eq!(network.nodes[0].sent(), ended, "restarted: {is_restarted}");
+        }
+        network.dead.clear();
+        put(&mut network, 3, 10);
+        network.run(3 * SECOND);
+        assert_eq!(network.nodes[1].arrived().last(), Some(&(3, Status::Ok)));
+    }
+}
