@@ -97,11 +97,15 @@ impl Control {
             record.slots.push(SlotFrames { queue, shard, frames });
         }
         add_all(&mut record.reasons, xdp.reasons);
+        let mut arrived_by_gone = 0;
         for shard in self.lnet.shards() {
-            let counted = shard.run_async(move |worker| add_worker(&mut record, worker).map(|()| record));
+            let counted =
+                shard.run_async(move |worker| add_worker(&mut record, worker).map(|count| (record, count)));
             let counted = counted.await.map_err(|error| stopped(&error))?;
-            record = counted.map_err(|error| failed(error.to_string()))?;
+            let (counted, arrived) = counted.map_err(|error| failed(error.to_string()))?;
+            (record, arrived_by_gone) = (counted, arrived_by_gone + arrived);
         }
+        record.lost_with_interfaces = xdp.steered_by_gone.saturating_sub(arrived_by_gone);
         Ok(record)
     }
 }
@@ -111,12 +115,17 @@ fn load_name(id: u32, role: LoadRole) -> String {
     format!("load {id} ({role})")
 }
 
-/// Adds what one shard has counted.
-fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<()> {
+/// Adds what one shard has counted; how many frames it had by interfaces that have gone.
+fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<u64> {
+    let mut arrived_by_gone = 0;
     worker.count(&mut |what, name, count| {
         let sums = match what {
             Counted::Misdirected => {
                 record.misdirected += count;
+                return;
+            }
+            Counted::ArrivedByGone => {
+                arrived_by_gone += count;
                 return;
             }
             Counted::Handled => &mut record.handled,
@@ -130,7 +139,7 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<()>
     let counters = worker.shard().counters();
     let drops = DropReason::ALL.map(|reason| (reason.to_string(), counters.drops(reason).messages));
     add_all(&mut record.drops, drops);
-    Ok(())
+    Ok(arrived_by_gone)
 }
 
 fn add_all<N: Into<String>>(sums: &mut BTreeMap<String, u64>, counters: impl IntoIterator<Item = (N, u64)>) {

@@ -18,6 +18,9 @@ use crate::memory::Memory;
 pub enum Counted {
     /// Frames that arrived at another shard than their key says, and were handed over.
     Misdirected,
+    /// Frames that arrived by interfaces that have gone, or whose last NI was closed, or that their rings had
+    /// no room for.
+    ArrivedByGone,
     /// Frames, by what became of them.
     Handled,
     /// What loss recovery has done and dropped.

@@ -111,6 +111,26 @@ pub struct Statistics {
     pub tx_ring_empty_descs: u64,
 }
 
+impl Statistics {
+    /// Frames that were for the socket and that the kernel dropped. `rx_fill_ring_empty_descs` is not among
+    /// them: the kernel counts a frame that found no buffer in `rx_dropped` as well (net/xdp/xsk.c:
+    /// `__xsk_rcv`).
+    #[must_use]
+    pub const fn receive_losses(&self) -> u64 {
+        self.rx_dropped + self.rx_ring_full
+    }
+
+    /// Adds what was counted for another socket.
+    pub fn add(&mut self, other: &Self) {
+        self.rx_dropped += other.rx_dropped;
+        self.rx_invalid_descs += other.rx_invalid_descs;
+        self.tx_invalid_descs += other.tx_invalid_descs;
+        self.rx_ring_full += other.rx_ring_full;
+        self.rx_fill_ring_empty_descs += other.rx_fill_ring_empty_descs;
+        self.tx_ring_empty_descs += other.tx_ring_empty_descs;
+    }
+}
+
 impl Device {
     /// Has the kernel send what was committed to the transmit ring: one `sendto`, which never blocks.
     ///

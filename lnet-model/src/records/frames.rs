@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::ni::XdpMode;
 use crate::text;
 
-/// Counters of the xdp LND, since the node was configured; those of NIs that have gone are missing.
+/// Counters of the xdp LND, since the node had no NI of it; those of NIs over rings that have gone are among
+/// them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FramesRecord {
@@ -20,6 +21,9 @@ pub struct FramesRecord {
     pub slots: Vec<SlotFrames>,
     /// Frames that arrived at another shard than their key says, and were handed over.
     pub misdirected: u64,
+    /// Frames that were steered and never received: they were in a ring, or on their way to one, when their
+    /// interface went, or its last NI was closed.
+    pub lost_with_interfaces: u64,
     /// Frames that the XDP programs passed up, or that a fault rule met, by reason.
     pub reasons: BTreeMap<String, u64>,
     /// Frames that reached the LND, by what became of them.
@@ -50,13 +54,16 @@ impl FramesRecord {
         self.slots.iter().map(|slot| slot.frames).sum()
     }
 
-    /// Frames that arrived at the LND or that a ring had no room for: all that were steered, once none is
-    /// under way. `rx_fill_ring_empty` is not among them: the kernel counts a frame that found no buffer in
+    /// Frames that arrived at the LND, that a ring had no room for or that were lost with their interface: all
+    /// that were steered, once none is under way. `rx_fill_ring_empty` is not among them: the kernel counts a frame that found no buffer in
     /// `rx_dropped` as well (net/xdp/xsk.c: `__xsk_rcv`).
     #[must_use]
     pub fn accounted(&self) -> u64 {
         let ring = |name: &str| self.rings.get(name).copied().unwrap_or(0);
-        self.handled.values().sum::<u64>() + ring("rx_dropped") + ring("rx_ring_full")
+        self.handled.values().sum::<u64>()
+            + ring("rx_dropped")
+            + ring("rx_ring_full")
+            + self.lost_with_interfaces
     }
 
     /// Frames that a fault rule dropped.

@@ -148,6 +148,14 @@ mod tests {
             frames.rings.insert("rx_fill_ring_empty".to_owned(), 9);
         };
         check(lost, 0, &[]);
+        let with_interface = |taken: u64| {
+            move |frames: &mut FramesRecord| {
+                frames.handled.insert("taken".to_owned(), taken);
+                frames.lost_with_interfaces = 30;
+            }
+        };
+        check(with_interface(970), 0, &[]);
+        check(with_interface(969), 0, &["of 1000 frames steered 999 are accounted for"]);
         check(|frames| frames.misdirected = 2, 0, &["2 frames arrived at the wrong shard"]);
         let unfair = |frames: &mut FramesRecord| {
             frames.slots[3].frames = 60;

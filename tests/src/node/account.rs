@@ -16,7 +16,7 @@ pub struct Account {
     pub steered: u64,
     /// Frames that XDP did not, by reason.
     pub reasons: BTreeMap<&'static str, u64>,
-    /// Frames that a ring had no room for.
+    /// Frames that a ring had no room for, or that were lost with their interface.
     pub ring_losses: u64,
     /// Frames that the LNDs took off the rings.
     pub received: u64,
@@ -41,6 +41,9 @@ impl Account {
         for worker in workers {
             account.add(worker);
         }
+        let arrived = workers.iter().map(|worker| worker.xdp().expect("there is an NI").arrived_by_gone());
+        let arrived: u64 = arrived.map(|count| count.expect("statistics of a socket")).sum();
+        account.ring_losses += frames.steered_by_gone.saturating_sub(arrived);
         account
     }
 
@@ -57,7 +60,7 @@ impl Account {
             *self.drops.entry(drop.name().to_owned()).or_default() += counters.dropped(drop);
         }
         for ring in worker.xdp().expect("there is an NI").ring_statistics().expect("statistics of a socket") {
-            self.ring_losses += ring.rx_dropped + ring.rx_ring_full;
+            self.ring_losses += ring.receive_losses();
         }
         let counters = worker.counters();
         self.taken += counters.received.messages + counters.receive_failures;

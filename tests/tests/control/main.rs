@@ -10,6 +10,7 @@ mod costs;
 mod crowd;
 mod dialler;
 mod dissected;
+mod frames;
 mod hostile_floods;
 mod hostile_pushes;
 mod hostile_tcp;

@@ -14,6 +14,7 @@ pub fn frames(frames: &FramesRecord) -> Map {
     map.extend(block("local NI(s)", frames.nis.iter().map(ni)));
     map.extend(block("steered", frames.slots.iter().map(|slot| json!(slot))));
     put(&mut map, "misdirected", frames.misdirected);
+    put(&mut map, "lost with interfaces", frames.lost_with_interfaces);
     for (key, counters) in [
         ("not steered", &frames.reasons),
         ("handled", &frames.handled),

@@ -308,8 +308,9 @@ impl LndKind for XdpKind {
             self.close_rings(host, &ni.port, parts);
         }
         if self.open.is_empty() {
-            // The shards have given up their LNDs.
+            // The shards have given up their LNDs, and what these have counted.
             self.net = None;
+            self.programs.forget_gone();
         }
     }
 }

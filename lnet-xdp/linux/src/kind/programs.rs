@@ -10,10 +10,11 @@ use std::sync::{Arc, PoisonError};
 
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
+use lnet_io::netlink::Neighbours;
 use lnet_io::xsk::Umem;
 use lnet_wire::steer::Policy;
 
-use crate::bpf::{BpfError, SlotCount, XdpProgram};
+use crate::bpf::{BpfError, Counters, SlotCount, XdpProgram};
 
 /// An XDP program that several threads may have something to do with.
 pub type SharedProgram = Arc<Mutex<XdpProgram>>;
@@ -25,6 +26,40 @@ pub struct XdpFrames {
     pub slots: Vec<SlotCount>,
     /// Frames by reason for which they were not, or otherwise, steered.
     pub reasons: BTreeMap<&'static str, u64>,
+    /// Those steered on interfaces that have gone, or whose last NI was closed. What has not arrived of them
+    /// ([`XdpLnd::arrived_by_gone`](crate::XdpLnd::arrived_by_gone)) never will.
+    pub steered_by_gone: u64,
+}
+
+/// Sums of what the programs of a node have counted.
+#[derive(Clone, Default, Debug)]
+struct Sums {
+    slots: BTreeMap<(u32, u32), u64>,
+    reasons: BTreeMap<&'static str, u64>,
+    steered_by_gone: u64,
+}
+
+impl Sums {
+    fn add(&mut self, counters: &Counters, is_gone: bool) {
+        if is_gone {
+            self.steered_by_gone += counters.redirected();
+        }
+        for slot in &counters.slots {
+            *self.slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
+        }
+        for (reason, count) in counters.totals() {
+            *self.reasons.entry(reason.name()).or_default() += count;
+        }
+    }
+
+    fn into_frames(self) -> XdpFrames {
+        let slot = |((queue, shard), frames)| SlotCount { queue, shard, frames };
+        XdpFrames {
+            slots: self.slots.into_iter().map(slot).collect(),
+            reasons: self.reasons,
+            steered_by_gone: self.steered_by_gone,
+        }
+    }
 }
 
 /// The XDP programs of a node, and the memory of its rings.
@@ -40,7 +75,16 @@ pub struct Programs {
 struct Rings {
     umem: Option<Arc<Umem>>,
     /// Programs in the order of their interfaces' first NIs.
-    programs: Vec<SharedProgram>,
+    programs: Vec<Listed>,
+    /// Counts of the programs that have gone, while the LNDs count what they received by them.
+    gone: Sums,
+}
+
+/// A program and what follows its interface.
+#[derive(Clone, Debug)]
+struct Listed {
+    program: SharedProgram,
+    neighbours: Arc<Neighbours>,
 }
 
 /// Locks a value. Each is whole, whatever a thread was doing that has panicked.
@@ -55,26 +99,44 @@ impl Programs {
         Arc::new(Self { rings: Mutex::default(), opened: Arc::clone(opened), shards })
     }
 
-    /// Shows a program that was attached, and the memory that its sockets have.
-    pub(super) fn add(&self, mut program: XdpProgram, umem: &Arc<Umem>) -> Result<SharedProgram, BpfError> {
+    /// Shows a program that was attached, what follows its interface, and the memory that its sockets have.
+    pub(super) fn add(
+        &self,
+        mut program: XdpProgram,
+        neighbours: &Arc<Neighbours>,
+        umem: &Arc<Umem>,
+    ) -> Result<SharedProgram, BpfError> {
         let mut rings = lock(&self.rings);
         // A node that is opened later finds the program here.
         if self.opened.load(Ordering::Acquire) {
             program.set_shards(self.shards)?;
         }
         let program = Arc::new(Mutex::new(program));
-        rings.programs.push(Arc::clone(&program));
+        rings.programs.push(Listed { program: Arc::clone(&program), neighbours: Arc::clone(neighbours) });
         rings.umem = Some(Arc::clone(umem));
         Ok(program)
     }
 
-    /// Shows a program no more that is about to be detached; the memory goes with the last one.
+    /// Shows a program no more that was detached, after its last frame; the memory goes with the last one.
+    /// Its counts stay.
     pub(super) fn remove(&self, program: &SharedProgram) {
+        let counters = lock(program).counters();
         let mut rings = lock(&self.rings);
-        rings.programs.retain(|other| !Arc::ptr_eq(other, program));
+        match counters {
+            Ok(counters) => rings.gone.add(&counters, true),
+            Err(error) => {
+                tracing::warn!(%error, "frames of an interface without NIs are not counted any more")
+            }
+        }
+        rings.programs.retain(|other| !Arc::ptr_eq(&other.program, program));
         if rings.programs.is_empty() {
             rings.umem = None;
         }
+    }
+
+    /// Begins to count anew, as the LNDs do that are made next.
+    pub(super) fn forget_gone(&self) {
+        lock(&self.rings).gone = Sums::default();
     }
 
     /// Leaves the programs and the memory to the node, which ends.
@@ -86,7 +148,7 @@ impl Programs {
     /// interface. NIs over sockets have none.
     #[must_use]
     pub fn list(&self) -> Vec<SharedProgram> {
-        lock(&self.rings).programs.clone()
+        lock(&self.rings).programs.iter().map(|listed| Arc::clone(&listed.program)).collect()
     }
 
     /// Lets frames in that come by rings. The node was marked as open before.
@@ -117,24 +179,22 @@ impl Programs {
         umem.register(length_bytes).map(Buffer::from)
     }
 
-    /// Frames that the programs have counted since the start.
+    /// Frames that the programs have counted since the node had none, those of interfaces that have gone
+    /// among them.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn frames(&self) -> Result<XdpFrames, BpfError> {
-        let mut frames = XdpFrames::default();
-        let mut slots = BTreeMap::new();
-        for program in self.list() {
-            let counters = lock(&program).counters()?;
-            for slot in &counters.slots {
-                *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
-            }
-            for (reason, count) in counters.totals() {
-                *frames.reasons.entry(reason.name()).or_default() += count;
-            }
+        let (programs, mut sums) = {
+            // At once: a program that goes meanwhile is not counted twice.
+            let rings = lock(&self.rings);
+            (rings.programs.clone(), rings.gone.clone())
+        };
+        for Listed { program, neighbours } in programs {
+            // First: what is gone steers no more.
+            let is_gone = neighbours.is_gone();
+            sums.add(&lock(&program).counters()?, is_gone);
         }
-        frames.slots =
-            slots.into_iter().map(|((queue, shard), frames)| SlotCount { queue, shard, frames }).collect();
-        Ok(frames)
+        Ok(sums.into_frames())
     }
 }

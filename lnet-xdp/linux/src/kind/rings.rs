@@ -167,7 +167,7 @@ impl XdpKind {
         // A slave has that of its bond.
         program.set_mac(neighbours.mac().unwrap_or(plan.port.mac))?;
         let mode = program.attach(&plan.interface.name, wanted)?;
-        let program = self.programs.add(program, &umem)?;
+        let program = self.programs.add(program, &neighbours, &umem)?;
         follow_mac(&neighbours, &program);
         let interface = plan.interface.clone();
         let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
@@ -273,13 +273,13 @@ impl XdpKind {
             return;
         }
         let RingLink { interface, program, owners, .. } = net.links.remove(index);
-        programs.remove(&program);
         let queues = 0..owners.len() as u32;
         lock(&program).detach();
         for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
             // A map that is about to go holds no sockets either.
             let _ = lock(&program).clear_socket(queue, shard);
         }
+        programs.remove(&program);
         drop(program);
         drop(parts);
         if net.links.is_empty() {

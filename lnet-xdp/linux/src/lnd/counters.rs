@@ -99,6 +99,8 @@ impl XdpLnd {
     ) -> std::io::Result<()> {
         let (frames, recovery) = (self.counters(), self.transfer_counters());
         tell(Counted::Misdirected, "frames", frames.frames_misdirected);
+        let arrived_by_gone = self.arrived_by_gone().map_err(std::io::Error::other)?;
+        tell(Counted::ArrivedByGone, "frames", arrived_by_gone);
         for reason in XdpDrop::ALL {
             tell(Counted::Drops, reason.name(), frames.dropped(reason));
         }

@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use lnet_core::time::Instant;
+use lnet_io::xsk::{Device, SocketError, Statistics};
 
 use super::exchange::Exchange;
 use super::home::Home;
@@ -20,11 +21,55 @@ pub(super) struct Devices {
     transmit_reserve: usize,
     /// Chunks of the longest frame.
     pub(super) chunks_max: usize,
+    /// What the kernel had counted for the lanes that were taken away.
+    gone: Statistics,
+    /// Frames that arrived by them, or that their rings had no room for.
+    arrived_by_gone: u64,
 }
 
 impl Devices {
-    pub(super) const fn new() -> Self {
-        Self { lanes: Vec::new(), owned: Vec::new(), refill_count: 1, transmit_reserve: 0, chunks_max: 1 }
+    pub(super) fn new() -> Self {
+        Self {
+            lanes: Vec::new(),
+            owned: Vec::new(),
+            refill_count: 1,
+            transmit_reserve: 0,
+            chunks_max: 1,
+            gone: Statistics::default(),
+            arrived_by_gone: 0,
+        }
+    }
+
+    /// The kernel's counters of each lane, and of those that have gone together.
+    pub(super) fn statistics(&self) -> impl Iterator<Item = Result<Statistics, SocketError>> {
+        let present = self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
+        present.chain([Ok(self.gone)])
+    }
+
+    /// Takes over the counts of a lane that goes.
+    pub(super) fn end_counts(&mut self, lane: &Lane) {
+        self.arrived_by_gone += lane.frames_received;
+        match lane.device.as_ref().map(Device::statistics) {
+            Some(Ok(statistics)) => {
+                self.arrived_by_gone += statistics.receive_losses();
+                self.gone.add(&statistics);
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "what a ring that is closed has dropped is not counted")
+            }
+            None => {}
+        }
+    }
+
+    /// Frames that arrived by lanes that were taken away, and by those of interfaces that have gone; those
+    /// that a ring had no room for among them.
+    pub(super) fn arrived_by_gone(&self, is_gone: impl Fn(u32) -> bool) -> Result<u64, SocketError> {
+        let mut count = self.arrived_by_gone;
+        for lane in self.lanes.iter().filter(|lane| is_gone(lane.interface_index)) {
+            let statistics = lane.device.as_ref().map(Device::statistics).transpose()?;
+            count += lane.frames_received + statistics.unwrap_or_default().receive_losses();
+        }
+        Ok(count)
     }
 
     /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries.

@@ -44,6 +44,8 @@ pub(crate) struct Lane {
     borrowed: Borrowed,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
     pub(super) arrived: VecDeque<RingDescriptor>,
+    /// Frames that the shard has received by it.
+    pub(super) frames_received: u64,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
     refusal: Outage,
@@ -99,6 +101,7 @@ impl Lane {
             owner: None,
             borrowed: Borrowed::default(),
             arrived,
+            frames_received: 0,
             unflushed: false,
             refusal: Outage::None,
             left_behind: 0,

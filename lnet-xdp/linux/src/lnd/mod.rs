@@ -55,9 +55,7 @@ use lnet_io::capture::Tap;
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Mac;
 use lnet_io::uring::Waker;
-use lnet_io::xsk::{
-    CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics,
-};
+use lnet_io::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics};
 use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_xdp_proto::{BUNDLE_MAX, Narrowed, Xfer, XferConfig, XferCounters, XferUsage};
@@ -325,8 +323,22 @@ impl XdpLnd {
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, lnet_io::xsk::SocketError> {
-        let rings = self.devices.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
-        rings.chain(self.nis.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
+        self.devices
+            .statistics()
+            .chain(self.nis.sockets.iter().map(|socket| Ok(socket.statistics())))
+            .collect()
+    }
+
+    /// Frames that the shard received by interfaces that have gone, or whose last NI was closed; those that
+    /// a ring had no room for among them. What XDP had steered by these interfaces beyond that is lost.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn arrived_by_gone(&self) -> Result<u64, lnet_io::xsk::SocketError> {
+        self.devices.arrived_by_gone(|interface_index| {
+            let mut links = self.nis.links.iter();
+            links.any(|link| link.interface_index == interface_index && link.neighbours.is_gone())
+        })
     }
 
     /// Takes a frame home that was received into, and that is not used any more.

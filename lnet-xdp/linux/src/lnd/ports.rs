@@ -217,8 +217,9 @@ impl XdpLnd {
             self.devices.owned.extract_if(.., |queue| queue.interface_index == interface_index).collect();
         let mut lanes: Vec<Lane> =
             self.devices.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
-        // A packet whose last part has not been seen.
         for lane in &mut lanes {
+            self.devices.end_counts(lane);
+            // A packet whose last part has not been seen.
             while let Some(descriptor) = lane.arrived.pop_front() {
                 self.settle(descriptor.frame);
             }

@@ -106,6 +106,7 @@ impl XdpLnd {
         if count > 1 && up.wants_hints() {
             self.announce(lane_index, up, memory);
         }
+        let received_before = self.counters.frames_received;
         while let Some(descriptor) = self.devices.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
             self.scratch.packet.parts.push(descriptor);
@@ -120,9 +121,11 @@ impl XdpLnd {
                 }
             }
         }
+        let lane = &mut self.devices.lanes[lane_index];
+        lane.frames_received += self.counters.frames_received - received_before;
         // A packet whose last descriptor is still to come waits in its lane.
         for descriptor in self.scratch.packet.parts.drain(..).rev() {
-            self.devices.lanes[lane_index].arrived.push_front(descriptor);
+            lane.arrived.push_front(descriptor);
         }
         count
     }
