@@ -1,8 +1,8 @@
 //! The tcp LND of a node: NIs, which share what listens at an address.
 //!
-//! Linux has what goes to an address of the same host by `lo`. A tcp NI listens there too, and a dialler of
-//! such an address is bound to `lo`. So NIs of one node, and nodes of one host, reach each other across
-//! interfaces.
+//! Linux has what goes to an IPv4 address of the same host by `lo`. A tcp NI listens there too, and a dialler
+//! of such an address is bound to `lo`. An IPv6 address is dialled from itself. So NIs of one node, and nodes
+//! of one host, reach each other across interfaces.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

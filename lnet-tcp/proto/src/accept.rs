@@ -159,8 +159,8 @@ impl Socklnd {
     fn answer(&mut self, now: Instant, slot: u32, local: &SocklndNi, hello: &Hello, up: &mut impl Uplink) {
         let Hello { source, version, source_incarnation, .. } = *hello;
         let Some(kind) = hello.connection.map(ConnectionType::inverted) else { return };
-        let is_at_home = source.nid.ip() == Some(self.connections[slot].ends.remote.ip());
-        let is_own = self.nis.iter().any(|ni| ni.nid == source.nid);
+        let ends = self.connections[slot].ends;
+        let (is_at_home, is_own) = (self.is_home(&source.nid, &ends), self.is_own(&source.nid));
         let mut peer = self.peer(local.ni, &source.nid, source.pid);
         if peer.is_none() && !is_at_home && !is_own {
             self.make_room_for_name(now, slot, up);
@@ -205,7 +205,8 @@ impl Socklnd {
                 connection: Some(kind),
                 ..*hello
             };
-            let is_noted = up.came_from(&source.nid, self.connections[slot].ends.remote.ip());
+            let from = source.nid.ip().filter(|_| is_at_home).unwrap_or(ends.remote.ip());
+            let is_noted = up.came_from(&source.nid, from);
             if !is_noted {
                 self.counters.add(SocklndEvent::NamesFull);
             }
@@ -254,7 +255,19 @@ impl Socklnd {
 
     /// Whether the other end of a connection has the address of this peer's NID.
     fn is_at_home(&self, peer: u32, slot: u32) -> bool {
-        self.peers[peer].nid.ip() == Some(self.connections[slot].ends.remote.ip())
+        self.is_home(&self.peers[peer].nid, &self.connections[slot].ends)
+    }
+
+    /// Whether a name comes from its own address. Connections of this host come from any of its addresses,
+    /// over IPv6 from the one that they lead to: one with the same address at both ends speaks for the NIs
+    /// of this node.
+    fn is_home(&self, nid: &Nid, ends: &Ends) -> bool {
+        let remote = ends.remote.ip();
+        nid.ip() == Some(remote) || remote == ends.local && self.is_own(nid)
+    }
+
+    fn is_own(&self, nid: &Nid) -> bool {
+        self.nis.iter().any(|ni| ni.nid == *nid)
     }
 
     /// A connection of a peer that comes from its own address, or one that does not.

@@ -206,6 +206,27 @@ fn who_claims_a_name_of_this_node_or_of_another_net_is_turned_away() {
     assert_eq!(node.sock.usage().peers, 2);
 }
 
+/// Over IPv6 a connection of this host comes from the address that it leads to.
+#[test]
+fn what_has_one_address_at_both_ends_speaks_for_every_ni_of_this_node() {
+    let mut node = Node::new();
+    let other = 77;
+    node.sock.add_ni(SocklndNi {
+        ni: NiId(NI.0 + 1),
+        nid: nid(0, other),
+        incarnation: 1,
+        conns_per_peer: 1,
+        serving: ShardSet::all(1),
+    });
+    assert_eq!(node.dial(1, other, 1, ConnectionType::Control), Answer::Refused);
+    assert_eq!(node.count(SocklndEvent::Impostor), 1);
+    node.take(OWN, other, 1, ConnectionType::Control);
+    // A name that is none of its own is a claim there too, and ends when its owner comes.
+    let strange = node.take(OWN, 1, 5, ConnectionType::Control);
+    node.take(1, 1, 5, ConnectionType::Control);
+    assert_eq!(node.closed, [strange]);
+}
+
 #[test]
 fn a_peer_that_comes_from_its_own_address_ends_those_in_its_name() {
     for incarnation in [5, 6] {

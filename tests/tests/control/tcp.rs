@@ -191,6 +191,52 @@ fn daemons_ping_each_other_over_tcp_by_large_nids() {
     assert!(pinged.contains(&format!("primary nid: {}", nids[0])), "{pinged}");
 }
 
+/// Linux has an IPv6 address at its own interface alone: no other one leads there.
+#[test]
+fn nis_with_ipv6_addresses_of_one_host_reach_each_other_over_tcp() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "");
+    let interfaces = two.netns.a().interfaces();
+    two.a.good("lnet configure --large");
+    for (net, interface) in [("tcp", &interfaces[0]), ("tcp", &interfaces[1]), ("tcp1", &interfaces[1])] {
+        two.a.good(&format!("net add --net {net} --if {}", interface.name));
+    }
+    let [first, second] = [0, 1].map(|rail| interfaces[rail].ipv6.unwrap());
+    for (source, to) in [(first, second), (second, first), (first, first), (second, second)] {
+        let told = two.a.good(&format!("ping --timeout 10 --source {source}@tcp {to}@tcp"));
+        assert!(told.contains(&format!(" nid: {to}@tcp\n")), "{told}");
+    }
+    two.a.good(&format!("ping --timeout 10 {second}@tcp1"));
+    let shown = two.a.good("stats show");
+    assert!(shown.contains("drop_count: 0"), "{shown}");
+}
+
+#[test]
+fn nodes_with_ipv6_addresses_of_one_host_reach_each_other_over_tcp() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, queues: 2, ..Wiring::default() });
+    let start = |_| Daemon::start(Directory::new(), Some(netns.a()), "--shards 2 --spin 0");
+    let daemons = [0, 1].map(start);
+    let nids = [0, 1].map(|rail| format!("{}@tcp", netns.a().interfaces()[rail].ipv6.unwrap()));
+    for (daemon, interface) in daemons.iter().zip(netns.a().interfaces()) {
+        daemon.good("lnet configure --large");
+        daemon.good(&format!("net add --net tcp --if {}", interface.name));
+    }
+    for (own, other) in [(0, 1), (1, 0), (0, 1)] {
+        let told = daemons[own].good(&format!("ping --timeout 10 {}", nids[other]));
+        assert!(told.contains(&format!("primary nid: {}", nids[other])), "{told}");
+        daemons[own].good(&format!("discover {}", nids[other]));
+    }
+    for daemon in daemons {
+        let shown = daemon.good("stats show");
+        assert!(shown.contains("drop_count: 0"), "{shown}");
+    }
+}
+
 /// The label of an alias names the interface with that address; the interface's own name goes on to name its
 /// own.
 #[test]

@@ -111,7 +111,8 @@ pub fn listener(
 /// free, and that port. Several sockets may have the same port, each to another destination: where connecting
 /// ends with `EADDRNOTAVAIL` or `EADDRINUSE`, the next socket is to be bound below it. Where the process may
 /// bind to none of them, it is bound to any port, which counts as 0: the peer does not take its word then,
-/// and perhaps not its connection.
+/// and perhaps not its connection. The source is `to` where that is an IPv6 address of another interface of
+/// this host.
 ///
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused: `EADDRINUSE` if all ports are taken.
@@ -123,8 +124,15 @@ pub fn reserved_dialler(
 ) -> Result<(OwnedFd, u16), TcpError> {
     let mut refused = ("bind", Errno::ADDRINUSE);
     // Linux has an IPv6 address of its own at the interface that has the address, and routes no such packet
-    // by `lo` (`addrconf_f6i_alloc`): the NI's own interface leads there.
-    let options = if to.is_ipv4() && is_of_host(to) { options.loopback() } else { *options };
+    // by `lo` (`addrconf_f6i_alloc`). An interface leads to its own addresses alone, and a listener that is
+    // bound to one answers no others. So another interface's address is dialled from itself.
+    let (source, options) = match is_of_host(to, None) {
+        true if to.is_ipv4() => (source, options.loopback()),
+        true if !is_of_host(to, options.interface_index) => {
+            (to, SocketOptions { interface_index: None, ..*options })
+        }
+        _ => (source, *options),
+    };
     let open = |address| {
         let socket = open(address, &options)?;
         set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
@@ -146,12 +154,16 @@ pub fn reserved_dialler(
     Err(at(SocketAddr::new(source, 0))(refused))
 }
 
-/// Whether an address is one of this host's: the kernel would send from it what is sent to it.
-fn is_of_host(address: IpAddr) -> bool {
+/// Whether an address is one of this host's, or of this interface's: the kernel would send from it what is
+/// sent to it.
+fn is_of_host(address: IpAddr, interface_index: Option<u32>) -> bool {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // A datagram socket sends nothing when it is connected. Any port will do.
     let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        if let Some(index) = interface_index {
+            bind_to_interface(&socket, index)?;
+        }
         socket.connect((address, RESERVED_PORTS.start().to_owned()))?;
         socket.local_addr()
     });
