@@ -57,7 +57,7 @@ use lnet_wire::{Nid, steer};
 
 use connection::{Connection, Item, Ready, Resumed};
 use peer::{Idle, SockPeer};
-use shelf::{SHELVED_MAX, Shelved};
+use shelf::{SHELVED_MAX, STOPPED_MAX, Shelved};
 
 pub use connection::Ends;
 pub use stats::{SocklndCounters, SocklndEvent};
@@ -340,7 +340,7 @@ impl Socklnd {
             items: Slab::new(messages),
             ready: List::new(),
             resumed: List::new(),
-            shelved: Slab::new(SHELVED_MAX),
+            shelved: Slab::new(SHELVED_MAX + STOPPED_MAX),
             handshakes: VecDeque::with_capacity(handshakes as usize + 1),
             actions: VecDeque::new(),
             ended: VecDeque::with_capacity(messages as usize),

@@ -37,6 +37,7 @@ impl Socklnd {
             (Phase::Dialling | Phase::Closed, _) | (_, Reading::Delayed { .. }) => Wants::Nothing,
             (_, Reading::Head) if connection.outgoing.is_full_of_acks() => Wants::Nothing,
             (_, Reading::Head) => self.replays(conn.0).map_or(Wants::Head, Wants::Replay),
+            (_, Reading::Behind) => self.replays(conn.0).map_or(Wants::Nothing, Wants::Replay),
             (_, Reading::Shelving { left_bytes }) => Wants::Shelve(*left_bytes),
             (_, Reading::Short(header)) => Wants::Whole(awaited_bytes(header)),
             (_, Reading::Payload { span, .. }) => Wants::Payload(*span),
@@ -234,9 +235,11 @@ impl Socklnd {
                 assert!(count <= left_bytes, "{count} bytes of {left_bytes} are passed over");
                 self.skip(conn.0, left_bytes - count);
             }
-            Reading::Head | Reading::Short(_) | Reading::Shelving { .. } | Reading::Delayed { .. } => {
-                unreachable!("{conn:?} wants no payload")
-            }
+            Reading::Head
+            | Reading::Short(_)
+            | Reading::Shelving { .. }
+            | Reading::Behind
+            | Reading::Delayed { .. } => unreachable!("{conn:?} wants no payload"),
         }
         self.watch(conn.0);
     }

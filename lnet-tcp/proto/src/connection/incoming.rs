@@ -23,6 +23,8 @@ pub(crate) enum Reading {
     Short(Header),
     /// Payload of a short message that waits elsewhere.
     Shelving { left_bytes: u32 },
+    /// The head of a request was read that comes when those in front of it have come again.
+    Behind,
     /// The shard has not decided about the message.
     Delayed { length_bytes: u32 },
     /// Payload, then some that is passed over.
@@ -133,6 +135,13 @@ impl Incoming {
     /// checksum.
     pub(crate) const fn shelve(&mut self, length_bytes: u32) -> (u64, Option<(u32, Checksum)>) {
         self.shelved(length_bytes);
+        (core::mem::replace(&mut self.cookie, 0), self.checksum.take())
+    }
+
+    /// Has the request whose head was read, and all behind it, stay where they are: its cookie and its
+    /// checksum.
+    pub(crate) const fn stop(&mut self) -> (u64, Option<(u32, Checksum)>) {
+        self.reading = Reading::Behind;
         (core::mem::replace(&mut self.cookie, 0), self.checksum.take())
     }
 
