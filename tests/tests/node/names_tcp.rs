@@ -71,7 +71,7 @@ impl Scene {
         policies.push((PORTAL as u8, Policy::Pin(0)));
         let lnet = enter(netns.a(), || Lnet::start(&base.nis(nis).policies(policies)).unwrap());
         lnet.open().unwrap();
-        let queue = lnet.shard(0).unwrap().create_event_queue(64).unwrap();
+        let queue = lnet.shard(0).unwrap().create_event_queue(128).unwrap();
         Self { netns, lnet, queue, nids, names: 0 }
     }
 
@@ -88,7 +88,8 @@ impl Scene {
 
     /// Takes one PUT of a peer's, known as `initiator`.
     fn expect(&self, initiator: Nid, match_bits: u64) {
-        let spec = MdSpec::new(64, Threshold::Count(1), MdOptions::PUT, self.queue.handle());
+        let spec =
+            MdSpec::new(64, Threshold::Count(1), MdOptions::PUT | MdOptions::TRUNCATE, self.queue.handle());
         let source = ProcessId { nid: initiator, pid: ProcessId::ANY_PID };
         let entry = EntrySpec { source, ..EntrySpec::new(PORTAL, match_bits) };
         self.lnet.shard(0).unwrap().attach(&entry, &spec, Buffer::zeroed(64)).unwrap().detach();
@@ -213,6 +214,36 @@ fn a_request_of_a_peer_whose_primary_nid_is_out_of_reach_waits_once() {
             assert!(took < NAME_WAIT + AT_ONCE && (waits || took < AT_ONCE), "round {round}: {took:?}");
         }
     }
+}
+
+/// More than are shelved, and one in the middle that is too long for that.
+#[test]
+fn requests_that_wait_for_a_name_are_matched_in_their_order() {
+    if !privileged() {
+        return;
+    }
+    let mut scene = Scene::new(1);
+    let nids = [on_net(0, address(&scene.nids[0]) | Ipv4Addr::new(0, 0, 0, 128)), scene.name(0)];
+    let player = Player::new(&nids);
+    let mut second = scene.connect(&player, nids[1]);
+    player.push(&mut second, &player.told);
+    let Greeting { source, destination, .. } = second.greeting;
+    let mut bytes = Vec::new();
+    for match_bits in 0..50 {
+        scene.expect(nids[1], match_bits);
+        let payload = vec![7; if match_bits == 20 { 20_000 } else { 8 }];
+        let put = header(source, destination, payload.len() as u32, put(PORTAL, match_bits));
+        bytes.extend([message(Version::V3, &put), payload].concat());
+    }
+    let begun = Instant::now();
+    second.say(&bytes);
+    let arrived: Vec<_> = (0..50)
+        .map(|_| {
+            scene.queue.next_blocking(Some(PATIENCE)).unwrap().expect("a PUT").event.match_bits().unwrap()
+        })
+        .collect();
+    assert_eq!(arrived, (0..50).collect::<Vec<u64>>());
+    assert!(begun.elapsed() < NAME_WAIT + AT_ONCE, "{:?}", begun.elapsed());
 }
 
 /// A NID that is down when it is told, and up later.
