@@ -54,9 +54,9 @@ impl FramesRecord {
         self.slots.iter().map(|slot| slot.frames).sum()
     }
 
-    /// Frames that arrived at the LND, that a ring had no room for or that were lost with their interface: all
-    /// that were steered, once none is under way. `rx_fill_ring_empty` is not among them: the kernel counts a frame that found no buffer in
-    /// `rx_dropped` as well (net/xdp/xsk.c: `__xsk_rcv`).
+    /// Frames that arrived at the LND, that a ring had no room for or that were lost with their interface:
+    /// all that were steered, once none is under way. `rx_fill_ring_empty` is not among them: the kernel
+    /// counts a frame that found no buffer in `rx_dropped` as well (net/xdp/xsk.c: `__xsk_rcv`).
     #[must_use]
     pub fn accounted(&self) -> u64 {
         let ring = |name: &str| self.rings.get(name).copied().unwrap_or(0);

@@ -26,7 +26,7 @@ pub struct XdpFrames {
     pub slots: Vec<SlotCount>,
     /// Frames by reason for which they were not, or otherwise, steered.
     pub reasons: BTreeMap<&'static str, u64>,
-    /// Those steered on interfaces that have gone, or whose last NI was closed. What has not arrived of them
+    /// Frames steered on interfaces that have gone, or whose last NI was closed. What has not arrived of them
     /// ([`XdpLnd::arrived_by_gone`](crate::XdpLnd::arrived_by_gone)) never will.
     pub steered_by_gone: u64,
 }
