@@ -67,7 +67,7 @@ fn a_node_with_a_cut_rail_loses_nothing() {
 }
 
 /// Seeds that were drawn at random and failed once.
-const FOUND: [(Options, &str, u64); 10] = [
+const FOUND: [(Options, &str, u64); 14] = [
     (Options::DEFAULT, "", 77_121_785),
     (Options::DEFAULT, "", 610_005_624),
     (Options::DEFAULT, "", 64_048_766_567),
@@ -76,6 +76,10 @@ const FOUND: [(Options, &str, u64); 10] = [
     (Options::DEFAULT, "", 605_377_990_936),
     (Options::DEFAULT, "", 605_377_990_970),
     (Options::DEFAULT, "", 605_378_000_640),
+    (Options::DEFAULT, "", 76_985_291_534),
+    (Options::DEFAULT, "", 170_435_718_845),
+    (Options::DEFAULT, "", 170_435_721_411),
+    (Options::DEFAULT, "", 924_440_143_786),
     (CUT, "--cut ", 777_000_115_819),
     (CUT, "--cut ", 777_000_116_701),
 ];

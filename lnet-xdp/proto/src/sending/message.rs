@@ -1,7 +1,7 @@
 //! Messages that are being sent, and the frames that carry them.
 
 use lnet_core::collections::{Link, linked};
-use lnet_core::lnd::{NiId, Transmit};
+use lnet_core::lnd::{Cause, NiId, Status, Transmit};
 use lnet_core::time::Instant;
 use lnet_wire::{Body, Nid};
 
@@ -36,8 +36,11 @@ pub(crate) struct Outbound {
     pub(crate) next_offset: u32,
     /// Whether the first fragment was.
     pub(crate) begun: bool,
-    /// When the first frame of it was polled, if one was, and the number of that.
+    /// When the first frame of it was polled since it began, if one was, and the number of that.
     pub(crate) first_sent: Option<(Instant, u64)>,
+    /// Whether a frame of it had been polled when it began anew. Who refused it tells only of the frames that
+    /// it read: others of them may have been read before by a life that is over, so its fate stays unknown.
+    pub(crate) was_sent: bool,
     /// An incarnation that may have had it before it was to go elsewhere.
     pub(crate) not_to: Option<u64>,
     /// Whether its receiver has told of it: a frame of it was acknowledged, or its header is kept there.
@@ -95,9 +98,14 @@ impl Outbound {
         }
     }
 
-    /// Whether any frame of it was ever polled.
+    /// Whether a frame of it was polled since it began, or began anew.
     pub(crate) const fn polled(&self) -> bool {
         self.first_sent.is_some()
+    }
+
+    /// How it ends if it is not acknowledged: nothing of it was sent only where no frame was ever polled.
+    pub(crate) const fn unfinished(&self, cause: Cause) -> Status {
+        if self.polled() || self.was_sent { Status::Unknown(cause) } else { Status::NeverSent(cause) }
     }
 
     /// Whether a life of its receiver before the one that lived at this time may have read some of it.

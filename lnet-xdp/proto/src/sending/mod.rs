@@ -185,6 +185,7 @@ impl SendingSide {
             next_offset: 0,
             begun: false,
             first_sent: None,
+            was_sent: false,
             not_to: None,
             is_told: false,
             bundled: false,
@@ -382,6 +383,7 @@ impl SendingSide {
         self.detach(slot);
         let message = &mut self.messages[slot];
         (message.peer, message.stream, message.next_offset, message.begun) = (NONE, NONE, 0, false);
+        message.was_sent |= message.polled();
         (message.bundled, message.first_sent) = (false, None);
         self.dispatch(slot, call.sessions);
     }
@@ -482,7 +484,7 @@ impl SendingSide {
                 continue;
             }
             let Some(path) = call.sessions.other_path(call.sessions.paths[former].peer) else {
-                let status = unfinished(message.polled(), Cause::Device);
+                let status = message.unfinished(Cause::Device);
                 self.finish(slot, status, call);
                 continue;
             };
@@ -501,7 +503,7 @@ impl SendingSide {
     /// No node lives where a path leads: messages that wait there for a session end.
     pub(super) fn fail_waiting(&mut self, path: u32, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
         while let Some(message) = self.messages.get(self.waiting[path].first()) {
-            let status = unfinished(message.polled(), cause);
+            let status = message.unfinished(cause);
             self.finish(self.waiting[path].first(), status, call);
         }
     }
@@ -518,14 +520,9 @@ impl SendingSide {
             let is_elsewhere =
                 || call.sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
             if call.sessions.paths[message.path].ni == ni && !is_elsewhere() {
-                let status = unfinished(message.polled(), cause);
+                let status = message.unfinished(cause);
                 self.finish(slot, status, call);
             }
         }
     }
-}
-
-/// How a message ends that was not acknowledged.
-const fn unfinished(polled: bool, cause: Cause) -> Status {
-    if polled { Status::Unknown(cause) } else { Status::NeverSent(cause) }
 }

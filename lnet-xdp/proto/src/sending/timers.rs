@@ -7,7 +7,7 @@ use lnet_core::time::Instant;
 use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
 use super::message::Deadlines;
-use super::{SendContext, SendingSide, unfinished};
+use super::{SendContext, SendingSide};
 use crate::sessions::{Sessions, is_far_longer};
 
 /// Probes without an answer with which all that is in flight counts as lost.
@@ -35,7 +35,7 @@ impl SendingSide {
         let now = call.sessions.local.now;
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let slot = self.deadlines.first();
-            let status = unfinished(self.messages[slot].polled(), Cause::Timeout);
+            let status = self.messages[slot].unfinished(Cause::Timeout);
             self.finish(slot, status, call);
         }
     }

@@ -61,6 +61,32 @@ fn a_message_that_the_former_life_took_does_not_go_to_the_next_one() {
     assert_eq!(network.nodes[1].arrived(), [(2, Status::Ok)]);
 }
 
+/// The former life took one of two that were sent at once, and the next life refuses the other. The interface
+/// goes before either is sent again: the fate of both is unknown, as a frame of each was sent.
+#[test]
+fn a_message_that_was_refused_and_is_not_sent_again_may_have_arrived() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    put(&mut network, 1, 1200);
+    put(&mut network, 2, 1200);
+    let now = network.now;
+    let frames = network.nodes[0].poll(now);
+    assert_eq!(frames.len(), 2);
+    network.nodes[1].receive(now, &frames[0]);
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok), (1, Status::Ok)]);
+    network.nodes[1] = Node::new(2, 2, 1);
+    network.nodes[1].receive(now, &frames[1]);
+    for frame in network.nodes[1].poll(now) {
+        network.nodes[0].receive(now, &frame);
+    }
+    assert_eq!(network.nodes[0].counters()[0].peers_restarted, 1);
+    network.nodes[0].remove_ni(now, 0);
+    let unknown = Status::Unknown(Cause::Device);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, unknown), (2, unknown)]);
+    network.nodes[0].assert_idle();
+}
+
 /// Messages to a peer that has begun anew and speaks itself, by both rails and at any moment.
 #[test]
 fn messages_that_cross_the_first_ones_of_a_new_life_arrive() {
