@@ -53,11 +53,20 @@ pub struct Interface {
 pub enum Role {
     /// A card, or a device upon one.
     Device,
+    /// A bond, or a team: frames come by the queues of its slaves, and its own are no queues of a driver.
+    Bond,
     /// One end of a veth pair: the network of a container where it is within, one container's where not.
     Veth,
     /// A bridge, such as `docker0`, or one of its ports. The bridge of another host often has the same
     /// address.
     Bridge,
+}
+
+impl Role {
+    /// Whether it is the host's way to a network.
+    const fn is_own(self) -> bool {
+        matches!(self, Self::Device | Self::Bond)
+    }
 }
 
 impl Interface {
@@ -107,9 +116,9 @@ pub fn default_interfaces() -> Result<Vec<Interface>, NetlinkError> {
 }
 
 fn defaults_among(mut present: Vec<Interface>) -> Vec<Interface> {
-    let serves = |one: &Interface| one.role == Role::Device && one.enabled && !one.addresses.is_empty();
+    let serves = |one: &Interface| one.role.is_own() && one.enabled && !one.addresses.is_empty();
     let has_device = present.iter().any(serves);
-    present.retain(|one| one.role == Role::Device || one.role == Role::Veth && !has_device);
+    present.retain(|one| one.role.is_own() || one.role == Role::Veth && !has_device);
     present
 }
 
@@ -199,6 +208,7 @@ fn role(link: &LinkMessage) -> Role {
     let roles = facts.flatten().filter_map(|fact| match fact {
         LinkInfo::Kind(InfoKind::Bridge) | LinkInfo::PortKind(InfoPortKind::Bridge) => Some(Role::Bridge),
         LinkInfo::Kind(InfoKind::Veth) => Some(Role::Veth),
+        LinkInfo::Kind(InfoKind::Bond | InfoKind::Team) => Some(Role::Bond),
         _ => None,
     });
     // A veth that is a port of a bridge is both.
@@ -393,6 +403,8 @@ mod tests {
             (vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::PortKind(InfoPortKind::Bridge)], Role::Bridge),
             (vec![LinkInfo::PortKind(InfoPortKind::Bridge)], Role::Bridge),
             (vec![LinkInfo::PortKind(InfoPortKind::Bond)], Role::Device),
+            (vec![LinkInfo::Kind(InfoKind::Bond)], Role::Bond),
+            (vec![LinkInfo::Kind(InfoKind::Team)], Role::Bond),
         ] {
             let mut message = LinkMessage::default();
             message.attributes.push(LinkAttribute::LinkInfo(facts));

@@ -10,7 +10,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use lnet_io::netlink::{Interface, Mac, NetlinkError};
+use lnet_io::netlink::{Interface, Mac, NetlinkError, Role};
 use lnet_wire::MessageType;
 use lnet_wire::packet::{Endpoint, EthernetAddress, endpoint, ethernet_address};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
@@ -174,6 +174,15 @@ impl XdpProgram {
         }
         match mode {
             Some(mode) => self.attach_as(&interface, mode),
+            // A bond takes a program in native mode and passes it to its slaves. A socket of the bond never
+            // sees what is redirected there: it came by a queue of another device (xsk.c: xsk_rcv_check).
+            None if interface.role == Role::Bond => {
+                tracing::info!(
+                    interface = interface.name,
+                    "generic mode: native frames are those of the slaves"
+                );
+                self.attach_as(&interface, ActiveMode::Generic)
+            }
             None => match self.attach_as(&interface, ActiveMode::Native) {
                 Err(error @ BpfError::Refused { .. }) => {
                     tracing::info!(%error, "trying generic mode");
