@@ -44,18 +44,18 @@ pub struct Interface {
     /// Id of the XDP program that is attached to it, as `ip link` shows it; one of them where several modes
     /// have one each.
     pub xdp_program_id: Option<u32>,
-    /// What it is among the devices of its host.
+    /// Kind of device that it is for its host.
     pub role: Role,
 }
 
-/// What an interface is among the devices of its host: whether a node takes it by itself.
+/// Kinds of interfaces, by which a node takes one by itself, and a mode for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A card, or a device upon one.
     Device,
     /// A bond, or a team: frames come by the queues of its slaves, and its own are no queues of a driver.
     Bond,
-    /// One end of a veth pair: the network of a container where it is within, one container's where not.
+    /// End of a veth pair: within a container the way to its network, outside the way to one container.
     Veth,
     /// A bridge, such as `docker0`, or one of its ports. The bridge of another host often has the same
     /// address.
@@ -199,7 +199,7 @@ pub(super) fn bond_index(link: &LinkMessage) -> Option<u32> {
     controller.filter(|index| is_slave && *index != 0)
 }
 
-/// What a link is among the devices of its host.
+/// Tells the kind of device that a link is for its host.
 fn role(link: &LinkMessage) -> Role {
     let facts = link.attributes.iter().filter_map(|attribute| match attribute {
         LinkAttribute::LinkInfo(facts) => Some(facts),

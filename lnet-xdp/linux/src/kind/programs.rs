@@ -118,7 +118,7 @@ impl Programs {
     }
 
     /// Shows a program no more that was detached, after its last frame; the memory goes with the last one.
-    /// Its counts stay.
+    /// The counts stay.
     pub(super) fn remove(&self, program: &SharedProgram) {
         let counters = lock(program).counters();
         let mut rings = lock(&self.rings);

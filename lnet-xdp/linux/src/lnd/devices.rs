@@ -21,9 +21,9 @@ pub(super) struct Devices {
     transmit_reserve: usize,
     /// Chunks of the longest frame.
     pub(super) chunks_max: usize,
-    /// What the kernel had counted for the lanes that were taken away.
+    /// Counts of the kernel for the lanes that were taken away.
     gone: Statistics,
-    /// Frames that arrived by them, or that their rings had no room for.
+    /// Frames that arrived by those lanes, or that their rings had no room for.
     arrived_by_gone: u64,
 }
 
