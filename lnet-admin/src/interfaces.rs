@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lnet_model::ni::NiSpec;
 use lnet_model::{Errno, Refusal};
-use lnet_user::netlink::{Interface, NetlinkError, default_interfaces, interface_names};
+use lnet_user::netlink::{Interface, NetlinkError, default_interfaces, interfaces};
 use lnet_wire::{Net, Nid};
 
 use super::error::netlink_errno;
@@ -52,10 +52,8 @@ fn with_address(nid: Nid) -> Result<Interface, Refusal> {
         return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
     };
     let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
-    let names = interface_names().map_err(|error| refusal("any", &error))?;
-    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
-    let mut present = names.iter().filter_map(|name| Interface::by_name(name).ok());
-    present.find(has).ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
+    let present = interfaces().map_err(|error| refusal("any", &error))?;
+    present.into_iter().find(has).ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
 }
 
 /// The first interface that serves of those that a node takes by itself.

@@ -95,13 +95,15 @@ pub fn link_speed_mbits(name: &str) -> Option<u32> {
     on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
 }
 
-/// The names of all interfaces of the calling thread's network namespace, in the order of their indices.
-/// Blocks as [`Interface::by_name`] does.
+/// Ethernet interfaces of the calling thread's network namespace, in the order of their indices. Blocks as
+/// [`Interface::by_name`] does.
 ///
 /// # Errors
 /// What the kernel refused.
-pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
-    on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))
+pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
+    let names = on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))?;
+    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
+    Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).collect())
 }
 
 /// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one,
@@ -110,9 +112,7 @@ pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
 /// # Errors
 /// What the kernel refused.
 pub fn default_interfaces() -> Result<Vec<Interface>, NetlinkError> {
-    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
-    let present = interface_names()?.into_iter().filter_map(|name| Interface::by_name(&name).ok());
-    Ok(defaults_among(present.collect()))
+    Ok(defaults_among(interfaces()?))
 }
 
 fn defaults_among(mut present: Vec<Interface>) -> Vec<Interface> {
