@@ -8,6 +8,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{Lnd, NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_model::ni::NiOptions;
+use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Tap;
@@ -92,6 +93,10 @@ pub trait Driver: Lnd<Memory = Memory> {
 
     /// Has an NI go by other options from now on, those that can be changed while it is open.
     fn change(&mut self, _ni: NiId, _options: &NiOptions) {}
+
+    /// Ends the connections that come in the name of a NID from other addresses than its own. An LND that
+    /// verifies addresses has none.
+    fn end_from_elsewhere(&mut self, _now: Instant, _nid: &Nid, _up: &mut impl Uplink) {}
 
     /// Whether there is something to do that nothing watched would report.
     fn has_work(&mut self) -> bool;

@@ -174,6 +174,12 @@ pub enum Action<O> {
     },
     /// Answer pings with these bytes from now on.
     Publish(Arc<[u8]>),
+    /// End what speaks in the name of a NID from other addresses than its own: the node forgets soon where
+    /// that comes from.
+    Disconnect {
+        /// The NID.
+        nid: Nid,
+    },
     /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of
     /// them.
     Steer {
@@ -284,11 +290,11 @@ pub enum Report<'a> {
         /// The NID.
         nid: Nid,
     },
-    /// Where a NID speaks from ([`Shard::poll_stranger`]): to be reported before what it says, unless that is
+    /// Where a NID speaks from ([`Shard::poll_came_from`]): to be reported before what it says, unless it is
     /// its own address and always was.
     ///
-    /// [`Shard::poll_stranger`]: crate::shard::Shard::poll_stranger
-    Stranger {
+    /// [`Shard::poll_came_from`]: crate::shard::Shard::poll_came_from
+    CameFrom {
         /// The NID.
         nid: Nid,
         /// The address.

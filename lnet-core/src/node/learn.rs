@@ -28,7 +28,7 @@ impl<O: Clone> Node<O> {
         let Some(first) = info.primary().filter(|_| nids.contains(from)) else { return false };
         // A node that has come in the name from elsewhere would take from a peer what that has proven.
         let has_others = |peer: &Peer| peer.nis.len() > 1;
-        if self.peers.is_stranger(from) && self.peers.get(from).is_some_and(has_others) {
+        if self.peers.speaks_from_elsewhere(from) && self.peers.get(from).is_some_and(has_others) {
             return false;
         }
         // A primary NID that can be no NI's name, or is this node's own, is left out, and what else is told

@@ -270,7 +270,10 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Waiting { nid } => self.note_waiting(now, &nid),
-            Report::Stranger { nid, address } => self.peers.note_stranger(&nid, address),
+            Report::CameFrom { nid, address } => {
+                let leaves = self.peers.note_came_from(&nid, address);
+                self.actions.extend(leaves.map(|nid| Action::Disconnect { nid }));
+            }
             Report::Distance { ni, distances, by_memory } => {
                 // The NI may wait for others of its batch to be opened.
                 let opened = self.batches.current.as_mut().and_then(|task| task.opened_mut(ni));

@@ -16,6 +16,7 @@
 mod announce;
 mod claims;
 mod edit;
+mod elsewhere;
 mod former;
 mod nets;
 mod own;
@@ -33,6 +34,7 @@ use thiserror::Error;
 
 pub use claims::Claim;
 pub(super) use claims::{Claims, Proof, TURN};
+use elsewhere::Elsewhere;
 pub(super) use former::{FormerNids, LostNid};
 
 use super::RequestId;
@@ -50,9 +52,6 @@ pub const TOLD_MAX: usize = 128;
 
 /// NIDs that all peers have together, for each peer that there may be.
 const NIDS_PER_PEER: usize = 4;
-
-/// NIDs that speak from other addresses than their own, and are remembered so at most.
-const STRANGERS_MAX: usize = 16_384;
 
 /// Shares of the table: peers from one address make room before others if they have more than one.
 const SHARES: usize = 16;
@@ -426,9 +425,7 @@ pub(super) struct PeerTable {
     claimed: BTreeSet<Nid>,
     unowned: BTreeSet<Nid>,
     /// NIDs that speak from other addresses than their own.
-    strangers: BTreeMap<Nid, (u64, IpAddr)>,
-    /// How often such a NID was told.
-    stranger_count: u64,
+    elsewhere: Elsewhere,
     /// NIDs that peers have lost since this was asked last.
     lost: Vec<LostNid>,
     /// Requests that waited for peers that are gone.
@@ -449,8 +446,7 @@ impl PeerTable {
             removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
             unowned: BTreeSet::new(),
-            strangers: BTreeMap::new(),
-            stranger_count: 0,
+            elsewhere: Elsewhere::new(),
             lost: Vec::new(),
             orphans: Vec::new(),
         }
@@ -521,34 +517,27 @@ impl PeerTable {
 
     /// Where a NID speaks from.
     fn origin_of(&self, nid: &Nid) -> PeerOrigin {
-        let address = self.strangers.get(nid).map(|(_, address)| *address).or_else(|| nid.ip());
+        let address = self.elsewhere.address(nid).or_else(|| nid.ip());
         address.map_or(PeerOrigin::NONE, PeerOrigin::of)
     }
 
     /// Whether a NID speaks from another address than its own: what it says of itself proves nothing.
-    pub(super) fn is_stranger(&self, nid: &Nid) -> bool {
-        self.strangers.contains_key(nid)
+    pub(super) fn speaks_from_elsewhere(&self, nid: &Nid) -> bool {
+        self.elsewhere.address(nid).is_some()
     }
 
-    /// Where a NID speaks from. Of more than are remembered the one that was told longest ago is forgotten:
-    /// an LND takes a few such names from an address, so that it takes thousands of addresses to be there.
-    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) {
-        self.strangers.remove(nid);
-        if nid.ip() == Some(address) {
-            return;
-        }
-        if self.strangers.len() >= STRANGERS_MAX {
-            let oldest = self.strangers.iter().min_by_key(|(_, (number, _))| *number).map(|(nid, _)| *nid);
-            oldest.map(|oldest| self.strangers.remove(&oldest));
-        }
-        self.stranger_count += 1;
-        self.strangers.insert(*nid, (self.stranger_count, address));
-        let Some(primary) = self.primaries.get(nid) else { return };
-        if let Some(peer) = self.peers.get_mut(primary).filter(|peer| peer.origin != PeerOrigin::NONE) {
+    /// A NID speaks from an address. Tells whose connections from elsewhere are to be ended, as there are
+    /// more such NIDs than are remembered.
+    pub(super) fn note_came_from(&mut self, nid: &Nid, address: IpAddr) -> Option<Nid> {
+        let leaves = self.elsewhere.note(nid, address);
+        let primary = self.primaries.get(nid).filter(|_| nid.ip() != Some(address));
+        let peer = primary.and_then(|primary| self.peers.get_mut(primary));
+        if let Some(peer) = peer.filter(|peer| peer.origin != PeerOrigin::NONE) {
             self.shares.remove(peer);
             peer.origin = PeerOrigin::of(address);
             self.shares.insert(peer);
         }
+        leaves
     }
 
     /// Forgets peers until the NIDs of all fit; the one that has told most recently stays.

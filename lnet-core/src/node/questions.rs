@@ -145,7 +145,8 @@ impl<O: Clone> Node<O> {
         let features = info.features();
         let takes_part = features.contains(Features::MULTI_RAIL) && features.contains(Features::DISCOVERY);
         // A list that is ignored proves nothing, and denies nothing.
-        if claimants.is_empty() || !takes_part || !self.takes_lists() || self.peers.is_stranger(nid) {
+        let is_word = takes_part && self.takes_lists() && !self.peers.speaks_from_elsewhere(nid);
+        if claimants.is_empty() || !is_word {
             return;
         }
         let told = nids_of(info);

@@ -25,7 +25,7 @@ const WANTED_MAX: usize = 256;
 /// NIDs that wait at most to be told by [`Shard::poll_waiting`].
 const WAITING_MAX: usize = 64;
 /// Peer NIs that speak from other addresses than their own, and wait at most to be told.
-const STRANGERS_MAX: usize = 64;
+const CAME_FROM_MAX: usize = 64;
 /// Changes of peers that wait at most to be told by a log.
 const PEER_CHANGES_MAX: usize = 64;
 
@@ -110,9 +110,9 @@ pub(super) struct News {
     /// How many of both there were in all.
     wanted_count: u64,
     peer_changes: VecDeque<(Nid, PeerChange)>,
-    strangers: VecDeque<(Nid, IpAddr)>,
+    came_from: VecDeque<(Nid, IpAddr)>,
     /// Whether there was ever one.
-    had_stranger: bool,
+    speaks_any_from_elsewhere: bool,
     /// The last message with a source that is not its sender's.
     forged: Option<ForgedSource>,
 }
@@ -128,8 +128,8 @@ impl News {
             waiting: VecDeque::with_capacity(WAITING_MAX),
             wanted_count: 0,
             peer_changes: VecDeque::with_capacity(PEER_CHANGES_MAX),
-            strangers: VecDeque::with_capacity(STRANGERS_MAX),
-            had_stranger: false,
+            came_from: VecDeque::with_capacity(CAME_FROM_MAX),
+            speaks_any_from_elsewhere: false,
             forged: None,
         }
     }
@@ -192,18 +192,18 @@ impl News {
     }
 
     /// Whether a peer NI spoke from another address than its own, ever.
-    pub(super) const fn had_stranger(&self) -> bool {
-        self.had_stranger
+    pub(super) const fn speaks_any_from_elsewhere(&self) -> bool {
+        self.speaks_any_from_elsewhere
     }
 
     /// Notes where a peer NI speaks from; says whether there was room. Half of it is for those that speak
     /// from their own addresses.
-    pub(super) fn note_stranger(&mut self, nid: &Nid, address: IpAddr) -> bool {
-        let room = if nid.ip() == Some(address) { STRANGERS_MAX } else { STRANGERS_MAX / 2 };
-        let has_room = self.strangers.len() < room;
+    pub(super) fn note_came_from(&mut self, nid: &Nid, address: IpAddr) -> bool {
+        let room = if nid.ip() == Some(address) { CAME_FROM_MAX } else { CAME_FROM_MAX / 2 };
+        let has_room = self.came_from.len() < room;
         if has_room {
-            self.strangers.push_back((*nid, address));
-            self.had_stranger = true;
+            self.came_from.push_back((*nid, address));
+            self.speaks_any_from_elsewhere = true;
             self.wanted_count += 1;
         }
         has_room
@@ -252,8 +252,8 @@ impl Shard {
     }
 
     /// A peer NI that speaks from another address than that of its NID, and the address.
-    pub fn poll_stranger(&mut self) -> Option<(Nid, IpAddr)> {
-        self.news.strangers.pop_front()
+    pub fn poll_came_from(&mut self) -> Option<(Nid, IpAddr)> {
+        self.news.came_from.pop_front()
     }
 
     /// A NID from which a request waits, since the snapshot says that another NID is being asked which its

@@ -246,8 +246,8 @@ impl Uplink for Shard {
 
     fn came_from(&mut self, peer: &Nid, address: IpAddr) -> bool {
         // A peer NI that comes home is news where some were not.
-        let is_news = self.news.had_stranger() || peer.ip() != Some(address);
-        !is_news || self.news.note_stranger(peer, address)
+        let is_news = self.news.speaks_any_from_elsewhere() || peer.ip() != Some(address);
+        !is_news || self.news.note_came_from(peer, address)
     }
 
     fn restarted(&mut self, peer: &Nid) {

@@ -281,7 +281,7 @@ fn eight_are_asked_at_once_for_one_address() {
     push(&mut runner, from(9), &info(1, &[&[from(9)], &told[..]].concat()));
     assert_eq!(asked(&mut runner).len(), 8);
     // Another name from the same address has no share of its own; another address has.
-    let report = Report::Stranger { nid: from(8), address: "10.0.0.9".parse().unwrap() };
+    let report = Report::CameFrom { nid: from(8), address: "10.0.0.9".parse().unwrap() };
     runner.node.handle_report(runner.now, report);
     push(&mut runner, from(8), &info(1, &[from(8), nid(2, 200)]));
     assert_eq!(asked(&mut runner), []);
@@ -435,7 +435,7 @@ fn an_answer_from_elsewhere_proves_nothing() {
     let mut runner = runner();
     let [liar, friend] = [nid(1, 66), nid(1, 9)];
     let speaks = |runner: &mut Runner, address: &str| {
-        let report = Report::Stranger { nid: friend, address: address.parse().unwrap() };
+        let report = Report::CameFrom { nid: friend, address: address.parse().unwrap() };
         runner.node.handle_report(runner.now, report);
     };
     speaks(&mut runner, "10.0.0.66");
@@ -459,7 +459,7 @@ fn a_word_from_elsewhere_takes_no_proven_nid() {
     let both = [first, second];
     assert_eq!(destinations(&runner, first), both);
     let speaks = |runner: &mut Runner, nid: Nid, address: &str| {
-        let report = Report::Stranger { nid, address: address.parse().unwrap() };
+        let report = Report::CameFrom { nid, address: address.parse().unwrap() };
         runner.node.handle_report(runner.now, report);
     };
     let down = both.map(|nid| (nid, NiStatus::DOWN));
@@ -508,7 +508,7 @@ fn many_names_from_one_address_evict_no_others() {
     };
     for number in 1..=6000 {
         let name = name(number);
-        runner.node.handle_report(runner.now, Report::Stranger { nid: name, address });
+        runner.node.handle_report(runner.now, Report::CameFrom { nid: name, address });
         hear(&mut runner, name);
         push(&mut runner, name, &info(number, &[name, friends[0]]));
         runner.done.clear();
@@ -518,6 +518,38 @@ fn many_names_from_one_address_evict_no_others() {
         assert!(runner.node.peer(nid).is_some_and(|peer| peer.primary == *nid), "{nid} is forgotten");
     }
     assert_eq!(destinations(&runner, friends[0]), friends[..1]);
+}
+
+/// A name that has come from elsewhere is forgotten once its connections are ended: until then no answer in
+/// it proves a claim, however many such names have come since.
+#[test]
+fn a_name_from_elsewhere_is_ended_before_it_is_forgotten() {
+    let mut runner = runner();
+    let [liar, friend] = [nid(1, 9), nid(2, 5)];
+    let address = liar.ip().unwrap();
+    runner.node.handle_report(runner.now, Report::CameFrom { nid: friend, address });
+    let name = |number: u32| -> Nid {
+        let [_, upper, high, low] = number.to_be_bytes();
+        format!("10.{upper}.{high}.{low}@tcp3").parse().unwrap()
+    };
+    let mut ended = Vec::new();
+    for number in 1..=40_000 {
+        runner.node.handle_report(runner.now, Report::CameFrom { nid: name(number), address });
+        while let Some(action) = runner.node.poll_action() {
+            if let Action::Disconnect { nid } = action {
+                ended.push(nid);
+            }
+        }
+        if number == 12_000 {
+            assert_eq!(ended, []);
+            push(&mut runner, liar, &info(1, &[liar, friend]));
+            answer_next(&mut runner, friend, &info(1, &[friend, liar]));
+            assert_eq!((destinations(&runner, liar), counters(&runner)), (vec![liar], (0, 0)));
+        }
+    }
+    assert_eq!(ended[..3], [friend, name(1), name(2)]);
+    // Each of those that came in the order in which they came, and the newest not yet.
+    assert!(ended.len() > 20_000 && ended.len() < 30_000, "{}", ended.len());
 }
 
 /// Peers that were never discovered make room before those that were.

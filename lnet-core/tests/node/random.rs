@@ -138,7 +138,10 @@ impl Run {
                 }
                 Action::Ping { ping, length_bytes, .. } => self.pings.push((ping, length_bytes)),
                 Action::Forget { ping } => self.pings.retain(|(other, _)| *other != ping),
-                Action::Publish(_) | Action::Push { .. } | Action::Steer { .. } => {}
+                Action::Publish(_)
+                | Action::Push { .. }
+                | Action::Steer { .. }
+                | Action::Disconnect { .. } => {}
                 Action::Done { request, result } => self.done(request, result),
             }
         }

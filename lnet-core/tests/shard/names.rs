@@ -248,7 +248,7 @@ fn a_name_from_elsewhere_is_heard_once_the_node_can_be_told() {
     assert!(!node.shard.came_from(&nid(1, 90), elsewhere));
     let home = nid(1, 91);
     assert!(node.shard.came_from(&home, home.ip().unwrap()));
-    let told: Vec<_> = std::iter::from_fn(|| node.shard.poll_stranger()).collect();
+    let told: Vec<_> = std::iter::from_fn(|| node.shard.poll_came_from()).collect();
     assert_eq!((told.len(), told.last()), (all + 1, Some(&(home, home.ip().unwrap()))));
     assert!(node.shard.came_from(&nid(1, 90), elsewhere));
 }

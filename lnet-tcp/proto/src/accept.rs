@@ -177,13 +177,9 @@ impl Socklnd {
             self.refuse(now, slot, local, version, source, up);
             return self.settle(now, peer);
         }
-        while is_at_home && let Some(stranger) = self.connection_from(peer, false) {
-            self.counters.add(SocklndEvent::Impostor);
-            self.close(now, stranger, up);
-            if self.peers[peer].connections.is_empty() {
-                // What its dialler has said of the peer's life is no more believed.
-                self.peers[peer].incarnation = None;
-            }
+        if is_at_home {
+            let ended = self.close_from_elsewhere(now, peer, up);
+            (0..ended).for_each(|_| self.counters.add(SocklndEvent::Impostor));
         }
         let known = &self.peers[peer];
         let is_new_life = known.incarnation.is_some_and(|incarnation| incarnation != source_incarnation)
@@ -271,7 +267,7 @@ impl Socklnd {
     }
 
     /// A connection of a peer that comes from its own address, or one that does not.
-    fn connection_from(&self, peer: u32, is_at_home: bool) -> Option<u32> {
+    pub(super) fn connection_from(&self, peer: u32, is_at_home: bool) -> Option<u32> {
         let mut connections = self.peers[peer].connections.iter(&self.connections);
         connections.find(|(slot, _)| self.is_at_home(peer, *slot) == is_at_home).map(|(slot, _)| slot)
     }

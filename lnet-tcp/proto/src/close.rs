@@ -4,6 +4,7 @@ use lnet_core::collections::NONE;
 use lnet_core::errno;
 use lnet_core::lnd::{Cause, NiId, Path, Status, Uplink};
 use lnet_core::time::Instant;
+use lnet_wire::Nid;
 use lnet_wire::socklnd::ConnectionType;
 
 use super::connection::{Connection, Phase};
@@ -164,6 +165,30 @@ impl Socklnd {
             let tx = self.items.remove(item).transmit.tx;
             self.ended.push_back((tx, status));
         }
+    }
+
+    /// Ends the connections that come in the name of a NID from other addresses than its own.
+    pub fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
+        let named = self.peers.used().filter(|(_, peer)| peer.nid == *nid);
+        let peers: alloc::vec::Vec<u32> = named.map(|(slot, _)| slot).collect();
+        for peer in peers {
+            self.close_from_elsewhere(now, peer, up);
+            self.settle(now, peer);
+        }
+    }
+
+    /// Ends the connections of a peer that come from other addresses than its own.
+    pub(super) fn close_from_elsewhere(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) -> u32 {
+        let mut count = 0;
+        while let Some(connection) = self.connection_from(peer, false) {
+            count += 1;
+            self.close(now, connection, up);
+            if self.peers[peer].connections.is_empty() {
+                // The peer's life is not known: its dialler's word on that counts no more.
+                self.peers[peer].incarnation = None;
+            }
+        }
+        count
     }
 
     /// Ends all that is under way by an NI, once its connections are closed; nothing begins any more.

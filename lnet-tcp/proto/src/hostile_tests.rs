@@ -240,6 +240,21 @@ fn a_peer_that_comes_from_its_own_address_ends_those_in_its_name() {
     }
 }
 
+/// A name ends that is no more to be heard from elsewhere; one that comes from its own address goes on.
+#[test]
+fn a_name_from_elsewhere_is_ended_on_demand() {
+    let mut node = Node::new();
+    let own = node.take(1, 1, 5, ConnectionType::Control);
+    let other = node.take(9, 3, 5, ConnectionType::Control);
+    let named = [ConnectionType::Control, ConnectionType::BulkIn].map(|kind| node.take(9, 7, 5, kind));
+    for host in [1, 7] {
+        node.sock.end_from_elsewhere(NOW, &nid(0, host), &mut Shard);
+        node.act();
+    }
+    assert_eq!(node.closed, named);
+    assert!(!node.closed.contains(&own) && !node.closed.contains(&other));
+}
+
 /// One host claims one name after the other: it has a few, the newest ones, whose owners are not connected.
 #[test]
 fn a_host_has_few_names_that_are_not_its_own() {

@@ -521,6 +521,14 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             let get = books().gets.remove(&ping);
             get.into_iter().for_each(|get| get.abort());
         }
+        Action::Disconnect { nid } => {
+            let core = Arc::clone(core);
+            work.push(Box::pin(async move {
+                // A node that ends ends its connections.
+                drop(core.ask(move |worker| worker.end_from_elsewhere(&nid)).await);
+                Done::Forgotten
+            }));
+        }
         Action::Publish(answer) => core.answer_pings(&answer),
         Action::Steer { portal, policy } => {
             if let Err(error) = core.node().steer(portal as u8, policy) {

@@ -280,6 +280,13 @@ macro_rules! lnds {
                 }
             }
 
+            /// Ends what comes in the name of a NID from other addresses than its own.
+            pub(crate) fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
+                $(if let Some(lnd) = &mut self.$field {
+                    lnd.end_from_elsewhere(now, nid, up);
+                })*
+            }
+
             /// Whether there is something to do that nothing watched would report.
             pub(crate) fn has_work(&mut self) -> bool {
                 $(self.$field.as_mut().is_some_and(|lnd| lnd.has_work()))||*

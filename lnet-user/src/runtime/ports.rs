@@ -15,6 +15,7 @@ use lnet_core::topology::{NiStatus, Topology};
 use lnet_io::capture::TapEnd;
 use lnet_io::uring::{Token, WaitError};
 use lnet_model::ni::NiOptions;
+use lnet_wire::Nid;
 
 use super::worker::Worker;
 use crate::lnd::ShardPort;
@@ -113,6 +114,11 @@ impl Worker {
     /// Has an NI go by other options from now on, those that can be changed while it is open.
     pub(crate) fn change_options(&mut self, ni: NiId, options: &NiOptions) {
         self.lnd.change(ni, options);
+    }
+
+    /// Ends what comes in the name of a NID from other addresses than its own.
+    pub(crate) fn end_from_elsewhere(&mut self, nid: &Nid) {
+        self.lnd.end_from_elsewhere(self.clock.now(), nid, &mut self.shard);
     }
 
     /// What the shard says of the snapshot that it has.

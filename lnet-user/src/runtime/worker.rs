@@ -172,9 +172,9 @@ impl Worker {
         self.shard.wanted_count()
     }
 
-    /// A peer NI that speaks from another address than its own, once ([`Shard::poll_stranger`]).
-    pub(crate) fn poll_stranger(&mut self) -> Option<(Nid, std::net::IpAddr)> {
-        self.shard.poll_stranger()
+    /// A peer NI that speaks from another address than its own, once ([`Shard::poll_came_from`]).
+    pub(crate) fn poll_came_from(&mut self) -> Option<(Nid, std::net::IpAddr)> {
+        self.shard.poll_came_from()
     }
 
     /// A NID from which a request waits for a name, once ([`Shard::poll_waiting`]).

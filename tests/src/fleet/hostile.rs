@@ -68,7 +68,7 @@ impl World<'_> {
             if name != from
                 && let Some(address) = from.ip()
             {
-                node.handle_report(now, Report::Stranger { nid: name, address });
+                node.handle_report(now, Report::CameFrom { nid: name, address });
                 node.handle_report(now, Report::Traffic { nid: name, is_incoming: true, first_ni: None });
             }
             let room = node.push_room_bytes().min(bytes.len());

@@ -173,7 +173,7 @@ impl Member {
                 }
                 Action::Close { ni } => self.node.handle_report(now, Report::Closed { ni }),
                 Action::Publish(bytes) => self.published = bytes,
-                Action::Forget { .. } | Action::Steer { .. } => {}
+                Action::Forget { .. } | Action::Steer { .. } | Action::Disconnect { .. } => {}
                 action => return Some(action),
             }
         }

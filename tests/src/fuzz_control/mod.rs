@@ -139,7 +139,7 @@ impl World {
                 Action::Done { request, .. } => {
                     assert!(self.asked.remove(&request), "{request:?} ends twice")
                 }
-                Action::Publish(_) | Action::Steer { .. } => {}
+                Action::Publish(_) | Action::Steer { .. } | Action::Disconnect { .. } => {}
             }
         }
     }

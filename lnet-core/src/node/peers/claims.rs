@@ -165,8 +165,8 @@ impl PeerTable {
         }
         for nid in nids {
             let has_owner = self.primaries.contains_key(nid);
-            let claimants: Vec<Nid> = self.claims.of(nid).copied().collect();
-            for (at, claimant) in claimants.iter().enumerate() {
+            // The first claim alone is ever shown, and is first or second after one that came or went.
+            for (at, claimant) in self.claims.of(nid).take(2).enumerate() {
                 let claim = self.peers.get_mut(claimant).and_then(|peer| peer.claim_mut(nid));
                 if let Some(claim) = claim {
                     claim.is_shown = !has_owner && at == 0;

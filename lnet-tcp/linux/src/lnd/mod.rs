@@ -45,9 +45,9 @@ use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{
     ConnId, Piece, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, StreamOrder, home_of,
 };
-use lnet_wire::ProcessId;
 use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Nid, ProcessId};
 use rustix::io::Errno;
 
 pub use port::TcpPort;
@@ -493,6 +493,10 @@ impl Driver for TcpLnd {
             port.conns_per_peer = conns_per_peer;
         }
         self.sock.set_conns_per_peer(ni, conns_per_peer);
+    }
+
+    fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
+        self.sock.end_from_elsewhere(now, nid, up);
     }
 
     fn is_bound_to_driver(&self) -> bool {

@@ -39,18 +39,18 @@ impl Core {
     pub(super) async fn follow_peers(&self) -> Result<(), LnetError> {
         let told = self.ask(|worker| {
             let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
-            let strangers: Vec<_> = std::iter::from_fn(|| worker.poll_stranger()).collect();
+            let came_from: Vec<_> = std::iter::from_fn(|| worker.poll_came_from()).collect();
             let waiting: Vec<_> = std::iter::from_fn(|| worker.poll_waiting()).collect();
             let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
             let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
-            (wanted, (strangers, waiting), paths, health)
+            (wanted, (came_from, waiting), paths, health)
         });
         let told = told.await?;
         let mut machine = self.runner.machine();
         let now = self.runner.clock.now();
-        for (wanted, (strangers, waiting), paths, health) in told {
-            for (nid, address) in strangers {
-                machine.handle_report(now, Report::Stranger { nid, address });
+        for (wanted, (came_from, waiting), paths, health) in told {
+            for (nid, address) in came_from {
+                machine.handle_report(now, Report::CameFrom { nid, address });
             }
             waiting.into_iter().for_each(|nid| machine.handle_report(now, Report::Waiting { nid }));
             wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
