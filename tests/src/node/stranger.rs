@@ -104,8 +104,12 @@ impl Stranger {
         bytes
     }
 
+    /// The identity of this life; no two addresses have one in common.
     fn identity(&self) -> Identity {
-        Identity::new([self.life; 32])
+        let mut seed = [self.life; 32];
+        let name = self.nid.to_bytes();
+        seed[..name.len()].iter_mut().zip(name).for_each(|(seed, byte)| *seed ^= byte);
+        Identity::new(seed)
     }
 
     /// What it tells of itself.

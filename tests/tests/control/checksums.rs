@@ -98,7 +98,7 @@ fn what_leaves_in_version_2_has_the_checksum_of_all_its_bytes() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let stage = Stage::without_target("--sock enable_csum=1", 2);
+    let stage = Stage::without_target("tcp", "--sock enable_csum=1", 2);
     stage.two.a.good("set discovery 0");
     let mut dialler = connected(&stage, 0, Version::V2);
     let Greeting { source, destination, .. } = dialler.greeting;
@@ -130,7 +130,7 @@ fn what_arrives_in_version_2_is_verified() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let stage = Stage::without_target("", 1);
+    let stage = Stage::without_target("tcp", "", 1);
     // Right, and none: both are served. By default nothing is sent with a checksum.
     stage.two.a.good("set discovery 0");
     let mut dialler = connected(&stage, 0, Version::V2);

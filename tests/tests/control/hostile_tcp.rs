@@ -19,30 +19,50 @@ use crate::run::{Daemon, PATIENCE, Two};
 /// A message of the healthy peer ends within this time, whatever others do.
 const MESSAGE_MS_MAX: u32 = 5000;
 
-/// Two daemons on a tcp net, and the addresses of diallers beside the second.
+/// Ends a loop of another thread when it goes, after a panic too.
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Two daemons on a net, and the addresses of strangers beside the second.
 pub(crate) struct Stage {
     pub(crate) two: Two,
+    net: &'static str,
     /// The daemon that is dialled, and its healthy peer.
     pub(crate) near: Ipv4Addr,
     pub(crate) far: Ipv4Addr,
 }
 
 impl Stage {
-    /// A stage with so many strangers; the first daemon is the target of loads.
+    /// A stage on a tcp net with so many strangers; the first daemon is the target of loads.
     pub(crate) fn new(options: &str, strangers: u8) -> Self {
-        let stage = Self::without_target(options, strangers);
+        Self::on("tcp", options, strangers)
+    }
+
+    /// A stage on a net of this LND.
+    pub(crate) fn on(net: &'static str, options: &str, strangers: u8) -> Self {
+        let stage = Self::without_target(net, options, strangers);
         stage.two.a.good("load start target");
         stage
     }
 
-    pub(crate) fn without_target(options: &str, strangers: u8) -> Self {
-        let two = Two::on(&["tcp"], options);
+    pub(crate) fn without_target(net: &'static str, options: &str, strangers: u8) -> Self {
+        let two = Two::on(&[net], options);
         for number in 0..strangers {
             let name = &two.netns.b().interface().name;
             ip(two.netns.b(), &format!("address add {}/24 dev {name}", stranger(number)));
         }
         let [near, far] = [two.netns.a(), two.netns.b()].map(|side| side.interface().ipv4);
-        Self { two, near, far }
+        Self { two, net, near, far }
+    }
+
+    /// The NID of an address on the net.
+    pub(crate) fn nid(&self, address: Ipv4Addr) -> Nid {
+        format!("{address}@{}", self.net).parse().unwrap()
     }
 
     /// A stream of a stranger from a privileged port.
@@ -53,16 +73,10 @@ impl Stage {
     /// Has the healthy peer exchange messages, of which each byte is checked and none may be lost or take
     /// long, as long as `body` runs.
     pub(crate) fn beside_a_load(&self, body: impl FnOnce(&Self)) {
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Release);
-            }
-        }
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let load = scope.spawn(|| {
-                let (mut rounds, to) = (0, nid(self.near));
+                let (mut rounds, to) = (0, self.nid(self.near));
                 while !is_over.load(Ordering::Acquire) || rounds == 0 {
                     let started = self.two.b.good(&format!(
                         "load start initiator --to {to} --messages 200 --window 8 --timeout-ms {MESSAGE_MS_MAX}"

@@ -14,6 +14,7 @@ mod frames;
 mod hostile_floods;
 mod hostile_pushes;
 mod hostile_tcp;
+mod hostile_xdp;
 mod local;
 mod nettest;
 mod pair;
