@@ -6,10 +6,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 /// Mode of a new file, less what the process masks.
 const MODE: u32 = 0o666;
+/// Links that are followed at most (Linux `MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
 
 /// The bytes of a regular file of at most so many.
 ///
@@ -60,27 +64,37 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if former.as_ref().is_some_and(|former| !former.is_file()) {
         return OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    // The target of a link is replaced, and the link stays.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // A file that may not be written is not replaced either.
+    if former.is_some() {
+        OpenOptions::new().write(true).open(path)?;
+    }
+    let target = end_of_links(path)?;
     let directory = match target.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(MODE);
-    let mut fresh = tempfile::Builder::new()
-        .prefix(".lnet-")
-        .suffix(".new")
-        .permissions(permissions)
-        .tempfile_in(directory)?;
+    // The library's own way tells its path, and no errno.
+    let make = |path: &Path| OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    let mut fresh = tempfile::Builder::new().prefix(".lnet-").suffix(".new").make_in(directory, make)?;
     if let Some(former) = &former {
         // A file may be written by more than may give it away.
         let _ = fchown(fresh.as_file(), Some(former.uid()), Some(former.gid()));
         fresh.as_file().set_permissions(former.permissions())?;
     }
-    fresh.write_all(bytes)?;
+    fresh.as_file_mut().write_all(bytes)?;
     fresh.as_file().sync_all()?;
     fresh.persist(&target).map_err(|error| error.error)?;
     File::open(directory)?.sync_all()
+}
+
+/// Path of the file that a path leads to, which need not be there: a link is followed, and stays.
+fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(next) = fs::read_link(&target) else { return Ok(target) };
+        target = target.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(Errno::LOOP.into())
 }
 
 #[cfg(test)]
@@ -113,7 +127,21 @@ mod tests {
         symlink(&path, &link).unwrap();
         replace(&link, b"third").unwrap();
         assert_eq!((fs::read(&path).unwrap(), link.is_symlink()), (b"third".to_vec(), true));
-        assert_eq!(names(directory.path()), ["a", "link"]);
+        // One that leads nowhere does as well, and its target is made.
+        let dangling = directory.path().join("x");
+        symlink("y", &dangling).unwrap();
+        replace(&dangling, b"fourth").unwrap();
+        assert_eq!(fs::read(directory.path().join("y")).unwrap(), b"fourth");
+        assert_eq!(
+            (dangling.is_symlink(), names(directory.path())),
+            (true, ["a", "link", "x", "y"].map(str::to_owned).into())
+        );
+        symlink("loop", directory.path().join("loop")).unwrap();
+        let refused = |path: &str| replace(&directory.path().join(path), b"a").unwrap_err().raw_os_error();
+        assert_eq!(
+            [refused("loop"), refused("no/a")],
+            [Errno::LOOP, Errno::NOENT].map(|errno| Some(errno.raw_os_error()))
+        );
         assert_eq!(replace(Path::new("/dev/full"), b"a").unwrap_err().kind(), ErrorKind::StorageFull);
         assert!(replace(directory.path(), b"a").is_err() && replace(Path::new("/no/a"), b"a").is_err());
     }

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use lnet_model::pattern::mistaken_word;
 
 use client::Watch;
 use options::{Command, Kind, Options, Test};
@@ -37,6 +38,10 @@ use report::{Report, Tally};
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    if let Some(message) = std::env::args_os().find_map(|word| mistaken_word(&word.to_string_lossy())) {
+        note(format_args!("lnet-nettest: {message}"));
+        return ExitCode::from(USAGE);
+    }
     let done = match Options::try_parse() {
         Ok(options) => run(options.command),
         Err(error) if error.use_stderr() => {

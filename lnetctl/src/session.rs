@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use lnet_control::client::Client;
-use lnet_model::pattern::mistaken_dash;
+use lnet_model::pattern::mistaken_word;
 
 use crate::arguments::{self, GlobalWord};
 use crate::commands::{self, Cli, unknown_command};
@@ -36,7 +36,9 @@ impl Session {
     /// Carries out one command; returns the status.
     pub(crate) fn run(&mut self, words: &[OsString]) -> u8 {
         let options = words.iter().take_while(|word| *word != "--");
-        if let Some(message) = options.filter_map(|word| word.to_str()).find_map(mistaken_dash) {
+        if let Some(message) =
+            options.map(|word| word.to_string_lossy()).find_map(|word| mistaken_word(&word))
+        {
             eprint_text(&format_args!("lnetctl: {message}\n"));
             return USAGE;
         }

@@ -26,7 +26,7 @@ use clap::Parser;
 use lnet_admin::{SelftestConsole, serve};
 use lnet_control::output;
 use lnet_model::Refusal;
-use lnet_model::pattern::escaped;
+use lnet_model::pattern::{escaped, mistaken_word};
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
@@ -40,6 +40,10 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     allocator::settle();
+    if let Some(message) = std::env::args_os().find_map(|word| mistaken_word(&word.to_string_lossy())) {
+        output::note(format_args!("lnetd: {message}\n"));
+        return ExitCode::from(USAGE);
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return explain(&error),

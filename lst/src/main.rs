@@ -38,7 +38,7 @@ const SESSION_NAME_BYTES_MAX: usize = 31;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).take_while(|word| word != "--");
-    if let Some(message) = words.find_map(|word| pattern::mistaken_dash(&word.to_string_lossy())) {
+    if let Some(message) = words.find_map(|word| pattern::mistaken_word(&word.to_string_lossy())) {
         complain(format_args!("lst: {message}"));
         return ExitCode::from(failure::USAGE);
     }

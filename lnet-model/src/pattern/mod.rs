@@ -52,12 +52,25 @@ pub fn shown(text: &str) -> String {
     }
 }
 
-/// Explains a word that begins with a dash of typography, as editors and pages make one of `--`.
+/// Explains a word of a command line that no program of ours takes: one that begins with a dash of
+/// typography, as editors and pages make one of `--`, and one that would end a line, act on a terminal or
+/// change the order of what is read wherever it is shown.
 #[must_use]
-pub fn mistaken_dash(word: &str) -> Option<String> {
-    let dash = word.chars().next().filter(|dash| matches!(dash, '\u{2010}'..='\u{2015}' | '\u{2212}'))?;
-    let number = u32::from(dash);
-    Some(format!("{}: it begins with U+{number:04X}, a dash; options begin with - or --", quoted(word)))
+pub fn mistaken_word(word: &str) -> Option<String> {
+    let dash = word.chars().next().filter(|dash| matches!(dash, '\u{2010}'..='\u{2015}' | '\u{2212}'));
+    if let Some(dash) = dash {
+        let number = u32::from(dash);
+        return Some(format!(
+            "{}: it begins with U+{number:04X}, a dash; options begin with - or --",
+            quoted(word)
+        ));
+    }
+    let acts = |one: &char| {
+        one.is_control()
+            || matches!(one, '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+    };
+    let number = u32::from(word.chars().find(acts)?);
+    Some(format!("{}: it has U+{number:04X} in it, a character that is not shown", quoted(word)))
 }
 
 /// A foreign text as part of a line: what would end the line, act on a terminal or change the order of what

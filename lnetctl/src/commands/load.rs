@@ -1,6 +1,5 @@
 //! The command `load`: begins loads, waits for them, and judges what came of them.
 
-use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
+use lnet_control::client::errno_of;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
 use lnet_control::{LoadSpec, document, file, resolve};
 use lnet_model::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
@@ -213,7 +213,7 @@ fn conclude(daemon: &Daemon<'_>, task: Task, load: &LoadRecord, output: &LoadOut
     }
     if let Some(path) = &output.plot {
         file::replace(path, plot::svg(result).as_bytes()).map_err(|error| {
-            task.error(lnet_model::Errno::IO, format!("--plot {}: {error}", path.display())).failed()
+            task.error(errno_of(&error), format!("--plot {}: {error}", path.display())).failed()
         })?;
     }
     task.judged(failures)
@@ -333,7 +333,7 @@ fn scheme(task: Task, args: &LoadArgs) -> Result<Value> {
 fn read<T: DeserializeOwned>(task: Task, path: &Path, expected: &str) -> Result<T> {
     let shown = path.display();
     let wrong = |error: io::Error| task.invalid(format!("{shown}: {error}"));
-    let bytes = file::read(File::open(path).map_err(wrong)?, FILE_BYTES_MAX).map_err(wrong)?;
+    let bytes = file::read_regular(path, FILE_BYTES_MAX).map_err(wrong)?;
     serde_json::from_slice(&bytes)
         .map_err(|error| task.invalid(format!("{shown}: {error}; {expected} is expected")))
 }

@@ -203,6 +203,27 @@ fn a_line_has_an_end() {
     }
 }
 
+/// Words that would act on a terminal or end a line are refused, and shown so that they do not; also those of
+/// a script.
+#[test]
+fn words_that_act_on_a_terminal_are_refused() {
+    let node = Node::start(Model::configured(1));
+    for word in ["a\u{1b}[31mb", "a\nb", "a\u{9b}b", "a\u{202e}b", "a\u{7f}b"] {
+        for words in [vec![word], vec!["net", word], vec!["net", "show", "--net", word], vec!["export", word]]
+        {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
+            command.args(words).env("LNET_SOCKET", &node.socket).current_dir(&node.directory);
+            let ran = ran(&mut command, "");
+            let is_quoted =
+                ran.stderr.lines().count() == 1 && !ran.stderr.trim_end().contains(char::is_control);
+            assert!(ran.status == 2 && is_quoted && ran.stderr.contains("it has U+"), "{ran:?}");
+        }
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
+    let ran = ran(command.env("LNET_SOCKET", &node.socket), "net \u{1b}[31m\nquit\n");
+    assert!(ran.stderr.contains("it has U+001B") && !ran.stderr.contains('\u{1b}'), "{ran:?}");
+}
+
 /// A dash of typography is explained, and makes no file.
 #[test]
 fn a_mistaken_dash_is_explained() {
