@@ -132,6 +132,7 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<u64
             Counted::Recovery => &mut record.recovery,
             Counted::Drops => &mut record.drops,
             Counted::Rings => &mut record.rings,
+            Counted::Sockets => &mut record.sockets,
             Counted::Connections => &mut record.connections,
         };
         add_all(sums, [(name, count)]);

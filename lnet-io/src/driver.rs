@@ -17,7 +17,7 @@ use crate::memory::Memory;
 /// What a counter of an LND is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// Frames that arrived at another shard than their key says, and were handed over.
+    /// Frames that XDP had arrive at another shard than their key says, and that were handed over.
     Misdirected,
     /// Frames that arrived by interfaces that have gone, or whose last NI was closed, or that their rings had
     /// no room for.
@@ -32,6 +32,8 @@ pub enum Counted {
     Connections,
     /// The kernel's counters of rings.
     Rings,
+    /// Frames of UDP sockets, which XDP does not see.
+    Sockets,
 }
 
 /// One shard's part of an NI, as its LND has it.

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::ni::XdpMode;
 use crate::text;
 
-/// Counters of the xdp LND, since the node had no NI of it; those of NIs over rings that have gone are among
-/// them.
+/// Counters of the xdp LND, since the node had no NI of it; those of NIs that have gone are among them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FramesRecord {
@@ -19,7 +18,7 @@ pub struct FramesRecord {
     pub nis: Vec<FramesNi>,
     /// Frames that the XDP programs steered, by queue and shard.
     pub slots: Vec<SlotFrames>,
-    /// Frames that arrived at another shard than their key says, and were handed over.
+    /// Frames that XDP had arrive at another shard than their key says, and that were handed over.
     pub misdirected: u64,
     /// Frames that were steered and never received: they were in a ring, or on their way to one, when their
     /// interface went, or its last NI was closed.
@@ -34,18 +33,23 @@ pub struct FramesRecord {
     pub drops: BTreeMap<String, u64>,
     /// The kernel's counters of the rings (`struct xdp_statistics`), summed over the sockets.
     pub rings: BTreeMap<String, u64>,
+    /// Frames that came by UDP sockets, to NIs in mode `socket`, which XDP does not steer: what was received,
+    /// how much of it at another shard than its own, and what the kernel had no room for.
+    pub sockets: BTreeMap<String, u64>,
     /// What became of connections of NIs with the LND tcp.
     pub connections: BTreeMap<String, u64>,
 }
 
+/// The name of frames that UDP sockets received.
+const RECEIVED: &str = "received";
 /// The name of frames that a fault rule dropped (`lnet_wire::packet::Reason`).
 const FAULT_DROPPED: &str = "fault_dropped";
 
 impl FramesRecord {
-    /// Whether all NIs have rings, so that XDP steered and counted every frame.
+    /// Whether an NI has rings, to which XDP steers frames.
     #[must_use]
     pub fn has_rings(&self) -> bool {
-        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != XdpMode::Socket)
+        self.nis.iter().any(|ni| ni.mode != XdpMode::Socket)
     }
 
     /// Frames that XDP steered.
@@ -54,8 +58,14 @@ impl FramesRecord {
         self.slots.iter().map(|slot| slot.frames).sum()
     }
 
-    /// Frames that arrived at the LND, that a ring had no room for or that were lost with their interface:
-    /// all that were steered, once none is under way. `rx_fill_ring_empty` is not among them: the kernel
+    /// Frames that XDP steered, or that UDP sockets received.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.steered() + self.sockets.get(RECEIVED).copied().unwrap_or(0)
+    }
+
+    /// Frames that the LND has handled, that a ring had no room for or that were lost with their interface:
+    /// all that arrived, once none is under way. `rx_fill_ring_empty` is not among them: the kernel
     /// counts a frame that found no buffer in `rx_dropped` as well (net/xdp/xsk.c: `__xsk_rcv`).
     #[must_use]
     pub fn accounted(&self) -> u64 {

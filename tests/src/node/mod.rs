@@ -162,6 +162,8 @@ pub fn losses(workers: &[Worker]) -> Vec<(String, u64)> {
         losses.extend(XdpDrop::ALL.iter().map(|drop| (drop.name().to_owned(), counters.dropped(*drop))));
         losses.push(("misdirected".to_owned(), counters.frames_misdirected));
         losses.push(("refused".to_owned(), counters.messages_refused));
+        let dropped = worker.xdp().expect("there is an NI").datagrams_dropped();
+        losses.push(("socket dropped".to_owned(), dropped));
         let counters = worker.counters();
         let drops = lnet_core::stats::DropReason::ALL.iter();
         losses.extend(drops.map(|reason| (reason.to_string(), counters.drops(*reason).messages)));

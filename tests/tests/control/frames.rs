@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lnet_model::records::FramesRecord;
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege, wait_until};
 use lnet_user::node::DEFAULT_PORT;
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
@@ -10,29 +11,42 @@ use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::hostile_tcp::load_number;
 use crate::run::{Daemon, PATIENCE, Two, until_shown};
 
-/// The number that `frames check` shows for a key, once its account closes.
-fn checked(daemon: &Daemon, key: &str) -> u64 {
-    let shown = daemon.good("frames check");
-    let mut values = shown.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
-    values.next().unwrap_or_else(|| panic!("{key} is not in {shown}")).parse().unwrap()
+/// Where the frames went, once the account of `frames check` closes.
+fn checked(daemon: &Daemon) -> FramesRecord {
+    serde_json::from_str(&daemon.good("frames check --json")).unwrap()
 }
 
-/// Frames that XDP has steered, by what `frames show` prints of queues and shards.
+/// Frames that XDP has steered.
 fn steered(daemon: &Daemon) -> u64 {
-    let shown = daemon.good("frames show");
-    shown
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("frames: "))
-        .map(|n| n.parse::<u64>().unwrap())
-        .sum()
+    let frames: FramesRecord = serde_json::from_str(&daemon.good("frames show --json")).unwrap();
+    frames.steered()
 }
 
-/// Takes the first rail, or one end of it, away under load, and brings it back; the other one stays.
-fn check(takes_away: impl Fn(&Two, &str), comes_back: impl Fn(&Two, &str)) {
+/// What sockets have received and what XDP has steered, once the account closes.
+fn by_mode(daemon: &Daemon) -> [u64; 2] {
+    let frames = checked(daemon);
+    [frames.arrived() - frames.steered(), frames.steered()]
+}
+
+/// Two daemons with an NI on each of two rails, in these modes.
+fn two_in(modes: [&str; 2]) -> Two {
+    let two = Two::new(2, "");
+    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        for ((interface, net), mode) in namespace.interfaces().iter().zip(["xdp", "xdp1"]).zip(modes) {
+            daemon.good(&format!("net add --net {net} --if {} --mode {mode}", interface.name));
+        }
+    }
+    two
+}
+
+/// Takes the first rail, or one end of it, away under load, and brings it back; the other one stays. The NIs
+/// of the rails are in these modes.
+fn check(modes: [&str; 2], takes_away: impl Fn(&Two, &str), comes_back: impl Fn(&Two, &str)) {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::configured(2, "");
+    let two = two_in(modes);
     let [_, peer] = two.nids(0);
     two.a.good(&format!("discover {peer}"));
     let name = two.netns.a().interface().name.clone();
@@ -48,18 +62,19 @@ fn check(takes_away: impl Fn(&Two, &str), comes_back: impl Fn(&Two, &str)) {
         two.a.run(&format!("load stop {load}"));
         two.b.run(&format!("load stop {target}"));
         for daemon in [&two.a, &two.b] {
-            checked(daemon, "lost with interfaces");
+            checked(daemon);
         }
         assert!(steered(&two.b) > before + 500, "what came by a program that has gone still counts");
         comes_back(&two, &name);
         until_shown(&two.a, &format!("ping --timeout 5 {peer}"), &peer);
-        checked(&two.a, "lost with interfaces");
+        checked(&two.a);
     }
 }
 
-#[test]
-fn frames_of_an_interface_that_goes_under_load_are_accounted_for() {
+/// Deletes the first interface under load.
+fn check_interface(modes: [&str; 2]) {
     check(
+        modes,
         |two, name| {
             ip(two.netns.a(), &format!("link delete dev {name}"));
             for daemon in [&two.a, &two.b] {
@@ -75,16 +90,69 @@ fn frames_of_an_interface_that_goes_under_load_are_accounted_for() {
     );
 }
 
-#[test]
-fn frames_of_an_ni_that_is_deleted_under_load_are_accounted_for() {
+/// Deletes the first NI of a daemon under load.
+fn check_ni(modes: [&str; 2]) {
     check(
+        modes,
         |two, _| {
             two.b.good("net del --net xdp");
         },
         |two, _| {
-            two.b.good(&format!("net add --net xdp --if {}", two.netns.b().interface().name));
+            let [mode, _] = modes;
+            two.b.good(&format!("net add --net xdp --if {} --mode {mode}", two.netns.b().interface().name));
         },
     );
+}
+
+#[test]
+fn frames_of_an_interface_that_goes_under_load_are_accounted_for() {
+    check_interface(["auto", "auto"]);
+}
+
+#[test]
+fn frames_of_an_ni_that_is_deleted_under_load_are_accounted_for() {
+    check_ni(["auto", "auto"]);
+}
+
+#[test]
+fn frames_of_an_interface_that_goes_under_load_beside_the_other_mode_are_accounted_for() {
+    for modes in [["socket", "auto"], ["auto", "socket"]] {
+        check_interface(modes);
+    }
+}
+
+#[test]
+fn frames_of_an_ni_that_is_deleted_under_load_beside_the_other_mode_are_accounted_for() {
+    for modes in [["socket", "auto"], ["auto", "socket"]] {
+        check_ni(modes);
+    }
+}
+
+/// The NIs of one daemon go, one after the other: what they had received stays in the account.
+#[test]
+fn frames_of_sockets_have_an_account_of_their_own() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for modes in [["socket", "auto"], ["auto", "socket"]] {
+        let two = two_in(modes);
+        for (rail, (net, mode)) in ["xdp", "xdp1"].into_iter().zip(modes).enumerate() {
+            let before = by_mode(&two.b);
+            let [_, peer] = two.nids(rail);
+            for _ in 0..20 {
+                two.a.good(&format!("ping --timeout 5 {peer}"));
+            }
+            let after = by_mode(&two.b);
+            let came = [after[0] - before[0], after[1] - before[1]];
+            let (its, other) = if mode == "socket" { (0, 1) } else { (1, 0) };
+            assert!(came[its] >= 20 && came[other] == 0, "{came:?} by {mode}");
+            if rail == 0 {
+                two.b.good(&format!("net del --net {net}"));
+                let left = by_mode(&two.b);
+                assert!(left[its] >= after[its] && left[other] >= after[other], "{left:?} of {after:?}");
+            }
+        }
+    }
 }
 
 /// Frames that XDP steers come without a pause, so that some are in the rings when these close.
@@ -98,7 +166,7 @@ fn frames_that_are_lost_with_an_interface_are_named() {
     let far = two.netns.b().interface();
     let mut frame = [0; FRAME_HEADER_BYTES];
     FrameHeader::other(Kind::Ack, 0, 0).encode(&mut frame);
-    let mut lost = 0;
+    let mut gone = 0;
     for _ in 0..ROUNDS {
         let (before, ends) = (steered(&two.b), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -113,13 +181,13 @@ fn frames_that_are_lost_with_an_interface_are_named() {
             two.b.good("net del --net xdp");
             ends.store(true, Ordering::Relaxed);
         });
-        let now = checked(&two.b, "lost with interfaces");
-        println!("{} of {} frames are lost", now - lost, steered(&two.b) - before);
-        lost = now;
-        if lost != 0 {
+        let now = checked(&two.b).lost_with_interfaces;
+        println!("{} of {} frames are lost", now - gone, steered(&two.b) - before);
+        gone = now;
+        if gone != 0 {
             break;
         }
         two.b.good(&format!("net add --net xdp --if {}", far.name));
     }
-    assert_ne!(lost, 0, "no frame was in a ring that closed");
+    assert_ne!(gone, 0, "no frame was in a ring that closed");
 }

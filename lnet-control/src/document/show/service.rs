@@ -21,6 +21,7 @@ pub fn frames(frames: &FramesRecord) -> Map {
         ("recovery", &frames.recovery),
         ("dropped", &frames.drops),
         ("rings", &frames.rings),
+        ("sockets", &frames.sockets),
         ("connections", &frames.connections),
     ] {
         let counters = counters.iter().filter(|(_, count)| **count != 0);

@@ -65,8 +65,12 @@ pub struct XdpCounters {
     pub frames_overtaken: u64,
     /// Frames that arrived on this shard's sockets, those that it handed over included.
     pub frames_received: u64,
+    /// Frames among them that came by UDP sockets: XDP has steered none of these.
+    pub datagrams_received: u64,
     /// Frames that arrived here and belong to another shard; they were handed over.
     pub frames_misdirected: u64,
+    /// Frames among them that came by UDP sockets.
+    pub datagrams_misdirected: u64,
     /// Frames that the transfer protocol took, of every kind.
     pub frames_taken: u64,
     /// Frames that it refused; [`XferCounters`](lnet_xdp_proto::XferCounters) say why.
@@ -98,7 +102,10 @@ impl XdpLnd {
         tell: &mut dyn FnMut(Counted, &'static str, u64),
     ) -> std::io::Result<()> {
         let (frames, recovery) = (self.counters(), self.transfer_counters());
-        tell(Counted::Misdirected, "frames", frames.frames_misdirected);
+        tell(Counted::Misdirected, "frames", frames.frames_misdirected - frames.datagrams_misdirected);
+        tell(Counted::Sockets, "received", frames.datagrams_received);
+        tell(Counted::Sockets, "misdirected", frames.datagrams_misdirected);
+        tell(Counted::Sockets, "no_room", self.datagrams_dropped());
         let arrived_by_gone = self.arrived_by_gone().map_err(std::io::Error::other)?;
         tell(Counted::ArrivedByGone, "frames", arrived_by_gone);
         for reason in XdpDrop::ALL {

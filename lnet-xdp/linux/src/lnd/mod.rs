@@ -318,15 +318,18 @@ impl XdpLnd {
         self.home.stock.len() + self.early.chunks_count() + self.faults.chunks_count() + arrived
     }
 
-    /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
+    /// What the kernel counted on this shard's rings.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, lnet_io::xsk::SocketError> {
-        self.devices
-            .statistics()
-            .chain(self.nis.sockets.iter().map(|socket| Ok(socket.statistics())))
-            .collect()
+        self.devices.statistics().collect()
+    }
+
+    /// Datagrams that this shard's UDP sockets had no room for, those of NIs that have gone among them.
+    #[must_use]
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.nis.datagrams_dropped()
     }
 
     /// Frames that the shard received by interfaces that have gone, or whose last NI was closed; those that
@@ -371,7 +374,10 @@ impl XdpLnd {
                 }
                 // The frame is one of a UMEM that is gone.
                 Some(Arrival::Frame(_)) => {}
-                Some(Arrival::Packet) => self.scratch.packet.parts.clear(),
+                Some(Arrival::Packet) => {
+                    self.scratch.packet.parts.clear();
+                    self.counters.count_drop(XdpDrop::NotOurs);
+                }
                 None => return taken,
             }
         }

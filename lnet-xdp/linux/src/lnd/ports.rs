@@ -164,9 +164,20 @@ pub(super) struct Nis {
     closed: Vec<XdpPort>,
     /// The interfaces of those over rings.
     pub(super) links: Vec<ShardInterface>,
+    /// Datagrams that sockets had no room for which have gone.
+    dropped_by_gone: u64,
 }
 
 impl Nis {
+    /// Datagrams that sockets had no room for, those that have gone among them.
+    pub(super) fn datagrams_dropped(&self) -> u64 {
+        let closed = self.closed.iter().filter_map(|closed| match closed {
+            XdpPort::Socket(socket) => Some(socket),
+            XdpPort::Rings { .. } => None,
+        });
+        self.dropped_by_gone + self.sockets.iter().chain(closed).map(SocketPort::dropped).sum::<u64>()
+    }
+
     /// The index of an open NI over rings.
     #[inline]
     pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
@@ -340,6 +351,9 @@ impl Driver for XdpLnd {
         let index =
             self.nis.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
         let mut closed = self.nis.closed.swap_remove(index);
+        if let XdpPort::Socket(socket) = &closed {
+            self.nis.dropped_by_gone += socket.dropped();
+        }
         if let XdpPort::Rings { port, frames, rings } = &mut closed {
             let interface_index = port.port.interface_index;
             let others = || {

@@ -20,7 +20,6 @@ use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::uring::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
-use lnet_io::xsk::Statistics;
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
@@ -91,10 +90,9 @@ impl SocketPort {
         }
     }
 
-    /// What the kernel had no room for. A duplicate tells nothing: its socket counts once.
-    pub(super) fn statistics(&self) -> Statistics {
-        let dropped = if self.receives { self.endpoint.socket().dropped().into() } else { 0 };
-        Statistics { rx_dropped: dropped, ..Statistics::default() }
+    /// Datagrams that the kernel had no room for. A duplicate tells nothing: its socket counts once.
+    pub(super) fn dropped(&self) -> u64 {
+        if self.receives { self.endpoint.socket().dropped().into() } else { 0 }
     }
 
     /// Whether there is something to do that its descriptor would not report.
@@ -242,6 +240,8 @@ impl XdpLnd {
                 }
             }
             socket.endpoint.give_back(received);
+            self.counters.datagrams_received += 1;
+            self.counters.datagrams_misdirected += u64::from(matches!(outcome, Err(Aside::Misdirected(_))));
             self.conclude(Origin::Device, outcome, &mut packet);
             self.scratch.packet = packet;
             // What was kept may be what comes next.

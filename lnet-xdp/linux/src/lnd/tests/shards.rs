@@ -68,6 +68,23 @@ fn a_misdirected_packet_is_handed_over_and_its_frames_come_home() {
     wire.assert_frames_conserved();
 }
 
+/// The rings of a node go, and an NI over a socket stays: what is between two shards is counted all the same.
+#[test]
+fn a_misdirected_packet_of_rings_that_have_gone_is_counted() {
+    let (mut wire, _, packet) = packet_for(1);
+    let now = wire.now;
+    let b = &mut wire.nodes[1];
+    assert!(b.deliver(0, 0, &packet));
+    b.shards[0].drive(now);
+    let shard = &mut b.shards[1];
+    shard.lnd.close_port(now, NiId(0), &mut shard.up, &shard.memory);
+    let port = shard.lnd.remove_port(NiId(0));
+    shard.drive(now);
+    assert!(shard.up.arrived.is_empty());
+    assert_eq!(shard.lnd.counters().dropped(XdpDrop::NotOurs), 1);
+    drop(port);
+}
+
 #[test]
 fn a_frame_received_on_a_siblings_queue_goes_home() {
     let (mut wire, match_bits, packet) = packet_for(1);
