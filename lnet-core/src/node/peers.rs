@@ -289,9 +289,12 @@ fn order_of(nets: &[Net], primary: &Nid, ni: &PeerNi) -> (Option<usize>, bool) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The NID is a wildcard, `lo`, this node's own, or can be no NI's name (`-EINVAL`).
+    /// The NID is a wildcard, `lo`, or can be no NI's name (`-EINVAL`).
     #[error("peer nid {0}: that of an NI of another node is expected, on a host that others reach by it")]
     Nid(Nid),
+    /// The NID is this node's own (`-EINVAL`).
+    #[error("{0} is a nid of this node: the peer of that name is only shown, and `net set` has its health")]
+    Own(Nid),
     /// There is no such peer (`-ENOENT`).
     #[error("no peer has the nid {0}")]
     Unknown(Nid),
@@ -364,7 +367,7 @@ impl PeerError {
             Self::NotHere { .. } => 10,
             Self::Configured { .. } | Self::Locked(_) => 17,
             Self::NotPrimary { .. } => 19,
-            Self::Nid(_) | Self::Health(_) => 22,
+            Self::Nid(_) | Self::Own(_) | Self::Health(_) => 22,
             Self::TooMany(_) => 28,
             Self::NotUnique { .. } => 76,
             Self::LockedAs { .. } => 114,

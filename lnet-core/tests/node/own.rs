@@ -105,8 +105,11 @@ fn an_administrator_may_delete_it_and_make_none() {
     let healths = runner.node.peers().flat_map(|peer| &peer.nis).map(|ni| ni.health);
     assert_eq!(healths.collect::<Vec<_>>(), [HEALTH_MAX; 2], "nothing would bring it back");
     let set = |nid| NodeChange::Peer(PeerEdit::SetHealth { nid: Some(nid), value: 3 });
-    let refused = RequestError::Change { index: 0, error: ChangeError::Peer(PeerError::Nid(nid(2, 2))) };
-    assert_eq!(runner.batch(&[set(nid(2, 2))]), Err(refused));
+    let refused = RequestError::Change { index: 0, error: ChangeError::Peer(PeerError::Own(nid(2, 2))) };
+    assert_eq!(runner.batch(&[set(nid(2, 2))]), Err(refused.clone()));
+    let configured = PeerEdit::SetState { nid: nid(2, 2), state: peer_state::CONFIGURED };
+    let set = runner.batch(&[NodeChange::Peer(configured)]);
+    assert_eq!(set, Err(refused), "no node takes a backup with such a peer");
     let delete = PeerEdit::Delete { primary: nid(1, 1), nids: vec![], is_forced: false };
     runner.batch(&[NodeChange::Peer(delete)]).unwrap();
     assert_eq!(peers(&runner), []);

@@ -229,7 +229,10 @@ fn own_nids_are_a_peer_once_they_were_asked() {
     node.good("net del --net xdp");
     let shown = node.good("peer show");
     assert!(shown.contains(&other) && !shown.contains(&own), "{shown}");
-    node.bad(&format!("peer add --prim_nid {other}"), &["errno: -22"]);
+    node.bad(&format!("peer add --prim_nid {other}"), &["errno: -22", "is a nid of this node"]);
+    node.bad(&format!("peer set --nid {other} --health 500"), &["errno: -22", "`net set` has its health"]);
+    node.bad(&format!("peer set --nid {other} --state 8"), &["errno: -22", "is a nid of this node"]);
+    assert!(!node.good("export --backup").contains("primary nid"), "no administrator makes it");
     // No host has these addresses for itself, or none that others reach.
     let no_names =
         ["0.0.0.0@tcp", "224.0.0.1@tcp", "127.0.0.1@tcp", "::1@tcp", "fe80::1@tcp", "::ffff:10.9.0.7@xdp"];

@@ -33,19 +33,21 @@ impl PeerTable {
         change: &PeerEdit,
         is_own: impl Fn(&Nid) -> bool,
     ) -> Result<(), PeerError> {
-        let is_peers = |nid: &Nid| nid.can_name_an_ni() && !nid.is_loopback() && !is_own(nid);
+        let check = |nid: &Nid| match nid.can_name_an_ni() && !nid.is_loopback() {
+            false => Err(PeerError::Nid(*nid)),
+            true if is_own(nid) => Err(PeerError::Own(*nid)),
+            true => Ok(()),
+        };
         match change {
             PeerEdit::Add(PeerSpec { primary_nid: primary, nids, multi_rail, lock_primary }) => {
-                if let Some(nid) = core::iter::once(primary).chain(nids).find(|nid| !is_peers(nid)) {
-                    return Err(PeerError::Nid(*nid));
-                }
+                core::iter::once(primary).chain(nids).try_for_each(check)?;
                 self.add(*primary, *multi_rail, *lock_primary)?;
                 nids.iter().try_for_each(|nid| self.add_nid(*primary, *nid, *multi_rail))
             }
             PeerEdit::Delete { primary, nids, is_forced } => self.delete(primary, nids, *is_forced),
             PeerEdit::SetHealth { value, .. } if *value > HEALTH_MAX => Err(PeerError::Health(*value)),
             // The health of an own NID is that of the local NI, also where a peer has the NID as well.
-            PeerEdit::SetHealth { nid: Some(nid), .. } if is_own(nid) => Err(PeerError::Nid(*nid)),
+            PeerEdit::SetHealth { nid: Some(nid), .. } if is_own(nid) => Err(PeerError::Own(*nid)),
             PeerEdit::SetHealth { nid: Some(nid), value } => {
                 let ni = self.ni_mut(nid).ok_or(PeerError::Unknown(*nid))?;
                 ni.health = *value;
@@ -58,6 +60,10 @@ impl PeerTable {
                     self.changed.insert(*primary);
                 }
                 Ok(())
+            }
+            // A backup would have a peer else that no node takes.
+            PeerEdit::SetState { nid, .. } if self.get(nid).is_some_and(Peer::is_own) => {
+                Err(PeerError::Own(*nid))
             }
             PeerEdit::SetState { nid, state } => {
                 let set = |peer: &mut Peer| {
