@@ -23,8 +23,9 @@ pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Un
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];
 
-/// Says why a node of the same host is not reached: the kernel sends what is for one of its own addresses by
-/// no interface but `lo`, where there are neither rings nor sockets of other interfaces.
+/// Says why a node of the same host is not reached over xdp. The kernel sends what is for one of its own
+/// addresses by `lo`, past all rings. A socket that is bound to an interface leads to that interface's own
+/// addresses alone, by IPv4 as by IPv6: it looks for others on the link.
 #[derive(Clone, Copy, Debug)]
 pub struct SameHost(pub IpAddr);
 
@@ -32,8 +33,9 @@ impl fmt::Display for SameHost {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} is an address of this host: two nodes of one host reach each other if both have sockets on the same \
-             interface (mode socket), or each a network namespace of its own",
+            "{} is an address of this host, to which the kernel leads by `lo`, past rings and sockets of other \
+             interfaces: two nodes of one host reach each other by tcp, if both have sockets on the same interface \
+             (mode socket), or each a network namespace of its own",
             self.0
         )
     }

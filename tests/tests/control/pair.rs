@@ -1,10 +1,12 @@
 //! Two daemons over veth.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lnet_tests::netns::{Interface, NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
+use lnet_tests::netns::{
+    Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, ip, require_privilege, wait_until,
+};
 use rustix::process::Signal;
 use xtask::testing::{is_ours_alone, paths};
 
@@ -357,7 +359,8 @@ fn an_interface_that_is_renamed_is_shown_and_found_by_its_new_name() {
     }
 }
 
-/// Nodes reach each other by sockets on one interface; otherwise they are told why not.
+/// NIs of one node reach each other by `lo`. Nodes do by sockets on one interface; otherwise they are told why
+/// not.
 #[test]
 fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -365,12 +368,30 @@ fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
     }
     let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
     let [first, second] = netns.a().interfaces() else { panic!("two rails") };
-    ip(netns.a(), &format!("address add 10.211.0.9/24 dev {}", first.name));
-    let start = || Daemon::start(Directory::new(), Some(netns.a()), "--configure --mode socket");
+    for address in ["10.211.0.9/24", "fd00:211::9/64 nodad"] {
+        ip(netns.a(), &format!("address add {address} dev {}", first.name));
+    }
+    let v4 = [first.ipv4, [10, 211, 0, 9].into(), second.ipv4, [10, 211, 0, 77].into()].map(IpAddr::V4);
+    let (first, second) = (first.ipv6.unwrap(), second.ipv6.unwrap());
+    let stranger = Ipv6Addr::from(first.to_bits() + 70);
+    let v6 = [first, "fd00:211::9".parse().unwrap(), second, stranger].map(IpAddr::V6);
+    for addresses in [v4, v6] {
+        nodes_of_one_host(netns.a(), addresses.map(|address| format!("{address}@xdp")));
+    }
+}
+
+/// The NIDs are two of one interface, one of another, and one that no host has.
+fn nodes_of_one_host(host: &Namespace, [own, neighbour, other, stranger]: [String; 4]) {
+    let start = || Daemon::start(Directory::new(), Some(host), "--configure --mode socket");
     let (near, far) = (start(), start());
-    let [own, neighbour, other] =
-        [first.ipv4, [10, 211, 0, 9].into(), second.ipv4].map(|ip| format!("{ip}@xdp"));
     near.good(&format!("net add --nid {own}"));
+    for mode in ["native", "socket"] {
+        near.good(&format!("net add --nid {other} --mode {mode}"));
+        for (source, to) in [(&own, &other), (&other, &own), (&other, &other)] {
+            near.good(&format!("ping --timeout 10 --source {source} {to}"));
+        }
+        near.good(&format!("net del --nid {other}"));
+    }
     far.good(&format!("net add --nid {neighbour}"));
     near.good(&format!("ping --timeout 10 {neighbour}"));
     far.good(&format!("ping --timeout 10 {own}"));
@@ -379,10 +400,10 @@ fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
         far.good("net del --net xdp");
         far.good(&format!("net add --nid {other} --mode {mode}"));
         let told = |nid: &str| format!("{} is an address of this host", nid.trim_end_matches("@xdp"));
-        near.bad(&format!("ping --timeout 1 {other}"), &[&told(&other), "mode socket"]);
-        far.bad(&format!("ping --timeout 1 {own}"), &[&told(&own), "mode socket"]);
+        near.bad(&format!("ping --timeout 1 {other}"), &[&told(&other), "mode socket", "by tcp"]);
+        far.bad(&format!("ping --timeout 1 {own}"), &[&told(&own), "mode socket", "by tcp"]);
         // What is not of this host is not said to be.
-        let ran = near.run("ping --timeout 1 10.211.0.77@xdp");
+        let ran = near.run(&format!("ping --timeout 1 {stranger}"));
         assert!(ran.status != 0 && !ran.stdout.contains("this host"), "{ran:?}");
     }
     let log = far.stop();
