@@ -359,8 +359,7 @@ fn an_interface_that_is_renamed_is_shown_and_found_by_its_new_name() {
     }
 }
 
-/// NIs of one node reach each other by `lo`. Nodes do by sockets on one interface; otherwise they are told why
-/// not.
+/// NIs of one node reach each other. Nodes do by sockets on one interface; otherwise they are told why not.
 #[test]
 fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
