@@ -67,7 +67,7 @@ fn a_node_with_a_cut_rail_loses_nothing() {
 }
 
 /// Seeds that were drawn at random and failed once.
-const FOUND: [(Options, &str, u64); 14] = [
+const FOUND: [(Options, &str, u64); 15] = [
     (Options::DEFAULT, "", 77_121_785),
     (Options::DEFAULT, "", 610_005_624),
     (Options::DEFAULT, "", 64_048_766_567),
@@ -82,6 +82,7 @@ const FOUND: [(Options, &str, u64); 14] = [
     (Options::DEFAULT, "", 924_440_143_786),
     (CUT, "--cut ", 777_000_115_819),
     (CUT, "--cut ", 777_000_116_701),
+    (CUT, "--cut ", 777_000_118_529),
 ];
 
 #[test]

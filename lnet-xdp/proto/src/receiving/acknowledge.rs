@@ -34,17 +34,20 @@ impl ReceivingSide {
     }
 
     /// Acknowledges in a frame of its own what has arrived of a stream. Where acknowledgements are not heard,
-    /// this one goes back by the path that the last frame came by, and by the others in turn.
+    /// this one goes back by the path that the last frame came by, and by the others in turn. While that path
+    /// counts as silent, this one goes by another path, and by that one too: the other one may be cut.
     fn ack_alone(&mut self, slot: u32, sessions: &mut Sessions) -> Reply {
         let ack = self.acknowledgement(slot);
         let &ReceiveStream { peer, address, shard, token: session, doubt, .. } = &self.streams[slot];
         let repeats = doubt.repeats_by(sessions.local.now);
         let to = if repeats == 0 { sessions.answered_at(peer, address) } else { address };
+        let also = match repeats {
+            0 => Some(address).filter(|address| *address != to),
+            1 => None,
+            _ => sessions.also_answered_at(peer, address, repeats),
+        };
         let reply = Reply { kind: Kind::Ack, to, shard, nonce: 0, number: 0, session, ack };
-        if repeats > 1
-            && !sessions.is_full_of_replies()
-            && let Some(to) = sessions.also_answered_at(peer, address, repeats)
-        {
+        if let Some(to) = also.filter(|_| !sessions.is_full_of_replies()) {
             sessions.reply(Reply { to, ..reply });
         }
         reply

@@ -235,6 +235,29 @@ fn what_is_repeated_is_acknowledged_by_each_path_in_turn() {
     }
 }
 
+/// A receiver has found the rail silent that is whole by now, and knows nothing yet of the other one, which is
+/// cut since. Its first acknowledgement is heard: a sender that has to repeat may take cut rails for long.
+#[test]
+fn what_came_by_a_rail_that_was_silent_is_acknowledged_there_as_well() {
+    let mut network = pair(1);
+    let nids = [0, 1].map(|node| network.nodes[node].nids.clone());
+    let put = |network: &mut Network, node: usize, rail: u16, number| {
+        let (now, to) = (network.now, nids[1 - node][usize::from(rail)]);
+        network.nodes[node].put(now, &to, rail, 4, number, 10);
+    };
+    (0..4).for_each(|number| put(&mut network, number as usize % 2, number as u16 / 2, number / 2));
+    network.run(SECOND / 10);
+    network.dead = vec![1];
+    put(&mut network, 1, 1, 2);
+    network.run(SECOND / 20);
+    network.assert_all_arrived(1, 0, 3);
+    network.dead = vec![0];
+    put(&mut network, 0, 1, 2);
+    network.run(SECOND / 1000);
+    network.assert_all_arrived(0, 1, 3);
+    assert_eq!(network.nodes[0].counters()[0].probes, 0);
+}
+
 /// Nothing was sent for so long that sessions are old: by the one that is left another one is asked for, also
 /// where the peer was last heard by the rail that is cut since.
 #[test]
