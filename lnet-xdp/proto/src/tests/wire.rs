@@ -193,8 +193,13 @@ pub(super) fn identity(host: u8, life: u64) -> Identity {
 }
 
 impl Node {
-    /// Node `host` with so many shards, on two nets.
+    /// Node `host` with so many shards, on two nets, whose messages take two seconds at most.
     pub(super) fn new(host: u8, life: u64, shards: u8) -> Self {
+        Self::patient(host, life, shards, Duration::from_secs(2))
+    }
+
+    /// Node `host` whose messages take no longer than this.
+    pub(super) fn patient(host: u8, life: u64, shards: u8, message: Duration) -> Self {
         let config = XferConfig {
             shard: ShardId(0),
             shard_count: shards,
@@ -206,7 +211,7 @@ impl Node {
             nis: vec![ni(nid(1, host)), ni(nid(2, host))],
             receive_bytes: 1 << 20,
             limits: limits(),
-            times: XferTimes { message: Duration::from_secs(2), ..XferTimes::DEFAULT },
+            times: XferTimes { message, ..XferTimes::DEFAULT },
         };
         let shards = (0..shards).map(|shard| Shard {
             xfer: Xfer::new(XferConfig {
