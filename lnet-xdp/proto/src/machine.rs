@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lnet_core::collections::NONE;
-use lnet_core::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Cause, Full, NiId, Path, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::{Instant, earliest};
 use lnet_wire::frame::{Handshake, Kind};
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -459,6 +459,14 @@ impl Xfer {
     /// frames that were cut before are cut again when they are sent again.
     pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
         self.sessions.set_datagram_max(ni, bytes);
+    }
+
+    /// The driver could not send a datagram by this path, which carries no more than so many bytes for all that
+    /// is known there (RFC 8899, 4.6.1): no longer ones go to this peer by this NI. Those of others are as they
+    /// were.
+    pub fn set_path_max(&mut self, now: Instant, path: &Path, bytes: u32) {
+        self.sessions.local.now = now;
+        self.sessions.note_path_max(path, bytes);
     }
 
     /// A path that was found to be narrower than its ends since this was called, for a log; of several the

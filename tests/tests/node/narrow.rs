@@ -57,6 +57,29 @@ fn there_and_back(modes: [XdpMode; 2]) {
     assert!(narrowed(&near.workers) != 0 && narrowed(&far.workers) != 0);
 }
 
+/// The kernel of one end knows that the path is narrow, and refuses long datagrams there. The NI takes long ones
+/// all the same, so the other end sends them.
+#[test]
+fn a_path_that_the_kernel_knows_to_be_narrow_is_so_one_way() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { mtu_bytes: 9000, ..Wiring::default() });
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
+    let (to, by) = (netns.b().interface().ipv4, &netns.a().interface().name);
+    ip(netns.a(), &format!("route add {to}/32 dev {by} mtu 1500"));
+    let limits = Limits { event_queues: 64, ..LIMITS };
+    let start_as =
+        |namespace, nid| start(namespace, &config(namespace, nid).mode(XdpMode::Socket).limits(limits));
+    let (near, far) = (start_as(netns.a(), a), start_as(netns.b(), b));
+    let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &[9, 12, 16], &[1 << 20, 64]);
+    let ((near, far), _) = carry_out_with_losses(plan(a, b), near, far, &[By::ShardThread]);
+    let (near, far) = ((near.node, near.workers), (far.node, far.workers));
+    let ((far, near), _) = carry_out_with_losses(plan(b, a), far, near, &[By::ShardThread]);
+    assert!(narrowed(&near.workers) != 0);
+    assert_eq!(narrowed(&far.workers), 0);
+}
+
 #[test]
 fn a_bridge_between_rings_is_narrow() {
     there_and_back([XdpMode::Native; 2]);

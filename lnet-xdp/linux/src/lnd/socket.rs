@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
-use lnet_core::lnd::{Cause, Uplink};
+use lnet_core::lnd::{self, Cause, Uplink};
 use lnet_core::time::{self, Instant};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
@@ -51,8 +51,6 @@ pub struct SocketPort {
     pub(super) buffer_bytes: u32,
     /// Generation of what is known of the interface.
     generation: u64,
-    /// The interface's MTU; that of the port may be less, for the narrowest path that was met.
-    interface_mtu_bytes: u32,
     /// Since when it is known to be down, or its messages were ended for that.
     down_since: Option<Instant>,
     /// When the socket is tried again whose receive has ended with an error.
@@ -78,7 +76,6 @@ impl SocketPort {
             serving,
             receives: serving.has(shard),
             refusals: refusals::probe(&port),
-            interface_mtu_bytes: port.mtu_bytes as u32,
             port,
             receive_bytes,
             endpoint,
@@ -147,25 +144,20 @@ impl SocketPort {
         self.generation = generation;
         self.down_since = if self.neighbours.is_up() { None } else { self.down_since.or(Some(now)) };
         let mtu = self.neighbours.mtu_bytes();
-        if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != self.interface_mtu_bytes) {
-            self.interface_mtu_bytes = mtu_bytes;
-            self.set_mtu(mtu_bytes, xfer);
+        if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != self.port.mtu_bytes) {
+            self.port.mtu_bytes = mtu_bytes as usize;
+            xfer.set_datagram_max(self.port.ni, self.port.datagram_max_bytes(self.buffer_bytes));
         }
     }
 
-    /// A datagram was longer than the path to a peer: no longer ones are sent by this NI until its
-    /// interface's MTU changes.
-    pub(super) fn shorten(&mut self, refusal: &Refusal, xfer: &mut Xfer) {
-        let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(refusal.to) else { return };
-        if (mtu_bytes as usize) < self.port.mtu_bytes {
-            tracing::info!(mtu_bytes, to = %refusal.to, "the path to a peer is narrower than the interface");
-            self.set_mtu(mtu_bytes, xfer);
+    /// A datagram was longer than what the kernel sends to a peer: no longer ones go there by this NI.
+    pub(super) fn shorten(&self, now: Instant, to: SocketAddr, xfer: &mut Xfer) {
+        let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(to) else { return };
+        let narrow = Port { mtu_bytes: mtu_bytes as usize, ..self.port };
+        if narrow.mtu_bytes < self.port.mtu_bytes {
+            let path = lnd::Path { ni: self.port.ni, peer: self.port.nid.with_ip(to.ip()) };
+            xfer.set_path_max(now, &path, narrow.datagram_max_bytes(self.buffer_bytes));
         }
-    }
-
-    fn set_mtu(&mut self, mtu_bytes: u32, xfer: &mut Xfer) {
-        self.port.mtu_bytes = mtu_bytes as usize;
-        xfer.set_datagram_max(self.port.ni, self.port.datagram_max_bytes(self.buffer_bytes));
     }
 }
 
@@ -314,11 +306,13 @@ impl XdpLnd {
     pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
         for socket in &mut self.nis.sockets {
             socket.follow_interface(now, &mut self.xfer);
-            while let Some(refusal) = socket.endpoint.poll_refusal() {
+            let mut shortened = None;
+            while let Some(Refusal { to, errno }) = socket.endpoint.poll_refusal() {
                 self.counters.frames_sent -= 1;
                 self.counters.frames_let_go += 1;
-                if refusal.errno == Errno::MSGSIZE {
-                    socket.shorten(&refusal, &mut self.xfer);
+                // Of a window that is refused the kernel is asked once.
+                if errno == Errno::MSGSIZE && shortened.replace(to) != Some(to) {
+                    socket.shorten(now, to, &mut self.xfer);
                 }
             }
             if socket.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_core::collections::{Seed, slot_bytes};
-use lnet_core::lnd::{PathReport, Uplink};
+use lnet_core::lnd::{Path, PathReport, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
@@ -166,6 +166,16 @@ impl Sessions {
         self.note_frames(to, (0, 1), up);
         if self.paths.leading_mut(to).is_some_and(|path| path.width.lost(now, bytes, sent_at)) {
             self.note_narrow(to.0);
+        }
+    }
+
+    /// The kernel carries no more than so many bytes in a datagram that goes by this path.
+    pub(super) fn note_path_max(&mut self, path: &Path, bytes: u32) {
+        let now = self.local.now;
+        if let Some(slot) = self.paths.find(path.ni, &path.peer)
+            && self.paths[slot].width.told(now, bytes)
+        {
+            self.note_narrow(slot);
         }
     }
 

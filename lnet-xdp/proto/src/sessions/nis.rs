@@ -49,6 +49,7 @@ impl Sessions {
     pub(crate) fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
         if let Some(Some(own)) = self.nis.get_mut(usize::from(ni.0)) {
             own.ni.datagram_max_bytes = bytes;
+            self.paths.end_changed(ni);
         }
     }
 

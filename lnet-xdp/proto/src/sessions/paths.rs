@@ -378,6 +378,15 @@ impl Paths {
         }
     }
 
+    /// An NI takes other datagrams from now on: longer ones are tried soon by its narrow paths.
+    pub(super) fn end_changed(&mut self, ni: NiId) {
+        for slot in 0..self.table.capacity() {
+            if let Some(path) = self.table.get_mut(slot).filter(|path| path.ni == ni) {
+                path.width.end_changed();
+            }
+        }
+    }
+
     /// Forgets the paths of an NI, which no message takes any more.
     pub(crate) fn remove_ni(&mut self, ni: NiId) {
         for slot in 0..self.table.capacity() {

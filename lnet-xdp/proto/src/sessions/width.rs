@@ -1,5 +1,5 @@
 //! How long a datagram a path carries: shorter ones than both ends take, where a link between them is
-//! narrower. Nothing tells of that on the way, so data tells, as in RFC 8899, 4.1.
+//! narrower. Data tells, as in RFC 8899, 4.1, and the kernel tells a socket what it has learnt itself.
 //!
 //! Losses alone narrow no path, since a wire loses by chance and a path that carries nothing is dead: the
 //! longest frames by a path are lost, several in a row, while short pieces that were cut from them, and sent
@@ -136,6 +136,22 @@ impl Width {
         true
     }
 
+    /// The kernel refused a longer frame, since the path carries no more than so many bytes; whether that is
+    /// news. The kernel believes that for ten minutes (ip-sysctl: `mtu_expires`), and refuses longer tries.
+    pub(crate) fn told(&mut self, now: Instant, bytes: u32) -> bool {
+        if bytes > self.bytes {
+            return false;
+        }
+        (self.try_at, self.try_after) = (now + TRY_AFTER_MAX, TRY_AFTER_MAX);
+        self.lost = 0;
+        core::mem::replace(&mut self.bytes, bytes) != bytes
+    }
+
+    /// This end takes other datagrams from now on: what was learnt of longer ones may have been of the former.
+    pub(crate) const fn end_changed(&mut self) {
+        (self.try_at, self.try_after) = (Instant(0), TRY_AFTER_MIN);
+    }
+
     /// Whether a piece is to be cut from a frame of so many bytes that was lost last: more and more seldom,
     /// since pieces cost frames.
     pub(crate) const fn wants_piece(&self, bytes: u32) -> bool {
@@ -155,7 +171,7 @@ impl Width {
         if self.bytes >= most_bytes || now < self.try_at {
             return None;
         }
-        let next = BOUNDS.get(class_of(self.bytes) + 1);
+        let next = BOUNDS.iter().find(|bound| **bound > self.bytes);
         Some(next.map_or(UNBOUNDED, |bound| bounded(*bound, most_bytes)).min(most_bytes))
     }
 
@@ -249,6 +265,22 @@ mod tests {
             width.arrived(now, (1, bytes - 40), now, MOST);
         }
         assert_eq!((width.bytes(), width.longer_bytes(last + TRY_AFTER_MAX * 2, MOST)), (UNBOUNDED, None));
+    }
+
+    #[test]
+    fn the_word_of_the_kernel_counts_for_ten_minutes_or_until_this_end_changes() {
+        let mut width = Width::NEW;
+        assert!(width.told(at(0), 1472) && !width.told(at(1), 1472), "once");
+        assert!(!width.told(at(1), 4000), "the path is known to be narrower");
+        assert_eq!(width.bytes(), 1472);
+        assert_eq!(width.longer_bytes(at(500_000), MOST), None);
+        assert_eq!(width.longer_bytes(at(601_000), MOST), Some(4096 - 48), "the next longer one");
+        assert_eq!(width.longer_bytes(at(601_000), 1472), None);
+        width.end_changed();
+        assert_eq!(width.longer_bytes(at(2), MOST), Some(4096 - 48));
+        width.note_try(at(2));
+        width.arrived(at(3), (1, 4000), at(2), MOST);
+        assert_eq!(width.bytes(), 4096 - 48);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_core::lnd::{NiId, Status};
+use lnet_core::lnd::{NiId, Path, Status};
 
 use super::wire::{Faults, Frame, Network, Node, limits};
 
@@ -154,6 +154,43 @@ fn one_of_two_rails_is_narrow() {
         assert!(silent_last <= 2, "seed {seed}: {silent_last} failovers");
         assert!(narrowed(&network, 0) <= 2, "seed {seed}");
     }
+}
+
+/// The kernel of the sender knows how narrow the path to one of two peers is, and says so before anything is
+/// lost there.
+#[test]
+fn what_is_refused_narrows_the_path_to_its_peer_alone() {
+    let mut nodes = vec![Node::new(1, 1, 1), Node::new(2, 1, 1), Node::new(3, 1, 1)];
+    nodes.iter_mut().for_each(|node| node.set_datagram_max(LONG));
+    let mut network = Network::new(nodes, 1);
+    let peers = [1, 2].map(|node: usize| network.nodes[node].nids[0]);
+    let mut number = 0;
+    let mut put_to_both = |network: &mut Network| {
+        network.log.clear();
+        for peer in &peers {
+            let now = network.now;
+            network.nodes[0].put(now, peer, 0, 4, number, 100_000);
+            number += 1;
+        }
+        network.run(SECOND);
+        assert_eq!(network.nodes[0].sent().len() as u64, number);
+        peers
+            .map(|peer| network.log.iter().filter(|frame| frame.to == peer).map(Frame::length).max().unwrap())
+    };
+    let [first, second] = put_to_both(&mut network);
+    assert!(first > LONG / 10 * 9 && second > LONG / 10 * 9, "{first} {second}");
+    let path = Path { ni: NiId(0), peer: peers[0] };
+    let now = network.now;
+    network.nodes[0].shards[0].xfer.set_path_max(now, &path, ETHERNET);
+    for _ in 0..3 {
+        let [first, second] = put_to_both(&mut network);
+        assert!(first <= ETHERNET && first > ETHERNET / 10 * 9 && second > LONG / 10 * 9, "{first} {second}");
+    }
+    assert_eq!(narrowed(&network, 0), 1);
+    // The interface was changed: what the kernel knew was of it.
+    network.nodes[0].set_datagram_max(LONG);
+    let [_, _, [first, _]] = [(); 3].map(|()| put_to_both(&mut network));
+    assert!(first > LONG / 10 * 9, "{first}");
 }
 
 #[test]

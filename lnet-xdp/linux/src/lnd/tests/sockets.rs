@@ -351,22 +351,28 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
     pair.run_until_sent(3);
 }
 
-/// What the kernel refuses because it is too long makes the next ones shorter.
+/// What the kernel refuses because it is too long makes the next ones to that peer shorter, and no others.
 #[test]
 fn a_path_that_is_too_narrow_makes_frames_shorter() {
     let mut pair = Pair::new(true);
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
-    let endpoint = &mut pair.near.shards[0].lnd.nis.sockets[0].endpoint;
-    let mtu_bytes = endpoint.socket().path_mtu_bytes(to).unwrap() as usize;
-    assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
-    // As if the interface had been wider.
+    let now = pair.now();
     let Shard { lnd, .. } = &mut pair.near.shards[0];
-    lnd.nis.sockets[0].port.mtu_bytes = mtu_bytes + 1;
-    let refusal = lnet_io::uring::udp::Refusal { to, errno: rustix::io::Errno::MSGSIZE };
-    lnd.nis.sockets[0].shorten(&refusal, &mut lnd.xfer);
-    assert_eq!(lnd.nis.sockets[0].port.mtu_bytes, mtu_bytes);
+    let socket = &mut lnd.nis.sockets[0];
+    let mtu_bytes = socket.endpoint.socket().path_mtu_bytes(to).unwrap() as usize;
+    assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
+    socket.shorten(now, to, &mut lnd.xfer);
+    assert!(lnd.xfer.poll_narrowed().is_none(), "the kernel takes what the interface does");
+    // As if the interface were wider.
+    socket.port.mtu_bytes = mtu_bytes + 1;
+    socket.shorten(now, to, &mut lnd.xfer);
+    let narrowed = lnd.xfer.poll_narrowed().unwrap();
+    assert_eq!((narrowed.path.ni, narrowed.path.peer), (socket.port.ni, pair.far.nid));
+    let narrow = Port { mtu_bytes, ..socket.port };
+    assert_eq!(narrowed.datagram_bytes, narrow.datagram_max_bytes(socket.buffer_bytes));
+    assert_eq!(socket.port.mtu_bytes, mtu_bytes + 1);
     pair.put(0, 0, 50_000);
     pair.run_until_sent(2);
 }
