@@ -51,6 +51,17 @@ struct Arguments {
     /// Only runs in which a rail is cut and nothing may be lost, which are a sixth of all of an xdp net
     #[arg(long, conflicts_with = "net")]
     cut: bool,
+    /// Only runs in which a link drops long datagrams and nothing may be lost; with `=false` only runs without
+    /// such a link, which else an eighth of all of an xdp net have
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        conflicts_with_all = ["net", "hostile"]
+    )]
+    narrow: Option<bool>,
     /// Only runs with hostile nodes, which read nothing or send halves of messages: the others answer each
     /// other in their time
     #[arg(long, conflicts_with = "cut")]
@@ -66,7 +77,7 @@ struct Arguments {
     trace: bool,
     /// Many nodes that discover each other and talk, as a YAML document says: rails, groups of nodes with
     /// their NIs and links, faults, workload; examples/topologies has some
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "hostile", "bug", "bugs", "trace", "runs", "nodes"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "narrow", "hostile", "bug", "bugs", "trace", "runs", "nodes"])]
     topology: Option<PathBuf>,
     /// Where the plot of convergence over time goes, with --topology
     #[arg(long, value_name = "FILE.svg", requires = "topology")]
@@ -147,6 +158,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         net: arguments.bug.map_or(arguments.net, Bug::net),
         nodes: arguments.nodes.map(usize::from),
         cut: arguments.cut,
+        narrow: arguments.narrow,
         hostile: arguments.hostile,
         bug: arguments.bug,
         tracing: if arguments.trace { Tracing::Print } else { Tracing::Off },
@@ -294,6 +306,7 @@ fn words(options: &Options) -> String {
     }
     words.extend(options.nodes.map(|nodes| format!("--nodes {nodes}")));
     words.extend(options.cut.then(|| "--cut".to_owned()));
+    words.extend(options.narrow.map(|narrow| format!("--narrow={narrow}")));
     words.extend(options.hostile.then(|| "--hostile".to_owned()));
     words.extend(options.bug.map(|bug| format!("--bug {}", bug.name())));
     words.join(" ")

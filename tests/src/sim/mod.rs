@@ -201,6 +201,9 @@ pub struct Options {
     pub nodes: Option<usize>,
     /// Whether a rail of an xdp net is cut and nothing may be lost; otherwise the seed says so.
     pub cut: bool,
+    /// Whether a link of an xdp net drops long datagrams, and nothing may be lost then; as the seed says if
+    /// nothing is said.
+    pub narrow: Option<bool>,
     /// Whether there are hostile nodes.
     pub hostile: bool,
     /// The bug that the run has.
@@ -211,8 +214,20 @@ pub struct Options {
 
 impl Options {
     /// A run as its seed says, on an xdp net, without a bug.
-    pub const DEFAULT: Self =
-        Self { net: NetKind::Xdp, nodes: None, cut: false, hostile: false, bug: None, tracing: Tracing::Off };
+    pub const DEFAULT: Self = Self {
+        net: NetKind::Xdp,
+        nodes: None,
+        cut: false,
+        narrow: None,
+        hostile: false,
+        bug: None,
+        tracing: Tracing::Off,
+    };
+
+    /// Whether a narrow link is asked for.
+    fn is_narrow(&self) -> bool {
+        self.narrow == Some(true)
+    }
 }
 
 /// What a run has come to.

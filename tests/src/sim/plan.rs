@@ -111,6 +111,33 @@ pub(super) struct Plan {
     pub(super) hostile: Vec<Hostility>,
     /// The rail that is cut while the node's other rail goes on: of a gentle run, so nothing may be lost.
     pub(super) cut: Option<Cut>,
+    /// The link that carries shorter datagrams than its ends take, and drops longer ones.
+    pub(super) narrow: Option<Narrow>,
+}
+
+/// A link between a node's rail and all others that is narrow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Narrow {
+    node: usize,
+    rail: usize,
+    datagram_bytes: u32,
+}
+
+impl Narrow {
+    /// Some link, as narrow as an IPv6 network may be, a tunnel, Ethernet, or FDDI.
+    fn new(random: &mut Random, nodes: usize, rails: u8) -> Self {
+        Self {
+            node: random.below(nodes),
+            rail: random.below(usize::from(rails)),
+            datagram_bytes: random.pick(&[1232, 1372, 1472, 1472, 4052]),
+        }
+    }
+
+    /// Whether a datagram of so many bytes between these two NIs is lost on it.
+    pub(super) fn drops(&self, ends: [(usize, NiId); 2], bytes: usize) -> bool {
+        let is_on_it = |(node, ni): (usize, NiId)| (node, usize::from(ni.0)) == (self.node, self.rail);
+        bytes > self.datagram_bytes as usize && ends.into_iter().any(is_on_it)
+    }
 }
 
 /// Behaviour of a hostile node, besides asking for much.
@@ -169,7 +196,7 @@ impl Plan {
             nodes = nodes.max(FRIENDS + 1);
         }
         let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp;
-        let gentle = random.once_in(3) || cuts || options.hostile;
+        let gentle = random.once_in(3) || cuts || options.hostile || options.is_narrow();
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
@@ -242,6 +269,7 @@ impl Plan {
             gentle,
             hostile: Vec::new(),
             cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
+            narrow: None,
         };
         if !gentle && random.once_in(4) {
             plan.comes_and_goes = true;
@@ -256,7 +284,16 @@ impl Plan {
             plan.make_hostile(random);
         }
         // Numbers of their own: a run in which all shards serve goes as it would without.
-        plan.serving = serving(&mut Random::new(random.clone().bits()), &plan.shards);
+        let own = &mut Random::new(random.clone().bits());
+        plan.serving = serving(own, &plan.shards);
+        let is_narrow = options.narrow.unwrap_or(own.once_in(8));
+        if plan.net == NetKind::Xdp && !options.hostile && is_narrow {
+            plan.narrow = Some(Narrow::new(own, nodes, plan.rails));
+        }
+        if options.is_narrow() {
+            (plan.long, plan.length_max) = (2000, 1 << 20);
+            plan.datagram_max_bytes.fill([8972; 2]);
+        }
         plan
     }
 

@@ -54,6 +54,8 @@ pub enum Fault {
     MtuChanged,
     /// A frame is lost because it is longer than the MTU.
     TooLong,
+    /// A link drops a frame that is longer than it carries, and tells of it to neither end.
+    Narrow,
     /// A driver gives up a device.
     DeviceGivenUp,
     /// A portal becomes lazy, or ceases to be.
@@ -102,6 +104,7 @@ impl Fault {
         Self::Stalled,
         Self::MtuChanged,
         Self::TooLong,
+        Self::Narrow,
         Self::DeviceGivenUp,
         Self::LazyChanged,
         Self::InterfaceDeleted,
@@ -115,7 +118,7 @@ impl Fault {
         Self::DialLate,
     ];
 
-    const NAMES: [&'static str; 32] = [
+    const NAMES: [&'static str; 33] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -137,6 +140,7 @@ impl Fault {
         "drivers stalled",
         "changes of the mtu",
         "frames longer than the mtu",
+        "frames too long for a link",
         "devices given up",
         "portals made lazy or not",
         "interfaces deleted",
@@ -172,6 +176,7 @@ impl Fault {
                 | Self::NoBuffer
                 | Self::MtuChanged
                 | Self::TooLong
+                | Self::Narrow
                 | Self::DeviceGivenUp
                 | Self::NoInterface
         );
@@ -182,10 +187,20 @@ impl Fault {
     }
 }
 
+/// How often each fault was injected.
+#[derive(Clone, Debug)]
+struct Injected([u64; Fault::NAMES.len()]);
+
+impl Default for Injected {
+    fn default() -> Self {
+        Self([0; Fault::NAMES.len()])
+    }
+}
+
 /// What one run, or several, have counted.
 #[derive(Clone, Default, Debug)]
 pub struct Counts {
-    faults: [u64; Fault::NAMES.len()],
+    faults: Injected,
     /// Runs.
     pub runs: u64,
     /// PUTs and GETs that were started.
@@ -228,7 +243,8 @@ pub struct Counts {
     backoffs: u64,
     paths_lossy: u64,
     paths_slow: u64,
-    paths_narrowed: u64,
+    /// Times that a path was found to be narrow.
+    pub paths_narrowed: u64,
     drops: [u64; XferDrop::ALL.len()],
     connections: [u64; SocklndEvent::ALL.len()],
 }
@@ -243,13 +259,13 @@ impl Counts {
     }
 
     pub(super) const fn add_many(&mut self, fault: Fault, count: u64) {
-        self.faults[fault as usize] += count;
+        self.faults.0[fault as usize] += count;
     }
 
     /// How often a fault was injected.
     #[must_use]
     pub const fn injected(&self, fault: Fault) -> u64 {
-        self.faults[fault as usize]
+        self.faults.0[fault as usize]
     }
 
     /// Takes in what a transfer machine has counted.
@@ -292,7 +308,7 @@ impl Counts {
         row("operations", self.operations);
         row("messages", self.messages);
         row("frames", self.frames);
-        for (name, count) in Fault::NAMES.iter().zip(self.faults) {
+        for (name, count) in Fault::NAMES.iter().zip(self.faults.0) {
             row(&format!("injected: {name}"), count);
         }
         row("frames refused by their checksum", self.refused);
@@ -333,7 +349,7 @@ impl Counts {
 
 impl AddAssign<&Self> for Counts {
     fn add_assign(&mut self, other: &Self) {
-        let sums = self.faults.iter_mut().zip(other.faults).chain(self.drops.iter_mut().zip(other.drops));
+        let sums = self.faults.0.iter_mut().zip(other.faults.0).chain(self.drops.iter_mut().zip(other.drops));
         let sums = sums.chain(self.connections.iter_mut().zip(other.connections));
         sums.for_each(|(sum, count)| *sum += count);
         self.runs += other.runs;

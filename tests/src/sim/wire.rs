@@ -35,6 +35,9 @@ impl World {
         let fate = if !self.nodes[sender].has_rail(ni) {
             self.counts.add(Fault::NoInterface);
             Fate::LOST
+        } else if self.plan.narrow.is_some_and(|narrow| narrow.drops([(sender, ni), (node, to_ni)], length)) {
+            self.counts.add(Fault::Narrow);
+            Fate::LOST
         } else if self.fabric.carries(sender, ni, Directions::Sent) {
             self.fabric.fate(&self.plan, &mut self.random, &mut self.counts)
         } else {
