@@ -10,6 +10,7 @@ use std::collections::BinaryHeap;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
@@ -24,7 +25,8 @@ use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{PORTALS, PolicyWord, initiator_hash};
 use lnet_wire::{Body, FrameHeader, Header, Net, Nid, ProcessId, WireHandle};
 use lnet_xdp_proto::{
-    Arrived, Content, Disposition, Identity, OutgoingFrame, Xfer, XferConfig, XferLimits, XferNi, XferTimes,
+    Arrived, Content, Disposition, Identity, MetAddresses, OutgoingFrame, Xfer, XferConfig, XferLimits,
+    XferNi, XferTimes,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -111,6 +113,7 @@ impl Peer {
             seed: index.into(),
             initiator_hash: initiator_hash(&nid),
             policies: [PolicyWord(0); PORTALS],
+            met: Arc::new(MetAddresses::new(2, 1)),
             // Payloads are not looked at.
             nis: vec![XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES_MAX, checksum: false }],
             receive_bytes: 1 << 20,

@@ -1,5 +1,6 @@
 //! What an [`Xfer`](super::Xfer) is made of.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -12,6 +13,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::identity::Identity;
+use super::met::MetAddresses;
 
 /// Defaults of nets of the xdp LND: with the credits of [`NetTunables::LNET`] a peer would be sent no more
 /// than 8 messages in a round trip.
@@ -123,6 +125,8 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
+    /// Where shards of the node have met peers; the same for all shards.
+    pub met: Arc<MetAddresses>,
     /// The NIs that there are at first, in their order; others are added later.
     pub nis: Vec<XferNi>,
     /// Bytes of frames that the shard can take at once, in whole chunks of 4096: what it grants its peers.

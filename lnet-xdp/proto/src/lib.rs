@@ -42,6 +42,7 @@ mod contract;
 mod identity;
 mod local;
 mod machine;
+mod met;
 mod preview;
 mod receiving;
 mod sending;
@@ -61,6 +62,7 @@ pub use contract::{
 };
 pub use identity::Identity;
 pub use machine::Xfer;
+pub use met::MetAddresses;
 pub use stats::{XferCounters, XferDrop, XferUsage};
 
 /// Bytes that a peer of one shard takes, in the tables of all owners.

@@ -503,21 +503,21 @@ impl Xfer {
         sessions.paths.remove_ni(ni);
     }
 
-    /// An address that has not answered since its first HELLO, a second ago or longer, and that no peer was
-    /// ever met at, if something waits for a session there. Each is told with every further HELLO. The driver
-    /// may find out whether a node lives there ([`Xfer::refused`]).
+    /// An address that has not answered since its first HELLO, a second ago or longer, and where no shard of
+    /// the node has ever met a peer, if something waits for a session there. Each is told with every further
+    /// HELLO. The driver may find out whether a node lives there ([`Xfer::refused`]).
     #[inline]
     pub fn poll_unanswered(&mut self) -> Option<Address> {
         self.sessions.unanswered.pop_front()
     }
 
-    /// A host says that it has no node. Messages that wait for the first session there end. Where a peer was
-    /// met, or a node may still be starting, nothing happens.
+    /// A host says that it has no node. Messages that wait for the first session there end. Where a shard
+    /// has met a peer, or a node may still be starting, nothing happens.
     pub fn refused(&mut self, now: Instant, (ni, nid): Address, cause: Cause, up: &mut impl Uplink) {
         self.sessions.local.now = now;
         self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
         let path = self.sessions.paths.find(ni, &nid);
-        if let Some(path) = path.filter(|path| self.sessions.paths[*path].is_unanswered(now)) {
+        if let Some(path) = path.filter(|path| self.sessions.paths.is_unanswered(now, *path)) {
             self.sending.fail_waiting(path, cause, &mut SendContext { sessions: &mut self.sessions, up });
         }
     }

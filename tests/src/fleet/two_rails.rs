@@ -7,6 +7,7 @@
 //! runner would have it: a failure after 20 ms, what went well after half a second.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::ShardId;
@@ -18,8 +19,8 @@ use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Net, NetType, Nid};
 use lnet_xdp_proto::{
-    Arrived, BufferId, Content, Disposition, Identity, OutgoingFrame, Replay, Xfer, XferConfig, XferCounters,
-    XferLimits, XferNi, XferTimes,
+    Arrived, BufferId, Content, Disposition, Identity, MetAddresses, OutgoingFrame, Replay, Xfer, XferConfig,
+    XferCounters, XferLimits, XferNi, XferTimes,
 };
 
 use super::node::{Member, nid, nid_on};
@@ -101,6 +102,7 @@ impl End {
             seed,
             initiator_hash: number,
             policies: [PolicyWord::default(); PORTALS],
+            met: Arc::new(MetAddresses::new(8, seed)),
             nis: Vec::new(),
             receive_bytes: 1 << 20,
             limits: XferLimits {

@@ -1,6 +1,7 @@
 //! A node of the scene: its transfer protocol, and what its shard and its driver would do.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
@@ -10,7 +11,8 @@ use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use lnet_xdp_proto::{
-    Arrived, BufferId, Disposition, Identity, Replay, Xfer, XferConfig, XferNi, XferTimes, XferUsage,
+    Arrived, BufferId, Disposition, Identity, MetAddresses, Replay, Xfer, XferConfig, XferNi, XferTimes,
+    XferUsage,
 };
 
 use super::{DATAGRAM_BYTES, DELAYING, DROPPING, LIMITS, nid, span};
@@ -71,6 +73,7 @@ impl Node {
             seed: u64::from(host),
             initiator_hash: u32::from(host),
             policies: [PolicyWord::default(); PORTALS],
+            met: Arc::new(MetAddresses::new(LIMITS.peers, 1)),
             nis: vec![XferNi { nid: nid(host), datagram_max_bytes: DATAGRAM_BYTES, checksum: true }],
             receive_bytes: 1 << 18,
             limits: LIMITS,

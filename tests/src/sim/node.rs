@@ -13,7 +13,7 @@ use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_tcp_proto::{SockTunables, Socklnd, SocklndLimits};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, Nid, ProcessId};
-use lnet_xdp_proto::{Xfer, XferConfig, XferLimits, XferNi, XferTimes};
+use lnet_xdp_proto::{MetAddresses, Xfer, XferConfig, XferLimits, XferNi, XferTimes};
 
 use super::control::Control;
 use super::datagrams::Datagrams;
@@ -254,6 +254,7 @@ impl Node {
                 seed: random.bits(),
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
                 policies,
+                met: Arc::new(MetAddresses::new(xfer_limits.peers, u64::from(life))),
                 nis: (rails.iter().zip(datagram_max_bytes))
                     .map(|(nid, datagram_max_bytes)| XferNi { nid: *nid, datagram_max_bytes, checksum })
                     .collect(),

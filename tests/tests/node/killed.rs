@@ -249,10 +249,6 @@ fn a_target_is_killed() {
     }
     assert!(failures.remove("Unknown(Reset)").is_some_and(|count| count >= LIVES.into()), "{resets:?}");
     assert!(failures.remove(UNANSWERED).unwrap_or(0) <= u64::from(LIVES) * WINDOW, "{:?}", flood.failures());
-    // A shard that no life has answered for a second is told by the host that it has no node between two
-    // lives. Shards that have met the target wait.
-    let refused = failures.remove("NeverSent(System(111))").unwrap_or(0);
-    assert!(refused <= 4 * WINDOW, "{refused} of shards that had met the target");
     assert!(failures.is_empty(), "{failures:?}");
     assert!(resets.iter().all(|count| *count <= 2 * WINDOW), "only what was under way fails: {resets:?}");
     let restarts = restarts(&workers);

@@ -29,7 +29,7 @@ use lnet_io::xsk::Census;
 use lnet_model::lnd::{LndRow, NiFact, XDP};
 use lnet_model::ni::XdpMode;
 use lnet_wire::steer;
-use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
+use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
 pub use config::{DEFAULT_PORT, XdpConfig};
@@ -187,6 +187,7 @@ impl XdpKind {
 
     /// The transfer protocol of the shards. Its identity, secret and seed are drawn anew in each life.
     fn xfer_config(&self, host: &Host, receive_bytes: u32) -> Result<XferConfig, XdpError> {
+        let limits = XferLimits::for_shard(&host.limits);
         Ok(XferConfig {
             shard_count: host.shard_count() as u8,
             identity: Identity::new(random::bytes()?),
@@ -194,11 +195,12 @@ impl XdpKind {
             seed: random::number()?,
             initiator_hash: steer::initiator_hash(&host.nid),
             policies: host.steering.policies,
+            met: Arc::new(MetAddresses::new(limits.peers, random::number()?)),
             // Each shard knows which it is, and NIs come with their ports.
             shard: ShardId(0),
             nis: Vec::new(),
             receive_bytes,
-            limits: XferLimits::for_shard(&host.limits),
+            limits,
             times: XferTimes { message: self.timeout, ..XferTimes::DEFAULT },
         })
     }

@@ -249,10 +249,13 @@ impl SendStream {
 
 #[cfg(test)]
 mod tests {
+    use alloc::sync::Arc;
+
     use lnet_core::collections::Seed;
     use lnet_core::lnd::NiId;
 
     use super::*;
+    use crate::met::MetAddresses;
 
     const PEER: u32 = 1;
     const TAKEN: u32 = 7;
@@ -260,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_choice_holds_for_one_silence() {
-        let mut paths = Paths::new(4, 4, Seed::new(1));
+        let mut paths = Paths::new(4, 4, Seed::new(1), Arc::new(MetAddresses::new(4, 1)));
         let silent = paths.acquire(NiId(0), &"10.0.0.1@xdp".parse().unwrap()).unwrap();
         paths.set_peer(silent, PEER);
         let begun = Instant(1_000_000_000);

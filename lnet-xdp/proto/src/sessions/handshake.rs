@@ -138,7 +138,7 @@ impl Sessions {
         self.local.set_timer(asking.next_at);
         let is_told =
             || self.unanswered.len() == self.unanswered.capacity() || self.unanswered.contains(&(ni, nid));
-        if self.paths[path].is_unanswered(now) && !is_told() {
+        if self.paths.is_unanswered(now, path) && !is_told() {
             self.unanswered.push_back((ni, nid));
         }
         let other = self.ask_by_another_path(path, up);

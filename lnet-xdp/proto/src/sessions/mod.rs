@@ -38,13 +38,15 @@ use super::config::XferConfig;
 use super::local::Local;
 use crate::contract::{Address, Arrived, Narrowed};
 use crate::identity::{Checks, Identity, KNOWN_BYTES};
+use crate::met;
 
 /// Bytes that a peer with one path takes.
 pub(super) const PEER_BYTES: usize = slot_bytes::<peers::PeerIncarnation>()
     + slot_bytes::<paths::PeerPath>()
     + paths::TAKEN_BYTES
     + KNOWN_BYTES
-    + saved::SAVED_BYTES;
+    + saved::SAVED_BYTES
+    + met::PEER_BYTES;
 
 /// Addresses that have not answered, of which the driver is told at once; the others come up again.
 const UNANSWERED_MAX: usize = 32;
@@ -86,7 +88,7 @@ impl Sessions {
         let own_ni = |ni| Some(nis::OwnNi::new(ni, &config.identity));
         Self {
             local,
-            paths: Paths::new(peers, peers, seed),
+            paths: Paths::new(peers, peers, seed, config.met),
             peers: Peers::new(peers, seed),
             tokens: Tokens::new(config.secret, &config.policies),
             checks: Checks::new(config.secret, peers),

@@ -5,6 +5,7 @@
 //! is said here alone. Streams ask; the shard is told, and tells the node.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
@@ -18,6 +19,7 @@ use super::quality::Quality;
 use super::tokens::RENEWAL_NS;
 use super::width::Width;
 use crate::local::BySlot;
+use crate::met::MetAddresses;
 
 /// How long a node has from the first HELLO to its address until its host may refuse in its stead. Programs
 /// that belong together start in any order.
@@ -51,7 +53,7 @@ pub(crate) struct PeerPath {
     /// The incarnation that has answered under it, or that messages go to there which went by another one
     /// before; or [`NONE`].
     pub(crate) peer: u32,
-    /// Whether an incarnation ever lived there, as far as is remembered: the next one may be on its way.
+    /// Whether an incarnation ever lived there: the next one may be on its way.
     is_met: bool,
     pub(crate) asking: Option<Asking>,
     /// What was given there.
@@ -74,12 +76,6 @@ pub(crate) struct PeerPath {
 }
 
 impl PeerPath {
-    /// Whether HELLOs have not been answered for as long as a node may take to start, where no peer was ever
-    /// met.
-    pub(crate) fn is_unanswered(&self, now: Instant) -> bool {
-        !self.is_met && self.asking.is_some_and(|asking| now - asking.asked_at >= REFUSAL_PATIENCE)
-    }
-
     /// The path as the shard knows it, which chooses.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
@@ -130,6 +126,8 @@ pub(crate) struct Paths {
     of_peers: BySlot<List<OfPeer>>,
     /// The path by which the last message went to a peer NI, by the shard's slot of that; or [`NONE`].
     taken: Box<[Cell<u32>]>,
+    /// Where any shard has met a peer, also by paths that have made room since.
+    met: Arc<MetAddresses>,
     /// No path is avoided from then on.
     silent_until: Instant,
 }
@@ -139,13 +137,14 @@ pub(super) const TAKEN_BYTES: usize = size_of::<Cell<u32>>();
 
 impl Paths {
     /// Room for so many, to so many peers.
-    pub(crate) fn new(capacity: u32, peers: u32, seed: Seed) -> Self {
+    pub(crate) fn new(capacity: u32, peers: u32, seed: Seed, met: Arc<MetAddresses>) -> Self {
         Self {
             table: Table::new(capacity, seed),
             idle: List::new(),
             asked: Schedule::new(capacity),
             of_peers: BySlot::new(peers, List::new),
             taken: (0..capacity).map(|_| Cell::new(NONE)).collect(),
+            met,
             silent_until: Instant(0),
         }
     }
@@ -265,6 +264,14 @@ impl Paths {
         Some(slot)
     }
 
+    /// Whether HELLOs have not been answered for as long as a node may take to start, where no shard has met
+    /// a peer, as far as is remembered.
+    pub(crate) fn is_unanswered(&self, now: Instant, slot: u32) -> bool {
+        let PeerPath { nid, is_met, asking, .. } = &self.table[slot];
+        let is_for_long = asking.is_some_and(|asking| now - asking.asked_at >= REFUSAL_PATIENCE);
+        is_for_long && !is_met && !self.met.has(nid)
+    }
+
     /// The path that makes room for the next new one, if one has to.
     pub(crate) fn next_to_go(&self) -> Option<u32> {
         let first = self.idle.first();
@@ -348,7 +355,10 @@ impl Paths {
     pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
         let former = core::mem::replace(&mut self.table[slot].peer, peer);
         self.table[slot].ended_token = None;
-        self.table[slot].is_met |= peer != NONE;
+        if peer != NONE {
+            self.table[slot].is_met = true;
+            self.met.note(&self.table[slot].nid);
+        }
         if former != peer {
             self.table[slot].quality = Quality::NEW;
             if former != NONE {
@@ -475,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_names_another_peer_misleads_nothing() {
-        let mut paths = Paths::new(2, 2, Seed::new(1));
+        let mut paths = Paths::new(2, 2, Seed::new(1), Arc::new(MetAddresses::new(2, 1)));
         let (first, second) = (nid(1, 1), nid(1, 2));
         for peer in [0, 9] {
             assert_eq!(paths.of(&to(NiId(0), first, peer)), None);
@@ -492,7 +502,7 @@ mod tests {
 
     #[test]
     fn each_path_of_a_peer_has_its_turn_whatever_their_order() {
-        let mut paths = Paths::new(4, 2, Seed::new(1));
+        let mut paths = Paths::new(4, 2, Seed::new(1), Arc::new(MetAddresses::new(2, 1)));
         let slots: Vec<u32> = (0..4).map(|host| paths.acquire(NiId(0), &nid(1, host)).unwrap()).collect();
         for at in [2, 0, 3, 1] {
             paths.set_peer(slots[at], 1);

@@ -23,8 +23,13 @@ fn put(network: &mut Network, number: u64, length: u32) {
 
 /// The host of the second node says that it has none; by which NIs the first one had told of it before.
 fn refuse(network: &mut Network) -> Vec<NiId> {
+    refuse_shard(network, 0)
+}
+
+/// The host of the second node says so to one shard of the first.
+fn refuse_shard(network: &mut Network, shard: usize) -> Vec<NiId> {
     let (now, nid) = (network.now, network.nodes[1].nids[0]);
-    let shard = &mut network.nodes[0].shards[0];
+    let shard = &mut network.nodes[0].shards[shard];
     let mut told = Vec::new();
     while let Some((ni, address)) = shard.xfer.poll_unanswered() {
         assert_eq!(address, nid);
@@ -101,4 +106,25 @@ fn a_host_whose_node_was_met_ends_nothing() {
         network.run(3 * SECOND);
         assert_eq!(network.nodes[1].arrived().last(), Some(&(3, Status::Ok)));
     }
+}
+
+/// A shard that was never answered knows whom its siblings have met.
+#[test]
+fn a_host_whose_node_a_sibling_has_met_ends_nothing() {
+    let mut network = Network::new(vec![Node::new(1, 1, 2), Node::new(2, 1, 1)], 1);
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)]);
+    network.dead = vec![0];
+    // The second shard, which sends its first message.
+    put(&mut network, 1, 10);
+    for _ in 0..15 {
+        network.run(SECOND / 10);
+        assert_eq!(refuse_shard(&mut network, 1), []);
+        assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)], "at {:?}", network.now);
+    }
+    network.dead.clear();
+    put(&mut network, 3, 10);
+    network.run(3 * SECOND);
+    assert_eq!(network.nodes[1].arrived().last(), Some(&(3, Status::Ok)));
 }

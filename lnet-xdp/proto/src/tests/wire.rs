@@ -1,6 +1,7 @@
 //! Two nodes of one or several shards each, and the wire between them.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -208,6 +209,7 @@ impl Node {
             seed: u64::from(host) * 1000 + life,
             initiator_hash: u32::from(host),
             policies: policies(),
+            met: Arc::new(MetAddresses::new(limits().peers, life)),
             nis: vec![ni(nid(1, host)), ni(nid(2, host))],
             receive_bytes: 1 << 20,
             limits: limits(),

@@ -113,10 +113,11 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
         modules: &[
             ("stats", &[]),
             ("identity", &["stats"]),
-            ("config", &["identity"]),
+            ("met", &[]),
+            ("config", &["identity", "met"]),
             ("contract", &["stats"]),
             ("local", &["config", "stats"]),
-            ("sessions", &["config", "contract", "identity", "local", "stats"]),
+            ("sessions", &["config", "contract", "identity", "local", "met", "stats"]),
             ("sending", &["config", "contract", "local", "sessions", "stats"]),
             ("receiving", &["config", "contract", "local", "sending", "sessions", "stats"]),
             ("machine", &["config", "contract", "local", "receiving", "sending", "sessions", "stats"]),

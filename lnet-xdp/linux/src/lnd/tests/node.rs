@@ -27,7 +27,7 @@ use lnet_wire::packet::{Located, endpoint, ethernet_address};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::verdict::{self, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
-use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
+use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use super::{
     Common, Lane, OwnedQueue, Port, ReturnRings, RingPort, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
@@ -355,6 +355,7 @@ impl Node {
             seed: plan.host.into(),
             initiator_hash: steer::initiator_hash(&plan.nid()),
             policies,
+            met: Arc::new(MetAddresses::new(limits.peers, 1)),
             receive_bytes: receive_bytes(&plan.rings, plan.shards, 1),
             shard: ShardId(0),
             nis: Vec::new(),

@@ -23,7 +23,7 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Header, Nid, ProcessId};
-use lnet_xdp_proto::{Identity, XferConfig, XferLimits, XferTimes};
+use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
     Common, DATAGRAM_BYTES_MIN, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
@@ -132,6 +132,7 @@ impl Node {
                 seed: host.into(),
                 initiator_hash: steer::initiator_hash(&nid),
                 policies,
+                met: Arc::new(MetAddresses::new(limits.peers, 1)),
                 receive_bytes: 1 << 20,
                 shard: ShardId(0),
                 nis: Vec::new(),
