@@ -367,6 +367,10 @@ pub trait Uplink: PrefetchHints {
     /// A peer has begun a new life: what was under way to it ends.
     fn restarted(&mut self, _peer: &Nid) {}
 
+    /// Messages by a path that had ended well, their bytes with the system, may never have been read: what
+    /// carried them has ended by this cause. Nothing tells which.
+    fn lost(&mut self, _path: &Path, _cause: Cause) {}
+
     /// What has been learned of a path. It counts where paths are chosen.
     fn path_health(&mut self, _now: Instant, _path: &Path, _report: PathReport) {}
 

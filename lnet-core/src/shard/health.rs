@@ -10,7 +10,7 @@ use super::Shard;
 use super::initiator::is_ping;
 use super::news::{PathNote, PathState};
 use crate::health::HealthStatus;
-use crate::lnd::{NiId, Path, PathReport, Status};
+use crate::lnd::{Cause, NiId, Path, PathReport, Status};
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
@@ -40,8 +40,26 @@ impl Shard {
             true => return,
             false => local,
         };
+        self.blame(&local, peer, status);
+    }
+
+    /// Messages by a path may be lost that had ended well. Counts as one message that has failed would, since
+    /// nothing tells how many they are.
+    #[cold]
+    pub(super) fn note_lost(&mut self, path: &Path, cause: Cause) {
+        let Some(status) = Status::Unknown(cause).health() else { return };
+        let Some(local) = self.topology.ni(path.ni).map(|local| local.nid) else { return };
+        self.counters.failed.add(status);
+        self.ni(path.ni).counters.failed.add(status);
+        if let Some(peer) = self.peers.find_mut(&path.peer) {
+            peer.counters.failed.add(status);
+        }
+        self.blame(&local, &path.peer, status);
+    }
+
+    fn blame(&mut self, local: &Nid, peer: &Nid, status: HealthStatus) {
         if status.blames_local() && !local.is_loopback() {
-            self.news.note_health(&local, true);
+            self.news.note_health(local, true);
         }
         if status.blames_peer() && !self.topology.is_local(peer) {
             self.news.note_health(peer, true);

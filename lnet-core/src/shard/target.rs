@@ -14,7 +14,8 @@ use super::news::{ForgedSource, PeerChange};
 use super::promise::Promise;
 use crate::entry::MatchQuery;
 use crate::lnd::{
-    NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
+    Cause, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink,
+    Verdict,
 };
 use crate::md::{MdOptions, Withheld};
 use crate::portal::Room;
@@ -252,6 +253,10 @@ impl Uplink for Shard {
 
     fn restarted(&mut self, peer: &Nid) {
         self.news.note_peer(peer, PeerChange::Restarted);
+    }
+
+    fn lost(&mut self, path: &Path, cause: Cause) {
+        self.note_lost(path, cause);
     }
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lnet_core::ShardConfig;
 use lnet_core::health::HealthStatus;
-use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, Path, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{PeerRecord, PutRequest};
 use lnet_core::stats::{Durations, NiCounters, Statistics};
@@ -150,6 +150,31 @@ fn sent_responses_count_as_kernel_nodes_print_them() {
     sent(&mut pinged, 4, Status::Ok);
     assert_eq!(of(&pinged), ([1, 0, 0, 0], [1, 0, 0, 0]), "sent_stats put: 1, received_stats put: 1");
     assert_eq!(peer(&pinged, 2).unwrap().counters.put_egress, Durations::default(), "put_egress_samples: 0");
+}
+
+/// Messages that had ended well and are lost with what carried them: a failure of the path, as one message
+/// that was being sent would be, and no message that has failed.
+#[test]
+fn messages_that_are_lost_by_a_path_count_once() {
+    let mut node = node();
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    node.shard.put(at(0), &put_request(md, 2)).unwrap();
+    sent(&mut node, 10, Status::Ok);
+    let path = |ni| Path { ni: NiId(ni), peer: nid(1, 2) };
+    node.shard.lost(&path(0), Cause::Reset);
+    let counts = |counters: &NiCounters| HealthStatus::ALL.map(|status| counters.failed.of(status));
+    let expected = HealthStatus::ALL.map(|status| u64::from(status == HealthStatus::RemoteError));
+    assert_eq!(counts(&local(&node, 0)), expected);
+    assert_eq!(counts(&peer(&node, 2).unwrap().counters), expected);
+    let all = node.shard.counters();
+    assert_eq!((HealthStatus::ALL.map(|status| all.failed.of(status)), all.send_failures), (expected, 0));
+    let note = node.shard.poll_health().unwrap();
+    assert_eq!((note.nid, note.failures, node.shard.poll_health()), (nid(1, 2), 1, None));
+    // A peer that nothing was sent to, by an NI that is not there.
+    node.shard.lost(&Path { peer: nid(1, 9), ..path(1) }, Cause::System(110));
+    node.shard.lost(&path(7), Cause::Reset);
+    assert_eq!(local(&node, 1).failed.of(HealthStatus::RemoteTimeout), 1);
+    assert!(peer(&node, 9).is_none());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Connections, peers and NIs that end.
 
+use core::time::Duration;
+
 use lnet_core::collections::NONE;
 use lnet_core::errno;
 use lnet_core::lnd::{Cause, NiId, Path, Status, Uplink};
@@ -9,6 +11,18 @@ use lnet_wire::socklnd::ConnectionType;
 
 use super::connection::{Connection, Phase};
 use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
+
+/// How much later its peer must have been heard for a message that was sent to count as read. Until then a
+/// program may have died with it unread.
+const READ_AFTER: Duration = Duration::from_secs(1);
+
+/// The cause of the end of a connection, by its errno.
+const fn cause(error: Option<u8>) -> Cause {
+    match error {
+        None | Some(errno::ECONNRESET | errno::EPIPE) => Cause::Reset,
+        Some(errno) => Cause::System(errno),
+    }
+}
 
 impl Socklnd {
     /// A stream has ended, or is broken, for which the system gives an errno, positive.
@@ -20,8 +34,8 @@ impl Socklnd {
             Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
             Phase::Established => {
                 self.counters.add(SocklndEvent::Closed);
-                self.note_broken(conn.0, error);
-                self.close_siblings(now, conn.0, error, up);
+                self.note_broken(now, conn.0, error);
+                self.break_off(now, conn.0, error, up);
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
         }
@@ -29,7 +43,7 @@ impl Socklnd {
 
     /// A connection of a peer has ended, and all others of it are about to: something to tell where an error
     /// has ended it, or where messages are under way.
-    fn note_broken(&mut self, slot: u32, errno: Option<u8>) {
+    fn note_broken(&mut self, now: Instant, slot: u32, errno: Option<u8>) {
         let Connection { peer, ends, kind, .. } = self.connections[slot];
         let known = &self.peers[peer];
         let (mut connections, mut messages) = (0, 0);
@@ -41,9 +55,43 @@ impl Socklnd {
         if errno.is_none() && messages == 0 {
             return;
         }
+        let has_unread = self.has_unread(now, peer);
         (0..connections).for_each(|_| self.counters.add(SocklndEvent::Broken));
         let (path, remote) = (Path { ni: known.ni, peer: known.nid }, ends.remote);
-        self.broken.push_back(BrokenConnections { path, remote, kind, errno, connections, messages });
+        self.broken.push_back(BrokenConnections {
+            path,
+            remote,
+            kind,
+            errno,
+            connections,
+            messages,
+            has_unread,
+        });
+    }
+
+    /// Whether messages that a peer was sent well, by any connection, may not have been read: it was not heard
+    /// since, or hardly later. Long after, it has read what its system has.
+    fn has_unread(&self, now: Instant, peer: u32) -> bool {
+        let heard_at = self.heard_at(peer);
+        let timeout = self.config.tunables.timeout;
+        self.peers[peer].connections.iter(&self.connections).any(|(_, connection)| {
+            let is_late = |at| now >= at + timeout && connection.progress.is_acknowledged();
+            let sent_at = connection.outgoing.message_sent_at();
+            sent_at.is_some_and(|at| heard_at < at + READ_AFTER && !is_late(at))
+        })
+    }
+
+    /// Ends all connections of a peer since one has failed. A message that was sent in part ends by that. Those
+    /// that were sent whole have ended well: where there is no other, the shard is told that they may be lost.
+    pub(super) fn break_off(&mut self, now: Instant, slot: u32, error: Option<u8>, up: &mut impl Uplink) {
+        let peer = self.connections[slot].peer;
+        let known = &self.peers[peer];
+        let is_sending = (known.connections.iter(&self.connections))
+            .any(|(_, connection)| connection.outgoing.sending_count(&self.items) != 0);
+        if error.is_some() && !is_sending && self.has_unread(now, peer) {
+            up.lost(&Path { ni: known.ni, peer: known.nid }, cause(error));
+        }
+        self.close_siblings(now, slot, error, up);
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or
@@ -106,10 +154,7 @@ impl Socklnd {
     pub fn closed(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
         let connection = &mut self.connections[conn.0];
         assert!(connection.phase == Phase::Closed, "{conn:?} was to be closed");
-        let cause = match connection.error {
-            None | Some(errno::ECONNRESET | errno::EPIPE) => Cause::Reset,
-            Some(errno) => Cause::System(errno),
-        };
+        let cause = cause(connection.error);
         while let Some(tx) = connection.outgoing.pop_sent(&mut self.items, u64::MAX) {
             #[cfg(feature = "sabotage")]
             if self.sabotage.end_lost {

@@ -70,6 +70,80 @@ fn connections_that_break_are_told() {
     assert_eq!(ended(Some(errno::EPIPE), true, 100), Some((1, 2)));
 }
 
+/// Messages that were sent whole have ended well. Where they may not have been read, the shard is told once of
+/// all connections of the peer; of an end in order, and of messages that the peer must have read, never.
+#[test]
+fn messages_that_were_sent_and_may_be_unread_are_told_once() {
+    /// A peer that is sent a message at zero is heard after some time, and then the connection ends.
+    fn told(errno: Option<u8>, heard_after: Option<Duration>, ends_after: Duration, is_known: bool) -> bool {
+        let (mut node, start) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+        let kinds = [ConnectionType::Control, ConnectionType::BulkIn];
+        let conns = kinds.map(|kind| {
+            let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, kind));
+            sent(&mut node, start, conn);
+            conn
+        });
+        let (own, peer) = (node.nid, nid(0, 1));
+        node.sock.submit(start, &transmit(3, own, peer, 100)).unwrap();
+        let conn = node.sock.poll_ready().unwrap();
+        sent(&mut node, start, conn);
+        assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::Ok)));
+        if is_known {
+            node.sock.unacknowledged(start, conn, 0, &mut node.shard);
+        }
+        if let Some(after) = heard_after {
+            let whole = message(&header(peer, own, 0), [0; 2], 0);
+            assert!(node.take(start + after, conns[1], &whole, 1000).is_empty());
+        }
+        node.sock.ended(start + ends_after, conns[0], errno, &mut node.shard);
+        let broken = node.sock.poll_broken();
+        let is_told = !node.shard.lost.is_empty();
+        assert_eq!(broken.map(|it| (it.messages, it.has_unread)), errno.map(|_| (0, is_told)));
+        let path = Path { ni: NI, peer };
+        assert_eq!(node.shard.lost, if is_told { vec![(path, Cause::Reset)] } else { Vec::new() });
+        is_told
+    }
+    const MS: Duration = Duration::from_millis(1);
+    let reset = Some(errno::ECONNRESET);
+    assert!(told(reset, None, MS, true), "the peer's system has it, and its program may not");
+    assert!(told(Some(errno::EPIPE), Some(MS), 2 * MS, true), "what comes may be older");
+    assert!(!told(reset, Some(1001 * MS), 1002 * MS, false), "who speaks a second later has read it");
+    assert!(!told(None, None, MS, true), "the peer has closed in order");
+    assert!(!told(reset, None, 51 * SECOND, true), "who lives for so long has read what it has");
+    assert!(told(reset, None, 51 * SECOND, false), "it may never have arrived");
+}
+
+/// An idle peer that is reset has lost nothing, and a message that was sent in part ends by its own event.
+#[test]
+fn nothing_is_told_lost_where_nothing_was_sent_or_a_message_tells() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    node.sock.ended(now, conn, Some(errno::ECONNRESET), &mut node.shard);
+    assert_eq!(
+        (node.sock.poll_broken().map(|broken| broken.has_unread), &node.shard.lost[..]),
+        (Some(false), &[][..])
+    );
+    node.close(now);
+
+    let conn = played(&mut node, now, 1, 1000, hello(1, Version::V3, ConnectionType::Control));
+    sent(&mut node, now, conn);
+    let (own, peer) = (node.nid, nid(0, 1));
+    for tx in 3..5 {
+        node.sock.submit(now, &transmit(tx, own, peer, 100)).unwrap();
+    }
+    let conn = node.sock.poll_ready().unwrap();
+    let first = node.sock.poll_send(now, conn).unwrap();
+    node.sock.sent(now, conn, u64::from(first.length) + 100, &mut node.shard);
+    assert!(node.sock.poll_send(now, conn).is_some());
+    node.sock.ended(now, conn, Some(errno::ECONNRESET), &mut node.shard);
+    let broken = node.sock.poll_broken().unwrap();
+    assert_eq!((broken.messages, broken.has_unread, node.shard.lost.len()), (1, true, 0));
+    node.close(now);
+    let ended: Vec<_> = core::iter::from_fn(|| node.sock.poll_ended()).collect();
+    assert_eq!(ended, [(TxId(3), Status::Ok), (TxId(4), Status::Unknown(Cause::Reset))]);
+}
+
 /// The driver may be sending a payload, and receiving another into its place, when the connection ends.
 #[test]
 fn messages_end_once_their_stream_is_closed() {

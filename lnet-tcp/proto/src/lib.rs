@@ -177,6 +177,8 @@ pub struct BrokenConnections {
     pub connections: u32,
     /// Messages that were under way by them, both ways.
     pub messages: u32,
+    /// Whether messages that were sent well before may not have been read.
+    pub has_unread: bool,
 }
 
 /// What the driver is to do.

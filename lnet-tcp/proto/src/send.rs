@@ -159,6 +159,7 @@ impl Socklnd {
         #[cfg(feature = "sabotage")]
         let sent_bytes = if self.sabotage.sent_early { u64::MAX } else { sent_bytes };
         while let Some(tx) = connection.outgoing.pop_sent(&mut self.items, sent_bytes) {
+            connection.outgoing.note_messages_sent(now);
             self.ended.push_back((tx, Status::Ok));
         }
         if connection.progress.is_silent(Silence::TakesNothing) {

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use lnet_core::errno;
 use lnet_core::handle::{BufferRef, Cookie, CookieKind};
-use lnet_core::lnd::{Cause, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, Path, PeerSlot, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use lnet_wire::socklnd::{
     ByteOrder, CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, ConnectionType, HELLO_BYTES_MAX, Hello,
     PREFIX_BYTES, Parsed, Prefix, PrefixKind, Version,
@@ -43,6 +43,8 @@ struct Shard {
     others: Vec<Nid>,
     headers: Vec<(Nid, RxId, Header)>,
     received: Vec<(RxId, Status)>,
+    /// Paths by which messages may be lost.
+    lost: Vec<(Path, Cause)>,
 }
 
 impl PrefetchHints for Shard {}
@@ -60,6 +62,10 @@ impl Uplink for Shard {
 
     fn awaits_name(&mut self, header: &Header, _: bool) -> bool {
         matches!(header.body, Body::Put { .. }) && self.unnamed.contains(&header.source.nid)
+    }
+
+    fn lost(&mut self, path: &Path, cause: Cause) {
+        self.lost.push((*path, cause));
     }
 
     fn received(&mut self, _: Instant, rx: RxId, status: Status) {

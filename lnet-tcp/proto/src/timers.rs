@@ -91,10 +91,10 @@ impl Socklnd {
         connections.map(|(_, connection)| connection.moved_at()).max().unwrap_or(Instant(0))
     }
 
-    /// When something last arrived from the peer of a connection, on any.
-    fn last_received_at(&self, slot: u32) -> Instant {
-        let siblings = self.peers[self.connections[slot].peer].connections.iter(&self.connections);
-        siblings.map(|(_, sibling)| sibling.incoming.received_at()).max().unwrap_or(Instant(0))
+    /// When something last arrived from a peer, on any connection.
+    pub(super) fn heard_at(&self, peer: u32) -> Instant {
+        let connections = self.peers[peer].connections.iter(&self.connections);
+        connections.map(|(_, connection)| connection.incoming.received_at()).max().unwrap_or(Instant(0))
     }
 
     fn silent_after(&self) -> Duration {
@@ -112,7 +112,7 @@ impl Socklnd {
             return None;
         }
         // A peer that has no room for this message, and answers by other connections, is not silent.
-        let received_at = self.last_received_at(slot);
+        let received_at = self.heard_at(self.connections[slot].peer);
         let progress = &self.connections[slot].progress;
         let is_sending = progress.is_sending();
         let silent_at = progress.sent_at().max(received_at) + self.silent_after();
@@ -140,14 +140,14 @@ impl Socklnd {
             }
             return;
         }
-        let waits_since = progress.acknowledged_at();
+        let (waits_since, peer) = (progress.acknowledged_at(), connection.peer);
         if now >= waits_since + self.config.tunables.timeout {
             #[cfg(feature = "sabotage")]
             if self.sabotage.stall_unnoticed {
                 return;
             }
             self.give_up(now, conn.0, Silence::AcknowledgesNothing, up);
-        } else if now >= waits_since.max(self.last_received_at(conn.0)) + self.silent_after() {
+        } else if now >= waits_since.max(self.heard_at(peer)) + self.silent_after() {
             self.report_silence(conn.0, Silence::AcknowledgesNothing);
         }
     }
@@ -157,7 +157,7 @@ impl Socklnd {
     fn give_up(&mut self, now: Instant, slot: u32, why: Silence, up: &mut impl Uplink) {
         self.counters.add(SocklndEvent::Stalled);
         self.report_silence(slot, why);
-        self.close_siblings(now, slot, Some(errno::ETIMEDOUT), up);
+        self.break_off(now, slot, Some(errno::ETIMEDOUT), up);
     }
 
     fn report_silence(&mut self, slot: u32, why: Silence) {

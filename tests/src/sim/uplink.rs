@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lnet_core::Shard;
-use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, Path, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
@@ -174,6 +174,10 @@ impl Uplink for Up<'_, '_> {
 
     fn is_local(&self, nid: &Nid) -> bool {
         self.shard.is_local(nid)
+    }
+
+    fn lost(&mut self, path: &Path, cause: Cause) {
+        self.shard.lost(path, cause);
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {

@@ -389,6 +389,45 @@ fn connections_that_break_under_load_are_told_and_counted() {
     wait_until("errors of the peer are counted", PATIENCE, errors);
 }
 
+/// The same with messages that TCP has taken whole, and that the peer has never read: no message ends by the
+/// reset, and the log and the counters tell of it all the same.
+#[test]
+fn connections_that_break_with_unread_messages_are_told_and_counted() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp"], "");
+    two.b.good("load start target");
+    let peer = two.nids(0)[1].replace("@xdp", "@tcp");
+    until_shown(&two.a, &format!("ping {peer}"), &peer);
+    let scheme = r#"{"puts_percent":100,"sizes":[{"min_bytes":1024,"max_bytes":1024,"weight":1}]}"#;
+    let scheme = two.a.directory.file("scheme.json", scheme);
+    let load = format!("load start initiator --to {peer} --messages 10000000 --window 8 --timeout-ms 120000");
+    two.a.good(&format!("{load} --scheme {}", scheme.display()));
+    let sent = || count(&two.a, "stream_bytes_sent");
+    wait_until("messages have arrived", PATIENCE, || sent() > 1 << 20);
+    two.b.signal(Signal::STOP);
+    let mut before = 0;
+    wait_until("all messages are sent", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(200));
+        std::mem::replace(&mut before, sent()) == before
+    });
+    let errors = || {
+        let shown = two.a.good(&format!("peer show --nid {peer} -v 3"));
+        let errors = shown.lines().filter_map(|line| line.trim().strip_prefix("error: "));
+        errors.map(|count| count.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    assert_eq!(errors(), 0, "nothing has failed yet");
+    two.b.signal(Signal::KILL);
+    wait_until("an error of the peer is counted", PATIENCE, || errors() > 0);
+    assert!(count(&two.a, "broken") > 0);
+    assert!(two.a.good("stats show").contains("remote_error_count: 1\n"), "{}", two.a.good("stats show"));
+    let log = two.a.directory.log();
+    let broke: Vec<&str> =
+        log.lines().filter(|line| line.contains("connections with a peer broke")).collect();
+    assert!(matches!(broke[..], [line] if line.contains("messages=0 unread=true")), "{log}");
+}
+
 #[test]
 fn lnd_timeouts_are_set_while_nis_run() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

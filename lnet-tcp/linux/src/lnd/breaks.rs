@@ -37,13 +37,16 @@ struct Line {
     errno: Option<u8>,
     connections: u32,
     messages: u32,
+    /// Whether messages that were sent before may not have been read.
+    unread: bool,
 }
 
 impl Breaks {
     /// Logs that connections with a peer broke: at once, or with the others of the next [`INTERVAL`].
     pub(super) fn note(&mut self, now: Instant, address: SocketAddr, broken: &BrokenConnections) {
-        let BrokenConnections { path, errno, connections, messages, .. } = *broken;
-        if let Some(line) = self.add(now, Line { peer: path.peer, address, errno, connections, messages }) {
+        let BrokenConnections { path, errno, connections, messages, has_unread: unread, .. } = *broken;
+        let line = Line { peer: path.peer, address, errno, connections, messages, unread };
+        if let Some(line) = self.add(now, line) {
             line.log();
         }
     }
@@ -102,17 +105,18 @@ impl Line {
         Self {
             connections: self.connections.saturating_add(later.connections),
             messages: self.messages.saturating_add(later.messages),
+            unread: self.unread || later.unread,
             ..later
         }
     }
 
     fn log(&self) {
-        let Self { peer, address, errno, connections, messages } = self;
+        let Self { peer, address, errno, connections, messages, unread } = self;
         let error = errno.map_or_else(
             || "the peer has closed them".to_owned(),
             |errno| io::Error::from_raw_os_error(errno.into()).to_string(),
         );
-        tracing::warn!(%peer, %address, error, connections, messages, "connections with a peer broke");
+        tracing::warn!(%peer, %address, error, connections, messages, unread, "connections with a peer broke");
     }
 }
 
@@ -125,7 +129,7 @@ mod tests {
     fn line(host: u32, connections: u32) -> Line {
         let peer = format!("10.0.{}.{}@tcp", host >> 8, host & 0xff).parse().unwrap();
         let address = ([10, 0, 0, 1], 988).into();
-        Line { peer, address, errno: RESET, connections, messages: 1 }
+        Line { peer, address, errno: RESET, connections, messages: 1, unread: false }
     }
 
     fn at(seconds: u64) -> Instant {
@@ -137,11 +141,11 @@ mod tests {
         let mut breaks = Breaks::default();
         assert_eq!(breaks.add(at(0), line(1, 3)), Some(line(1, 3)));
         assert_eq!(breaks.add(at(1), line(1, 3)), None);
-        assert_eq!(breaks.add(at(2), line(1, 2)), None);
+        assert_eq!(breaks.add(at(2), Line { unread: true, ..line(1, 2) }), None);
         assert_eq!(breaks.add(at(3), line(2, 1)), Some(line(2, 1)), "another peer");
         assert_eq!(breaks.due, Some(at(10)));
         assert!(breaks.take_due(at(9)).is_empty());
-        assert_eq!(breaks.take_due(at(10)), [Line { messages: 2, ..line(1, 5) }]);
+        assert_eq!(breaks.take_due(at(10)), [Line { messages: 2, unread: true, ..line(1, 5) }]);
         assert_eq!(breaks.due, None);
         assert_eq!(breaks.add(at(11), line(1, 1)), None, "told a second ago");
         assert_eq!(breaks.add(at(20), line(1, 1)), Some(Line { messages: 2, ..line(1, 2) }));

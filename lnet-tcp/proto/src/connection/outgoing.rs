@@ -67,6 +67,8 @@ pub(crate) struct Outgoing {
     queued_bytes: u64,
     /// When a message was last given to it, as a number.
     turn: u64,
+    /// When a message was last sent whole.
+    message_sent_at: Option<Instant>,
 }
 
 impl Outgoing {
@@ -80,6 +82,7 @@ impl Outgoing {
             sending: List::new(),
             queued_bytes: 0,
             turn: 0,
+            message_sent_at: None,
         }
     }
 
@@ -167,6 +170,16 @@ impl Outgoing {
         }
         self.sending.remove(items, first);
         Some(items.remove(first).transmit.tx)
+    }
+
+    /// Notes that messages were sent whole.
+    pub(crate) const fn note_messages_sent(&mut self, now: Instant) {
+        self.message_sent_at = Some(now);
+    }
+
+    /// When a message was last sent whole.
+    pub(crate) const fn message_sent_at(&self) -> Option<Instant> {
+        self.message_sent_at
     }
 
     /// Messages that are being sent.
