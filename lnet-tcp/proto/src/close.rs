@@ -12,9 +12,14 @@ use lnet_wire::socklnd::ConnectionType;
 use super::connection::{Connection, Phase};
 use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
-/// How much later its peer must have been heard for a message that was sent to count as read. Until then a
-/// program may have died with it unread.
+/// How much later than a message was sent something must come from its peer for it to count as read. Until
+/// then a program may have died with it unread.
 const READ_AFTER: Duration = Duration::from_secs(1);
+
+/// How long connections are left open once another one with their peer was closed in order, to see whether
+/// they are reset. The system of a program that dies closes them one by one, and resets those alone that have
+/// something unread.
+const DOUBT: Duration = Duration::from_millis(100);
 
 /// The cause of the end of a connection, by its errno.
 const fn cause(error: Option<u8>) -> Cause {
@@ -31,10 +36,18 @@ impl Socklnd {
             Phase::Dialling | Phase::Greeting => {
                 self.dial_failed(now, conn.0, error.unwrap_or(errno::ECONNRESET), up);
             }
-            Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
+            Phase::Accepted | Phase::Requested | Phase::Closing => {
+                if error.is_some() {
+                    self.confirm_doubt(conn.0, error, up);
+                }
+                self.close(now, conn.0, up);
+            }
             Phase::Established => {
                 self.counters.add(SocklndEvent::Closed);
                 self.note_broken(now, conn.0, error);
+                if error.is_none() && self.has_unread(now, self.connections[conn.0].peer) {
+                    self.doubt_siblings(now, conn.0);
+                }
                 self.break_off(now, conn.0, error, up);
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
@@ -69,20 +82,21 @@ impl Socklnd {
         });
     }
 
-    /// Whether messages that a peer was sent well, by any connection, may not have been read: it was not heard
-    /// since, or hardly later. Long after, it has read what its system has.
+    /// Whether messages that a peer was sent well, by any connection, may not have been read: nothing came
+    /// from it since, or hardly later. Long after, it has read what its system has.
     fn has_unread(&self, now: Instant, peer: u32) -> bool {
-        let heard_at = self.heard_at(peer);
+        let last_received_at = self.last_received_at(peer);
         let timeout = self.config.tunables.timeout;
         self.peers[peer].connections.iter(&self.connections).any(|(_, connection)| {
             let is_late = |at| now >= at + timeout && connection.progress.is_acknowledged();
             let sent_at = connection.outgoing.message_sent_at();
-            sent_at.is_some_and(|at| heard_at < at + READ_AFTER && !is_late(at))
+            sent_at.is_some_and(|at| last_received_at < at + READ_AFTER && !is_late(at))
         })
     }
 
-    /// Ends all connections of a peer since one has failed. A message that was sent in part ends by that. Those
-    /// that were sent whole have ended well: where there is no other, the shard is told that they may be lost.
+    /// Ends all connections of a peer since one has failed. A message that was sent in part ends by that.
+    /// Those that were sent whole have ended well: where there is no other, the shard is told that they may
+    /// be lost.
     pub(super) fn break_off(&mut self, now: Instant, slot: u32, error: Option<u8>, up: &mut impl Uplink) {
         let peer = self.connections[slot].peer;
         let known = &self.peers[peer];
@@ -92,6 +106,50 @@ impl Socklnd {
             up.lost(&Path { ni: known.ni, peer: known.nid }, cause(error));
         }
         self.close_siblings(now, slot, error, up);
+    }
+
+    /// Has no other connection of a peer carry anything more, and leaves those open by which nothing is under
+    /// way: they may be reset in a moment.
+    fn doubt_siblings(&mut self, now: Instant, slot: u32) {
+        let peer = self.connections[slot].peer;
+        let path = Path { ni: self.peers[peer].ni, peer: self.peers[peer].nid };
+        let siblings = self.peers[peer].connections.iter(&self.connections);
+        let quiet = siblings.filter(|(other, connection)| *other != slot && connection.is_quiet());
+        let quiet: alloc::vec::Vec<u32> = quiet.map(|(other, _)| other).collect();
+        for other in quiet {
+            self.requeue(other);
+            self.part(now, other);
+            let connection = &mut self.connections[other];
+            (connection.phase, connection.doubted) = (Phase::Closing, Some(path));
+            connection.handshake_deadline = now + DOUBT;
+            self.set_timer(Timer::Connection(other), now + DOUBT);
+        }
+    }
+
+    /// A connection was reset after all, if it was left open for that: the others of its peer need not be.
+    fn confirm_doubt(&mut self, slot: u32, errno: Option<u8>, up: &mut impl Uplink) {
+        let Connection { ends, kind, doubted: Some(path), .. } = self.connections[slot] else { return };
+        let mut connections = 0;
+        for other in 0..self.connections.capacity() {
+            if let Some(connection) = self.connections.get_mut(other)
+                && connection.doubted == Some(path)
+            {
+                connection.doubted = None;
+                connections += 1;
+                self.counters.add(SocklndEvent::Broken);
+            }
+        }
+        up.lost(&path, cause(errno));
+        let remote = ends.remote;
+        self.broken.push_back(BrokenConnections {
+            path,
+            remote,
+            kind,
+            errno,
+            connections,
+            messages: 0,
+            has_unread: true,
+        });
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or

@@ -42,7 +42,9 @@ impl Socklnd {
             _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
             Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, errno::ETIMEDOUT, up),
             Phase::Accepted | Phase::Requested | Phase::Closing => {
-                self.counters.add(SocklndEvent::HandshakeTimeout);
+                if connection.doubted.is_none() {
+                    self.counters.add(SocklndEvent::HandshakeTimeout);
+                }
                 self.close(now, slot, up);
             }
         }
@@ -92,7 +94,7 @@ impl Socklnd {
     }
 
     /// When something last arrived from a peer, on any connection.
-    pub(super) fn heard_at(&self, peer: u32) -> Instant {
+    pub(super) fn last_received_at(&self, peer: u32) -> Instant {
         let connections = self.peers[peer].connections.iter(&self.connections);
         connections.map(|(_, connection)| connection.incoming.received_at()).max().unwrap_or(Instant(0))
     }
@@ -112,7 +114,7 @@ impl Socklnd {
             return None;
         }
         // A peer that has no room for this message, and answers by other connections, is not silent.
-        let received_at = self.heard_at(self.connections[slot].peer);
+        let received_at = self.last_received_at(self.connections[slot].peer);
         let progress = &self.connections[slot].progress;
         let is_sending = progress.is_sending();
         let silent_at = progress.sent_at().max(received_at) + self.silent_after();
@@ -147,7 +149,7 @@ impl Socklnd {
                 return;
             }
             self.give_up(now, conn.0, Silence::AcknowledgesNothing, up);
-        } else if now >= waits_since.max(self.heard_at(peer)) + self.silent_after() {
+        } else if now >= waits_since.max(self.last_received_at(peer)) + self.silent_after() {
             self.report_silence(conn.0, Silence::AcknowledgesNothing);
         }
     }

@@ -412,6 +412,8 @@ fn connections_that_break_with_unread_messages_are_told_and_counted() {
         std::thread::sleep(Duration::from_millis(200));
         std::mem::replace(&mut before, sent()) == before
     });
+    // The peer may have read all that there was when it was stopped. This it does not read.
+    assert_ne!(two.a.run(&format!("ping --timeout 1 {peer}")).status, 0);
     let errors = || {
         let shown = two.a.good(&format!("peer show --nid {peer} -v 3"));
         let errors = shown.lines().filter_map(|line| line.trim().strip_prefix("error: "));

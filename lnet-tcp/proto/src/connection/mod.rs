@@ -10,7 +10,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use lnet_core::collections::{Link, List, NONE, Slab, linked};
-use lnet_core::lnd::NiId;
+use lnet_core::lnd::{NiId, Path};
 use lnet_core::time::{self, Instant};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::socklnd::{
@@ -87,6 +87,8 @@ pub(super) struct Connection {
     pub(super) is_unvouched: bool,
     /// Why it has ended, where the system says so: an errno, positive.
     pub(super) error: Option<u8>,
+    /// While it is closed with another one that has ended in order: whose it was, if it may be reset yet.
+    pub(super) doubted: Option<Path>,
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
     pub(super) progress: StreamProgress,
@@ -112,6 +114,7 @@ impl Connection {
             handshake_deadline,
             is_unvouched: false,
             error: None,
+            doubted: None,
             incoming: Incoming::new(now),
             outgoing: Outgoing::new(),
             progress: StreamProgress::new(now),
@@ -133,6 +136,16 @@ impl Connection {
     /// Whether all that was polled has been sent, and nothing more is to be.
     pub(super) const fn is_drained(&self) -> bool {
         !self.outgoing.has_greeting() && !self.progress.is_sending()
+    }
+
+    /// Whether no message is under way by it, either way, nor waits in it for the shard.
+    pub(super) const fn is_quiet(&self) -> bool {
+        matches!(self.phase, Phase::Established)
+            && matches!(self.incoming.reading(), Reading::Head)
+            && !self.incoming.is_within_message()
+            && !self.outgoing.is_sending_messages()
+            && self.shelved_count == 0
+            && !self.is_replaying
     }
 
     /// Gives it a message.

@@ -182,6 +182,10 @@ impl Outgoing {
         self.message_sent_at
     }
 
+    pub(super) const fn is_sending_messages(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
     /// Messages that are being sent.
     pub(crate) fn sending_count(&self, items: &Slab<Item>) -> u32 {
         self.sending.iter(items).count() as u32
