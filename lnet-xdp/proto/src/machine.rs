@@ -461,9 +461,9 @@ impl Xfer {
         self.sessions.set_datagram_max(ni, bytes);
     }
 
-    /// The driver could not send a datagram by this path, which carries no more than so many bytes for all that
-    /// is known there (RFC 8899, 4.6.1): no longer ones go to this peer by this NI. Those of others are as they
-    /// were.
+    /// The driver could not send a datagram by this path, which carries no more than so many bytes, as far as
+    /// is known there (RFC 8899, 4.6.1): no longer ones go to this peer by this NI. Those of others are as
+    /// they were.
     pub fn set_path_max(&mut self, now: Instant, path: &Path, bytes: u32) {
         self.sessions.local.now = now;
         self.sessions.note_path_max(path, bytes);

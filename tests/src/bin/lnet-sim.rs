@@ -51,8 +51,8 @@ struct Arguments {
     /// Only runs in which a rail is cut and nothing may be lost, which are a sixth of all of an xdp net
     #[arg(long, conflicts_with = "net")]
     cut: bool,
-    /// Only runs in which a link drops long datagrams and nothing may be lost; with `=false` only runs without
-    /// such a link, which else an eighth of all of an xdp net have
+    /// Only runs in which a link drops long datagrams and nothing may be lost; with `=false` only others. Of
+    /// all runs of an xdp net an eighth have such a link
     #[arg(
         long,
         value_name = "BOOL",

@@ -57,8 +57,8 @@ fn there_and_back(modes: [XdpMode; 2]) {
     assert!(narrowed(&near.workers) != 0 && narrowed(&far.workers) != 0);
 }
 
-/// The kernel of one end knows that the path is narrow, and refuses long datagrams there. The NI takes long ones
-/// all the same, so the other end sends them.
+/// The kernel of one end knows that the path is narrow, and refuses long datagrams there. The NI takes long
+/// ones all the same, so the other end sends them.
 #[test]
 fn a_path_that_the_kernel_knows_to_be_narrow_is_so_one_way() {
     if !privileged() {

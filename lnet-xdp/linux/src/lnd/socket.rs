@@ -310,7 +310,7 @@ impl XdpLnd {
             while let Some(Refusal { to, errno }) = socket.endpoint.poll_refusal() {
                 self.counters.frames_sent -= 1;
                 self.counters.frames_let_go += 1;
-                // Of a window that is refused the kernel is asked once.
+                // The kernel is asked once about a window that is refused.
                 if errno == Errno::MSGSIZE && shortened.replace(to) != Some(to) {
                     socket.shorten(now, to, &mut self.xfer);
                 }

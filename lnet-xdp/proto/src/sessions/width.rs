@@ -147,7 +147,7 @@ impl Width {
         core::mem::replace(&mut self.bytes, bytes) != bytes
     }
 
-    /// This end takes other datagrams from now on: what was learnt of longer ones may have been of the former.
+    /// Has longer datagrams tried anew: this end takes others from now on than it did when they were lost.
     pub(crate) const fn end_changed(&mut self) {
         (self.try_at, self.try_after) = (Instant(0), TRY_AFTER_MIN);
     }

@@ -126,8 +126,8 @@ fn long_messages_arrive_whole() {
     assert_eq!(counters.0[0].frames_resent, 0, "{counters:?}");
 }
 
-/// A wire that loses three frames of ten leaves half of all questions for a session without an answer, and two
-/// seconds have room for eight: seeds 227 and 291 lose all of these. Messages have more time, as those of
+/// A wire that loses three frames of ten leaves half of all questions for a session without an answer, and
+/// two seconds have room for eight: seeds 227 and 291 lose all of these. Messages have more time, as those of
 /// real nodes do.
 #[test]
 fn nothing_is_lost_or_doubled_on_a_bad_wire() {

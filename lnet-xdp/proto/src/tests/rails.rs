@@ -235,8 +235,8 @@ fn what_is_repeated_is_acknowledged_by_each_path_in_turn() {
     }
 }
 
-/// A receiver has found the rail silent that is whole by now, and knows nothing yet of the other one, which is
-/// cut since. Its first acknowledgement is heard: a sender that has to repeat may take cut rails for long.
+/// A receiver has found the rail silent that is whole by now, and knows nothing yet of the other one, which
+/// is cut since. Its first acknowledgement is heard: a sender that has to repeat may take cut rails for long.
 #[test]
 fn what_came_by_a_rail_that_was_silent_is_acknowledged_there_as_well() {
     let mut network = pair(1);
