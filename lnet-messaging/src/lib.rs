@@ -76,6 +76,9 @@ pub mod stream;
 pub mod tm;
 pub mod transport;
 
+// The crate whose types are in signatures of `lnet`.
+pub use lnet_user;
+
 pub use buffer::{Buffer, LockedPool, Pool, PoolHandler, PoolSpec, Reprovision};
 pub use domain::Domain;
 pub use end_point::EndPoint;

@@ -89,6 +89,9 @@ pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Discovery, Global, Nid, ProcessId};
 
+/// Trait of [`EventQueue`] and [`rpc::Server`], as the crate `futures-core` has it.
+pub use futures_util::stream::Stream;
+
 pub use api::rpc;
 pub use api::{
     Ack, Descriptor, Entry, EventHandler, EventQueue, FaultEdit, FaultRules, Guest, Hold, Lnet, LnetError,

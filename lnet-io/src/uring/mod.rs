@@ -23,5 +23,5 @@ pub mod udp;
 mod waiter;
 
 pub use sleep::Waker;
-pub use waiter::{Token, WaitError, Waiter};
+pub use waiter::{Armed, Token, WaitError, Waiter};
 pub use waiter::{WATCHES_MAX, WatchId};

@@ -20,3 +20,4 @@ pub use kind::{
 #[cfg(any(test, feature = "testing"))]
 pub use lnd::played;
 pub use lnd::{RingPort, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort};
+pub use lnet_xdp_proto::{XferCounters, XferUsage};

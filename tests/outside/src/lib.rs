@@ -10,9 +10,11 @@ use lnet_user::lnet_core::fault::Faults;
 use lnet_user::lnet_core::node;
 use lnet_user::lnet_core::shard::{Confirmation, Shard};
 use lnet_user::lnet_io::netlink::NetlinkError;
+use lnet_user::lnet_io::uring::{Armed, Waiter};
 use lnet_user::lnet_model::lnd::{LndRow, NiFact, OptionError};
 use lnet_user::lnet_model::ni::NiOptions;
-use lnet_user::lnet_xdp::{XdpFrames, XdpLnd};
+use lnet_user::lnet_xdp::bpf::{BpfError, LogPump, XdpProgram};
+use lnet_user::lnet_xdp::{XdpFrames, XferCounters, XferUsage};
 use lnet_user::node::{LndOptions, Machine};
 use lnet_user::rustix::io::Errno;
 use lnet_user::{
@@ -20,8 +22,8 @@ use lnet_user::{
     EventHandler, EventKind, EventMd, EventQueue, FaultEdit, FaultError, FaultRules, Filter, Global, Guest,
     HealthError, Hold, Limits, Lnd, Lnet, LnetError, MdOptions, MdSpec, MessageTypes, NiConfig, NiId,
     NiOption, NiState, Nid, NodeConfig, NodeError, NotLent, Origin, OwnedRequest, Peer, PeerEdit, PeerSpec,
-    Pinged, QueuedEvent, Request, RequestError, RingSizes, RuleEdit, ShardHandle, Span, Target, Threads,
-    Threshold, Topology, UdspPattern, UdspRule, UnsentRequest, Usage, WaitError, Worker, rpc,
+    Pinged, QueuedEvent, Request, RequestError, RingSizes, RuleEdit, ShardHandle, Span, Stream, Target,
+    Threads, Threshold, Topology, UdspPattern, UdspRule, UnsentRequest, Usage, WaitError, Worker, rpc,
 };
 
 const FRIEND: &str = "10.0.0.9@tcp";
@@ -234,7 +236,9 @@ mod signatures {
     fn of_a_worker(worker: &mut Worker) -> Result<(), WaitError> {
         let _: &Shard = worker.shard();
         let _: &mut Faults = worker.faults_mut();
-        let _: Option<&XdpLnd> = worker.xdp();
+        if let Some(xdp) = worker.xdp() {
+            let _: (&XferCounters, XferUsage) = (xdp.transfer_counters(), xdp.transfer_usage());
+        }
         worker.wait(None)
     }
 
@@ -265,6 +269,18 @@ mod signatures {
 
     fn of_netlink(error: &NetlinkError) -> Errno {
         lnet_user::api::netlink_errno(error)
+    }
+
+    fn of_a_program(program: &mut XdpProgram) -> Result<LogPump, BpfError> {
+        program.take_log()
+    }
+
+    fn of_a_waiter(waiter: &mut Waiter) -> Armed<'_> {
+        waiter.arm()
+    }
+
+    fn of_streams(events: EventQueue, server: rpc::Server) -> (impl Stream, impl Stream) {
+        (events, server)
     }
 
     fn of_an_event(md: EventMd) -> EventMd {

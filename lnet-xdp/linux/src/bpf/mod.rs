@@ -24,6 +24,7 @@ mod run;
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
 pub use faults::Faults;
+pub use log::LogPump;
 pub use program::{ActiveMode, XdpProgram};
 pub use run::{Action, TestFrame};
 
