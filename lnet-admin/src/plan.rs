@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
+use lnet_control::client::errno_of;
 use lnet_control::document::{self, NodeState};
 use lnet_control::file;
 use lnet_core::node::{self, PeerEdit};
@@ -313,14 +314,14 @@ impl Control {
 
     /// What the start-up document says, for a node that has nothing but `lo`.
     async fn start_up(&self, path: &Path) -> Result<Vec<(String, Change)>, Refusal> {
-        let cannot = |error: &dyn Display| {
+        let cannot = |errno, error: &dyn Display| {
             let message = format!("cannot read the start-up document {}: {error}", path.display());
-            Refusal::new(Errno::NOENT, message)
+            Refusal::new(errno, message)
         };
         let file = path.to_owned();
         let read = blocking(move || file::read_regular(&file, document::DOCUMENT_BYTES_MAX)).await?;
-        let text = String::from_utf8(read.map_err(|error| cannot(&error))?)
-            .map_err(|error| cannot(&format_args!("text in UTF-8 is expected: {error}")))?;
+        let text = String::from_utf8(read.map_err(|error| cannot(errno_of(&error), &error))?)
+            .map_err(|error| cannot(Errno::INVAL, &format_args!("text in UTF-8 is expected: {error}")))?;
         if text.trim_ascii().is_empty() {
             warn!(path = %path.display(), "the start-up document is empty");
         }

@@ -210,7 +210,12 @@ requests!(calls);
 /// The system's errno in an error, or `EIO`.
 #[must_use]
 pub fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno)
+    let own = match error.kind() {
+        // What `file` says of itself has no number.
+        io::ErrorKind::InvalidInput => Errno::INVAL,
+        _ => Errno::IO,
+    };
+    error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(own, Errno)
 }
 
 fn connect_error(path: &Path, error: &io::Error) -> ClientError {

@@ -65,12 +65,15 @@ pub fn mistaken_word(word: &str) -> Option<String> {
             quoted(word)
         ));
     }
-    let acts = |one: &char| {
-        one.is_control()
-            || matches!(one, '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
-    };
-    let number = u32::from(word.chars().find(acts)?);
+    let number = u32::from(word.chars().find(|one| acts(*one))?);
     Some(format!("{}: it has U+{number:04X} in it, a character that is not shown", quoted(word)))
+}
+
+/// Whether a character ends a line, acts on a terminal or changes the order of what is read.
+#[must_use]
+pub fn acts(one: char) -> bool {
+    let orders = matches!(one, '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
+    one.is_control() || orders
 }
 
 /// A foreign text as part of a line: what would end the line, act on a terminal or change the order of what
