@@ -54,6 +54,16 @@ pub(crate) fn build_programs<const N: usize>(
     build(root, &mut command, names)
 }
 
+/// Builds an example, unoptimized, and gives its path.
+///
+/// # Errors
+/// Builds as [`build_binary`] does.
+pub(crate) fn build_example(root: &Path, package: &str, example: &str) -> Result<PathBuf> {
+    let mut command = cargo(root);
+    command.args(["build", "--package", package, "--example", example]);
+    build(root, &mut command, [example]).map(|[path]| path)
+}
+
 /// Runs a build and gives the executables of this name.
 fn build<const N: usize>(root: &Path, command: &mut Command, names: [&str; N]) -> Result<[PathBuf; N]> {
     command.envs(commit(root).map(|commit| (COMMIT_VARIABLE, commit)));

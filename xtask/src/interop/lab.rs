@@ -47,11 +47,18 @@ impl Silence {
     pub(super) const ALL: [Self; 3] = [Self::FromKernel, Self::FromUs, Self::Both];
 }
 
+/// Our programs.
+pub(super) struct Programs {
+    pub(super) daemon: PathBuf,
+    pub(super) tool: PathBuf,
+    pub(super) console: PathBuf,
+    /// Tells of the first PUT to an entry that names its sender.
+    pub(super) witness: PathBuf,
+}
+
 pub(super) struct Lab {
     program: PathBuf,
-    daemon: PathBuf,
-    tool: PathBuf,
-    console: PathBuf,
+    ours: Programs,
     socket: PathBuf,
     /// What our daemon says.
     log: PathBuf,
@@ -60,12 +67,12 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    pub(super) fn open(directory: &Path, daemon: PathBuf, tool: PathBuf, console: PathBuf) -> Result<Self> {
+    pub(super) fn open(directory: &Path, ours: Programs) -> Result<Self> {
         let program = directory.join("lab");
         let program = program.canonicalize().with_context(|| format!("no lab at {}", program.display()))?;
         let socket = std::env::temp_dir().join(format!("lnet-interop-{}.sock", std::process::id()));
         let log = socket.with_extension("log");
-        let lab = Self { program, daemon, tool, console, socket, log, child: None, has: None };
+        let lab = Self { program, ours, socket, log, child: None, has: None };
         lab.lab(["down"])?;
         Ok(lab)
     }
@@ -194,7 +201,7 @@ impl Lab {
     pub(super) fn start_bare_daemon(&mut self, options: &[&str]) -> Result<()> {
         self.stop_daemon();
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", NAMESPACE]).arg(&self.daemon).arg("--socket").arg(&self.socket);
+        command.args(["netns", "exec", NAMESPACE]).arg(&self.ours.daemon).arg("--socket").arg(&self.socket);
         let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().context("lnetd does not start")?);
@@ -222,12 +229,12 @@ impl Lab {
     /// Runs our `lnetctl`.
     pub(super) fn tool(&self, words: &[&str]) -> Result<String> {
         let socket = self.socket.to_string_lossy();
-        output(&self.tool.to_string_lossy(), ["--socket", &*socket].iter().chain(words))
+        output(&self.ours.tool.to_string_lossy(), ["--socket", &*socket].iter().chain(words))
     }
 
     /// The words that begin a command of our console.
     pub(super) fn console(&self) -> String {
-        format!("{} --socket {}", self.console.display(), self.socket.display())
+        format!("{} --socket {}", self.ours.console.display(), self.socket.display())
     }
 
     /// Runs a shell command beside our daemon.
@@ -243,6 +250,16 @@ impl Lab {
     /// Runs a program in our namespace.
     pub(super) fn here(&self, words: &[&str]) -> Result<String> {
         output("ip", ["netns", "exec", NAMESPACE].iter().chain(words))
+    }
+
+    /// Starts a node of ours beside no daemon, with an entry at a portal that names the kernel node by a NID;
+    /// what it prints can be read.
+    pub(super) fn witness(&mut self, nid: &str, portal: &str, nis: &[&str]) -> Result<Child> {
+        self.stop_daemon();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", NAMESPACE]).arg(&self.ours.witness).args([nid, portal]).args(nis);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().context("the witness does not start")
     }
 
     /// What the kernel nodes are.

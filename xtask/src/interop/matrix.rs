@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::{checksums, rails, selftest, trees};
+use super::{checksums, claims, rails, selftest, trees};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
@@ -200,6 +200,67 @@ pub(super) const CASES: &[Case] = &[
                either side prefer each of the four paths in turn, which alone carries bulk data",
         needs: SQUARE,
         run: rails::four_paths,
+    },
+    Case {
+        name: "claims, two nets",
+        what: "the kernel node has a NID on each of two nets, and pushes to a daemon that has never heard of it, by its \
+               primary NID, then by the second one; both are proven, and messages between all NIDs pass",
+        needs: RAILS,
+        run: claims::two_nets,
+    },
+    Case {
+        name: "claims, first Put",
+        what: "the kernel node pushes by its second NID to a node that has never heard of it, and puts by that at once, to \
+               an entry that names the primary NID; the word of that comes 500 ms late, or in time",
+        needs: RAILS,
+        run: claims::first_put,
+    },
+    Case {
+        name: "claims, second rail",
+        what: "the kernel node pushes by its second NID to a new daemon, whose console names the primary one and has all go \
+               by the second rail at once: bulk data in both directions",
+        needs: RAILS,
+        run: claims::second_rail,
+    },
+    Case {
+        name: "claims, late primary",
+        what: "bulk data of our console while the primary NID says all 500 ms late; our console names the primary NID, then the second one",
+        needs: RAILS,
+        run: claims::late_primary,
+    },
+    Case {
+        name: "claims, down and up",
+        what: "the kernel node's eth1 is down when it is met: its NID there is shown, and is not taken; later it is up, is \
+               taken, and carries bulk data",
+        needs: RAILS,
+        run: claims::down_and_up,
+    },
+    Case {
+        name: "claims, unreachable primary",
+        what: "the kernel node's eth0 is down when it pushes by its second NID: the primary NID is shown, and is not taken, \
+               and the second one carries bulk data; later both do",
+        needs: RAILS,
+        run: claims::unreachable_primary,
+    },
+    Case {
+        name: "claims, discovery off",
+        what: "discovery is off on either side from the start: each NID is a peer of its own, nothing is asked, and bulk \
+               data passes by each; then discovery is on, and both NIDs are proven",
+        needs: RAILS,
+        run: claims::no_discovery,
+    },
+    Case {
+        name: "claims, configured",
+        what: "either side has the other as a configured peer with both NIDs, which our daemon does not ask about; then \
+               the second NID is configured for another peer, stays there, and that is counted",
+        needs: RAILS,
+        run: claims::configured,
+    },
+    Case {
+        name: "claims, one net",
+        what: "the kernel node has both NIDs on one net, and pushes by either, as above",
+        needs: SQUARE,
+        run: claims::one_net,
     },
 ];
 

@@ -2,6 +2,7 @@
 //! kernel nodes said once.
 
 mod checksums;
+mod claims;
 mod hostile;
 mod lab;
 mod ledger;
@@ -19,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use xtask::command::{output, say, succeed};
 
 use crate::cargo;
-use lab::Lab;
+use lab::{Lab, Programs};
 use matrix::{CASES, Case};
 
 /// What is to be run.
@@ -62,7 +63,8 @@ pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
     let cases: Vec<_> = CASES.iter().filter(|case| case.name.contains(&options.only)).collect();
     ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
     let [daemon, tool, console] = cargo::build_programs(root, "release", ["lnetd", "lnetctl", "lst"])?;
-    let mut lab = Lab::open(directory, daemon, tool, console)?;
+    let witness = cargo::build_example(root, "lnet-user", "named_entry")?;
+    let mut lab = Lab::open(directory, Programs { daemon, tool, console, witness })?;
     let mut outcomes = Vec::new();
     for case in cases {
         say(format_args!("{}: {}", case.name, case.what));

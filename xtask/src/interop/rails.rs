@@ -12,26 +12,26 @@ use super::selftest::{self, READ, WRITE};
 /// Bytes by which a path is known to carry bulk data: far more than pings and connections come to.
 const BULK_BYTES: u64 = 4 << 20;
 /// How long an NI may take to full health: recovery pings are up to 8 s apart by then.
-const RECOVERY: Duration = Duration::from_secs(90);
+pub(super) const RECOVERY: Duration = Duration::from_secs(90);
 
 /// A side: the kernel node or ours, each with two NIDs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
+pub(super) enum Side {
     Kernel,
     Ours,
 }
 
 impl Side {
-    const BOTH: [Self; 2] = [Self::Kernel, Self::Ours];
+    pub(super) const BOTH: [Self; 2] = [Self::Kernel, Self::Ours];
 
-    const fn other(self) -> Self {
+    pub(super) const fn other(self) -> Self {
         match self {
             Self::Kernel => Self::Ours,
             Self::Ours => Self::Kernel,
         }
     }
 
-    const fn primary(self) -> &'static str {
+    pub(super) const fn primary(self) -> &'static str {
         match self {
             Self::Kernel => KERNEL,
             Self::Ours => OURS,
@@ -39,7 +39,7 @@ impl Side {
     }
 
     /// The NID of `eth1` on a net.
-    fn second(self, net: &str) -> String {
+    pub(super) fn second(self, net: &str) -> String {
         match self {
             Self::Kernel => format!("10.78.0.11@{net}"),
             Self::Ours => format!("10.78.0.50@{net}"),
@@ -47,7 +47,7 @@ impl Side {
     }
 
     /// Runs its `lnetctl`.
-    fn ctl(self, lab: &Lab, words: &str) -> Result<String> {
+    pub(super) fn ctl(self, lab: &Lab, words: &str) -> Result<String> {
         match self {
             Self::Kernel => lab.on(1, &format!("lnetctl {words}")),
             Self::Ours => lab.tool(&words.split_whitespace().collect::<Vec<_>>()),
@@ -55,7 +55,7 @@ impl Side {
     }
 
     /// Switches its `eth1` up or down.
-    fn second_link(self, lab: &Lab, state: &str) -> Result<()> {
+    pub(super) fn second_link(self, lab: &Lab, state: &str) -> Result<()> {
         match self {
             Self::Kernel => lab.on(1, &format!("ip link set eth1 {state}")),
             Self::Ours => lab.here(&["ip", "link", "set", "eth1", state]),
@@ -65,12 +65,12 @@ impl Side {
 
     /// Waits until it knows the other side as Multi-Rail by the primary NID and those `further`, and by no
     /// others.
-    fn sees(self, lab: &Lab, further: &[String]) -> Result<()> {
+    pub(super) fn sees(self, lab: &Lab, further: &[String]) -> Result<()> {
         lab.until(|| self.knows(lab, further, true)).with_context(|| format!("{self:?} sees the other side"))
     }
 
     /// Whether it knows the other side by the primary NID and those `further`, and by no others.
-    fn knows(self, lab: &Lab, further: &[String], is_multi_rail: bool) -> Result<()> {
+    pub(super) fn knows(self, lab: &Lab, further: &[String], is_multi_rail: bool) -> Result<()> {
         let primary = self.other().primary();
         let expected: BTreeSet<_> = [primary].into_iter().chain(further.iter().map(String::as_str)).collect();
         let shown = self.ctl(lab, &format!("peer show --nid {primary} -v 3"))?;
@@ -83,7 +83,7 @@ impl Side {
     }
 
     /// Whether all its NIs, and those of the other side that it knows, are in full health.
-    fn is_well(self, lab: &Lab) -> Result<()> {
+    pub(super) fn is_well(self, lab: &Lab) -> Result<()> {
         let primary = self.other().primary();
         for words in [
             format!("peer show --nid {primary} -v 4"),
@@ -106,7 +106,7 @@ fn listed(shown: &str) -> BTreeSet<&str> {
 }
 
 /// Bytes sent and received by the connections of each path, by our address and the other's.
-fn carried(lab: &Lab) -> Result<BTreeMap<(String, String), u64>> {
+pub(super) fn carried(lab: &Lab) -> Result<BTreeMap<(String, String), u64>> {
     // A connection is two lines: its ends, then what it has counted.
     let shown = lab.here(&["ss", "-tniH", "state", "established"])?;
     let mut lines = shown.lines();
@@ -128,7 +128,11 @@ fn carried(lab: &Lab) -> Result<BTreeMap<(String, String), u64>> {
 }
 
 /// Fails unless each path of these has carried bulk data since `before`.
-fn all_carry(lab: &Lab, paths: &[(&str, &str)], before: &BTreeMap<(String, String), u64>) -> Result<()> {
+pub(super) fn all_carry(
+    lab: &Lab,
+    paths: &[(&str, &str)],
+    before: &BTreeMap<(String, String), u64>,
+) -> Result<()> {
     let now = carried(lab)?;
     for (here, there) in paths {
         let path = ((*here).to_owned(), (*there).to_owned());
@@ -139,8 +143,8 @@ fn all_carry(lab: &Lab, paths: &[(&str, &str)], before: &BTreeMap<(String, Strin
     Ok(())
 }
 
-const RAIL: (&str, &str) = ("10.77.0.50", "10.77.0.11");
-const SECOND_RAIL: (&str, &str) = ("10.78.0.50", "10.78.0.11");
+pub(super) const RAIL: (&str, &str) = ("10.77.0.50", "10.77.0.11");
+pub(super) const SECOND_RAIL: (&str, &str) = ("10.78.0.50", "10.78.0.11");
 
 /// Starts our daemon, and has one side discover the other; the other learns by its push.
 fn meet(lab: &mut Lab, by: Side) -> Result<()> {
@@ -157,13 +161,13 @@ fn each_sees_both(lab: &Lab) -> Result<()> {
 }
 
 /// Bulk data between the two, by the kernel's console; fails unless both rails carry some.
-fn both_rails(lab: &Lab) -> Result<()> {
+pub(super) fn both_rails(lab: &Lab) -> Result<()> {
     let before = carried(lab)?;
     judge(lab, READ)?;
     all_carry(lab, &[RAIL, SECOND_RAIL], &before)
 }
 
-fn judge(lab: &Lab, test: &str) -> Result<()> {
+pub(super) fn judge(lab: &Lab, test: &str) -> Result<()> {
     let shown = selftest::by_kernel(lab, &selftest::script("lst", KERNEL, OURS, test, ""))?;
     selftest::judge(&shown).map(drop)
 }
