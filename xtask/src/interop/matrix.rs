@@ -211,7 +211,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "claims, first Put",
         what: "the kernel node pushes by its second NID to a node that has never heard of it, and puts by that at once, to \
-               an entry that names the primary NID; the word of that comes 500 ms late, or in time",
+               an entry that names the primary NID; the word of that comes by links that are 100 ms slow, or at once",
         needs: RAILS,
         run: claims::first_put,
     },
