@@ -24,6 +24,10 @@ mod stress;
 mod topology;
 mod wakers;
 
+#[path = "../../examples/named_entry.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]
+mod named_entry;
+
 #[path = "../../examples/put_get.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]
 mod put_get;
@@ -37,6 +41,13 @@ fn the_service_runs() {
     request_reply::run(&[]).unwrap_or_else(|error| panic!("{error}"));
     let error = request_reply::run(&["veth0".to_owned()]).unwrap_err().to_string();
     assert!(error.contains("SERVER_NID"), "{error}");
+}
+
+#[test]
+fn the_entry_is_put_to() {
+    named_entry::run(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let error = named_entry::run(&["0@lo".to_owned(), "4".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("PEER_NID PORTAL"), "{error}");
 }
 
 #[test]
