@@ -183,10 +183,9 @@ impl<O: Clone> Draft<'_, O> {
             NodeChange::SetLndTimeout { nid, timeout } => self.set_lnd_timeout(nid, *timeout),
             NodeChange::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
             NodeChange::Peer(change) => {
-                let nis = &self.nis;
-                let is_own = |nid: &Nid| nis.iter().any(|(_, config)| config.spec.nid == *nid);
+                let own: Vec<Nid> = self.nis.iter().map(|(_, config)| config.spec.nid).collect();
                 let peers = self.peers.get_or_insert_with(|| self.node.peers.clone());
-                peers.apply(change, is_own).map_err(ChangeError::Peer)?;
+                peers.apply(change, &own).map_err(ChangeError::Peer)?;
                 self.plan.peers.push(change.clone());
                 Ok(())
             }

@@ -219,7 +219,7 @@ impl<O: Clone> Node<O> {
         }
         let is_stranded = |peer: &&Peer| {
             let has_ping = peer.under_way.is_some_and(|ping| self.pings.contains_key(&ping));
-            peer.is(peer_state::DISCOVERING) && !has_ping
+            peer.is(peer_state::DISCOVERING) && !has_ping && !peer.is_own()
         };
         let stranded = self.peers.iter().filter(is_stranded).map(|peer| (peer.rank(), peer.primary));
         for (rank, primary) in stranded.collect::<Vec<_>>() {

@@ -126,8 +126,11 @@ pub struct Peer {
     locked_at: u64,
     /// Whether NIDs of it went with a net of this node's.
     has_left: bool,
-    /// Whether it is this node itself.
+    /// Whether it is this node itself: all its NIDs are this node's.
     is_own: bool,
+    /// Whether it is locked, and was found by another NID: that one's net is shown first, and the primary NID
+    /// last of its net.
+    is_found_by_other: bool,
     /// A NID of the peer that it is a part of, as a program has announced.
     part_of: Option<Box<Nid>>,
     /// Where it came from.
@@ -156,6 +159,7 @@ impl Peer {
             locked_at: 0,
             has_left: false,
             is_own: false,
+            is_found_by_other: false,
             part_of: None,
             origin: PeerOrigin::NONE,
             has_waited: false,
@@ -199,7 +203,8 @@ impl Peer {
         &self.shared
     }
 
-    /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. NIDs that the peer
+    /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. Where a peer with a
+    /// locked primary NID was found by another one, what was found is first (LNet sanity test 304). NIDs that the peer
     /// claims are among them, if no other peer has them or has claimed them before.
     #[must_use]
     pub fn shown(&self) -> Vec<&PeerNi> {
@@ -222,8 +227,12 @@ impl Peer {
             shown
                 .sort_by_key(|ni| self.told.iter().position(|nid| *nid == ni.nid).unwrap_or(self.told.len()));
         }
-        let nets = nets_of(&primary, shown.iter().copied());
-        shown.sort_by_key(|ni| order_of(&nets, &primary, ni));
+        let other = shown.iter().map(|ni| ni.nid).find(|nid| self.is_found_by_other && *nid != primary);
+        let nets = nets_of(&other.unwrap_or(primary), shown.iter().copied());
+        shown.sort_by_key(|ni| {
+            let (net, is_other) = order_of(&nets, &primary, ni);
+            (net, is_other != other.is_some())
+        });
         shown
     }
 
@@ -292,9 +301,6 @@ pub enum PeerError {
     /// The NID is a wildcard, `lo`, or can be no NI's name (`-EINVAL`).
     #[error("peer nid {0}: that of an NI of another node is expected, on a host that others reach by it")]
     Nid(Nid),
-    /// The NID is this node's own (`-EINVAL`).
-    #[error("{0} is a nid of this node: the peer of that name is only shown, and `net set` has its health")]
-    Own(Nid),
     /// There is no such peer (`-ENOENT`).
     #[error("no peer has the nid {0}")]
     Unknown(Nid),
@@ -367,7 +373,7 @@ impl PeerError {
             Self::NotHere { .. } => 10,
             Self::Configured { .. } | Self::Locked(_) => 17,
             Self::NotPrimary { .. } => 19,
-            Self::Nid(_) | Self::Own(_) | Self::Health(_) => 22,
+            Self::Nid(_) | Self::Health(_) => 22,
             Self::TooMany(_) => 28,
             Self::NotUnique { .. } => 76,
             Self::LockedAs { .. } => 114,

@@ -14,6 +14,7 @@ use lnet_wire::{Global, Nid};
 
 use super::error::RequestError;
 use super::peers::PeerOrigin;
+use super::recovery::Side;
 use super::{Action, Node, Outcome, Peer, RequestId};
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -81,7 +82,7 @@ pub(super) enum PingPurpose {
     /// The peer is told what this node tells by that number.
     Push { sequence: u32 },
     /// The NI recovers.
-    Recovery,
+    Recovery(Side),
     /// The NID is claimed by the peer with this primary NID, which came from this address.
     Question { claimant: Nid, origin: PeerOrigin },
 }
@@ -98,7 +99,7 @@ impl PingPurpose {
     const fn kind(&self) -> PingKind {
         match self {
             Self::Request | Self::Discovery | Self::Push { .. } => PingKind::Ordinary,
-            Self::Recovery => PingKind::Recovery,
+            Self::Recovery(_) => PingKind::Recovery,
             Self::Question { .. } => PingKind::Question,
         }
     }
@@ -168,7 +169,7 @@ impl<O: Clone> Node<O> {
         let Some(ping) = self.take_ping(id) else { return };
         match ping.purpose {
             PingPurpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
-            PingPurpose::Recovery => return self.recovery_answered(now, &ping),
+            PingPurpose::Recovery(side) => return self.recovery_answered(now, &ping, side),
             PingPurpose::Request | PingPurpose::Discovery | PingPurpose::Question { .. } => {}
         }
         match ping.read(bytes) {
@@ -183,6 +184,7 @@ impl<O: Clone> Node<O> {
                     self.peers.note_traffic(&ping.nid, false);
                 } else if !ping.nid.is_loopback() {
                     self.peers.note_own(&ping.nid);
+                    self.received_from(now, &ping.nid);
                 }
                 let peer = self.peers.get(&ping.nid);
                 let (primary, is_multi_rail) =

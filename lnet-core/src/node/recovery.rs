@@ -5,7 +5,11 @@
 //! NI that is not in full health is pinged: the first time after a second, then after 2, 4, 8 seconds and so
 //! on while it does not answer.
 //!
-//! Invariants: at most [`RECOVERY_PINGS_MAX`] such pings are under way, one to a NID; with a sensitivity of 0
+//! The NID of a local NI may be that of a peer NI as well, of the peer that this node is of itself. Messages
+//! change the health of the local NI then; that of the peer NI is what it was set to, and what recovery pings
+//! of its own give back.
+//!
+//! Invariants: at most [`RECOVERY_PINGS_MAX`] such pings are under way, one to an NI; with a sensitivity of 0
 //! no message changes a health; a peer NI from which nothing has come, or nothing within the recovery limit,
 //! is not pinged.
 
@@ -62,6 +66,15 @@ impl Recovery {
             *self = Self::default();
         }
     }
+}
+
+/// Where an NI is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// Here.
+    Local,
+    /// At a peer, which may be this node.
+    Peer,
 }
 
 /// An NI that recovers.
@@ -129,7 +142,7 @@ impl<O: Clone> Node<O> {
             return;
         }
         config.set_health(health);
-        self.look_after(now, nid);
+        self.look_after_local(now, nid);
         self.snapshots.is_changed = true;
         self.tell();
     }
@@ -146,14 +159,19 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Has an NI pinged while it is not in full health, and no more once it is. A peer NI only if something
-    /// has come from it, within the recovery limit (LNet `peer.c: lnet_peer_ni_add_to_recoveryq_locked`).
+    /// Has a local NI pinged while it is not in full health, and no more once it is.
+    fn look_after_local(&mut self, now: Instant, nid: &Nid) {
+        if let Some(config) = self.nis.of_mut(nid) {
+            config.recovery.look(now, config.health < HEALTH_MAX);
+        }
+    }
+
+    /// Has a peer NI pinged while it is not in full health, and no more once it is: only if something has
+    /// come from it, within the recovery limit (LNet `peer.c: lnet_peer_ni_add_to_recoveryq_locked`).
     pub(super) fn look_after(&mut self, now: Instant, nid: &Nid) {
         let limit_s = self.settings.get(Global::RecoveryLimit);
         let limit = (limit_s > 0).then_some(Duration::from_secs(limit_s.into()));
-        if let Some(config) = self.nis.of_mut(nid) {
-            config.recovery.look(now, config.health < HEALTH_MAX);
-        } else if let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) {
+        if let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) {
             let may_answer = ni.received_at.is_some_and(|at| limit.is_none_or(|limit| now <= at + limit));
             let is_ill = ni.health < HEALTH_MAX && may_answer;
             ni.recovery.look(now, is_ill);
@@ -167,12 +185,14 @@ impl<O: Clone> Node<O> {
 
     /// Has the NIs looked after whose health a batch has set.
     pub(super) fn look_after_set(&mut self, now: Instant, plan: &Plan<O>) {
-        let mut set: Vec<_> = self.nis.0.iter().map(|config| config.spec.nid).collect();
+        let local: Vec<_> = self.nis.0.iter().map(|config| config.spec.nid).collect();
+        local.iter().for_each(|nid| self.look_after_local(now, nid));
+        let mut set = Vec::new();
         for edit in &plan.peers {
             match edit {
                 PeerEdit::SetHealth { nid: Some(nid), .. } => set.push(*nid),
                 PeerEdit::SetHealth { nid: None, .. } => {
-                    set.extend(self.peers.iter().filter(|peer| !peer.is_own()).flat_map(Peer::proven_nids));
+                    set.extend(self.peers.iter().flat_map(Peer::proven_nids));
                 }
                 _ => {}
             }
@@ -194,58 +214,67 @@ impl<O: Clone> Node<O> {
         let max_s = self.settings.get(Global::MaxRecoveryPingInterval);
         let (local, peers) = self.recovering();
         let is_due = |recovering: &Recovering| recovering.recovery.next_at.is_some_and(|at| at <= now);
-        let due = local.into_iter().map(|its| (its, true)).chain(peers.into_iter().map(|its| (its, false)));
+        let local = local.into_iter().map(|its| (its, Side::Local));
+        let due = local.chain(peers.into_iter().map(|its| (its, Side::Peer)));
         let due: Vec<_> = due.filter(|(its, _)| is_due(its)).collect();
-        for (Recovering { nid, .. }, is_local) in due {
-            let under_way = self.pings.values().filter(|ping| ping.purpose == PingPurpose::Recovery);
+        for (Recovering { nid, .. }, side) in due {
+            let purpose = PingPurpose::Recovery(side);
+            let mut under_way =
+                self.pings.values().filter(|ping| matches!(ping.purpose, PingPurpose::Recovery(_)));
             if under_way.clone().count() >= RECOVERY_PINGS_MAX
-                || under_way.clone().any(|ping| ping.nid == nid)
+                || under_way.any(|ping| (ping.nid, ping.purpose) == (nid, purpose))
             {
                 // The NI is due again a second later.
-                self.postpone(now, &nid);
+                if let Some(recovery) = self.recovery_mut(&nid, side) {
+                    recovery.next_at = Some(now + Duration::from_secs(1));
+                }
                 continue;
             }
-            self.look_after(now, &nid);
-            let Some(recovery) = self.recovery_mut(&nid).filter(|recovery| recovery.next_at.is_some()) else {
+            match side {
+                Side::Local => self.look_after_local(now, &nid),
+                Side::Peer => self.look_after(now, &nid),
+            }
+            let Some(recovery) = self.recovery_mut(&nid, side).filter(|recovery| recovery.next_at.is_some()) else {
                 // Its limit has passed: what comes from it begins anew.
                 continue;
             };
             recovery.sent(now, max_s);
-            // A ping with a source goes to exactly that NID; a local NI pings itself.
+            // A ping with a source goes to exactly that NID; an NI of this node pings itself.
             let up =
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
-            let source = if is_local { Some(nid) } else { of_net() };
-            let ping = self.own_ping(now, nid, PingPurpose::Recovery);
+            let source = if self.nis.of(&nid).is_some() { Some(nid) } else { of_net() };
+            let ping = self.own_ping(now, nid, purpose);
             let ping = Ping { source, deadline: now + PATIENCE.min(ping.timeout), ..ping };
             self.send_ping(ping, BUFFER_BYTES_MIN);
         }
     }
 
-    fn postpone(&mut self, now: Instant, nid: &Nid) {
-        if let Some(recovery) = self.recovery_mut(nid) {
-            recovery.next_at = Some(now + Duration::from_secs(1));
+    fn recovery_mut(&mut self, nid: &Nid, side: Side) -> Option<&mut Recovery> {
+        match side {
+            Side::Local => self.nis.of_mut(nid).map(|config| &mut config.recovery),
+            Side::Peer => self.peers.get_mut(nid)?.ni_mut(nid).map(|ni| &mut ni.recovery),
         }
     }
 
-    fn recovery_mut(&mut self, nid: &Nid) -> Option<&mut Recovery> {
-        match self.nis.of_mut(nid) {
-            Some(config) => Some(&mut config.recovery),
-            None => self.peers.get_mut(nid)?.ni_mut(nid).map(|ni| &mut ni.recovery),
-        }
-    }
-
-    /// A recovery ping was answered. NIs of peers gain by the REPLY as by any message, which their shard
-    /// notes.
-    pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping) {
+    /// A recovery ping was answered. NIs of other nodes gain by the REPLY as by any message, which their
+    /// shard notes.
+    pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping, side: Side) {
         let step = self.settings.get(Global::HealthSensitivity);
-        if let Some(recovery) = self.recovery_mut(&ping.nid) {
-            recovery.answered(now);
-        }
         self.received_from(now, &ping.nid);
-        if let Some(config) = self.nis.of(&ping.nid) {
-            let health = (config.health + step).min(HEALTH_MAX);
-            self.set_local_health(now, &ping.nid, health);
+        let Some(config) = self.nis.of_mut(&ping.nid) else { return };
+        match side {
+            Side::Local => {
+                config.recovery.answered(now);
+                let health = (config.health + step).min(HEALTH_MAX);
+                self.set_local_health(now, &ping.nid, health);
+            }
+            Side::Peer => {
+                if let Some(ni) = self.peers.ni_mut(&ping.nid) {
+                    ni.health = (ni.health + step).min(HEALTH_MAX);
+                }
+                self.look_after(now, &ping.nid);
+            }
         }
     }
 }

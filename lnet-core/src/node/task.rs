@@ -26,7 +26,7 @@ use super::change::{NodeChange, Plan};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
 use super::peers::{Peer, peer_state};
-use super::{Action, Node, Outcome, PeerEdit, RequestId};
+use super::{Action, Node, Outcome, RequestId};
 use crate::lnd::NiId;
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -427,11 +427,14 @@ impl<O: Clone> Node<O> {
         for primary in added.iter().filter_map(|nid| self.peers.lose_nid(nid)).collect::<Vec<_>>() {
             self.requeue(&primary);
         }
+        let own: Vec<Nid> = self.nis.0.iter().map(|config| config.spec.nid).collect();
+        let gone: Vec<Nid> = task.deleted.iter().map(|config| config.spec.nid).collect();
+        self.peers.mark_own(&gone, &own);
+        self.peers.mark_own(&own, &own);
         for change in &task.plan.peers {
             // All of them were tried when the batch began; what peers have done since may have made one
-            // superfluous. A peer may have come before an NI with a NID of its own.
-            let sets_health = matches!(change, PeerEdit::SetHealth { .. });
-            let _ = self.peers.apply(change, |nid| sets_health && self.nis.of(nid).is_some());
+            // superfluous.
+            let _ = self.peers.apply(change, &own);
         }
         self.settle(task);
     }

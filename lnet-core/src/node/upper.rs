@@ -14,7 +14,7 @@ use crate::time::Instant;
 impl<O: Clone> Node<O> {
     /// A program announces a peer by its NIDs. The first that is usable is its primary NID, and stays that;
     /// the peers that have the others are discovered, and become parts of it. Without discovery each usable
-    /// NID is a peer of its own.
+    /// NID is a peer of its own. This node's own NIDs are usable where no others are.
     pub(super) fn announce(&mut self, now: Instant, nids: &[Nid]) -> Result<Pinged, RequestError> {
         let mut usable: Vec<Nid> = Vec::new();
         for nid in nids.iter().filter(|nid| self.may_be_peer(nid)) {
@@ -23,8 +23,18 @@ impl<O: Clone> Node<O> {
                 usable.push(*nid);
             }
         }
-        let Some((first, others)) = usable.split_first() else { return Err(RequestError::AnnouncedNone) };
         let (locks, is_on) = (self.config.locks_announced, self.is_discovery_on());
+        let Some((first, others)) = usable.split_first() else {
+            let mut own: Vec<Nid> = Vec::new();
+            for nid in nids.iter().filter(|nid| self.ni(nid).is_some()) {
+                if !own.contains(nid) {
+                    own.push(*nid);
+                }
+            }
+            let first = *own.first().ok_or(RequestError::AnnouncedNone)?;
+            let peer = self.peers.announce_own(&own, locks, is_on).ok_or(RequestError::PeerGone(first))?;
+            return Ok(pinged(&first, peer));
+        };
         let peer = self.peers.announce(first, locks, is_on).ok_or(RequestError::PeerGone(*first))?;
         let announced = pinged(first, peer);
         for nid in others {
@@ -93,7 +103,7 @@ impl<O: Clone> Node<O> {
             return Err(RequestError::PingWildcard(nid));
         }
         if self.is_local(&nid) {
-            return Ok(Some(self.discover_self(nid)));
+            return Ok(Some(self.discover_self(now, nid)));
         }
         let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::proven_nids);
         if !known.iter().any(|nid| self.leads_to(nid, None)) {
@@ -111,14 +121,23 @@ impl<O: Clone> Node<O> {
     }
 
     /// This node is discovered by one of its NIDs: it is a peer of itself from then on.
-    pub(super) fn discover_self(&mut self, nid: Nid) -> Pinged {
+    pub(super) fn discover_self(&mut self, now: Instant, nid: Nid) -> Pinged {
         let nids = self.told.nids();
         if self.is_discovery_on() {
-            self.peers.discover_own(&nids, self.told.sequence);
+            self.peers.discover_own(&nid, &nids, self.told.sequence);
+            nids.iter().for_each(|nid| self.received_from(now, nid));
         } else if !nid.is_loopback() {
             self.peers.note_own(&nid);
+            self.received_from(now, &nid);
         }
-        self.pinged_self(nid)
+        let pinged = self.pinged_self(nid);
+        // A primary NID that was fixed is the one that it is shown by.
+        let fixed = peer_state::CONFIGURED | peer_state::LOCK_PRIMARY;
+        let peer = self.peers.get(if nid.is_loopback() { &pinged.primary } else { &nid });
+        match peer.filter(|peer| peer.is_own() && peer.state & fixed != 0) {
+            Some(peer) => Pinged { primary: peer.primary, is_multi_rail: peer.is_multi_rail(), ..pinged },
+            None => pinged,
+        }
     }
 
     /// What is known of this node itself, by one of its NIDs.

@@ -170,6 +170,7 @@ fn case_304_a_locked_nid_stays_the_primary_one() {
     assert_eq!(runner.node.peers().count(), 1);
     let peer = runner.node.peer(&nids[0]).unwrap();
     assert_eq!((peer.primary, state(&runner)), (nids[1], 1_048_849));
+    assert_eq!(peer.nids(), nids, "the NID that was found is shown first");
 }
 
 #[test]

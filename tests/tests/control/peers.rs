@@ -229,10 +229,6 @@ fn own_nids_are_a_peer_once_they_were_asked() {
     node.good("net del --net xdp");
     let shown = node.good("peer show");
     assert!(shown.contains(&other) && !shown.contains(&own), "{shown}");
-    node.bad(&format!("peer add --prim_nid {other}"), &["errno: -22", "is a nid of this node"]);
-    node.bad(&format!("peer set --nid {other} --health 500"), &["errno: -22", "`net set` has its health"]);
-    node.bad(&format!("peer set --nid {other} --state 8"), &["errno: -22", "is a nid of this node"]);
-    assert!(!node.good("export --backup").contains("primary nid"), "no administrator makes it");
     // No host has these addresses for itself, or none that others reach.
     let no_names =
         ["0.0.0.0@tcp", "224.0.0.1@tcp", "127.0.0.1@tcp", "::1@tcp", "fe80::1@tcp", "::ffff:10.9.0.7@xdp"];
@@ -247,6 +243,62 @@ fn own_nids_are_a_peer_once_they_were_asked() {
     }
     node.good(&format!("peer del --prim_nid {other}"));
     assert_eq!(node.good("peer show"), "");
+}
+
+/// The reference's tests 211 and 304, with one node.
+#[test]
+fn own_nids_are_configured_and_recover_as_those_of_other_peers() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp", "tcp1"], "");
+    let [own, other] = [0, 1].map(|rail| two.nids(rail)[0].replace("@xdp", "@tcp"));
+    let node = &two.a;
+    // The health of a peer NI that is this node's own.
+    node.bad(&format!("peer set --nid {own} --health 500"), &["errno: -2"]);
+    node.good(&format!("discover {own}"));
+    node.good(&format!("peer set --nid {own} --health 500"));
+    let health = |words: &str| {
+        let shown = node.good(words);
+        value(&shown, &format!("nid: {own}\n"), "health value").to_owned()
+    };
+    assert_eq!(health("net show -v 2"), "1000");
+    assert!(node.good("debug recovery --peer").contains(&own));
+    assert_eq!(node.good("debug recovery --local"), "");
+    wait_until("recovery pings give the health back", PATIENCE, || health("peer show -v 2") == "1000");
+    assert_eq!(node.good("debug recovery --peer"), "");
+    node.good("peer set --all --health 900");
+    wait_until("those of all come back", PATIENCE, || {
+        let shown = node.good("peer show -v 2");
+        shown.matches("health value: 1000\n").count() == 2
+    });
+
+    // A peer of own NIDs is in a backup, and comes back with it.
+    node.good(&format!("peer add --prim_nid {other} --nid {own}"));
+    assert_eq!(value(&node.good("peer show"), "", "primary nid"), other);
+    assert!(node.good(&format!("ping {other}")).contains(&other));
+    let exported = node.good("export --backup");
+    assert!(exported.contains(&format!("primary nid: {other}")), "{exported}");
+    node.good("lnet unconfigure");
+    node.good("lnet configure");
+    node.good_with("import", &exported);
+    assert_eq!(node.good("export --backup"), exported);
+    assert_eq!(shown_nids(node, "peer show"), [&other, &own].map(String::clone));
+    node.good(&format!("peer del --prim_nid {other}"));
+    assert_eq!(node.good("peer show"), "");
+
+    // A locked NID stays the primary one, behind the NID by which its peer was found.
+    let state = || value(&node.good(&format!("peer show --nid {other} -v 3")), "", "peer state").to_owned();
+    node.good(&format!("peer add --prim_nid {other} --lock_prim"));
+    assert_eq!(state(), "1048585");
+    node.good(&format!("peer set --nid {other} --state 1048577"));
+    assert_eq!(state(), "1048577");
+    let shown = node.good(&format!("discover {own}"));
+    assert!(shown.contains(&format!("primary nid: {other}")), "{shown}");
+    let shown = node.good("peer show");
+    assert_eq!((state().as_str(), shown.matches("primary nid: ").count()), ("1048849", 1), "{shown}");
+    assert_eq!(value(&shown, "", "primary nid"), other);
+    assert_eq!(shown_nids(node, "peer show"), [&own, &other].map(String::clone));
 }
 
 #[test]

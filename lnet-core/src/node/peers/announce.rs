@@ -30,7 +30,7 @@ impl PeerTable {
     /// Notes when a peer's primary NID was locked.
     pub(super) fn number_lock(&mut self, peer: &mut Peer) {
         if !peer.is(LOCK_PRIMARY) {
-            peer.locked_at = 0;
+            (peer.locked_at, peer.is_found_by_other) = (0, false);
         } else if peer.locked_at == 0 {
             self.locks += 1;
             peer.locked_at = self.locks;

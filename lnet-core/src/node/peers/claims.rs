@@ -381,6 +381,7 @@ impl PeerTable {
         }
         // Goes on as the one that has the primary NID by the node's own account, with what is known of both.
         let first = told.first();
+        let is_found_by_other = other.is(LOCK_PRIMARY) && !one.is(LOCK_PRIMARY);
         let goes_on_as_other = first.is_some_and(|first| other.ni(first).is_some()) && !stays(one);
         let (stays, goes) = if goes_on_as_other { (*owner, *primary) } else { (*primary, *owner) };
         let Some(gone) = self.take_out(&goes) else { return false };
@@ -407,6 +408,7 @@ impl PeerTable {
                 }
             }
             peer.take_lock(&gone);
+            peer.is_found_by_other |= is_found_by_other || gone.is_found_by_other;
             peer.nis.truncate(TOLD_MAX);
             for claim in claims {
                 let is_there = peer.ni(&claim.ni.nid).is_some() || peer.claim(&claim.ni.nid).is_some();

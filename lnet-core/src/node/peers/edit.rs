@@ -24,18 +24,19 @@ impl Peer {
 }
 
 impl PeerTable {
-    /// Makes a change. Batches try theirs on a copy first.
+    /// Makes a change, on a node with these NIDs. Batches try theirs on a copy first.
     ///
     /// # Errors
     /// [`PeerError`]; a part of the change may be made then.
-    pub(in crate::node) fn apply(
-        &mut self,
-        change: &PeerEdit,
-        is_own: impl Fn(&Nid) -> bool,
-    ) -> Result<(), PeerError> {
+    pub(in crate::node) fn apply(&mut self, change: &PeerEdit, own: &[Nid]) -> Result<(), PeerError> {
+        self.make(change)?;
+        self.mark_own(own, own);
+        Ok(())
+    }
+
+    fn make(&mut self, change: &PeerEdit) -> Result<(), PeerError> {
         let check = |nid: &Nid| match nid.can_name_an_ni() && !nid.is_loopback() {
             false => Err(PeerError::Nid(*nid)),
-            true if is_own(nid) => Err(PeerError::Own(*nid)),
             true => Ok(()),
         };
         match change {
@@ -46,8 +47,6 @@ impl PeerTable {
             }
             PeerEdit::Delete { primary, nids, is_forced } => self.delete(primary, nids, *is_forced),
             PeerEdit::SetHealth { value, .. } if *value > HEALTH_MAX => Err(PeerError::Health(*value)),
-            // The health of an own NID is that of the local NI, also where a peer has the NID as well.
-            PeerEdit::SetHealth { nid: Some(nid), .. } if is_own(nid) => Err(PeerError::Own(*nid)),
             PeerEdit::SetHealth { nid: Some(nid), value } => {
                 let ni = self.ni_mut(nid).ok_or(PeerError::Unknown(*nid))?;
                 ni.health = *value;
@@ -55,15 +54,10 @@ impl PeerTable {
             }
             PeerEdit::SetHealth { nid: None, value } => {
                 for (primary, peer) in &mut self.peers {
-                    let its = peer.nis.iter_mut().filter(|ni| !is_own(&ni.nid));
-                    its.for_each(|ni| ni.health = *value);
+                    peer.nis.iter_mut().for_each(|ni| ni.health = *value);
                     self.changed.insert(*primary);
                 }
                 Ok(())
-            }
-            // A backup would have a peer else that no node takes.
-            PeerEdit::SetState { nid, .. } if self.get(nid).is_some_and(Peer::is_own) => {
-                Err(PeerError::Own(*nid))
             }
             PeerEdit::SetState { nid, state } => {
                 let set = |peer: &mut Peer| {
@@ -102,7 +96,7 @@ impl PeerTable {
             }
             state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
             let former = peer.primary;
-            let lost = peer.proven_nids().into_iter().filter(|nid| *nid != primary);
+            let lost = peer.proven_nids().into_iter().filter(|nid| *nid != primary && !peer.is_own());
             let lost: Vec<_> = lost.map(|nid| LostNid { nid, other: primary, is_told: false }).collect();
             self.lost.extend(lost);
             self.remove(&former);
