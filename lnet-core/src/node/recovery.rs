@@ -234,7 +234,8 @@ impl<O: Clone> Node<O> {
                 Side::Local => self.look_after_local(now, &nid),
                 Side::Peer => self.look_after(now, &nid),
             }
-            let Some(recovery) = self.recovery_mut(&nid, side).filter(|recovery| recovery.next_at.is_some()) else {
+            let recovery = self.recovery_mut(&nid, side).filter(|recovery| recovery.next_at.is_some());
+            let Some(recovery) = recovery else {
                 // Its limit has passed: what comes from it begins anew.
                 continue;
             };

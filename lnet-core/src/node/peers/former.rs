@@ -95,9 +95,9 @@ impl PeerTable {
         let lost = self.change(nid, |peer| {
             let other = peer.primary;
             let is_own = peer.is_own;
-            let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid)).collect::<Vec<_>>();
             // Messages of this node itself go by `lo`, whatever its peer has.
-            gone.into_iter().filter(|_| !is_own).map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
+            let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid)).filter(|_| !is_own);
+            gone.map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
         });
         self.lost.extend(lost.into_iter().flatten());
     }

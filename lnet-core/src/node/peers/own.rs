@@ -122,8 +122,8 @@ impl PeerTable {
         }
         for nid in others.iter().filter(|_| is_mr) {
             let is_free = self.get(nid).is_none_or(|peer| peer.is_own && !peer.stays());
-            let Some(whole) = self.get(first).filter(|peer| is_free && !peer.is(CONFIGURED)) else { continue };
-            if whole.ni(nid).is_some() {
+            let whole = self.get(first).filter(|peer| !peer.is(CONFIGURED));
+            if !is_free || whole.is_none_or(|peer| peer.ni(nid).is_some()) {
                 continue;
             }
             let former = self.get(nid).map(|peer| peer.primary).and_then(|primary| self.take_out(&primary));
