@@ -10,7 +10,7 @@ use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, 
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_model::Refusal;
-use lnet_model::lnd::NiOption;
+use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
     Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
@@ -70,12 +70,19 @@ impl Control {
             health: NiHealth::default(),
             options: NiOptions::default(),
             timeout_s: 0,
-            facts: Vec::new(),
+            facts: self.node_facts(),
             cpts: self.cpts(),
             udsp: UdspInfo::default(),
             numa_distance: None,
             numa_distances: Vec::new(),
         }
+    }
+
+    /// What is told of the node as a whole, in the order of the row of `lo`.
+    fn node_facts(&self) -> Vec<Option<NiFact>> {
+        let chosen = self.lnet.reactor();
+        let reactor = NiFact::Text(chosen.reactor.name().to_owned());
+        vec![chosen.refusal.clone().map(NiFact::Text), Some(reactor)]
     }
 
     fn ni_record(

@@ -25,6 +25,7 @@
 pub mod blocking;
 pub mod capture;
 pub mod driver;
+mod epoll;
 pub mod kind;
 pub mod locks;
 pub mod mailbox;

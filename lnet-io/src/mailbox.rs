@@ -206,10 +206,10 @@ impl<T> fmt::Debug for Sender<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::Waiter;
+    use crate::uring::{Reactor, Waiter};
 
     fn mailbox(capacity: usize) -> (Sender<u32>, Mailbox<u32>) {
-        Mailbox::new(capacity, &Waiter::new(1).unwrap().waker())
+        Mailbox::new(capacity, &Waiter::new(1, Reactor::default()).unwrap().waker())
     }
 
     #[test]

@@ -269,7 +269,7 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
     },
 ];
 
-/// `lo`: what a node sends to itself.
+/// `lo`: what a node sends to itself. What is true of the whole node is told here, since every node has it.
 pub const LO: LndRow = LndRow {
     name: "lo",
     asked: None,
@@ -277,7 +277,7 @@ pub const LO: LndRow = LndRow {
     default_of: Some(NetType::LO),
     net_defaults: [0; 4],
     options: &[],
-    facts: &[],
+    facts: &[FactRow { key: "no io_uring", is_brief: true }, FactRow { key: "reactor", is_brief: false }],
     proves_sources: true,
     reaches_itself: true,
     takes_any_get: true,

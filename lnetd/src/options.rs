@@ -12,7 +12,7 @@ use lnet_control::file;
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::api::Threads;
 use lnet_user::netlink::default_interfaces;
-use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, XdpMode};
+use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, ReactorChoice, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::{Limits, NodeConfig};
 
@@ -72,6 +72,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(XdpMode::NAMES).try_map(|name| name.parse::<XdpMode>()),
           hide_possible_values = true)]
     mode: XdpMode,
+    /// How shards wait, and move the bytes of sockets: auto, io_uring or epoll; auto takes epoll where the
+    /// kernel refuses io_uring, as in containers, or lacks an operation
+    #[arg(long, default_value_t,
+          value_parser = PossibleValuesParser::new(ReactorChoice::NAMES).try_map(|name| name.parse::<ReactorChoice>()),
+          hide_possible_values = true)]
+    reactor: ReactorChoice,
     /// Memory for frames of all nets over rings: bytes, also with K, M or G behind, or auto, enough for the
     /// interfaces that the host has at the start, and for two with two receive queues each at least
     #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "auto")]
@@ -145,6 +151,7 @@ impl Options {
             .shards(self.shards)
             .mode(self.mode)
             .queues_max(self.queues_max)
+            .reactor(self.reactor)
             .lnd_timeout(lnd_timeout)
             .sock(sock)
             .frame_loss_per_million(self.frame_loss)

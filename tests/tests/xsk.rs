@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lnet_io::netlink::Interface;
-use lnet_io::uring::{Token, Waiter};
+use lnet_io::uring::{Reactor, Token, Waiter};
 use lnet_io::xsk::{
     CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
     RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,
@@ -308,7 +308,7 @@ fn a_watched_socket_is_closed_by_unwatching() {
     let (umem, mut stock) = umem(8);
     let config = QueueConfig::new(wire.interface_index(), 0);
     let mut queue = open_queue(&umem, &config).unwrap();
-    let mut waiter = Waiter::new(4).unwrap();
+    let mut waiter = Waiter::new(4, Reactor::default()).unwrap();
     let id = waiter.watch(&queue.sockets[0].device, Token(1)).unwrap();
     let timeout = Some(Duration::from_millis(20));
     assert_eq!(waiter.arm().wait(timeout, |_| {}), Ok(0), "nothing was received");

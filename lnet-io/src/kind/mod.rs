@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::driver::{Driver, Part};
 use crate::netlink::{Interface, Neighbours, NetlinkError};
-use crate::uring::Waker;
+use crate::uring::{Reactor, Waker};
 
 pub use interface::{InterfaceError, check_address, usable_interface};
 
@@ -35,6 +35,8 @@ pub struct Host {
     pub limits: Limits,
     /// Wakers of the shards, in their order.
     pub wakers: Vec<Waker>,
+    /// How it waits, and moves the bytes of sockets.
+    pub reactor: Reactor,
     /// Whether the node lets messages in.
     pub opened: Arc<AtomicBool>,
     /// Told whenever something about an interface of an NI, or a next hop by it, is new.

@@ -12,6 +12,7 @@ use io_uring::{IoUring, Submitter};
 use rustix::io;
 
 use super::memory::Slots;
+use crate::epoll::{Spare, Supply};
 
 /// The group that all receives of a ring take their buffers from.
 pub(super) const GROUP: u16 = 0;
@@ -31,6 +32,8 @@ pub(super) struct Buffers {
     slots: Slots,
     count: u16,
     tail: u16,
+    /// The first buffer of the ring, where the kernel does not take them itself.
+    head: u16,
     /// Buffers that are in the ring, or in a completion.
     with_kernel: u16,
     /// A number that tells them from the buffers of other rings.
@@ -48,7 +51,7 @@ impl Buffers {
         let next = |id: u32| (id != 0).then(|| id.wrapping_add(1));
         let id = NEXT_ID.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0);
         let id = NonZeroU32::new(id).ok_or(io::Errno::NOMEM)?;
-        let mut buffers = Self { ring, slots, count, tail: 0, with_kernel: 0, id };
+        let mut buffers = Self { ring, slots, count, tail: 0, head: 0, with_kernel: 0, id };
         for index in 0..count {
             buffers.give_back(Buffer { index, of: id });
         }
@@ -148,6 +151,29 @@ impl Buffers {
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
         self.with_kernel += 1;
+    }
+}
+
+/// Without `io_uring` the process itself takes buffers from the ring.
+impl Supply for Buffers {
+    fn peek(&self, ahead: u16) -> Option<Spare> {
+        if ahead >= self.tail.wrapping_sub(self.head) {
+            return None;
+        }
+        let place = usize::from(self.head.wrapping_add(ahead) & (self.count - 1));
+        let entries = self.ring.address(0).cast::<BufRingEntry>();
+        // SAFETY: the place lies within the ring, whose memory is a page of its own.
+        let entry = unsafe { entries.add(place) };
+        // SAFETY: an entry was written there, and no reference to it lives on.
+        let entry = unsafe { &*entry };
+        let index = entry.bid();
+        let (address, length) = (self.slots.address(usize::from(index)), self.slots.slot_bytes());
+        Some(Spare { index, address, length })
+    }
+
+    fn advance(&mut self, count: u16) {
+        debug_assert!(count <= self.tail.wrapping_sub(self.head), "{count} buffers of a ring");
+        self.head = self.head.wrapping_add(count);
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod buffers;
 mod memory;
+mod reactor;
 mod ring;
 mod sleep;
 mod socket;
@@ -22,6 +23,51 @@ pub mod tcp;
 pub mod udp;
 mod waiter;
 
+pub use reactor::{Chosen, Reactor, ReactorChoice, UnknownReactor};
 pub use sleep::Waker;
 pub use waiter::{Armed, Token, WaitError, Waiter};
 pub use waiter::{WATCHES_MAX, WatchId};
+
+/// Tests of this module over both reactors.
+#[cfg(test)]
+#[cfg(not(loom))]
+mod testing {
+    use core::cell::Cell;
+
+    use super::Reactor;
+
+    thread_local! {
+        static REACTOR: Cell<Reactor> = const { Cell::new(Reactor::IoUring) };
+    }
+
+    /// The reactor that this thread tests.
+    pub(super) fn reactor() -> Reactor {
+        REACTOR.get()
+    }
+
+    /// Has this thread test a reactor.
+    pub(super) fn test_with(reactor: Reactor) {
+        REACTOR.set(reactor);
+    }
+
+    /// Makes two tests of each function: one by rings, one by readiness.
+    macro_rules! over_both {
+        ($($name:ident),* $(,)?) => {
+            mod by_rings {
+                $(#[test]
+                fn $name() {
+                    $crate::uring::testing::test_with($crate::uring::Reactor::IoUring);
+                    super::$name();
+                })*
+            }
+            mod by_readiness {
+                $(#[test]
+                fn $name() {
+                    $crate::uring::testing::test_with($crate::uring::Reactor::Epoll);
+                    super::$name();
+                })*
+            }
+        };
+    }
+    pub(super) use over_both;
+}

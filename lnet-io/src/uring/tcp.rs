@@ -1,4 +1,4 @@
-//! Streams of bytes over one `io_uring`: the TCP sockets of one shard.
+//! Streams of bytes: the TCP sockets of one shard, over one `io_uring` or by readiness.
 //!
 //! A stream is accepted, dialled or adopted. It receives into provided buffers, on and on or once, or
 //! straight into a lease; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
@@ -40,25 +40,24 @@ use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-use io_uring::types::Timespec;
-use io_uring::{cqueue, opcode};
 use lnet_core::lnd::Full;
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_linger;
 
+use super::Reactor;
 use super::buffers::Buffers;
 use super::waiter::{WaitError, system};
+use crate::epoll::Completion;
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
 use outgoing::SpareMemory;
 use socket::{set_tos, set_unacknowledged_max, unacknowledged_bytes};
 use stream::{Phase, Stream};
-use submission::Submission;
+use submission::{Request, Submission};
 
 pub use error::TcpError;
 pub use types::{ListenerId, Mode, ReceivedBytes, StreamCounters, StreamEvent, StreamId, StreamsConfig};
@@ -84,7 +83,7 @@ pub struct Streams {
     /// Streams that wait for a provided buffer.
     starved: VecDeque<u32>,
     events: VecDeque<StreamEvent>,
-    completions: Vec<cqueue::Entry>,
+    completions: Vec<Completion>,
     driver: Option<ThreadId>,
     counters: StreamCounters,
 }
@@ -109,16 +108,19 @@ impl Streams {
         if !fits {
             return Err(TcpError::Sizes { streams_max, receive_buffers, receive_buffer_bytes });
         }
-        let submission = Submission::new(streams_max, receive_buffers)?;
+        let submission = match config.reactor {
+            Reactor::IoUring => Submission::new(streams_max, receive_buffers)?,
+            Reactor::Epoll => Submission::by_readiness()?,
+        };
         let buffers = Buffers::new(receive_buffers, receive_buffer_bytes as usize)
             .map_err(|source| WaitError::System { operation: "mmap", source })?;
-        // SAFETY: the streams free the buffers only when nothing is under way.
-        unsafe { buffers.register(submission.ring()) }.map_err(|error| {
-            match Errno::from_io_error(&error) {
+        if let Some(ring) = submission.ring() {
+            // SAFETY: the streams free the buffers only when nothing is under way.
+            unsafe { buffers.register(ring) }.map_err(|error| match Errno::from_io_error(&error) {
                 Some(Errno::INVAL) => TcpError::Unsupported { feature: "rings of buffers" },
                 _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
-            }
-        })?;
+            })?;
+        }
         Ok(Self {
             submission,
             buffers: ManuallyDrop::new(buffers),
@@ -140,8 +142,7 @@ impl Streams {
     /// Becomes readable when something has completed.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring is open as long as `self` lives.
-        unsafe { BorrowedFd::borrow_raw(self.submission.ring().as_raw_fd()) }
+        self.submission.fd()
     }
 
     /// What was done so far.
@@ -280,7 +281,7 @@ impl Streams {
         self.attend();
         self.start_due()?;
         if self.submission.needs_enter() {
-            self.submission.enter()?;
+            self.submission.enter(&mut self.buffers)?;
         }
         self.reap();
         // What has ended often has a successor.
@@ -298,7 +299,7 @@ impl Streams {
         self.attend();
         self.start_due()?;
         if self.submission.has_entries() {
-            self.submission.enter()?;
+            self.submission.enter(&mut self.buffers)?;
             self.reap();
         }
         Ok(())
@@ -336,7 +337,7 @@ impl Streams {
 
     #[cold]
     fn take_over(&mut self, thread: ThreadId) {
-        if self.driver.is_some() && !self.end_all() {
+        if self.driver.is_some() && self.submission.is_of_thread() && !self.end_all() {
             tracing::error!("what another thread started on TCP streams does not end; bytes may be late");
         }
         self.driver = Some(thread);
@@ -384,8 +385,9 @@ impl Streams {
     }
 
     fn cancel(&mut self, slot: u32, purpose: Purpose) {
-        if let Some(sequence) = self.slots[slot as usize].operation(purpose).end() {
-            self.submission.cancel(purpose, sequence, slot);
+        let stream = &mut self.slots[slot as usize];
+        if let Some(sequence) = stream.operation(purpose).end() {
+            self.submission.cancel(stream.fd(), Tag { purpose, sequence, slot });
         }
     }
 
@@ -413,6 +415,7 @@ impl Streams {
             && let Some(socket) = stream.socket.take()
         {
             stream.phase = Phase::Detached;
+            self.submission.forget(&socket);
             self.events.push_back(StreamEvent::Detached { id, socket });
         }
     }
@@ -424,12 +427,13 @@ impl Streams {
         }
         stream.outgoing.clear(&mut self.chunks);
         let awaits_release = stream.outgoing.awaits_release();
-        if let Some(socket) = stream.socket.take()
-            && awaits_release
-        {
-            // A reset has the kernel let go of the memory at once.
-            let reset = set_socket_linger(&socket, Some(Duration::ZERO));
-            debug_assert!(reset.is_ok(), "SO_LINGER: {reset:?}");
+        if let Some(socket) = stream.socket.take() {
+            self.submission.forget(&socket);
+            if awaits_release {
+                // A reset has the kernel let go of the memory at once.
+                let reset = set_socket_linger(&socket, Some(Duration::ZERO));
+                debug_assert!(reset.is_ok(), "SO_LINGER: {reset:?}");
+            }
         }
         if !awaits_release {
             let id = self.id(slot);
@@ -455,14 +459,9 @@ impl Streams {
             return;
         }
         let (fd, sequence) = (stream.fd(), stream.next_sequence());
-        let entry = if stream.is_connecting {
-            opcode::PollAdd::new(fd, u32::from(PollFlags::OUT.bits())).build()
-        } else {
-            let (address, length) = self.submission.address(to);
-            opcode::Connect::new(fd, address, length).build()
-        };
+        let request = if stream.is_connecting { Request::AwaitConnection } else { Request::Connect(to) };
         stream.dial = Operation::UnderWay(sequence);
-        self.submission.start(entry, Tag { purpose: Purpose::Dial, sequence, slot });
+        self.submission.start(fd, request, Tag { purpose: Purpose::Dial, sequence, slot });
     }
 
     fn dialled(&mut self, slot: u32, result: i32) {
@@ -508,10 +507,9 @@ impl Streams {
         self.completions = completions;
     }
 
-    fn complete(&mut self, completion: &cqueue::Entry) {
-        let (tag, is_cancellation) = Tag::parse(completion.user_data());
+    fn complete(&mut self, &Completion { user_data, result, flags }: &Completion) {
+        let (tag, is_cancellation) = Tag::parse(user_data);
         let Tag { purpose, sequence, slot } = tag;
-        let (result, flags) = (completion.result(), completion.flags());
         match purpose {
             _ if is_cancellation => self.cancelled(tag, result),
             Purpose::Accept => self.accepted(slot, result, flags),
@@ -542,7 +540,7 @@ impl Streams {
             if begun.elapsed() > END_PATIENCE || self.cancel_all().is_err() {
                 return false;
             }
-            if self.submission.enter_and_wait(Timespec::from(END_INTERVAL)).is_err() {
+            if self.submission.enter_and_wait(END_INTERVAL, &mut self.buffers).is_err() {
                 return false;
             }
             self.reap();
@@ -581,7 +579,7 @@ impl Streams {
             if !is_closing && !self.submission.is_under_way() {
                 return true;
             }
-            if self.submission.enter_and_wait(Timespec::from(END_INTERVAL)).is_err() {
+            if self.submission.enter_and_wait(END_INTERVAL, &mut self.buffers).is_err() {
                 return false;
             }
             self.reap();

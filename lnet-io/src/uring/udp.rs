@@ -1,7 +1,9 @@
-//! Datagrams over one `io_uring`: a UDP socket that one shard drives.
+//! Datagrams: a UDP socket that one shard drives.
 //!
-//! The socket has one receive under way that goes on by itself (multishot `recvmsg`); the kernel takes the
-//! buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one system call.
+//! Over an `io_uring`, the socket has one receive under way that goes on by itself (multishot `recvmsg`); the
+//! kernel takes the buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one
+//! system call. By readiness ([`epoll`](crate::epoll)), the same buffers are filled and sent by `recvmmsg` and
+//! `sendmmsg`.
 //!
 //! Invariants:
 //! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
@@ -15,6 +17,7 @@
 
 mod error;
 mod kernel;
+mod readiness;
 mod refusal_probe;
 mod send;
 mod socket;
@@ -37,9 +40,11 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
+use super::Reactor;
 use super::buffers::{Buffer, Buffers, GROUP};
 use super::waiter::{WaitError, is_passing, system};
 use kernel::{is_pause, make_ring, read_datagram};
+use readiness::Readiness;
 use send::Sends;
 
 pub use error::UdpError;
@@ -84,9 +89,15 @@ struct Filled {
     length: u32,
 }
 
-/// A UDP socket of one shard, over a ring of its own. May be moved between threads; it is best driven by one.
+/// How the kernel is asked.
+enum Way {
+    Ring(IoUring),
+    Readiness(Readiness),
+}
+
+/// A UDP socket of one shard, over a ring of its own or by readiness. May be moved between threads; it is best driven by one.
 pub struct Endpoint {
-    ring: IoUring,
+    way: Way,
     socket: UdpSocket,
     receiving: Receiving,
     /// Memory that the kernel uses. The endpoint's end alone frees it, once nothing is under way; a panic in
@@ -122,14 +133,17 @@ impl Endpoint {
     /// # Errors
     /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
     pub fn new(socket: UdpSocket, config: &EndpointConfig) -> Result<Self, UdpError> {
-        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes } = *config;
+        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, reactor } = *config;
         let fits = receive_buffers.is_power_of_two()
             && (1..=1 << 15).contains(&send_buffers)
             && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes);
         if !fits {
             return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes });
         }
-        let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers))?;
+        let way = match reactor {
+            Reactor::IoUring => Way::Ring(make_ring(receive_buffers.into(), send_buffers.into())?),
+            Reactor::Epoll => Way::Readiness(Readiness::new(send_buffers)?),
+        };
         let memory = |source| WaitError::System { operation: "mmap", source };
         let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
@@ -137,16 +151,18 @@ impl Endpoint {
         // SAFETY: all zeros is a message without anything.
         let mut request: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
         request.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-        // SAFETY: the endpoint frees the buffers only when nothing is under way.
-        unsafe { buffers.register(&ring) }.map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
-            _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
-        })?;
+        if let Way::Ring(ring) = &way {
+            // SAFETY: the endpoint frees the buffers only when nothing is under way.
+            unsafe { buffers.register(ring) }.map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
+                _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
+            })?;
+        }
         let mut endpoint = Self {
             receiving: Receiving::Idle,
             filled: VecDeque::with_capacity(usize::from(receive_buffers)),
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
-            ring,
+            way,
             socket,
             shared: ManuallyDrop::new(KernelMemory { buffers, sends, request }),
             unsubmitted: 0,
@@ -159,6 +175,10 @@ impl Endpoint {
 
     /// Starts and ends a receive: nothing else tells whether the kernel can.
     fn try_receive(&mut self) -> Result<(), UdpError> {
+        if let Way::Readiness(_) = self.way {
+            self.receives = false;
+            return Ok(());
+        }
         self.attend();
         self.enter()?;
         self.reap();
@@ -192,16 +212,23 @@ impl Endpoint {
     /// Becomes readable when something has arrived or ended.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring is open as long as `self` lives.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+        match &self.way {
+            // SAFETY: the ring is open as long as `self` lives.
+            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            Way::Readiness(readiness) => readiness.fd(),
+        }
     }
 
     /// Whether [`Endpoint::turn`] would find something, or a receive is to be started.
     #[must_use]
     pub fn has_work(&mut self) -> bool {
-        let waits = self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty();
-        waits || self.needs_start() || self.ring.submission().taskrun() || {
-            !self.ring.completion().is_empty()
+        if self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty() {
+            return true;
+        }
+        let needs_start = self.needs_start();
+        match &mut self.way {
+            Way::Ring(ring) => needs_start || ring.submission().taskrun() || !ring.completion().is_empty(),
+            Way::Readiness(readiness) => readiness.is_ready(&self.socket, needs_start),
         }
     }
 
@@ -215,12 +242,20 @@ impl Endpoint {
     /// # Errors
     /// The kernel's refusal to go on.
     pub fn turn(&mut self) -> Result<(), UdpError> {
+        let Way::Ring(_) = self.way else { return self.turn_by_readiness() };
         self.attend();
-        if self.unsubmitted != 0 || self.ring.submission().taskrun() {
+        if self.unsubmitted != 0 || self.has_put_off() {
             self.enter()?;
         }
         self.reap();
         Ok(())
+    }
+
+    /// Whether the kernel has put something off.
+    #[inline]
+    fn has_put_off(&mut self) -> bool {
+        let Way::Ring(ring) = &mut self.way else { return false };
+        ring.submission().taskrun()
     }
 
     /// Starts the receive again if it has ended with an error.
@@ -301,9 +336,18 @@ impl Endpoint {
     /// If there is no buffer, or more bytes were written than there are.
     #[inline]
     pub fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
-        let fd = self.socket.raw_fd();
-        let (slot, entry) = self.shared.sends.begin(fd, to, write);
-        self.push(&entry.user_data(u64::from(slot)));
+        let slot = self.shared.sends.begin(to, write);
+        match &mut self.way {
+            Way::Ring(_) => {
+                let message: *const libc::msghdr = self.shared.sends.message(slot);
+                let entry = opcode::SendMsg::new(Fd(self.socket.raw_fd()), message).build();
+                self.push(&entry.user_data(u64::from(slot)));
+            }
+            Way::Readiness(readiness) => {
+                readiness.queue(slot);
+                self.unsubmitted += 1;
+            }
+        }
     }
 
     /// Hands the kernel all datagrams at once that were filled.
@@ -315,6 +359,7 @@ impl Endpoint {
         if self.unsubmitted == 0 {
             return Ok(());
         }
+        let Way::Ring(_) = self.way else { return self.send_by_readiness() };
         self.attend();
         self.enter()?;
         self.reap();
@@ -350,9 +395,10 @@ impl Endpoint {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
+        let Way::Ring(ring) = &mut self.way else { return };
         // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing
         // is under way.
-        let pushed = unsafe { self.ring.submission().push(entry) };
+        let pushed = unsafe { ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has room for each send and the receive");
         self.unsubmitted += 1;
     }
@@ -360,19 +406,21 @@ impl Endpoint {
     /// Hands the kernel what was pushed, and lets it do what it has put off.
     #[inline]
     fn enter(&mut self) -> Result<(), UdpError> {
-        match self.ring.submitter().submit() {
+        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        match ring.submitter().submit() {
             Ok(_) => {}
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(system("io_uring_enter", &error).into()),
         }
-        self.unsubmitted = self.ring.submission().len() as u32;
+        self.unsubmitted = ring.submission().len() as u32;
         Ok(())
     }
 
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { ring, receiving, shared, filled, refusals, .. } = self;
+        let Self { way, receiving, shared, filled, refusals, .. } = self;
+        let Way::Ring(ring) = way else { return };
         let KernelMemory { buffers, sends, .. } = &mut **shared;
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
@@ -407,14 +455,16 @@ impl Endpoint {
                 return false;
             }
             self.reap();
-            if !self.is_under_way() {
+            let is_by_readiness = matches!(self.way, Way::Readiness(_));
+            if is_by_readiness || !self.is_under_way() {
                 return true;
             }
             if begun.elapsed() > END_PATIENCE {
                 return false;
             }
             let interval = Timespec::from(END_INTERVAL);
-            let submitter = self.ring.submitter();
+            let Way::Ring(ring) = &mut self.way else { return true };
+            let submitter = ring.submitter();
             // There may be nothing left to end, only completions to wait for.
             match submitter.register_sync_cancel(Some(interval), CancelBuilder::any()) {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return false,
@@ -422,8 +472,10 @@ impl Endpoint {
             }
             self.reap();
             let args = SubmitArgs::new().timespec(&interval);
-            if self.is_under_way() {
-                let waited = self.ring.submitter().submit_with_args(1, &args);
+            if self.is_under_way()
+                && let Way::Ring(ring) = &mut self.way
+            {
+                let waited = ring.submitter().submit_with_args(1, &args);
                 if waited.is_err_and(|error| !is_passing(&error)) {
                     return false;
                 }

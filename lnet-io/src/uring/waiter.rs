@@ -10,7 +10,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use super::Reactor;
 use super::sleep::Waker;
+use crate::epoll::Poller;
 
 /// The most descriptors that a waiter can watch.
 pub const WATCHES_MAX: u32 = 4096;
@@ -109,19 +111,31 @@ const CANCELLATION: u64 = u64::MAX;
 
 /// Blocks a thread until a watched descriptor is readable, a [`Waker`] calls, or time is up.
 ///
-/// Polls are multishot: a descriptor is armed once and reports until it is unwatched. It reports when
-/// something arrives, not for as long as something is there, so the caller empties what it was told of, or
-/// looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each time.
+/// A descriptor is armed once and reports until it is unwatched, by a multishot poll or by edges of `epoll`. It
+/// reports when something arrives, not for as long as something is there, so the caller empties what it was
+/// told of, or looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each time.
 pub struct Waiter {
-    ring: IoUring,
+    way: Way,
     /// Watches in the order of their ids.
     watches: Vec<Watch>,
     watches_max: u32,
     next_id: u64,
     waker: Waker,
+}
+
+/// How it waits.
+#[expect(clippy::large_enum_variant, reason = "a ring is reached without a detour")]
+enum Way {
+    Ring(Ring),
+    Readiness(Poller),
+}
+
+struct Ring {
+    ring: IoUring,
     /// The thread that the ring was made for, for good, if it has waited.
     driver: Option<ThreadId>,
     flavour: Flavour,
+    watches_max: u32,
 }
 
 impl fmt::Debug for Waiter {
@@ -137,41 +151,35 @@ impl Waiter {
     /// A waiter with room for `watches_max` descriptors, 1 to [`WATCHES_MAX`], and its waker.
     ///
     /// # Errors
-    /// [`WaitError`] when io_uring is not permitted or lacks what is needed.
-    pub fn new(watches_max: u32) -> Result<Self, WaitError> {
-        match Self::with_flavour(watches_max, Flavour::Deferred) {
-            Err(WaitError::System { source: Errno::INVAL, .. }) => {
-                Self::with_flavour(watches_max, Flavour::Plain)
-            }
-            made => made,
-        }
-    }
-
-    fn with_flavour(watches_max: u32, flavour: Flavour) -> Result<Self, WaitError> {
+    /// [`WaitError`] when io_uring is asked for, and is not permitted or lacks what is needed.
+    pub fn new(watches_max: u32, reactor: Reactor) -> Result<Self, WaitError> {
         if watches_max == 0 || watches_max > WATCHES_MAX {
             return Err(WaitError::TooManyWatches { watches_max: WATCHES_MAX });
         }
-        let ring = Self::ring(watches_max, flavour)?;
+        let way = match reactor {
+            Reactor::Epoll => {
+                let made = Poller::new();
+                Way::Readiness(
+                    made.map_err(|source| WaitError::System { operation: "epoll_create1", source })?,
+                )
+            }
+            Reactor::IoUring => match Ring::new(watches_max, Flavour::Deferred) {
+                Err(WaitError::System { source: Errno::INVAL, .. }) => {
+                    Way::Ring(Ring::new(watches_max, Flavour::Plain)?)
+                }
+                made => Way::Ring(made?),
+            },
+        };
+        Self::by(watches_max, way)
+    }
+
+    fn by(watches_max: u32, way: Way) -> Result<Self, WaitError> {
         let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
         let watches = Vec::with_capacity(watches_max as usize + 1);
-        let mut waiter = Self { ring, watches, watches_max, next_id: 0, waker, driver: None, flavour };
+        let mut waiter = Self { way, watches, watches_max, next_id: 0, waker };
         let eventfd = waiter.waker.clone();
         waiter.insert(eventfd.fd(), None)?;
         Ok(waiter)
-    }
-
-    fn ring(watches_max: u32, flavour: Flavour) -> Result<IoUring, WaitError> {
-        // One more for the waker; each may have a poll and a cancellation in flight.
-        let operations = (watches_max + 1) * 2;
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_cqsize((operations * 2).next_power_of_two());
-        if flavour == Flavour::Deferred {
-            // Disabled until the first wait, which decides whose ring it is.
-            builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
-        }
-        let ring = builder.build(operations.next_power_of_two()).map_err(|error| refused(&error))?;
-        check_features(&ring)?;
-        Ok(ring)
     }
 
     /// Wakes this waiter.
@@ -196,7 +204,11 @@ impl Waiter {
         let fd = fd.as_fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
         let id = self.next_id;
         self.next_id += 1;
-        self.watches.push(Watch { id, fd, token, is_polled: false, is_ready: false, failed: None });
+        let failed = match &self.way {
+            Way::Ring(_) => None,
+            Way::Readiness(poller) => poller.watch(&fd, id).err(),
+        };
+        self.watches.push(Watch { id, fd, token, is_polled: false, is_ready: false, failed });
         Ok(WatchId(id))
     }
 
@@ -206,19 +218,13 @@ impl Waiter {
     /// [`WaitError`] when it was not watched, or this is not the waiter's thread.
     pub fn unwatch(&mut self, &WatchId(id): &WatchId) -> Result<(), WaitError> {
         let index = index_of(&self.watches, id).ok_or(WaitError::NotWatched)?;
-        self.start()?;
-        if self.watches[index].is_polled {
-            // Not `PollRemove`, which leaves a multishot poll in flight that is about to report.
-            push(&mut self.ring, &opcode::AsyncCancel::new(id).build().user_data(CANCELLATION))?;
-            // The poll's own last completion ends it.
-            while self.watches[index].is_polled {
-                match self.ring.submit_and_wait(1) {
-                    Ok(_) => {}
-                    Err(error) if is_passing(&error) => {}
-                    Err(error) => return Err(system("io_uring_enter", &error)),
-                }
-                self.reap();
+        match &mut self.way {
+            Way::Ring(ring) => ring.end_poll(&mut self.watches, index)?,
+            Way::Readiness(poller) if self.watches[index].failed.is_none() => {
+                let unwatched = poller.unwatch(&self.watches[index].fd);
+                unwatched.map_err(|source| WaitError::System { operation: "EPOLL_CTL_DEL", source })?;
             }
+            Way::Readiness(_) => {}
         }
         self.watches.remove(index);
         Ok(())
@@ -233,73 +239,21 @@ impl Waiter {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, tell: &mut impl FnMut(Token)) -> Result<u32, WaitError> {
-        self.start()?;
-        self.poll_idle()?;
-        self.reap();
-        if self.watches.iter().any(|watch| watch.is_ready || watch.failed.is_some()) {
-            // What a cancellation has found by the way.
-            return self.deliver(tell);
+        let Self { way, watches, .. } = self;
+        match way {
+            Way::Ring(ring) => ring.wait(watches, timeout)?,
+            Way::Readiness(poller) => {
+                let has_failed = watches.iter().any(|watch| watch.failed.is_some());
+                let timeout = if has_failed { Some(Duration::ZERO) } else { timeout };
+                let waited = poller.wait(timeout, |id| {
+                    if let Some(index) = index_of(watches, id) {
+                        watches[index].is_ready = true;
+                    }
+                });
+                waited.map_err(|source| WaitError::System { operation: "epoll_pwait", source })?;
+            }
         }
-        let timespec = timeout.map(Timespec::from);
-        let mut args = SubmitArgs::new();
-        if let Some(timespec) = &timespec {
-            args = args.timespec(timespec);
-        }
-        match self.ring.submitter().submit_with_args(1, &args) {
-            Ok(_) => {}
-            Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(system("io_uring_enter", &error)),
-        }
-        self.reap();
         self.deliver(tell)
-    }
-
-    /// Sees to it that the ring is this thread's. What is in flight on another's ends with that, and begins
-    /// anew.
-    fn start(&mut self) -> Result<(), WaitError> {
-        let thread = std::thread::current().id();
-        if self.flavour == Flavour::Plain || self.driver == Some(thread) {
-            return Ok(());
-        }
-        if self.driver.is_some() {
-            self.ring = Self::ring(self.watches_max, self.flavour)?;
-            self.driver = None;
-            for watch in &mut self.watches {
-                (watch.is_polled, watch.failed) = (false, None);
-            }
-        }
-        let enabled = self.ring.submitter().register_enable_rings();
-        enabled.map_err(|error| system("IORING_REGISTER_ENABLE_RINGS", &error))?;
-        self.driver = Some(thread);
-        Ok(())
-    }
-
-    /// Polls every watched descriptor that has no poll in flight; they go to the kernel with the next enter.
-    fn poll_idle(&mut self) -> Result<(), WaitError> {
-        for watch in self.watches.iter_mut().filter(|watch| !watch.is_polled && watch.failed.is_none()) {
-            let entry = opcode::PollAdd::new(Fd(watch.fd.as_raw_fd()), u32::from(PollFlags::IN.bits()))
-                .multi(true)
-                .build()
-                .user_data(watch.id);
-            push(&mut self.ring, &entry)?;
-            watch.is_polled = true;
-        }
-        Ok(())
-    }
-
-    /// Notes what the kernel has said.
-    fn reap(&mut self) {
-        for completion in self.ring.completion() {
-            let Some(index) = index_of(&self.watches, completion.user_data()) else { continue };
-            let watch = &mut self.watches[index];
-            if completion.result() >= 0 {
-                watch.is_ready = true;
-            } else if !is_cancelled(completion.result()) {
-                watch.failed = Some(Errno::from_raw_os_error(-completion.result()));
-            }
-            // Without this flag the kernel has ended the poll; the next wait starts it anew.
-            watch.is_polled = cqueue::more(completion.flags());
-        }
     }
 
     /// Passes on what was noted.
@@ -319,6 +273,118 @@ impl Waiter {
             }
         }
         Ok(told)
+    }
+}
+
+impl Ring {
+    fn new(watches_max: u32, flavour: Flavour) -> Result<Self, WaitError> {
+        let ring = Self::make(watches_max, flavour)?;
+        Ok(Self { ring, driver: None, flavour, watches_max })
+    }
+
+    fn make(watches_max: u32, flavour: Flavour) -> Result<IoUring, WaitError> {
+        // One more for the waker; each may have a poll and a cancellation in flight.
+        let operations = (watches_max + 1) * 2;
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_cqsize((operations * 2).next_power_of_two());
+        if flavour == Flavour::Deferred {
+            // Disabled until the first wait, which decides whose ring it is.
+            builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
+        }
+        let ring = builder.build(operations.next_power_of_two()).map_err(|error| refused(&error))?;
+        check_features(&ring)?;
+        Ok(ring)
+    }
+
+    /// Ends the poll of a watch.
+    fn end_poll(&mut self, watches: &mut [Watch], index: usize) -> Result<(), WaitError> {
+        self.start(watches)?;
+        if watches[index].is_polled {
+            let id = watches[index].id;
+            // Not `PollRemove`, which leaves a multishot poll in flight that is about to report.
+            push(&mut self.ring, &opcode::AsyncCancel::new(id).build().user_data(CANCELLATION))?;
+            // The poll's own last completion ends it.
+            while watches[index].is_polled {
+                match self.ring.submit_and_wait(1) {
+                    Ok(_) => {}
+                    Err(error) if is_passing(&error) => {}
+                    Err(error) => return Err(system("io_uring_enter", &error)),
+                }
+                self.reap(watches);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to note, and notes it.
+    fn wait(&mut self, watches: &mut [Watch], timeout: Option<Duration>) -> Result<(), WaitError> {
+        self.start(watches)?;
+        self.poll_idle(watches)?;
+        self.reap(watches);
+        if watches.iter().any(|watch| watch.is_ready || watch.failed.is_some()) {
+            // What a cancellation has found by the way.
+            return Ok(());
+        }
+        let timespec = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            args = args.timespec(timespec);
+        }
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => {}
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(system("io_uring_enter", &error)),
+        }
+        self.reap(watches);
+        Ok(())
+    }
+
+    /// Sees to it that the ring is this thread's. What is in flight on another's ends with that, and begins
+    /// anew.
+    fn start(&mut self, watches: &mut [Watch]) -> Result<(), WaitError> {
+        let thread = std::thread::current().id();
+        if self.flavour == Flavour::Plain || self.driver == Some(thread) {
+            return Ok(());
+        }
+        if self.driver.is_some() {
+            self.ring = Self::make(self.watches_max, self.flavour)?;
+            self.driver = None;
+            for watch in watches {
+                (watch.is_polled, watch.failed) = (false, None);
+            }
+        }
+        let enabled = self.ring.submitter().register_enable_rings();
+        enabled.map_err(|error| system("IORING_REGISTER_ENABLE_RINGS", &error))?;
+        self.driver = Some(thread);
+        Ok(())
+    }
+
+    /// Polls every watched descriptor that has no poll in flight; they go to the kernel with the next enter.
+    fn poll_idle(&mut self, watches: &mut [Watch]) -> Result<(), WaitError> {
+        for watch in watches.iter_mut().filter(|watch| !watch.is_polled && watch.failed.is_none()) {
+            let entry = opcode::PollAdd::new(Fd(watch.fd.as_raw_fd()), u32::from(PollFlags::IN.bits()))
+                .multi(true)
+                .build()
+                .user_data(watch.id);
+            push(&mut self.ring, &entry)?;
+            watch.is_polled = true;
+        }
+        Ok(())
+    }
+
+    /// Notes what the kernel has said.
+    fn reap(&mut self, watches: &mut [Watch]) {
+        for completion in self.ring.completion() {
+            let Some(index) = index_of(watches, completion.user_data()) else { continue };
+            let watch = &mut watches[index];
+            if completion.result() >= 0 {
+                watch.is_ready = true;
+            } else if !is_cancelled(completion.result()) {
+                watch.failed = Some(Errno::from_raw_os_error(-completion.result()));
+            }
+            // Without this flag the kernel has ended the poll; the next wait starts it anew.
+            watch.is_polled = cqueue::more(completion.flags());
+        }
     }
 }
 

@@ -11,11 +11,25 @@ use super::*;
 const LONG: Option<Duration> = Some(Duration::from_secs(20));
 const SHORT: Option<Duration> = Some(Duration::from_millis(20));
 
-/// Runs a test with each way of delivering completions.
-fn each(watches_max: u32, test: impl Fn(Waiter)) {
-    for flavour in [Flavour::Deferred, Flavour::Plain] {
-        test(Waiter::with_flavour(watches_max, flavour).unwrap());
+/// Runs a test with each way of waiting. Each has a thread of its own: the end of a ring may interrupt its
+/// thread later.
+fn each(watches_max: u32, test: impl Fn(Waiter) + Sync) {
+    let ring =
+        |flavour| Waiter::by(watches_max, Way::Ring(Ring::new(watches_max, flavour).unwrap())).unwrap();
+    let by_readiness = || Waiter::new(watches_max, Reactor::Epoll).unwrap();
+    let ways: [&(dyn Fn() -> Waiter + Sync); 4] =
+        [&|| ring(Flavour::Deferred), &|| ring(Flavour::Plain), &by_readiness, &|| by_timer(watches_max)];
+    for way in ways {
+        let tested = std::thread::scope(|scope| scope.spawn(|| test(way())).join());
+        tested.expect("the test has failed");
     }
+}
+
+/// A waiter as on kernels that have no timeout in nanoseconds.
+fn by_timer(watches_max: u32) -> Waiter {
+    let mut poller = Poller::new().unwrap();
+    poller.use_timer().unwrap();
+    Waiter::by(watches_max, Way::Readiness(poller)).unwrap()
 }
 
 fn wait(waiter: &mut Waiter, timeout: Option<Duration>) -> Vec<u64> {
@@ -37,6 +51,36 @@ fn time_passes() {
         let start = Instant::now();
         assert!(wait(&mut waiter, Some(Duration::ZERO)).is_empty());
         assert!(start.elapsed() < Duration::from_secs(5));
+    });
+}
+
+/// Timers of shards are shorter than a millisecond.
+#[test]
+fn short_times_are_short() {
+    each(1, |mut waiter| {
+        let start = Instant::now();
+        for _ in 0..100 {
+            assert!(wait(&mut waiter, Some(Duration::from_micros(50))).is_empty());
+        }
+        let took = start.elapsed();
+        assert!((5..90).contains(&took.as_millis()), "100 times 50 us took {took:?}");
+    });
+}
+
+/// A timer that a wake has overtaken is set anew by the next wait.
+#[test]
+fn a_wake_ends_a_wait_with_a_timeout() {
+    each(1, |mut waiter| {
+        let start = Instant::now();
+        for _ in 0..3 {
+            let (waker, armed) = (waiter.waker(), waiter.arm());
+            assert!(waker.wake());
+            assert_eq!(armed.wait(LONG, |_| {}), Ok(0));
+        }
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let start = Instant::now();
+        assert!(wait(&mut waiter, SHORT).is_empty());
+        assert!(start.elapsed() >= Duration::from_millis(20), "{:?}", start.elapsed());
     });
 }
 
@@ -124,7 +168,7 @@ fn no_wake_is_lost() {
     each(1, |mut near| {
         let turn = Arc::new(AtomicU32::new(0));
         // Made here, driven there: the first wait decides whose it is.
-        let mut far = Waiter::new(1).unwrap();
+        let mut far = Waiter::new(1, Reactor::Epoll).unwrap();
         let (near_waker, far_waker) = (near.waker(), far.waker());
         let play = |waiter: &mut Waiter, peer: &Waker, turn: &AtomicU32, parity: u32| {
             loop {
@@ -219,9 +263,12 @@ fn a_flood_is_reported() {
 
 #[test]
 fn refusals_say_why() {
-    assert_eq!(Waiter::new(0).unwrap_err(), WaitError::TooManyWatches { watches_max: WATCHES_MAX });
-    assert!(Waiter::new(WATCHES_MAX + 1).is_err());
-    Waiter::new(WATCHES_MAX).unwrap();
+    assert_eq!(
+        Waiter::new(0, Reactor::IoUring).unwrap_err(),
+        WaitError::TooManyWatches { watches_max: WATCHES_MAX }
+    );
+    assert!(Waiter::new(WATCHES_MAX + 1, Reactor::Epoll).is_err());
+    Waiter::new(WATCHES_MAX, Reactor::IoUring).unwrap();
     let error = |errno: Errno| refused(&errno.into());
     let not_permitted = error(Errno::PERM);
     assert!(matches!(not_permitted, WaitError::NotPermitted { .. }));

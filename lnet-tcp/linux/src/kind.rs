@@ -190,8 +190,13 @@ impl LndKind for TcpKind {
         let namespace = Arc::new(own_namespace()?);
         let is_first = self.rings.is_empty();
         let lnds = if is_first {
-            let common =
-                TcpCommon { limits: &host.limits, tunables, seed: random::number()?, opened: &host.opened };
+            let common = TcpCommon {
+                limits: &host.limits,
+                tunables,
+                seed: random::number()?,
+                opened: &host.opened,
+                reactor: host.reactor,
+            };
             TcpLnd::for_shards(&common, &host.wakers)?
         } else {
             Vec::new()

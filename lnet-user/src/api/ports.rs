@@ -21,7 +21,7 @@ use lnet_wire::{Global, Net, Nid};
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
 use crate::lnd::ShardPort;
-use crate::node::{LndDefaults, LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
+use crate::node::{Chosen, LndDefaults, LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
 
 impl Lnet {
@@ -215,6 +215,11 @@ impl Lnet {
     #[must_use]
     pub fn nis(&self) -> Vec<NiState> {
         self.inner.view.nis()
+    }
+
+    /// How the node waits, and why.
+    pub fn reactor(&self) -> &Chosen {
+        self.inner.view.reactor()
     }
 
     /// The objects that each shard may have.

@@ -10,6 +10,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
+use lnet_io::uring::ReactorChoice;
 use lnet_io::xsk::RingSizes;
 use lnet_model::lnd::{LndRow, NiOption, TCP};
 use lnet_model::ni::{Lnd, NiOptions};
@@ -163,6 +164,8 @@ pub struct NodeConfig {
     pub policies: Vec<(u8, Policy)>,
     /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
     pub queues_max: u32,
+    /// How it waits, and moves the bytes of sockets.
+    pub reactor: ReactorChoice,
     /// Objects that each shard may have.
     pub limits: Limits,
     /// How long a message may be under way: one that its peer has not acknowledged by then ends with an
@@ -235,6 +238,7 @@ impl NodeConfig {
             xdp: XdpConfig::default(),
             policies: Vec::new(),
             queues_max: 256,
+            reactor: ReactorChoice::Auto,
             limits: Limits { peers: Limits::peers_in(32 << 20, PEER_BYTES), ..Limits::DEFAULT },
             lnd_timeout: XferTimes::DEFAULT.message,
             sock: SockTunables::DEFAULT,
@@ -248,6 +252,7 @@ impl NodeConfig {
         xdp: XdpConfig,
         policies: Vec<(u8, Policy)>,
         queues_max: u32,
+        reactor: ReactorChoice,
         limits: Limits,
         lnd_timeout: Duration,
         sock: SockTunables,

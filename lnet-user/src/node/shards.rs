@@ -9,7 +9,7 @@ use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
 use lnet_io::memory::Memory;
 use lnet_io::random;
-use lnet_io::uring::{Waiter, Waker};
+use lnet_io::uring::{Reactor, Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{LO, NodeConfig, NodeError};
@@ -22,9 +22,13 @@ const OWN_ENTRIES: u32 = 3;
 const OWN_EVENTS: u32 = 4;
 
 /// The shards, which have no NI but `lo` yet.
-pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Result<Vec<Worker>, NodeError> {
+pub(super) fn make_workers(
+    config: &NodeConfig,
+    reactor: Reactor,
+    topology: &Arc<Topology>,
+) -> Result<Vec<Worker>, NodeError> {
     let waiters: Vec<Waiter> =
-        (0..config.shards).map(|_| Waiter::new(config.queues_max)).collect::<Result<_, _>>()?;
+        (0..config.shards).map(|_| Waiter::new(config.queues_max, reactor)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
     let interface_cookie = nanoseconds_since_1970();

@@ -8,6 +8,7 @@ use lnet_core::node::{self, Action, NetOptions, NiSpec, NodeChange, Report, Requ
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
 use lnet_io::kind::Host;
+use lnet_io::uring::Chosen;
 use lnet_model::lnd::{LNDS, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_wire::nid::NetType;
@@ -111,13 +112,15 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
         programs: &programs,
     });
     let plans = plan::first(&kinds, config)?;
-    let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
+    let reactor = choose_reactor(config);
+    let mut workers = make_workers(config, reactor.reactor, &machine.poll_snapshot().unwrap_or_default())?;
     let wakers: Vec<_> = workers.iter().map(Worker::waker).collect();
     let host = Host {
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
         steering: Steering { shard_count: config.shards as u8, policies },
         limits: config.limits,
         wakers: wakers.clone(),
+        reactor: reactor.reactor,
         opened: Arc::clone(&opened),
         interface_changes: Arc::default(),
     };
@@ -125,13 +128,24 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let mut node = NodeDriver {
         kinds,
         host,
-        view: NodeView::new(wakers, config.limits, opened, programs),
+        view: NodeView::new(wakers, config.limits, opened, programs, reactor),
         config: NodeConfig { nis: Vec::new(), ..config.clone() },
     };
     // Its only deadline is that of a drain.
     machine.handle_request(Instant(0), Request::batch(changes)).map_err(ConfigError::from)?;
     let answer = open_first(&mut node, &mut machine, &mut workers, plans.into_iter())?;
     Ok(Started { node, workers, machine, answer })
+}
+
+/// The reactor of a node, which the log tells.
+fn choose_reactor(config: &NodeConfig) -> Chosen {
+    let chosen = config.reactor.choose();
+    let reactor = chosen.reactor;
+    match &chosen.refusal {
+        Some(why) => tracing::warn!("reactor {reactor}, since {why}"),
+        None => tracing::info!("reactor {reactor}"),
+    }
+    chosen
 }
 
 /// Opens what the state machine wants opened, on shards that run nowhere yet; its answer to pings.

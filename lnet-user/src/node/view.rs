@@ -13,7 +13,7 @@ use lnet_core::lnd::NiId;
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
 use lnet_io::netlink::device_of;
-use lnet_io::uring::Waker;
+use lnet_io::uring::{Chosen, Waker};
 use lnet_xdp::{Programs, XdpFrames};
 
 use super::{DownReason, NiConfig, NiState, NodeError, OpenNi};
@@ -28,6 +28,7 @@ pub(crate) struct NodeView {
     opened: Arc<AtomicBool>,
     wakers: Vec<Waker>,
     limits: Limits,
+    reactor: Chosen,
 }
 
 impl NodeView {
@@ -37,14 +38,20 @@ impl NodeView {
         limits: Limits,
         opened: Arc<AtomicBool>,
         programs: Arc<Programs>,
+        reactor: Chosen,
     ) -> Arc<Self> {
-        Arc::new(Self { nis: Mutex::default(), programs, opened, wakers, limits })
+        Arc::new(Self { nis: Mutex::default(), programs, opened, wakers, limits, reactor })
     }
 
     /// The NIs that are open, by their numbers.
     pub(super) fn open_nis(&self) -> MutexGuard<'_, BTreeMap<u16, OpenNi>> {
         // Whatever a thread was doing that has panicked, the list is whole.
         self.nis.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the node waits, and why.
+    pub(crate) fn reactor(&self) -> &Chosen {
+        &self.reactor
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -12,7 +12,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_io::memory::{Buffer, Memory};
-use lnet_io::uring::{Waiter, Waker};
+use lnet_io::uring::{Reactor, Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Worker};
@@ -50,7 +50,8 @@ impl Side {
         let steering = topology::Steering { shard_count: plan.shards as u8, policies: *kernel.policies() };
         let topology = Topology::new(vec![xdp, LocalNi::loopback(timeout)]).with_steering(steering);
         let topology = Arc::new(topology);
-        let waiters: Vec<Waiter> = (0..plan.shards).map(|_| Waiter::new(1).unwrap()).collect();
+        let waiters: Vec<Waiter> =
+            (0..plan.shards).map(|_| Waiter::new(1, Reactor::default()).unwrap()).collect();
         let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
         let limits = Limits { incoming: Lnds::names_max(&LIMITS), ..LIMITS };
         let shards = std::mem::take(&mut kernel.shards).into_iter().zip(waiters).zip(MeshEnd::mesh(&wakers));

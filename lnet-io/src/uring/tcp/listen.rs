@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use io_uring::types::Fd;
-use io_uring::{cqueue, opcode};
+use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::operation::{Operation, Purpose, SLOTS_MAX, Tag};
-use super::submission::Submission;
+use super::submission::{Request, Submission};
 use super::{ListenerId, StreamEvent, Streams, TcpError, errno_of, is_pause, socket_address};
 
 /// A socket that streams are accepted from.
@@ -77,16 +76,16 @@ impl Listeners {
 impl Listener {
     fn cancel(&mut self, submission: &mut Submission) {
         if let Some(sequence) = self.accept.end() {
-            submission.cancel(Purpose::Accept, sequence, self.id);
+            let tag = Tag { purpose: Purpose::Accept, sequence, slot: self.id };
+            submission.cancel(self.socket.as_raw_fd(), tag);
         }
     }
 
     fn start(&mut self, submission: &mut Submission) {
         self.sequence = self.sequence.wrapping_add(1);
         self.accept = Operation::UnderWay(self.sequence);
-        let entry = opcode::AcceptMulti::new(Fd(self.socket.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
         let tag = Tag { purpose: Purpose::Accept, sequence: self.sequence, slot: self.id };
-        submission.start(entry, tag);
+        submission.start(self.socket.as_raw_fd(), Request::Accept, tag);
     }
 }
 
@@ -145,7 +144,9 @@ impl Streams {
                 listener.start(&mut self.submission);
             }
         }
-        self.listeners.list.retain(|listener| !listener.is_closing || !listener.accept.is_idle());
+        for closed in self.listeners.list.extract_if(.., |one| one.is_closing && one.accept.is_idle()) {
+            self.submission.forget(&closed.socket);
+        }
         self.listeners.are_due = false;
         Ok(())
     }

@@ -1,12 +1,11 @@
 //! How streams receive.
 
-use io_uring::{cqueue, opcode, squeue};
+use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::super::buffers::GROUP;
 use super::operation::{Operation, Purpose, Tag};
 use super::stream::{Phase, Wanted};
-use super::submission::PIECES_MAX;
+use super::submission::{PIECES_MAX, Request};
 use super::{Mode, ReceivedBytes, StreamEvent, StreamId, Streams, errno_of, is_pause};
 use crate::region::WriteLease;
 
@@ -81,26 +80,22 @@ impl Streams {
             return;
         }
         let fd = stream.fd();
-        let entry = match &mut stream.wanted {
+        let request = match &mut stream.wanted {
             Wanted::Nothing => return,
             Wanted::Buffers(_) if stream.is_starved => return,
             Wanted::Buffers(_) if !self.buffers.is_stocked() => return self.starve(slot),
-            Wanted::Buffers(Mode::Many) => opcode::RecvMulti::new(fd, GROUP).build(),
-            Wanted::Buffers(mode @ (Mode::Once | Mode::UpTo(_))) => {
-                // A length of 0 is as much as the buffer holds.
-                let length = if let Mode::UpTo(bytes) = *mode { bytes } else { 0 };
-                let entry = opcode::Recv::new(fd, core::ptr::null_mut(), length).buf_group(GROUP).build();
-                entry.flags(squeue::Flags::BUFFER_SELECT)
-            }
+            Wanted::Buffers(Mode::Many) => Request::ReceiveMany,
+            // A length of 0 is as much as the buffer holds.
+            Wanted::Buffers(Mode::Once) => Request::ReceiveOnce(0),
+            Wanted::Buffers(Mode::UpTo(bytes)) => Request::ReceiveOnce(*bytes),
             Wanted::Placement { lease, placed_bytes } => {
                 let pieces = lease.fragments_mut(*placed_bytes..lease.length_bytes()).into_addresses();
-                let (vector, count) = self.submission.vector(pieces.take(PIECES_MAX));
-                opcode::Readv::new(fd, vector, count as u32).build()
+                Request::Fill(self.submission.vector(pieces.take(PIECES_MAX)))
             }
         };
         let sequence = stream.next_sequence();
         stream.receive = Operation::UnderWay(sequence);
-        self.submission.start(entry, Tag { purpose: Purpose::Receive, sequence, slot });
+        self.submission.start(fd, request, Tag { purpose: Purpose::Receive, sequence, slot });
     }
 
     /// A receive has completed, or goes on.

@@ -1,17 +1,16 @@
 //! How streams send.
 
-use io_uring::{cqueue, opcode};
+use io_uring::cqueue;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::operation::{Operation, Purpose, Tag};
 use super::stream::Phase;
+use super::submission::Request;
 use super::{StreamEvent, StreamId, Streams, errno_of, is_pause};
 use crate::region::ReadLease;
 
-// Flags of include/uapi/linux/io_uring.h.
-/// Has the kernel report whether it has copied.
-const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+// A flag of include/uapi/linux/io_uring.h.
 /// Flag of a notification: the kernel has copied the bytes.
 const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
@@ -53,21 +52,14 @@ impl Streams {
         if !stream.send.is_idle() || stream.outgoing.is_empty() {
             return;
         }
-        let vector = self.submission.vector(stream.outgoing.addresses());
-        let message = self.submission.message(vector);
-        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let pieces = self.submission.vector(stream.outgoing.addresses());
+        let zero_copy =
+            self.submission.sends_zero_copy && stream.outgoing.is_worth_zero_copy(self.zero_copy_min_bytes);
+        let request = Request::Send { pieces, zero_copy };
         let fd = stream.fd();
-        let entry = if self.submission.sends_zero_copy
-            && stream.outgoing.is_worth_zero_copy(self.zero_copy_min_bytes)
-        {
-            let send = opcode::SendMsgZc::new(fd, message).flags(flags);
-            send.ioprio(IORING_SEND_ZC_REPORT_USAGE).build()
-        } else {
-            opcode::SendMsg::new(fd, message).flags(flags).build()
-        };
         let sequence = stream.next_sequence();
         stream.send = Operation::UnderWay(sequence);
-        self.submission.start(entry, Tag { purpose: Purpose::Send, sequence, slot });
+        self.submission.start(fd, request, Tag { purpose: Purpose::Send, sequence, slot });
     }
 
     /// A send has completed, or the kernel has let go of what one has sent.

@@ -1,9 +1,8 @@
 //! A stream: what it is asked for, and what is under way.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use io_uring::types::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -87,8 +86,8 @@ impl Stream {
     ///
     /// # Panics
     /// If it has gone.
-    pub(super) fn fd(&self) -> Fd {
-        Fd(self.socket.as_ref().expect("the socket lives as long as operations begin").as_raw_fd())
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_ref().expect("the socket lives as long as operations begin").as_raw_fd()
     }
 
     /// Whether the connection has gone in both directions, not only the peer's end of it. A send that has

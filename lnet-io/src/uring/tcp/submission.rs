@@ -1,21 +1,28 @@
-//! The ring of streams: operations that wait to be submitted, and what describes them to the kernel.
+//! What streams ask the kernel for: a ring with the operations that wait to be submitted and what describes
+//! them, or readiness instead.
 //!
-//! Invariant: what describes an operation stays where it is until the kernel has taken the operation; then
+//! Invariant: with a ring, what describes an operation stays where it is until the kernel has taken the operation; then
 //! the kernel has a copy (`IORING_FEAT_SUBMIT_STABLE`).
 
 use core::mem::zeroed;
 use core::ptr::NonNull;
+use core::time::Duration;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use super::super::WaitError;
+use super::super::buffers::{Buffers, GROUP};
 use super::super::ring;
 use super::super::socket::write_address;
 use super::super::waiter::{is_passing, refused, system};
 use super::TcpError;
-use super::operation::{Purpose, Tag};
+use super::operation::Tag;
+use crate::epoll::{self, Completion, Operations};
 
 /// Operations that can wait to be submitted.
 const ENTRIES: usize = 512;
@@ -29,9 +36,40 @@ const PIECES: usize = 4096;
 /// Completions beyond these wait in the kernel.
 const COMPLETIONS_MAX: usize = 8192;
 
-/// A ring, and what was not submitted.
+/// Flag of a send (include/uapi/linux/io_uring.h): the kernel reports whether it has copied.
+const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+
+/// A vector of pieces, which [`Submission::vector`] has made.
+type Vector = (*const libc::iovec, usize);
+
+/// An operation of a stream or a listener.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request {
+    /// Receives into provided buffers, again and again.
+    ReceiveMany,
+    /// Receives once into a provided buffer, at most so many bytes; 0: as many as it holds.
+    ReceiveOnce(u32),
+    /// Receives into these pieces.
+    Fill(Vector),
+    /// Sends these pieces.
+    Send { pieces: Vector, zero_copy: bool },
+    /// Connects.
+    Connect(SocketAddr),
+    /// Waits for a connection that was begun.
+    AwaitConnection,
+    /// Accepts connections.
+    Accept,
+}
+
+/// How the kernel is asked.
+enum Way {
+    Ring(IoUring),
+    Readiness(Operations),
+}
+
+/// A ring and what was not submitted, or readiness.
 pub(super) struct Submission {
-    ring: IoUring,
+    way: Way,
     /// Lists that never grow.
     messages: Vec<libc::msghdr>,
     pieces: Vec<libc::iovec>,
@@ -69,25 +107,61 @@ impl Submission {
         if !probe.is_supported(opcode::SendZc::CODE) {
             return Err(unsupported("multishot recv"));
         }
-        Ok(Self {
-            ring,
+        let sends_zero_copy = probe.is_supported(opcode::SendMsgZc::CODE);
+        Ok(Self { sends_zero_copy, ..Self::by(Way::Ring(ring)) })
+    }
+
+    /// Asks by readiness.
+    pub(super) fn by_readiness() -> Result<Self, TcpError> {
+        let made =
+            Operations::new().map_err(|source| WaitError::System { operation: "epoll_create1", source });
+        Ok(Self::by(Way::Readiness(made?)))
+    }
+
+    fn by(way: Way) -> Self {
+        Self {
+            way,
             messages: Vec::with_capacity(ENTRIES),
             pieces: Vec::with_capacity(PIECES),
             addresses: Vec::with_capacity(ENTRIES),
             waiting: 0,
             under_way: 0,
-            sends_zero_copy: probe.is_supported(opcode::SendMsgZc::CODE),
-        })
+            sends_zero_copy: false,
+        }
     }
 
-    pub(super) fn ring(&self) -> &IoUring {
-        &self.ring
+    /// The ring, if there is one.
+    pub(super) fn ring(&self) -> Option<&IoUring> {
+        match &self.way {
+            Way::Ring(ring) => Some(ring),
+            Way::Readiness(_) => None,
+        }
+    }
+
+    /// Becomes readable when something has completed, or a socket is ready.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match &self.way {
+            // SAFETY: the ring is open as long as `self` lives.
+            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            Way::Readiness(operations) => operations.fd(),
+        }
+    }
+
+    /// Whether what is under way belongs to the thread that has started it.
+    pub(super) fn is_of_thread(&self) -> bool {
+        matches!(self.way, Way::Ring(_))
     }
 
     /// Whether the kernel is to be entered: for entries, or for what it has put off.
     pub(super) fn needs_enter(&mut self) -> bool {
-        let submission = self.ring.submission();
-        self.waiting != 0 || submission.taskrun() || submission.cq_overflow()
+        match &mut self.way {
+            Way::Ring(ring) => {
+                let submission = ring.submission();
+                self.waiting != 0 || submission.taskrun() || submission.cq_overflow()
+            }
+            // An error comes back by the next entry.
+            Way::Readiness(operations) => operations.has_work().unwrap_or(true),
+        }
     }
 
     /// Whether entries wait.
@@ -97,12 +171,22 @@ impl Submission {
 
     /// Whether completions can be taken.
     pub(super) fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
+        match &mut self.way {
+            Way::Ring(ring) => !ring.completion().is_empty(),
+            Way::Readiness(operations) => operations.has_completions(),
+        }
     }
 
     /// Takes the completions.
-    pub(super) fn completions(&mut self, out: &mut Vec<io_uring::cqueue::Entry>) {
-        out.extend(self.ring.completion());
+    pub(super) fn completions(&mut self, out: &mut Vec<Completion>) {
+        match &mut self.way {
+            Way::Ring(ring) => out.extend(ring.completion().map(|entry| Completion {
+                user_data: entry.user_data(),
+                result: entry.result(),
+                flags: entry.flags(),
+            })),
+            Way::Readiness(operations) => operations.completions(out),
+        }
     }
 
     /// Whether an operation has not ended.
@@ -115,7 +199,7 @@ impl Submission {
         if self.has_room() {
             return Ok(true);
         }
-        self.enter()?;
+        self.submit()?;
         Ok(self.has_room())
     }
 
@@ -127,10 +211,7 @@ impl Submission {
     }
 
     /// A vector of pieces for an operation that is pushed next, at most [`PIECES_MAX`].
-    pub(super) fn vector(
-        &mut self,
-        pieces: impl Iterator<Item = NonNull<[u8]>>,
-    ) -> (*const libc::iovec, usize) {
+    pub(super) fn vector(&mut self, pieces: impl Iterator<Item = NonNull<[u8]>>) -> Vector {
         let start = self.pieces.len();
         let pieces = pieces.take(PIECES_MAX);
         let piece =
@@ -143,7 +224,7 @@ impl Submission {
     }
 
     /// A message of these pieces, likewise.
-    pub(super) fn message(&mut self, (pieces, count): (*const libc::iovec, usize)) -> *const libc::msghdr {
+    fn message(&mut self, (pieces, count): (*const libc::iovec, usize)) -> *const libc::msghdr {
         // SAFETY: all zeros is a message without anything.
         let mut message: libc::msghdr = unsafe { zeroed() };
         (message.msg_iov, message.msg_iovlen) = (pieces.cast_mut(), count);
@@ -153,7 +234,7 @@ impl Submission {
     }
 
     /// An address, likewise, and its length.
-    pub(super) fn address(&mut self, address: SocketAddr) -> (*const libc::sockaddr, u32) {
+    fn address(&mut self, address: SocketAddr) -> (*const libc::sockaddr, u32) {
         // SAFETY: all zeros is an address of no family.
         let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
         let length = write_address(&mut name, address);
@@ -164,17 +245,64 @@ impl Submission {
 
     /// Starts an operation. Its memory belongs to the streams, which do not free it before it has ended.
     #[inline]
-    pub(super) fn start(&mut self, entry: squeue::Entry, tag: Tag) {
-        self.push(&entry.user_data(tag.user_data()));
+    pub(super) fn start(&mut self, fd: RawFd, request: Request, tag: Tag) {
         self.under_way += 1;
+        if let Way::Readiness(operations) = &mut self.way {
+            // SAFETY: as for `push`.
+            unsafe { operations.start(fd, tag.user_data(), by_readiness(&request)) };
+            self.pieces.clear();
+            self.waiting += 1;
+            return;
+        }
+        let entry = self.entry(Fd(fd), request);
+        self.push(&entry.user_data(tag.user_data()));
+    }
+
+    #[inline]
+    fn entry(&mut self, fd: Fd, request: Request) -> squeue::Entry {
+        match request {
+            Request::ReceiveMany => opcode::RecvMulti::new(fd, GROUP).build(),
+            Request::ReceiveOnce(length) => {
+                let entry = opcode::Recv::new(fd, core::ptr::null_mut(), length).buf_group(GROUP).build();
+                entry.flags(squeue::Flags::BUFFER_SELECT)
+            }
+            Request::Fill((vector, count)) => opcode::Readv::new(fd, vector, count as u32).build(),
+            Request::Send { pieces, zero_copy } => {
+                let (message, flags) =
+                    (self.message(pieces), (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+                if zero_copy {
+                    let send = opcode::SendMsgZc::new(fd, message).flags(flags);
+                    send.ioprio(IORING_SEND_ZC_REPORT_USAGE).build()
+                } else {
+                    opcode::SendMsg::new(fd, message).flags(flags).build()
+                }
+            }
+            Request::Connect(to) => {
+                let (address, length) = self.address(to);
+                opcode::Connect::new(fd, address, length).build()
+            }
+            Request::AwaitConnection => opcode::PollAdd::new(fd, u32::from(PollFlags::OUT.bits())).build(),
+            Request::Accept => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
+        }
     }
 
     /// Cancels an operation.
-    pub(super) fn cancel(&mut self, purpose: Purpose, sequence: u32, slot: u32) {
-        let tag = Tag { purpose, sequence, slot };
+    pub(super) fn cancel(&mut self, fd: RawFd, tag: Tag) {
+        if let Way::Readiness(operations) = &mut self.way {
+            operations.cancel(fd, tag.user_data(), tag.cancellation());
+            self.waiting += 1;
+            return;
+        }
         let entry = opcode::AsyncCancel::new(tag.user_data()).build().user_data(tag.cancellation());
         // Only a cancellation that does not find its operation says so.
         self.push(&entry.flags(squeue::Flags::SKIP_SUCCESS));
+    }
+
+    /// Nothing is under way on a socket, and nothing will be.
+    pub(super) fn forget(&mut self, socket: &OwnedFd) {
+        if let Way::Readiness(operations) = &mut self.way {
+            operations.forget(socket.as_fd());
+        }
     }
 
     /// An operation has ended.
@@ -185,38 +313,85 @@ impl Submission {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
+        let Way::Ring(ring) = &mut self.way else { return };
         // SAFETY: what the entry points to is in `self` until the entry is submitted, or in the streams until
         // the operation has ended.
-        let pushed = unsafe { self.ring.submission().push(entry) };
+        let pushed = unsafe { ring.submission().push(entry) };
         assert!(pushed.is_ok(), "room was made for each operation");
         self.waiting += 1;
     }
 
-    /// Hands the kernel what waits, and lets it do what it has put off.
+    /// Hands the kernel what waits, and lets it do what it has put off. `buffers`: those that the ring has.
     #[inline]
-    pub(super) fn enter(&mut self) -> Result<(), TcpError> {
-        self.entered(self.ring.submitter().submit())
+    pub(super) fn enter(&mut self, buffers: &mut Buffers) -> Result<(), TcpError> {
+        match &mut self.way {
+            Way::Ring(_) => self.submit(),
+            Way::Readiness(operations) => {
+                self.waiting = 0;
+                Ok(operations.enter(buffers).map_err(not_waited)?)
+            }
+        }
     }
 
     /// Enters like [`Submission::enter`], and waits for a completion, but not for long.
-    pub(super) fn enter_and_wait(&mut self, interval: Timespec) -> Result<(), TcpError> {
-        let args = SubmitArgs::new().timespec(&interval);
-        self.entered(self.ring.submitter().submit_with_args(1, &args))
+    pub(super) fn enter_and_wait(
+        &mut self,
+        interval: Duration,
+        buffers: &mut Buffers,
+    ) -> Result<(), TcpError> {
+        match &mut self.way {
+            Way::Ring(ring) => {
+                let timespec = Timespec::from(interval);
+                let outcome = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timespec));
+                self.submitted(outcome)
+            }
+            Way::Readiness(operations) => {
+                self.waiting = 0;
+                Ok(operations.enter_and_wait(buffers, interval).map_err(not_waited)?)
+            }
+        }
     }
 
-    fn entered(&mut self, outcome: std::io::Result<usize>) -> Result<(), TcpError> {
+    /// Hands the kernel the entries of the ring.
+    fn submit(&mut self) -> Result<(), TcpError> {
+        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        let outcome = ring.submitter().submit();
+        self.submitted(outcome)
+    }
+
+    fn submitted(&mut self, outcome: std::io::Result<usize>) -> Result<(), TcpError> {
         match outcome {
             Ok(_) => {}
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(system("io_uring_enter", &error).into()),
         }
-        self.waiting = self.ring.submission().len();
+        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        self.waiting = ring.submission().len();
         if self.waiting == 0 {
             self.messages.clear();
             self.pieces.clear();
             self.addresses.clear();
         }
         Ok(())
+    }
+}
+
+fn not_waited(source: Errno) -> WaitError {
+    WaitError::System { operation: "epoll_pwait", source }
+}
+
+/// What readiness is asked for.
+fn by_readiness(request: &Request) -> epoll::Request<'_> {
+    // SAFETY: the pieces are in a list that stays as it is until the operation is started.
+    let list = |(pieces, count): Vector| unsafe { core::slice::from_raw_parts(pieces, count) };
+    match *request {
+        Request::ReceiveMany => epoll::Request::ReceiveMany,
+        Request::ReceiveOnce(bytes) => epoll::Request::ReceiveOnce(bytes),
+        Request::Fill(pieces) => epoll::Request::Fill(list(pieces)),
+        Request::Send { pieces, .. } => epoll::Request::Send(list(pieces)),
+        Request::Connect(to) => epoll::Request::Connect(to),
+        Request::AwaitConnection => epoll::Request::AwaitConnection,
+        Request::Accept => epoll::Request::Accept,
     }
 }
 

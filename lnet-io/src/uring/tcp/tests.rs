@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
-use rustix::event::{PollFd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use super::super::testing::{self, over_both};
 use super::*;
 use crate::region::Region;
 
@@ -16,12 +17,27 @@ mod peers;
 
 /// How long a condition may take to come true: machines are slow at times.
 const PATIENCE: Duration = Duration::from_secs(30);
-const SMALL: StreamsConfig = StreamsConfig {
-    streams_max: 8,
-    receive_buffers: 16,
-    receive_buffer_bytes: 4096,
-    zero_copy_min_bytes: 64 << 10,
-};
+fn small() -> StreamsConfig {
+    StreamsConfig {
+        streams_max: 8,
+        receive_buffers: 16,
+        receive_buffer_bytes: 4096,
+        zero_copy_min_bytes: 64 << 10,
+        reactor: testing::reactor(),
+    }
+}
+
+over_both! {
+    bytes_come_back_in_each_mode,
+    bytes_are_placed_straight_into_leases,
+    a_placement_ends_with_its_stream,
+    a_pause_loses_nothing,
+    a_pause_waits_for_the_end_of_a_placement,
+    a_stream_moves_between_streams_in_order,
+    another_thread_goes_on_without_a_loss,
+    streams_close_while_things_are_under_way,
+    streams_are_dropped_while_things_are_under_way,
+}
 
 /// Streams, and what they have told.
 struct Side {
@@ -47,7 +63,7 @@ impl Side {
     }
 
     fn pair() -> [Self; 2] {
-        [Self::new(SMALL), Self::new(SMALL)]
+        [Self::new(small()), Self::new(small())]
     }
 
     fn receive(&mut self, id: StreamId, mode: Mode) {
@@ -182,7 +198,6 @@ fn region(length: usize) -> Region {
     Region::from(vec![0; length].into_boxed_slice())
 }
 
-#[test]
 fn bytes_come_back_in_each_mode() {
     for mode in [Mode::Once, Mode::UpTo(1000), Mode::Many] {
         let mut sides = Side::pair();
@@ -206,7 +221,6 @@ fn bytes_come_back_in_each_mode() {
     }
 }
 
-#[test]
 fn bytes_are_placed_straight_into_leases() {
     let whole = region(200_000);
     // More fragments than one operation fills.
@@ -238,9 +252,8 @@ fn bytes_are_placed_straight_into_leases() {
     }
 }
 
-#[test]
 fn a_placement_ends_with_its_stream() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let [near, mut far] = sockets();
     let id = sides[0].streams.adopt(near.into()).unwrap();
     let mut region = region(100);
@@ -257,7 +270,6 @@ fn a_placement_ends_with_its_stream() {
     assert_same(region.bytes(0..60).unwrap(), &[7; 60]);
 }
 
-#[test]
 fn a_pause_loses_nothing() {
     for mode in [Mode::Many, Mode::Once] {
         let mut sides = Side::pair();
@@ -286,7 +298,6 @@ fn a_pause_loses_nothing() {
     }
 }
 
-#[test]
 fn a_pause_waits_for_the_end_of_a_placement() {
     let mut sides = Side::pair();
     let [near, far] = connect(&mut sides);
@@ -304,9 +315,8 @@ fn a_pause_waits_for_the_end_of_a_placement() {
     assert_eq!(sides[0].streams.counters().copied_bytes, 0);
 }
 
-#[test]
 fn a_stream_moves_between_streams_in_order() {
-    let mut sides = [Side::new(SMALL), Side::new(SMALL), Side::new(SMALL)];
+    let mut sides = [Side::new(small()), Side::new(small()), Side::new(small())];
     let [mut id, far] = connect(&mut sides);
     let (there, back) = (pattern(4, 1 << 20), pattern(5, 1 << 20));
     sides[1].streams.queue_bytes(far, &there);
@@ -341,7 +351,6 @@ fn a_stream_moves_between_streams_in_order() {
     assert_same(&sides[1].arrived[&far], &back);
 }
 
-#[test]
 fn another_thread_goes_on_without_a_loss() {
     let mut sides = Side::pair();
     let (socket, address) = listener();
@@ -376,9 +385,8 @@ fn another_thread_goes_on_without_a_loss() {
     assert_same(target.bytes(0..bytes.len()).unwrap(), &bytes);
 }
 
-#[test]
 fn streams_close_while_things_are_under_way() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let (mut source, mut target) = (region(8 << 20), region(100));
     for round in 0..10 {
         let [near, far] = sockets();
@@ -420,7 +428,6 @@ fn streams_close_while_things_are_under_way() {
     }
 }
 
-#[test]
 fn streams_are_dropped_while_things_are_under_way() {
     let mut sides = Side::pair();
     let [near, _far] = connect(&mut sides);

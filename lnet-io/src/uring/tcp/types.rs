@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
+use super::super::Reactor;
 use super::super::buffers::Buffer;
 use crate::region::WriteLease;
 
@@ -19,6 +20,8 @@ pub struct StreamsConfig {
     pub receive_buffer_bytes: u32,
     /// A lease of so many bytes is worth a send without copying.
     pub zero_copy_min_bytes: u32,
+    /// How bytes are moved.
+    pub reactor: Reactor,
 }
 
 /// A stream. The id of one that was closed or detached means nothing any more: what is asked for it is

@@ -6,8 +6,6 @@
 use core::mem::zeroed;
 use std::net::SocketAddr;
 
-use io_uring::types::Fd;
-use io_uring::{opcode, squeue};
 use rustix::io;
 
 use super::super::memory::Slots;
@@ -60,18 +58,12 @@ impl Sends {
         self.table.len() - self.free.len()
     }
 
-    /// Has `write` fill a free buffer and returns its slot, with the operation that sends as many bytes as
-    /// that says.
+    /// Has `write` fill a free buffer and returns its slot, whose message has as many bytes as that says.
     ///
     /// # Panics
     /// If no buffer is free, or more bytes were written than there are.
     #[inline]
-    pub(super) fn begin(
-        &mut self,
-        fd: i32,
-        to: SocketAddr,
-        write: impl FnOnce(&mut [u8]) -> usize,
-    ) -> (u16, squeue::Entry) {
+    pub(super) fn begin(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) -> u16 {
         let index = *self.free.last().expect("a buffer to send from is free");
         // SAFETY: no send of a free slot is under way.
         let bytes = unsafe { self.slots.bytes_mut(usize::from(index)) };
@@ -85,7 +77,13 @@ impl Sends {
         slot.message.msg_name = (&raw mut slot.address).cast();
         slot.message.msg_iov = &raw mut slot.piece;
         slot.message.msg_iovlen = 1;
-        (index, opcode::SendMsg::new(Fd(fd), &raw const slot.message).build())
+        index
+    }
+
+    /// The message of a slot.
+    #[inline]
+    pub(super) fn message(&self, index: u16) -> &libc::msghdr {
+        &self.table[usize::from(index)].message
     }
 
     /// A send has ended; where it went.

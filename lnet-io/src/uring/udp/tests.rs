@@ -1,14 +1,34 @@
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket as Plain};
 use std::time::Instant;
 
+use super::super::testing::{self, over_both};
 use super::super::{Token, Waiter};
 use super::*;
 
-const CONFIG: EndpointConfig =
-    EndpointConfig { receive_buffers: 16, send_buffers: 8, datagram_max_bytes: 2000 };
 const PATIENCE: Duration = Duration::from_secs(10);
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+over_both! {
+    datagrams_arrive_as_they_were_sent,
+    many_leave_in_one_call_and_each_to_its_address,
+    what_finds_no_buffer_waits_in_the_socket,
+    what_finds_no_room_in_the_socket_is_counted,
+    what_is_longer_than_a_buffer_is_dropped,
+    refusals_name_the_datagram_and_end_nothing,
+    another_thread_may_go_on,
+    a_sleeping_thread_wakes_when_something_arrives,
+    a_dropped_endpoint_frees_its_port_at_once,
+    sockets_of_one_port_are_chosen_by_the_program,
+    ipv6_datagrams_without_a_checksum_arrive,
+    datagrams_allocate_nothing,
+    sizes_that_cannot_be_are_refused,
+}
+
+fn config() -> EndpointConfig {
+    let reactor = testing::reactor();
+    EndpointConfig { receive_buffers: 16, send_buffers: 8, datagram_max_bytes: 2000, reactor }
+}
 
 fn socket(ip: IpAddr) -> UdpSocket {
     UdpSocket::bind(SocketAddr::new(ip, 0), None).unwrap()
@@ -71,11 +91,10 @@ fn await_refusal(endpoint: &mut Endpoint) -> Refusal {
     }
 }
 
-#[test]
 fn datagrams_arrive_as_they_were_sent() {
     for ip in [V4, V6] {
-        let (mut near, near_address) = endpoint(ip, &CONFIG);
-        let (mut far, far_address) = endpoint(ip, &CONFIG);
+        let (mut near, near_address) = endpoint(ip, &config());
+        let (mut far, far_address) = endpoint(ip, &config());
         for length in [0, 1, 7, 64, 1472, 1999, 2000] {
             let bytes: Vec<u8> = (0..length).map(|index| (index * 7 + length) as u8).collect();
             send(&mut near, far_address, &bytes);
@@ -89,10 +108,9 @@ fn datagrams_arrive_as_they_were_sent() {
     }
 }
 
-#[test]
 fn many_leave_in_one_call_and_each_to_its_address() {
-    let (mut near, _) = endpoint(V4, &CONFIG);
-    let mut far = [endpoint(V4, &CONFIG), endpoint(V4, &CONFIG)];
+    let (mut near, _) = endpoint(V4, &config());
+    let mut far = [endpoint(V4, &config()), endpoint(V4, &config())];
     for round in 0..100_u8 {
         for number in 0..8_u8 {
             assert!(near.has_room());
@@ -109,9 +127,8 @@ fn many_leave_in_one_call_and_each_to_its_address() {
     }
 }
 
-#[test]
 fn what_finds_no_buffer_waits_in_the_socket() {
-    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let (mut near, near_address) = endpoint(V4, &config());
     let other = plain(V4);
     let kept: Vec<_> = (0..16_u8)
         .map(|number| {
@@ -136,9 +153,8 @@ fn what_finds_no_buffer_waits_in_the_socket() {
     assert!(!near.has_failed());
 }
 
-#[test]
 fn what_finds_no_room_in_the_socket_is_counted() {
-    let (near, near_address) = endpoint(V4, &CONFIG);
+    let (near, near_address) = endpoint(V4, &config());
     let other = plain(V4);
     let fits = near.socket().receive_buffer_bytes() / 60_000;
     for _ in 0..fits + 10 {
@@ -147,9 +163,8 @@ fn what_finds_no_room_in_the_socket_is_counted() {
     assert!((10..=fits as u32 + 10).contains(&near.socket().dropped()));
 }
 
-#[test]
 fn what_is_longer_than_a_buffer_is_dropped() {
-    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let (mut near, near_address) = endpoint(V4, &config());
     let other = plain(V4);
     // More than there are buffers, so that each must have come back.
     for _ in 0..40 {
@@ -160,9 +175,8 @@ fn what_is_longer_than_a_buffer_is_dropped() {
     assert_eq!(near.waiting_count(), 0);
 }
 
-#[test]
 fn refusals_name_the_datagram_and_end_nothing() {
-    let largest = EndpointConfig { datagram_max_bytes: 65535, ..CONFIG };
+    let largest = EndpointConfig { datagram_max_bytes: 65535, ..config() };
     let (mut near, near_address) = endpoint(V4, &largest);
     let other = plain(V4);
     let far = other.local_addr().unwrap();
@@ -189,9 +203,8 @@ fn refusals_name_the_datagram_and_end_nothing() {
 }
 
 /// The kernel runs what it has put off on the thread that asked for it, so another one has to ask anew.
-#[test]
 fn another_thread_may_go_on() {
-    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let (mut near, near_address) = endpoint(V4, &config());
     let other = plain(V4);
     let send_and_receive = |mut near: Endpoint, number: u8| {
         other.send_to(&[number], near_address).unwrap();
@@ -216,11 +229,10 @@ fn another_thread_may_go_on() {
     assert!(!near.has_failed());
 }
 
-#[test]
 fn a_sleeping_thread_wakes_when_something_arrives() {
-    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let (mut near, near_address) = endpoint(V4, &config());
     let other = plain(V4);
-    let mut waiter = Waiter::new(1).unwrap();
+    let mut waiter = Waiter::new(1, testing::reactor()).unwrap();
     waiter.watch(near.fd(), Token(7)).unwrap();
     near.turn().unwrap();
     assert!(!near.has_work());
@@ -248,10 +260,9 @@ fn a_sleeping_thread_wakes_when_something_arrives() {
     sender.join().unwrap();
 }
 
-#[test]
 fn a_dropped_endpoint_frees_its_port_at_once() {
     for _ in 0..20 {
-        let (mut near, near_address) = endpoint(V4, &CONFIG);
+        let (mut near, near_address) = endpoint(V4, &config());
         let other = plain(V4);
         other.send_to(b"one", near_address).unwrap();
         let _ = receive(&mut near);
@@ -261,7 +272,6 @@ fn a_dropped_endpoint_frees_its_port_at_once() {
     }
 }
 
-#[test]
 fn sockets_of_one_port_are_chosen_by_the_program() {
     let first = socket(V4);
     let address = first.address();
@@ -269,7 +279,7 @@ fn sockets_of_one_port_are_chosen_by_the_program() {
     // ldb [0]; ret a
     let instruction = |code, operand| Instruction { code, jump_true: 0, jump_false: 0, operand };
     first.choose_by(&[instruction(0x30, 0), instruction(0x16, 0)]).unwrap();
-    let mut endpoints = [over(first, &CONFIG), over(second, &CONFIG)];
+    let mut endpoints = [over(first, &config()), over(second, &config())];
     let other = plain(V4);
     for number in [0, 1, 1, 0, 0, 1, 1, 1, 0] {
         other.send_to(&[number, 9], address).unwrap();
@@ -279,10 +289,9 @@ fn sockets_of_one_port_are_chosen_by_the_program() {
 }
 
 /// The rings of a peer that does without checksums on IPv6 (RFC 6935) are heard too.
-#[test]
 fn ipv6_datagrams_without_a_checksum_arrive() {
     const UDP_NO_CHECK6_TX: i32 = 101;
-    let (mut near, near_address) = endpoint(V6, &CONFIG);
+    let (mut near, near_address) = endpoint(V6, &config());
     let other = plain(V6);
     let on: i32 = 1;
     // SAFETY: the value is a readable `int`, as this option takes it.
@@ -294,10 +303,9 @@ fn ipv6_datagrams_without_a_checksum_arrive() {
     assert_eq!(receive(&mut near), (V6, b"none".to_vec()));
 }
 
-#[test]
 fn datagrams_allocate_nothing() {
-    let (mut near, _) = endpoint(V4, &CONFIG);
-    let (mut far, far_address) = endpoint(V4, &CONFIG);
+    let (mut near, _) = endpoint(V4, &config());
+    let (mut far, far_address) = endpoint(V4, &config());
     let mut round = || {
         for _ in 0..8 {
             send(&mut near, far_address, &[3; 100]);
@@ -313,15 +321,14 @@ fn datagrams_allocate_nothing() {
     assert_eq!(counted.count_total, 0);
 }
 
-#[test]
 fn sizes_that_cannot_be_are_refused() {
     let refused = |config: EndpointConfig| Endpoint::new(socket(V4), &config).unwrap_err();
     for config in [
-        EndpointConfig { receive_buffers: 0, ..CONFIG },
-        EndpointConfig { receive_buffers: 12, ..CONFIG },
-        EndpointConfig { send_buffers: 0, ..CONFIG },
-        EndpointConfig { datagram_max_bytes: 0, ..CONFIG },
-        EndpointConfig { datagram_max_bytes: 65536, ..CONFIG },
+        EndpointConfig { receive_buffers: 0, ..config() },
+        EndpointConfig { receive_buffers: 12, ..config() },
+        EndpointConfig { send_buffers: 0, ..config() },
+        EndpointConfig { datagram_max_bytes: 0, ..config() },
+        EndpointConfig { datagram_max_bytes: 65536, ..config() },
     ] {
         assert!(matches!(refused(config), UdpError::Sizes { .. }), "{config:?}");
     }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
+use super::super::Reactor;
+
 /// Sizes of an [`Endpoint`](super::Endpoint).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointConfig {
@@ -13,6 +15,8 @@ pub struct EndpointConfig {
     pub send_buffers: u16,
     /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
     pub datagram_max_bytes: u32,
+    /// How datagrams are exchanged.
+    pub reactor: Reactor,
 }
 
 /// A datagram that the kernel refused to send.

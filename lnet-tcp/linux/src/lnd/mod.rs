@@ -38,8 +38,8 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdic
 use lnet_core::time::{self, Instant};
 use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
-use lnet_io::uring::Waker;
 use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
+use lnet_io::uring::{Reactor, Waker};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{
@@ -71,6 +71,8 @@ pub(crate) struct TcpCommon<'a> {
     pub(crate) tunables: SockTunables,
     pub(crate) seed: u64,
     pub(crate) opened: &'a Arc<AtomicBool>,
+    /// How bytes are moved.
+    pub(crate) reactor: Reactor,
 }
 
 /// What is under way on a stream to be received.
@@ -172,7 +174,7 @@ impl TcpLnd {
     /// The LNDs of all shards of a node.
     ///
     /// # Errors
-    /// The kernel's refusal of an `io_uring`.
+    /// The kernel's refusal of an `io_uring`, or of `epoll`.
     pub(crate) fn for_shards(common: &TcpCommon<'_>, wakers: &[Waker]) -> Result<Vec<Self>, TcpError> {
         let shards = wakers.len() as u8;
         let own = common.limits.transmits();
@@ -194,6 +196,7 @@ impl TcpLnd {
                 receive_buffers: RECEIVE_BUFFERS,
                 receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
                 zero_copy_min_bytes: common.tunables.zero_copy_min_bytes,
+                reactor: common.reactor,
             };
             Ok(Self {
                 shard: ShardId(shard),

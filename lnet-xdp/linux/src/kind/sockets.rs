@@ -9,6 +9,7 @@ use lnet_core::handle::ShardId;
 use lnet_io::driver::Part;
 use lnet_io::kind::Host;
 use lnet_io::port;
+use lnet_io::uring::Reactor;
 use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_model::ni::XdpMode;
 
@@ -53,7 +54,7 @@ impl XdpKind {
         let longest = port.datagram_max_bytes(buffer_bytes);
         let serving = plan.serving;
         let receive_bytes = receive_bytes(&sockets, serving.sharers_max(host.shard_count() as u8), longest);
-        let sizes = endpoint_config(&self.config, longest);
+        let sizes = endpoint_config(&self.config, longest, host.reactor);
         let fresh = self.fresh(host)?;
         let ports = sockets.into_iter().zip((0..).map(ShardId)).map(|(socket, shard)| {
             let receive_buffers = if serving.has(shard) { sizes.receive_buffers } else { 1 };
@@ -98,10 +99,10 @@ fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -
 
 /// Sizes of an endpoint: as many buffers as the rings would have entries, in the memory that the rings of one
 /// queue would have.
-fn endpoint_config(config: &XdpConfig, datagram_max_bytes: u32) -> EndpointConfig {
+fn endpoint_config(config: &XdpConfig, datagram_max_bytes: u32, reactor: Reactor) -> EndpointConfig {
     let room_bytes = u64::from(config.rings.fill) * 4096;
     let count = (room_bytes / u64::from(datagram_max_bytes)).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;
     let receive_buffers = 1 << count.min(config.rings.rx.max(8)).ilog2();
     let send_buffers = config.rings.tx.min(SEND_BUFFERS_MAX) as u16;
-    EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes }
+    EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, reactor }
 }

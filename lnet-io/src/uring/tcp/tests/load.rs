@@ -4,13 +4,21 @@ use std::io::{ErrorKind, Read};
 
 use super::*;
 
-#[test]
+over_both! {
+    hundreds_of_streams_share_few_receive_buffers,
+    starved_streams_go_on_with_the_buffers_that_are_given_back,
+    a_slow_reader_gets_all_bytes,
+    large_leases_arrive_byte_for_byte,
+    leases_are_back_when_they_are_told_to_be_sent,
+}
+
 fn hundreds_of_streams_share_few_receive_buffers() {
     let config = StreamsConfig {
         streams_max: 300,
         receive_buffers: 16,
         receive_buffer_bytes: 1024,
         zero_copy_min_bytes: 64 << 10,
+        reactor: testing::reactor(),
     };
     for mode in [Mode::Many, Mode::Once] {
         let mut sides = [Side::new(config), Side::new(config)];
@@ -34,7 +42,6 @@ fn hundreds_of_streams_share_few_receive_buffers() {
     }
 }
 
-#[test]
 fn starved_streams_go_on_with_the_buffers_that_are_given_back() {
     let mut sides = Side::pair();
     let pairs: Vec<_> = (0..8).map(|_| connect(&mut sides)).collect();
@@ -65,9 +72,8 @@ fn starved_streams_go_on_with_the_buffers_that_are_given_back() {
     assert_eq!(sides[0].streams.buffers.stocked_count(), 16);
 }
 
-#[test]
 fn a_slow_reader_gets_all_bytes() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let [near, mut far] = sockets();
     let id = sides[0].streams.adopt(near.into()).unwrap();
     let bytes = pattern(8, 8 << 20);
@@ -93,7 +99,6 @@ fn a_slow_reader_gets_all_bytes() {
     assert_eq!(sides[0].streams.queued_bytes(id), 0);
 }
 
-#[test]
 fn large_leases_arrive_byte_for_byte() {
     let mut sides = Side::pair();
     let [near, far] = connect(&mut sides);
@@ -125,7 +130,6 @@ fn large_leases_arrive_byte_for_byte() {
     assert!(regions.iter_mut().all(Region::is_whole), "a lease is out");
 }
 
-#[test]
 fn leases_are_back_when_they_are_told_to_be_sent() {
     let mut sides = Side::pair();
     let [near, far] = connect(&mut sides);

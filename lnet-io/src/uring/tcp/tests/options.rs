@@ -13,6 +13,10 @@ use super::super::socket::{
 };
 use super::*;
 
+over_both! {
+    bytes_are_unacknowledged_until_the_peer_has_room_for_them,
+}
+
 const OPTIONS: SocketOptions = SocketOptions {
     sends_at_once: false,
     keepalive: Some(Keepalive { idle_seconds: 7, interval_seconds: 3, probes: 4 }),
@@ -81,14 +85,13 @@ fn leases_are_sent_without_a_copy_from_a_length_on() {
 }
 
 /// TCP has taken the bytes, and the peer's end has not.
-#[test]
 fn bytes_are_unacknowledged_until_the_peer_has_room_for_them() {
     let few = SocketOptions { receive_buffer_bytes: Some(2000), ..SocketOptions::default() };
     let listening = listener(([127, 0, 0, 1], 0).into(), 8, false, &few).unwrap();
     let at = socket_address(Some(&listening)).unwrap();
     let mut sending = TcpStream::connect(at).unwrap();
     let accepted = rustix::net::accept(&listening).unwrap();
-    let mut side = Side::new(SMALL);
+    let mut side = Side::new(small());
     let id = side.streams.adopt(sending.try_clone().unwrap().into()).unwrap();
     sending.set_nonblocking(true).unwrap();
     let taken = sending.write(&[1; 1 << 20]).unwrap();

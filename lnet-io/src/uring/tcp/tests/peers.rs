@@ -8,7 +8,16 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use super::*;
 use crate::uring::tcp::socket::{SocketOptions, reserved_dialler};
 
-#[test]
+over_both! {
+    a_dialled_stream_sends_what_was_queued_before,
+    a_refused_dial_is_told_and_gives_its_memory_back,
+    no_more_streams_than_there_are_slots,
+    accepting_stops_while_all_slots_are_taken,
+    the_end_is_told_once_behind_all_bytes,
+    a_peer_that_resets_ends_the_stream_with_the_reason,
+    what_the_kernel_has_taken_is_sent_after_a_close,
+}
+
 fn a_dialled_stream_sends_what_was_queued_before() {
     let mut sides = Side::pair();
     let (socket, address) = listener();
@@ -28,9 +37,8 @@ fn a_dialled_stream_sends_what_was_queued_before() {
     assert_eq!((sides[0].streams.counters().dialled, sides[1].streams.counters().accepted), (1, 1));
 }
 
-#[test]
 fn a_refused_dial_is_told_and_gives_its_memory_back() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let mut source = region(100_000);
     let (socket, address) = listener();
     drop(socket);
@@ -49,9 +57,8 @@ fn a_refused_dial_is_told_and_gives_its_memory_back() {
     assert!(sides[0].events.is_empty(), "{:?}", sides[0].events);
 }
 
-#[test]
 fn no_more_streams_than_there_are_slots() {
-    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..SMALL })];
+    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..small() })];
     let (socket, address) = listener();
     let listening = sides[0].streams.listen(socket);
     let mut clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -81,9 +88,8 @@ fn no_more_streams_than_there_are_slots() {
     until("the listener has gone", &mut sides, |_| TcpStream::connect(address).is_err());
 }
 
-#[test]
 fn accepting_stops_while_all_slots_are_taken() {
-    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..SMALL })];
+    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..small() })];
     let (socket, address) = listener();
     sides[0].streams.listen(socket);
     let mut clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -100,10 +106,9 @@ fn accepting_stops_while_all_slots_are_taken() {
     until("all streams", &mut sides, |sides| sides[0].streams.counters().accepted == 6);
 }
 
-#[test]
 fn the_end_is_told_once_behind_all_bytes() {
     for mode in [Mode::Once, Mode::Many] {
-        let mut sides = [Side::new(SMALL)];
+        let mut sides = [Side::new(small())];
         let [near, mut far] = sockets();
         let id = sides[0].streams.adopt(near.into()).unwrap();
         far.write_all(&pattern(9, 50_000)).unwrap();
@@ -121,9 +126,8 @@ fn the_end_is_told_once_behind_all_bytes() {
     }
 }
 
-#[test]
 fn a_peer_that_resets_ends_the_stream_with_the_reason() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let [near, far] = sockets();
     let id = sides[0].streams.adopt(near.into()).unwrap();
     let mut source = region(8 << 20);
@@ -140,9 +144,8 @@ fn a_peer_that_resets_ends_the_stream_with_the_reason() {
     until("the lease is back", &mut sides, |_| source.is_whole());
 }
 
-#[test]
 fn what_the_kernel_has_taken_is_sent_after_a_close() {
-    let mut sides = [Side::new(SMALL)];
+    let mut sides = [Side::new(small())];
     let [near, mut far] = sockets();
     let id = sides[0].streams.adopt(near.into()).unwrap();
     sides[0].receive(id, Mode::Many);

@@ -10,6 +10,7 @@ use lnet_core::lnd::{NiId, Status, Transmit, TxId};
 use lnet_core::time::Instant;
 use lnet_io::driver::Driver;
 use lnet_io::netlink::Neighbours;
+use lnet_io::uring::Reactor;
 use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::endpoint;
@@ -45,8 +46,12 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         mtu_bytes: 9000,
         checksum: true,
     };
-    let sizes =
-        EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_BYTES_MAX };
+    let sizes = EndpointConfig {
+        receive_buffers: 64,
+        send_buffers: 16,
+        datagram_max_bytes: DATAGRAM_BYTES_MAX,
+        reactor: Reactor::default(),
+    };
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
     let served = (ShardSet::all(1), ShardId(0));

@@ -15,7 +15,7 @@ use lnet_core::time::Instant;
 use lnet_io::driver::{Driver, Part};
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::netlink::{Neighbours, Resolution};
-use lnet_io::uring::{Waiter, Waker};
+use lnet_io::uring::{Reactor, Waiter, Waker};
 use lnet_io::xsk::plain::{
     KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRegistered, KernelRx, KernelSent,
     KernelTx, rings,
@@ -373,7 +373,8 @@ impl Node {
             xfer,
         };
         let (lanes, queues) = wire_up(&plan, &umem);
-        let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
+        let wakers: Vec<Waker> =
+            (0..plan.shards).map(|_| Waiter::new(1, Reactor::default()).unwrap().waker()).collect();
         let mut stocks: VecDeque<VecDeque<_>> = (0..plan.shards).map(|_| VecDeque::new()).collect();
         for frame in frames {
             stocks[(frame.chunk_index() / frames_per_shard) as usize].push_back(frame);

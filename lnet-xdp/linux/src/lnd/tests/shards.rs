@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_core::lnd::{NiId, Status, TxId};
 use lnet_core::time::Instant;
 use lnet_io::driver::Driver;
-use lnet_io::uring::{Waiter, Waker};
+use lnet_io::uring::{Reactor, Waiter, Waker};
 use lnet_io::xsk::{CHUNK_BYTES, RingDescriptor, RingSizes, Umem};
 use lnet_wire::Nid;
 use lnet_wire::frame::Transfer;
@@ -140,7 +140,7 @@ fn no_frame_is_granted_that_a_sibling_has_yet_to_give_to_the_kernel() {
 #[test]
 fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     let (_umem, mut frames) = Umem::plain(8).unwrap();
-    let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
+    let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1, Reactor::default()).unwrap().waker()).collect();
     let (mut ends, _return_rings) =
         Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
@@ -170,7 +170,7 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
 #[test]
 fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     let (_umem, mut frames) = Umem::plain(2048).unwrap();
-    let wakers: Vec<Waker> = (0..2).map(|_| Waiter::new(1).unwrap().waker()).collect();
+    let wakers: Vec<Waker> = (0..2).map(|_| Waiter::new(1, Reactor::default()).unwrap().waker()).collect();
     let (mut ends, _return_rings) =
         Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut given = 0;
@@ -193,7 +193,7 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
 #[test]
 fn datagrams_are_handed_over_and_their_buffers_come_home() {
     let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
-    let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
+    let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1, Reactor::default()).unwrap().waker()).collect();
     let (mut ends, _return_rings) =
         Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut buffers: Vec<_> = DatagramBuffer::several(0, BUFFERS_MAX, 100).collect();

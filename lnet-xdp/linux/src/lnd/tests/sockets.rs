@@ -16,7 +16,7 @@ use lnet_io::driver::Driver;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::netlink::Neighbours;
 use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
-use lnet_io::uring::{Waiter, Waker};
+use lnet_io::uring::{Reactor, Waiter, Waker};
 use lnet_io::xsk::RingSizes;
 use lnet_wire::header::{Body, PAYLOAD_BYTES_MAX, WireHandle};
 use lnet_wire::nid::Net;
@@ -140,10 +140,17 @@ impl Node {
                 times: XferTimes::DEFAULT,
             },
         };
-        let sizes =
-            EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_BYTES_MAX };
+        // Both reactors, since hosts of either number speak with each other.
+        let reactor = if host.is_multiple_of(2) { Reactor::Epoll } else { Reactor::IoUring };
+        let sizes = EndpointConfig {
+            receive_buffers: 64,
+            send_buffers: 16,
+            datagram_max_bytes: DATAGRAM_BYTES_MAX,
+            reactor,
+        };
         let endpoints = [first, second].map(|socket| Endpoint::new(socket, &sizes).unwrap());
-        let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
+        let wakers: Vec<Waker> =
+            (0..SHARDS).map(|_| Waiter::new(1, Reactor::default()).unwrap().waker()).collect();
         let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
         let shards = lnds.zip((0..).map(ShardId)).map(|((mut lnd, endpoint), shard)| {

@@ -1,0 +1,49 @@
+//! Readiness instead of rings: what [`uring`](crate::uring) asks of the kernel, by `epoll` and system calls that
+//! never block. It serves where `io_uring` is refused, as in containers, or lacks an operation.
+//!
+//! [`Poller`] is what a shard waits by. [`Datagrams`] send and receive many datagrams in one call.
+//! [`Operations`] carry out what streams ask a ring for, and complete as a ring does, so that whoever drives
+//! streams does not know which of them it has.
+//!
+//! Invariants:
+//! - An arrival is never lost. Descriptors are watched for edges, and whoever stops before the kernel has said
+//!   that nothing is left remembers that there may be more.
+//! - Memory is used while a call runs, and never between calls: what is under way ends at once.
+
+// System calls that take lists of addresses: that is what unsafe code is for here.
+#![allow(unsafe_code)]
+
+mod datagrams;
+mod poller;
+mod streams;
+
+pub(crate) use datagrams::{Datagrams, Outbox, Outcome};
+pub(crate) use poller::Poller;
+pub(crate) use streams::{Completion, Operations, Request};
+
+use rustix::io::Errno;
+
+/// A buffer to receive into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spare {
+    /// Its number among those of its owner.
+    pub(crate) index: u16,
+    /// Where it begins. No reference to its bytes exists.
+    pub(crate) address: *mut u8,
+    /// Bytes of it.
+    pub(crate) length: usize,
+}
+
+/// Buffers to receive into, in the order in which they are filled.
+pub(crate) trait Supply {
+    /// The buffer that is `ahead` behind the next one, if there are so many.
+    fn peek(&self, ahead: u16) -> Option<Spare>;
+
+    /// So many of them were filled, and belong to whoever is told so.
+    fn advance(&mut self, count: u16);
+}
+
+/// The error of the system call that has just failed.
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

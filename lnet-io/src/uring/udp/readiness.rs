@@ -1,0 +1,99 @@
+//! Datagrams without a ring.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use super::super::WaitError;
+use super::send::Sends;
+use super::{Endpoint, Filled, HEAD_BYTES, KernelMemory, Receiving, Refusal, UdpError, UdpSocket, Way};
+use crate::epoll::{Datagrams, Outbox, Outcome};
+
+/// What stands for a ring.
+pub(super) struct Readiness {
+    datagrams: Datagrams,
+    /// Slots that were filled and not sent.
+    queue: VecDeque<u16>,
+}
+
+fn refused(operation: &'static str) -> impl Fn(Errno) -> UdpError {
+    move |source| UdpError::Ring(WaitError::System { operation, source })
+}
+
+impl Readiness {
+    pub(super) fn new(send_buffers: u16) -> Result<Self, UdpError> {
+        let datagrams = Datagrams::new().map_err(refused("epoll_create1"))?;
+        Ok(Self { datagrams, queue: VecDeque::with_capacity(send_buffers.into()) })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.datagrams.fd()
+    }
+
+    pub(super) fn queue(&mut self, slot: u16) {
+        self.queue.push_back(slot);
+    }
+
+    /// Whether a call would get on. `receives`: whether the endpoint would receive something.
+    pub(super) fn is_ready(&self, socket: &UdpSocket, receives: bool) -> bool {
+        (receives || self.datagrams.is_blocked()) && self.datagrams.is_ready(socket.fd())
+    }
+}
+
+/// Sends of an endpoint, and where those go that are refused.
+struct Leaving<'a> {
+    sends: &'a mut Sends,
+    refusals: &'a mut VecDeque<Refusal>,
+}
+
+// SAFETY: buffers and addresses belong to the sends, and stay as they are while a send is under way.
+unsafe impl Outbox for Leaving<'_> {
+    fn message(&self, slot: u16) -> &libc::msghdr {
+        self.sends.message(slot)
+    }
+
+    fn ended(&mut self, slot: u16, refusal: Option<Errno>) {
+        let to = self.sends.end(slot);
+        self.refusals.extend(refusal.map(|errno| Refusal { to, errno }));
+    }
+}
+
+impl Endpoint {
+    /// Sends what is queued, and takes in what has arrived.
+    pub(super) fn turn_by_readiness(&mut self) -> Result<(), UdpError> {
+        let Way::Readiness(readiness) = &self.way else { return Ok(()) };
+        if self.unsubmitted != 0 || readiness.datagrams.is_blocked() {
+            self.send_by_readiness()?;
+        }
+        if !self.needs_start() {
+            return Ok(());
+        }
+        let Self { way, socket, shared, filled, receiving, .. } = self;
+        let Way::Readiness(Readiness { datagrams, .. }) = way else { return Ok(()) };
+        let KernelMemory { buffers, request, .. } = &mut **shared;
+        datagrams.start_receiving(socket.fd()).map_err(refused("EPOLL_CTL_ADD"))?;
+        let name_bytes = request.msg_namelen as usize;
+        debug_assert_eq!(name_bytes + 16, HEAD_BYTES);
+        let received = datagrams.receive(socket.fd(), name_bytes, buffers, |buffers, index, length| {
+            filled.push_back(Filled { buffer: buffers.take(index), length });
+        });
+        if let Err(errno) = received {
+            tracing::debug!(%errno, "recvmmsg");
+            *receiving = Receiving::Failed;
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued, as far as the socket has room.
+    pub(super) fn send_by_readiness(&mut self) -> Result<(), UdpError> {
+        let Self { way, socket, shared, refusals, unsubmitted, .. } = self;
+        let Way::Readiness(Readiness { datagrams, queue }) = way else { return Ok(()) };
+        let mut outbox = Leaving { sends: &mut shared.sends, refusals };
+        let outcome = datagrams.send(socket.fd(), queue, &mut outbox);
+        let outcome = outcome.map_err(refused("EPOLL_CTL_MOD"))?;
+        // What waits for room is no work until there is some.
+        *unsubmitted = if outcome == Outcome::Blocked { 0 } else { queue.len() as u32 };
+        Ok(())
+    }
+}
