@@ -7,7 +7,8 @@
 //! | [`xsk`] | UMEM, rings, sockets of `AF_XDP`; frames are tokens that cannot be copied | `locks` |
 //! | [`region`] | owned bytes of which parts can be lent to other threads | `xsk` |
 //! | [`memory`] | the buffers that descriptors have borrowed; spans lent and adopted; registered buffers | `region`, `xsk` |
-//! | [`uring`] | the only blocking point: polls on an `io_uring`, and wakers; datagrams and streams | `region` |
+//! | `epoll` | readiness: waits, datagrams and streams without an `io_uring` | nothing |
+//! | [`uring`] | the only blocking point, by rings or readiness, and wakers; datagrams and streams | `epoll`, `region` |
 //! | [`blocking`] | work that may block, on threads of its own | nothing |
 //! | [`netlink`] | interfaces, next hops, ports | `blocking`, `locks` |
 //! | [`capture`] | copies of frames, from taps in the LNDs to pcapng files | `locks` |
@@ -18,7 +19,7 @@
 //! | [`random`] | numbers that no peer can guess | nothing |
 //!
 //! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
-//! node is in `xsk`, `uring` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that
+//! node is in `xsk`, `uring`, `epoll` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that
 //! uses them, because a frame is a right to memory that rings take and give back: what keeps that right
 //! single is private to one module.
 

@@ -1,6 +1,7 @@
 //! Integration tests.
 
 pub mod bpf;
+pub mod confined;
 pub mod fleet;
 pub mod fuzz_targets;
 pub mod netns;

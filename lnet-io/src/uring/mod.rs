@@ -1,6 +1,7 @@
-//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]).
+//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]). Each of
+//! them chooses at its making whether it has rings or goes by readiness ([`Reactor`]).
 //!
-//! A shard's only blocking point is a ring that watches descriptors.
+//! A shard's only blocking point is a ring, or an `epoll`, that watches descriptors.
 //!
 //! A shard that has nothing to do arms its [`Waiter`], looks once more into everything that others may have
 //! filled meanwhile, and blocks. A thread that gives it work afterwards calls [`Waker::wake`], which costs a

@@ -6,6 +6,7 @@ mod absent;
 mod checksums;
 mod churn;
 mod clients;
+mod containers;
 mod costs;
 mod crowd;
 mod dialler;

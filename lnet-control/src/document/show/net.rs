@@ -54,8 +54,9 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         let of_net = NiOption::ALL.into_iter().filter(|option| option.is_of_net());
         let of_net = of_net.map(|option| (option.to_string(), ni.options.get(option).unwrap_or(0).into()));
         put(&mut map, "tunables", of_net.collect::<Map>());
-        if ni.options.lnd().is_some() {
-            put(&mut map, "lnd tunables", lnd_tunables(ni, backup));
+        let of_lnd = lnd_tunables(ni, backup);
+        if ni.options.lnd().is_some() || !of_lnd.is_empty() {
+            put(&mut map, "lnd tunables", of_lnd);
         }
     }
     if detail.shows(1) {

@@ -38,7 +38,10 @@ pub enum BpfError {
         reason: String,
     },
     /// The kernel refused for want of privileges.
-    #[error("cannot {action}: not permitted; run as root or with CAP_BPF and CAP_NET_ADMIN")]
+    #[error(
+        "cannot {action}: not permitted; run as root or with CAP_BPF and CAP_NET_ADMIN, and CAP_PERFMON where \
+         the CPU has mitigations (the verifier allows sums of pointers to that alone)"
+    )]
     Privilege {
         /// What was attempted.
         action: String,
@@ -238,7 +241,7 @@ mod tests {
         for (error, parts) in [
             (&refused, ["eth7", "mtu 9000", "mode generic"]),
             (&occupied, ["eth7", "id 42", "ip link set dev eth7 xdp off"]),
-            (&privilege, ["load the XDP program", "CAP_BPF", "CAP_NET_ADMIN"]),
+            (&privilege, ["load the XDP program", "CAP_BPF and CAP_NET_ADMIN", "CAP_PERFMON"]),
         ] {
             let text = error.to_string();
             for part in parts {

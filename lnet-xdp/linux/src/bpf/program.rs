@@ -16,6 +16,7 @@ use lnet_wire::packet::{Endpoint, EthernetAddress, endpoint, ethernet_address};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::Object;
 use super::counters::Counters;
@@ -471,8 +472,17 @@ fn object_error(object: &Object, error: &EbpfError) -> BpfError {
 }
 
 fn load_error(object: &Object, error: ProgramError) -> BpfError {
-    if errno_of(&error) == Some(Errno::PERM) {
-        return BpfError::Privilege { action: "load the XDP program".to_owned() };
+    // Without this capability the verifier refuses sums of pointers, and says so as of any bad program.
+    let is_trusted = || {
+        let sets = rustix::thread::capabilities(None);
+        sets.is_ok_and(|sets| sets.effective.intersects(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN))
+    };
+    match errno_of(&error) {
+        Some(Errno::PERM) => return BpfError::Privilege { action: "load the XDP program".to_owned() },
+        Some(Errno::ACCESS) if !is_trusted() => {
+            return BpfError::Privilege { action: "load the XDP program".to_owned() };
+        }
+        _ => {}
     }
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {

@@ -175,7 +175,8 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("xsk", &["locks"]),
             ("region", &["xsk"]),
             ("memory", &["xsk", "region"]),
-            ("uring", &["region"]),
+            ("epoll", &[]),
+            ("uring", &["epoll", "region"]),
             ("mailbox", &["uring"]),
             ("blocking", &[]),
             ("netlink", &["blocking", "locks"]),
@@ -489,6 +490,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
         modules: &[
             ("netns", &[]),
             ("bpf", &["netns"]),
+            ("confined", &[]),
             ("fleet", &["bpf"]),
             ("fuzz_control", &[]),
             ("fuzz_managed", &[]),

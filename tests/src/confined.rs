@@ -1,0 +1,39 @@
+//! Threads and programs as containers have them: without `io_uring`, and without most capabilities.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+/// The numbers of `io_uring_setup`, `io_uring_enter` and `io_uring_register`, on every architecture
+/// (include/uapi/asm-generic/unistd.h).
+const IO_URING_CALLS: [i64; 3] = [425, 426, 427];
+
+/// Refuses `io_uring` to the calling thread, and to what it starts: with `EPERM` as the default profile of
+/// container engines does, or with `ENOSYS` as a kernel of old.
+///
+/// # Panics
+/// When the kernel refuses the filter.
+pub fn refuse_io_uring(errno: Errno) {
+    let rules: BTreeMap<_, _> = IO_URING_CALLS.into_iter().map(|call| (call, Vec::new())).collect();
+    let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
+    let arch = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture with seccomp");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).expect("a filter");
+    let program = BpfProgram::try_from(filter).expect("a program");
+    apply_filter(&program).expect("the kernel takes the filter");
+}
+
+/// Leaves the calling thread these capabilities alone, and what it starts not more, whoever its user is.
+///
+/// # Panics
+/// When it may not give any up.
+pub fn leave_capabilities(left: CapabilitySet) {
+    for capability in CapabilitySet::all().difference(left).iter() {
+        // Kernels of old do not know all of them.
+        let dropped = remove_capability_from_bounding_set(capability);
+        assert!(matches!(dropped, Ok(()) | Err(Errno::INVAL)), "{capability:?}: {dropped:?}");
+    }
+    let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).expect("capabilities can be given up");
+}
