@@ -24,7 +24,7 @@ pub fn refuse_io_uring(errno: Errno) {
     apply_filter(&program).expect("the kernel takes the filter");
 }
 
-/// Leaves the calling thread these capabilities alone, and what it starts not more, whoever its user is.
+/// Leaves the calling thread these capabilities alone, and what it starts not more, root included.
 ///
 /// # Panics
 /// When it may not give any up.

@@ -17,7 +17,7 @@ const CALLS_MAX: usize = 8;
 
 /// How sending what is queued has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Drained {
     /// The kernel has taken all.
     All,
     /// The socket has no room, and its descriptor tells when it has.
@@ -108,7 +108,7 @@ impl Datagrams {
         socket: BorrowedFd<'_>,
         queue: &mut VecDeque<u16>,
         outbox: &mut impl Outbox,
-    ) -> Result<Outcome> {
+    ) -> Result<Drained> {
         self.is_blocked = false;
         while !queue.is_empty() {
             self.headers.clear();
@@ -136,7 +136,7 @@ impl Datagrams {
             }
         }
         self.watch_if_known(socket)?;
-        Ok(if self.is_blocked { Outcome::Blocked } else { Outcome::All })
+        Ok(if self.is_blocked { Drained::Blocked } else { Drained::All })
     }
 
     /// Watches for room, or no longer.

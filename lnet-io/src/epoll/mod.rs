@@ -17,9 +17,9 @@ mod datagrams;
 mod poller;
 mod streams;
 
-pub(crate) use datagrams::{Datagrams, Outbox, Outcome};
+pub(crate) use datagrams::{Datagrams, Drained, Outbox};
 pub(crate) use poller::Poller;
-pub(crate) use streams::{Completion, Operations, Request};
+pub(crate) use streams::{Completion, Operations, StreamRequest};
 
 use rustix::io::Errno;
 
@@ -39,7 +39,7 @@ pub(crate) trait Supply {
     /// The buffer that is `ahead` behind the next one, if there are so many.
     fn peek(&self, ahead: u16) -> Option<Spare>;
 
-    /// So many of them were filled, and belong to whoever is told so.
+    /// Takes the next `count` out, which were filled.
     fn advance(&mut self, count: u16);
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Completion {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Request<'a> {
+pub(crate) enum StreamRequest<'a> {
     /// Receives into buffers of the supply until it is cancelled or the stream ends.
     ReceiveMany,
     /// Receives into one such buffer at most so many bytes; 0: as many as it holds.
@@ -59,7 +59,7 @@ pub(crate) enum Request<'a> {
 
 /// An operation that is under way.
 #[derive(Clone, Copy, Debug)]
-enum Action {
+enum Attempt {
     ReceiveMany,
     ReceiveOnce(u32),
     Fill,
@@ -72,7 +72,7 @@ enum Action {
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     user_data: u64,
-    action: Action,
+    attempt: Attempt,
 }
 
 /// One direction of a socket.
@@ -164,7 +164,7 @@ impl Operations {
     ///
     /// # Safety
     /// The memory that the request names, and the socket, stay as they are until the operation has completed.
-    pub(crate) unsafe fn start(&mut self, fd: RawFd, user_data: u64, request: Request<'_>) {
+    pub(crate) unsafe fn start(&mut self, fd: RawFd, user_data: u64, request: StreamRequest<'_>) {
         let index = fd as usize;
         if self.sockets.len() <= index {
             self.sockets.resize_with(index + 1, || None);
@@ -175,16 +175,16 @@ impl Operations {
         };
         let socket = self.sockets[index].get_or_insert_with(fresh);
         let none: &[libc::iovec] = &[];
-        let (receives, action, pieces) = match request {
-            Request::ReceiveMany => (true, Action::ReceiveMany, none),
-            Request::ReceiveOnce(bytes) => (true, Action::ReceiveOnce(bytes), none),
-            Request::Fill(pieces) => (true, Action::Fill, pieces),
-            Request::Accept => (true, Action::Accept, none),
-            Request::Send(pieces) => (false, Action::Send, pieces),
-            Request::Connect(to) => (false, Action::Connect(to), none),
-            Request::AwaitConnection => (false, Action::AwaitConnection, none),
+        let (receives, attempt, pieces) = match request {
+            StreamRequest::ReceiveMany => (true, Attempt::ReceiveMany, none),
+            StreamRequest::ReceiveOnce(bytes) => (true, Attempt::ReceiveOnce(bytes), none),
+            StreamRequest::Fill(pieces) => (true, Attempt::Fill, pieces),
+            StreamRequest::Accept => (true, Attempt::Accept, none),
+            StreamRequest::Send(pieces) => (false, Attempt::Send, pieces),
+            StreamRequest::Connect(to) => (false, Attempt::Connect(to), none),
+            StreamRequest::AwaitConnection => (false, Attempt::AwaitConnection, none),
         };
-        if let Action::Connect(_) | Action::Accept = action {
+        if let Attempt::Connect(_) | Attempt::Accept = attempt {
             // SAFETY: the caller has the socket open.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let set = rustix::io::ioctl_fionbio(fd, true);
@@ -192,11 +192,11 @@ impl Operations {
         }
         let half = if receives { &mut socket.incoming } else { &mut socket.outgoing };
         assert!(half.under_way.is_none(), "two operations at once on descriptor {fd}");
-        half.under_way = Some(UnderWay { user_data, action });
+        half.under_way = Some(UnderWay { user_data, attempt });
         half.pieces.clear();
         half.pieces.extend_from_slice(pieces);
         // A socket that does not connect yet has nothing to tell of; asking it is what begins that.
-        half.is_ready |= matches!(action, Action::Connect(_));
+        half.is_ready |= matches!(attempt, Attempt::Connect(_));
         self.enqueue(fd);
     }
 
@@ -294,15 +294,15 @@ impl Operations {
             if !half.is_runnable() {
                 continue;
             }
-            let Some(UnderWay { user_data, action }) = half.under_way else { continue };
-            let tried = match action {
-                Action::ReceiveMany => self.receive_many(borrowed, user_data, half, may_wait, supply),
-                Action::ReceiveOnce(bytes) => self.receive_once(borrowed, user_data, bytes, supply),
-                Action::Fill => fill(borrowed, half),
-                Action::Send => send(borrowed, half),
-                Action::Connect(to) => connect(borrowed, to),
-                Action::AwaitConnection => await_connection(borrowed),
-                Action::Accept => self.accept(borrowed, user_data),
+            let Some(UnderWay { user_data, attempt }) = half.under_way else { continue };
+            let tried = match attempt {
+                Attempt::ReceiveMany => self.receive_many(borrowed, user_data, half, may_wait, supply),
+                Attempt::ReceiveOnce(bytes) => self.receive_once(borrowed, user_data, bytes, supply),
+                Attempt::Fill => fill(borrowed, half),
+                Attempt::Send => send(borrowed, half),
+                Attempt::Connect(to) => connect(borrowed, to),
+                Attempt::AwaitConnection => await_connection(borrowed),
+                Attempt::Accept => self.accept(borrowed, user_data),
             };
             match tried {
                 Tried::GoesOn => {}

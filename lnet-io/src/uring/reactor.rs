@@ -49,7 +49,7 @@ pub enum ReactorChoice {
 
 impl ReactorChoice {
     const ALL: [Self; 3] = [Self::Auto, Self::IoUring, Self::Epoll];
-    /// Their names.
+    /// Names of all choices.
     pub const NAMES: [&'static str; 3] = [Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
 
     /// Its name in options.

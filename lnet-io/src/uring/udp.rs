@@ -90,14 +90,14 @@ struct Filled {
 }
 
 /// How the kernel is asked.
-enum Way {
+enum UdpReactor {
     Ring(IoUring),
     Readiness(Readiness),
 }
 
 /// A UDP socket of one shard, over a ring of its own or by readiness. May be moved between threads; it is best driven by one.
 pub struct Endpoint {
-    way: Way,
+    inner: UdpReactor,
     socket: UdpSocket,
     receiving: Receiving,
     /// Memory that the kernel uses. The endpoint's end alone frees it, once nothing is under way; a panic in
@@ -140,9 +140,9 @@ impl Endpoint {
         if !fits {
             return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes });
         }
-        let way = match reactor {
-            Reactor::IoUring => Way::Ring(make_ring(receive_buffers.into(), send_buffers.into())?),
-            Reactor::Epoll => Way::Readiness(Readiness::new(send_buffers)?),
+        let inner = match reactor {
+            Reactor::IoUring => UdpReactor::Ring(make_ring(receive_buffers.into(), send_buffers.into())?),
+            Reactor::Epoll => UdpReactor::Readiness(Readiness::new(send_buffers)?),
         };
         let memory = |source| WaitError::System { operation: "mmap", source };
         let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
@@ -151,7 +151,7 @@ impl Endpoint {
         // SAFETY: all zeros is a message without anything.
         let mut request: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
         request.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-        if let Way::Ring(ring) = &way {
+        if let UdpReactor::Ring(ring) = &inner {
             // SAFETY: the endpoint frees the buffers only when nothing is under way.
             unsafe { buffers.register(ring) }.map_err(|error| match Errno::from_io_error(&error) {
                 Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
@@ -162,7 +162,7 @@ impl Endpoint {
             receiving: Receiving::Idle,
             filled: VecDeque::with_capacity(usize::from(receive_buffers)),
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
-            way,
+            inner,
             socket,
             shared: ManuallyDrop::new(KernelMemory { buffers, sends, request }),
             unsubmitted: 0,
@@ -175,7 +175,7 @@ impl Endpoint {
 
     /// Starts and ends a receive: nothing else tells whether the kernel can.
     fn try_receive(&mut self) -> Result<(), UdpError> {
-        if let Way::Readiness(_) = self.way {
+        if let UdpReactor::Readiness(_) = self.inner {
             self.receives = false;
             return Ok(());
         }
@@ -212,10 +212,10 @@ impl Endpoint {
     /// Becomes readable when something has arrived or ended.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        match &self.way {
+        match &self.inner {
             // SAFETY: the ring is open as long as `self` lives.
-            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
-            Way::Readiness(readiness) => readiness.fd(),
+            UdpReactor::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            UdpReactor::Readiness(readiness) => readiness.fd(),
         }
     }
 
@@ -226,9 +226,11 @@ impl Endpoint {
             return true;
         }
         let needs_start = self.needs_start();
-        match &mut self.way {
-            Way::Ring(ring) => needs_start || ring.submission().taskrun() || !ring.completion().is_empty(),
-            Way::Readiness(readiness) => readiness.is_ready(&self.socket, needs_start),
+        match &mut self.inner {
+            UdpReactor::Ring(ring) => {
+                needs_start || ring.submission().taskrun() || !ring.completion().is_empty()
+            }
+            UdpReactor::Readiness(readiness) => readiness.is_ready(&self.socket, needs_start),
         }
     }
 
@@ -242,7 +244,7 @@ impl Endpoint {
     /// # Errors
     /// The kernel's refusal to go on.
     pub fn turn(&mut self) -> Result<(), UdpError> {
-        let Way::Ring(_) = self.way else { return self.turn_by_readiness() };
+        let UdpReactor::Ring(_) = self.inner else { return self.turn_by_readiness() };
         self.attend();
         if self.unsubmitted != 0 || self.has_put_off() {
             self.enter()?;
@@ -254,7 +256,7 @@ impl Endpoint {
     /// Whether the kernel has put something off.
     #[inline]
     fn has_put_off(&mut self) -> bool {
-        let Way::Ring(ring) = &mut self.way else { return false };
+        let UdpReactor::Ring(ring) = &mut self.inner else { return false };
         ring.submission().taskrun()
     }
 
@@ -337,13 +339,13 @@ impl Endpoint {
     #[inline]
     pub fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
         let slot = self.shared.sends.begin(to, write);
-        match &mut self.way {
-            Way::Ring(_) => {
+        match &mut self.inner {
+            UdpReactor::Ring(_) => {
                 let message: *const libc::msghdr = self.shared.sends.message(slot);
                 let entry = opcode::SendMsg::new(Fd(self.socket.raw_fd()), message).build();
                 self.push(&entry.user_data(u64::from(slot)));
             }
-            Way::Readiness(readiness) => {
+            UdpReactor::Readiness(readiness) => {
                 readiness.queue(slot);
                 self.unsubmitted += 1;
             }
@@ -359,7 +361,7 @@ impl Endpoint {
         if self.unsubmitted == 0 {
             return Ok(());
         }
-        let Way::Ring(_) = self.way else { return self.send_by_readiness() };
+        let UdpReactor::Ring(_) = self.inner else { return self.send_by_readiness() };
         self.attend();
         self.enter()?;
         self.reap();
@@ -395,7 +397,7 @@ impl Endpoint {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
-        let Way::Ring(ring) = &mut self.way else { return };
+        let UdpReactor::Ring(ring) = &mut self.inner else { return };
         // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing
         // is under way.
         let pushed = unsafe { ring.submission().push(entry) };
@@ -406,7 +408,7 @@ impl Endpoint {
     /// Hands the kernel what was pushed, and lets it do what it has put off.
     #[inline]
     fn enter(&mut self) -> Result<(), UdpError> {
-        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        let UdpReactor::Ring(ring) = &mut self.inner else { return Ok(()) };
         match ring.submitter().submit() {
             Ok(_) => {}
             Err(error) if is_passing(&error) => {}
@@ -419,8 +421,8 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { way, receiving, shared, filled, refusals, .. } = self;
-        let Way::Ring(ring) = way else { return };
+        let Self { inner, receiving, shared, filled, refusals, .. } = self;
+        let UdpReactor::Ring(ring) = inner else { return };
         let KernelMemory { buffers, sends, .. } = &mut **shared;
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
@@ -455,7 +457,7 @@ impl Endpoint {
                 return false;
             }
             self.reap();
-            let is_by_readiness = matches!(self.way, Way::Readiness(_));
+            let is_by_readiness = matches!(self.inner, UdpReactor::Readiness(_));
             if is_by_readiness || !self.is_under_way() {
                 return true;
             }
@@ -463,7 +465,7 @@ impl Endpoint {
                 return false;
             }
             let interval = Timespec::from(END_INTERVAL);
-            let Way::Ring(ring) = &mut self.way else { return true };
+            let UdpReactor::Ring(ring) = &mut self.inner else { return true };
             let submitter = ring.submitter();
             // There may be nothing left to end, only completions to wait for.
             match submitter.register_sync_cancel(Some(interval), CancelBuilder::any()) {
@@ -473,7 +475,7 @@ impl Endpoint {
             self.reap();
             let args = SubmitArgs::new().timespec(&interval);
             if self.is_under_way()
-                && let Way::Ring(ring) = &mut self.way
+                && let UdpReactor::Ring(ring) = &mut self.inner
             {
                 let waited = ring.submitter().submit_with_args(1, &args);
                 if waited.is_err_and(|error| !is_passing(&error)) {

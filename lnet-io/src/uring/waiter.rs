@@ -111,11 +111,12 @@ const CANCELLATION: u64 = u64::MAX;
 
 /// Blocks a thread until a watched descriptor is readable, a [`Waker`] calls, or time is up.
 ///
-/// A descriptor is armed once and reports until it is unwatched, by a multishot poll or by edges of `epoll`. It
-/// reports when something arrives, not for as long as something is there, so the caller empties what it was
-/// told of, or looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each time.
+/// A descriptor is armed once and reports until it is unwatched, by a multishot poll or by edges of `epoll`.
+/// It reports when something arrives, not for as long as something is there, so the caller empties what it
+/// was told of, or looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each
+/// time.
 pub struct Waiter {
-    way: Way,
+    inner: WaitReactor,
     /// Watches in the order of their ids.
     watches: Vec<Watch>,
     watches_max: u32,
@@ -125,7 +126,7 @@ pub struct Waiter {
 
 /// How it waits.
 #[expect(clippy::large_enum_variant, reason = "a ring is reached without a detour")]
-enum Way {
+enum WaitReactor {
     Ring(Ring),
     Readiness(Poller),
 }
@@ -156,27 +157,27 @@ impl Waiter {
         if watches_max == 0 || watches_max > WATCHES_MAX {
             return Err(WaitError::TooManyWatches { watches_max: WATCHES_MAX });
         }
-        let way = match reactor {
+        let inner = match reactor {
             Reactor::Epoll => {
                 let made = Poller::new();
-                Way::Readiness(
+                WaitReactor::Readiness(
                     made.map_err(|source| WaitError::System { operation: "epoll_create1", source })?,
                 )
             }
             Reactor::IoUring => match Ring::new(watches_max, Flavour::Deferred) {
                 Err(WaitError::System { source: Errno::INVAL, .. }) => {
-                    Way::Ring(Ring::new(watches_max, Flavour::Plain)?)
+                    WaitReactor::Ring(Ring::new(watches_max, Flavour::Plain)?)
                 }
-                made => Way::Ring(made?),
+                made => WaitReactor::Ring(made?),
             },
         };
-        Self::by(watches_max, way)
+        Self::by(watches_max, inner)
     }
 
-    fn by(watches_max: u32, way: Way) -> Result<Self, WaitError> {
+    fn by(watches_max: u32, inner: WaitReactor) -> Result<Self, WaitError> {
         let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
         let watches = Vec::with_capacity(watches_max as usize + 1);
-        let mut waiter = Self { way, watches, watches_max, next_id: 0, waker };
+        let mut waiter = Self { inner, watches, watches_max, next_id: 0, waker };
         let eventfd = waiter.waker.clone();
         waiter.insert(eventfd.fd(), None)?;
         Ok(waiter)
@@ -204,9 +205,9 @@ impl Waiter {
         let fd = fd.as_fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
         let id = self.next_id;
         self.next_id += 1;
-        let failed = match &self.way {
-            Way::Ring(_) => None,
-            Way::Readiness(poller) => poller.watch(&fd, id).err(),
+        let failed = match &self.inner {
+            WaitReactor::Ring(_) => None,
+            WaitReactor::Readiness(poller) => poller.watch(&fd, id).err(),
         };
         self.watches.push(Watch { id, fd, token, is_polled: false, is_ready: false, failed });
         Ok(WatchId(id))
@@ -218,13 +219,13 @@ impl Waiter {
     /// [`WaitError`] when it was not watched, or this is not the waiter's thread.
     pub fn unwatch(&mut self, &WatchId(id): &WatchId) -> Result<(), WaitError> {
         let index = index_of(&self.watches, id).ok_or(WaitError::NotWatched)?;
-        match &mut self.way {
-            Way::Ring(ring) => ring.end_poll(&mut self.watches, index)?,
-            Way::Readiness(poller) if self.watches[index].failed.is_none() => {
+        match &mut self.inner {
+            WaitReactor::Ring(ring) => ring.end_poll(&mut self.watches, index)?,
+            WaitReactor::Readiness(poller) if self.watches[index].failed.is_none() => {
                 let unwatched = poller.unwatch(&self.watches[index].fd);
                 unwatched.map_err(|source| WaitError::System { operation: "EPOLL_CTL_DEL", source })?;
             }
-            Way::Readiness(_) => {}
+            WaitReactor::Readiness(_) => {}
         }
         self.watches.remove(index);
         Ok(())
@@ -239,10 +240,10 @@ impl Waiter {
     }
 
     fn wait(&mut self, timeout: Option<Duration>, tell: &mut impl FnMut(Token)) -> Result<u32, WaitError> {
-        let Self { way, watches, .. } = self;
-        match way {
-            Way::Ring(ring) => ring.wait(watches, timeout)?,
-            Way::Readiness(poller) => {
+        let Self { inner, watches, .. } = self;
+        match inner {
+            WaitReactor::Ring(ring) => ring.wait(watches, timeout)?,
+            WaitReactor::Readiness(poller) => {
                 let has_failed = watches.iter().any(|watch| watch.failed.is_some());
                 let timeout = if has_failed { Some(Duration::ZERO) } else { timeout };
                 let waited = poller.wait(timeout, |id| {

@@ -14,13 +14,14 @@ const SHORT: Option<Duration> = Some(Duration::from_millis(20));
 /// Runs a test with each way of waiting. Each has a thread of its own: the end of a ring may interrupt its
 /// thread later.
 fn each(watches_max: u32, test: impl Fn(Waiter) + Sync) {
-    let ring =
-        |flavour| Waiter::by(watches_max, Way::Ring(Ring::new(watches_max, flavour).unwrap())).unwrap();
+    let ring = |flavour| {
+        Waiter::by(watches_max, WaitReactor::Ring(Ring::new(watches_max, flavour).unwrap())).unwrap()
+    };
     let by_readiness = || Waiter::new(watches_max, Reactor::Epoll).unwrap();
-    let ways: [&(dyn Fn() -> Waiter + Sync); 4] =
+    let makers: [&(dyn Fn() -> Waiter + Sync); 4] =
         [&|| ring(Flavour::Deferred), &|| ring(Flavour::Plain), &by_readiness, &|| by_timer(watches_max)];
-    for way in ways {
-        let tested = std::thread::scope(|scope| scope.spawn(|| test(way())).join());
+    for make in makers {
+        let tested = std::thread::scope(|scope| scope.spawn(|| test(make())).join());
         tested.expect("the test has failed");
     }
 }
@@ -29,7 +30,7 @@ fn each(watches_max: u32, test: impl Fn(Waiter) + Sync) {
 fn by_timer(watches_max: u32) -> Waiter {
     let mut poller = Poller::new().unwrap();
     poller.use_timer().unwrap();
-    Waiter::by(watches_max, Way::Readiness(poller)).unwrap()
+    Waiter::by(watches_max, WaitReactor::Readiness(poller)).unwrap()
 }
 
 fn wait(waiter: &mut Waiter, timeout: Option<Duration>) -> Vec<u64> {

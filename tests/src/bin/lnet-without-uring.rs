@@ -1,5 +1,5 @@
-//! `lnet-without-uring COMMAND...`: runs a command where `io_uring` is refused, such as a test of nodes, which
-//! then goes by `epoll`.
+//! `lnet-without-uring COMMAND...`: runs a command where `io_uring` is refused, such as a test of nodes,
+//! which then goes by `epoll`.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

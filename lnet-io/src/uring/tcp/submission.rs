@@ -62,14 +62,14 @@ pub(super) enum Request {
 }
 
 /// How the kernel is asked.
-enum Way {
+enum TcpReactor {
     Ring(IoUring),
     Readiness(Operations),
 }
 
 /// A ring and what was not submitted, or readiness.
 pub(super) struct Submission {
-    way: Way,
+    inner: TcpReactor,
     /// Lists that never grow.
     messages: Vec<libc::msghdr>,
     pieces: Vec<libc::iovec>,
@@ -108,19 +108,19 @@ impl Submission {
             return Err(unsupported("multishot recv"));
         }
         let sends_zero_copy = probe.is_supported(opcode::SendMsgZc::CODE);
-        Ok(Self { sends_zero_copy, ..Self::by(Way::Ring(ring)) })
+        Ok(Self { sends_zero_copy, ..Self::by(TcpReactor::Ring(ring)) })
     }
 
     /// Asks by readiness.
     pub(super) fn by_readiness() -> Result<Self, TcpError> {
         let made =
             Operations::new().map_err(|source| WaitError::System { operation: "epoll_create1", source });
-        Ok(Self::by(Way::Readiness(made?)))
+        Ok(Self::by(TcpReactor::Readiness(made?)))
     }
 
-    fn by(way: Way) -> Self {
+    fn by(inner: TcpReactor) -> Self {
         Self {
-            way,
+            inner,
             messages: Vec::with_capacity(ENTRIES),
             pieces: Vec::with_capacity(PIECES),
             addresses: Vec::with_capacity(ENTRIES),
@@ -132,35 +132,35 @@ impl Submission {
 
     /// The ring, if there is one.
     pub(super) fn ring(&self) -> Option<&IoUring> {
-        match &self.way {
-            Way::Ring(ring) => Some(ring),
-            Way::Readiness(_) => None,
+        match &self.inner {
+            TcpReactor::Ring(ring) => Some(ring),
+            TcpReactor::Readiness(_) => None,
         }
     }
 
     /// Becomes readable when something has completed, or a socket is ready.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        match &self.way {
+        match &self.inner {
             // SAFETY: the ring is open as long as `self` lives.
-            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
-            Way::Readiness(operations) => operations.fd(),
+            TcpReactor::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            TcpReactor::Readiness(operations) => operations.fd(),
         }
     }
 
     /// Whether what is under way belongs to the thread that has started it.
     pub(super) fn is_of_thread(&self) -> bool {
-        matches!(self.way, Way::Ring(_))
+        matches!(self.inner, TcpReactor::Ring(_))
     }
 
     /// Whether the kernel is to be entered: for entries, or for what it has put off.
     pub(super) fn needs_enter(&mut self) -> bool {
-        match &mut self.way {
-            Way::Ring(ring) => {
+        match &mut self.inner {
+            TcpReactor::Ring(ring) => {
                 let submission = ring.submission();
                 self.waiting != 0 || submission.taskrun() || submission.cq_overflow()
             }
             // An error comes back by the next entry.
-            Way::Readiness(operations) => operations.has_work().unwrap_or(true),
+            TcpReactor::Readiness(operations) => operations.has_work().unwrap_or(true),
         }
     }
 
@@ -171,21 +171,21 @@ impl Submission {
 
     /// Whether completions can be taken.
     pub(super) fn has_completions(&mut self) -> bool {
-        match &mut self.way {
-            Way::Ring(ring) => !ring.completion().is_empty(),
-            Way::Readiness(operations) => operations.has_completions(),
+        match &mut self.inner {
+            TcpReactor::Ring(ring) => !ring.completion().is_empty(),
+            TcpReactor::Readiness(operations) => operations.has_completions(),
         }
     }
 
     /// Takes the completions.
     pub(super) fn completions(&mut self, out: &mut Vec<Completion>) {
-        match &mut self.way {
-            Way::Ring(ring) => out.extend(ring.completion().map(|entry| Completion {
+        match &mut self.inner {
+            TcpReactor::Ring(ring) => out.extend(ring.completion().map(|entry| Completion {
                 user_data: entry.user_data(),
                 result: entry.result(),
                 flags: entry.flags(),
             })),
-            Way::Readiness(operations) => operations.completions(out),
+            TcpReactor::Readiness(operations) => operations.completions(out),
         }
     }
 
@@ -247,7 +247,7 @@ impl Submission {
     #[inline]
     pub(super) fn start(&mut self, fd: RawFd, request: Request, tag: Tag) {
         self.under_way += 1;
-        if let Way::Readiness(operations) = &mut self.way {
+        if let TcpReactor::Readiness(operations) = &mut self.inner {
             // SAFETY: as for `push`.
             unsafe { operations.start(fd, tag.user_data(), by_readiness(&request)) };
             self.pieces.clear();
@@ -288,7 +288,7 @@ impl Submission {
 
     /// Cancels an operation.
     pub(super) fn cancel(&mut self, fd: RawFd, tag: Tag) {
-        if let Way::Readiness(operations) = &mut self.way {
+        if let TcpReactor::Readiness(operations) = &mut self.inner {
             operations.cancel(fd, tag.user_data(), tag.cancellation());
             self.waiting += 1;
             return;
@@ -300,7 +300,7 @@ impl Submission {
 
     /// Nothing is under way on a socket, and nothing will be.
     pub(super) fn forget(&mut self, socket: &OwnedFd) {
-        if let Way::Readiness(operations) = &mut self.way {
+        if let TcpReactor::Readiness(operations) = &mut self.inner {
             operations.forget(socket.as_fd());
         }
     }
@@ -313,7 +313,7 @@ impl Submission {
 
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) {
-        let Way::Ring(ring) = &mut self.way else { return };
+        let TcpReactor::Ring(ring) = &mut self.inner else { return };
         // SAFETY: what the entry points to is in `self` until the entry is submitted, or in the streams until
         // the operation has ended.
         let pushed = unsafe { ring.submission().push(entry) };
@@ -324,9 +324,9 @@ impl Submission {
     /// Hands the kernel what waits, and lets it do what it has put off. `buffers`: those that the ring has.
     #[inline]
     pub(super) fn enter(&mut self, buffers: &mut Buffers) -> Result<(), TcpError> {
-        match &mut self.way {
-            Way::Ring(_) => self.submit(),
-            Way::Readiness(operations) => {
+        match &mut self.inner {
+            TcpReactor::Ring(_) => self.submit(),
+            TcpReactor::Readiness(operations) => {
                 self.waiting = 0;
                 Ok(operations.enter(buffers).map_err(not_waited)?)
             }
@@ -339,13 +339,13 @@ impl Submission {
         interval: Duration,
         buffers: &mut Buffers,
     ) -> Result<(), TcpError> {
-        match &mut self.way {
-            Way::Ring(ring) => {
+        match &mut self.inner {
+            TcpReactor::Ring(ring) => {
                 let timespec = Timespec::from(interval);
                 let outcome = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timespec));
                 self.submitted(outcome)
             }
-            Way::Readiness(operations) => {
+            TcpReactor::Readiness(operations) => {
                 self.waiting = 0;
                 Ok(operations.enter_and_wait(buffers, interval).map_err(not_waited)?)
             }
@@ -354,7 +354,7 @@ impl Submission {
 
     /// Hands the kernel the entries of the ring.
     fn submit(&mut self) -> Result<(), TcpError> {
-        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        let TcpReactor::Ring(ring) = &mut self.inner else { return Ok(()) };
         let outcome = ring.submitter().submit();
         self.submitted(outcome)
     }
@@ -365,7 +365,7 @@ impl Submission {
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(system("io_uring_enter", &error).into()),
         }
-        let Way::Ring(ring) = &mut self.way else { return Ok(()) };
+        let TcpReactor::Ring(ring) = &mut self.inner else { return Ok(()) };
         self.waiting = ring.submission().len();
         if self.waiting == 0 {
             self.messages.clear();
@@ -381,17 +381,17 @@ fn not_waited(source: Errno) -> WaitError {
 }
 
 /// What readiness is asked for.
-fn by_readiness(request: &Request) -> epoll::Request<'_> {
+fn by_readiness(request: &Request) -> epoll::StreamRequest<'_> {
     // SAFETY: the pieces are in a list that stays as it is until the operation is started.
     let list = |(pieces, count): Vector| unsafe { core::slice::from_raw_parts(pieces, count) };
     match *request {
-        Request::ReceiveMany => epoll::Request::ReceiveMany,
-        Request::ReceiveOnce(bytes) => epoll::Request::ReceiveOnce(bytes),
-        Request::Fill(pieces) => epoll::Request::Fill(list(pieces)),
-        Request::Send { pieces, .. } => epoll::Request::Send(list(pieces)),
-        Request::Connect(to) => epoll::Request::Connect(to),
-        Request::AwaitConnection => epoll::Request::AwaitConnection,
-        Request::Accept => epoll::Request::Accept,
+        Request::ReceiveMany => epoll::StreamRequest::ReceiveMany,
+        Request::ReceiveOnce(bytes) => epoll::StreamRequest::ReceiveOnce(bytes),
+        Request::Fill(pieces) => epoll::StreamRequest::Fill(list(pieces)),
+        Request::Send { pieces, .. } => epoll::StreamRequest::Send(list(pieces)),
+        Request::Connect(to) => epoll::StreamRequest::Connect(to),
+        Request::AwaitConnection => epoll::StreamRequest::AwaitConnection,
+        Request::Accept => epoll::StreamRequest::Accept,
     }
 }
 

@@ -7,8 +7,10 @@ use rustix::io::Errno;
 
 use super::super::WaitError;
 use super::send::Sends;
-use super::{Endpoint, Filled, HEAD_BYTES, KernelMemory, Receiving, Refusal, UdpError, UdpSocket, Way};
-use crate::epoll::{Datagrams, Outbox, Outcome};
+use super::{
+    Endpoint, Filled, HEAD_BYTES, KernelMemory, Receiving, Refusal, UdpError, UdpReactor, UdpSocket,
+};
+use crate::epoll::{Datagrams, Drained, Outbox};
 
 /// What stands for a ring.
 pub(super) struct Readiness {
@@ -62,15 +64,15 @@ unsafe impl Outbox for Leaving<'_> {
 impl Endpoint {
     /// Sends what is queued, and takes in what has arrived.
     pub(super) fn turn_by_readiness(&mut self) -> Result<(), UdpError> {
-        let Way::Readiness(readiness) = &self.way else { return Ok(()) };
+        let UdpReactor::Readiness(readiness) = &self.inner else { return Ok(()) };
         if self.unsubmitted != 0 || readiness.datagrams.is_blocked() {
             self.send_by_readiness()?;
         }
         if !self.needs_start() {
             return Ok(());
         }
-        let Self { way, socket, shared, filled, receiving, .. } = self;
-        let Way::Readiness(Readiness { datagrams, .. }) = way else { return Ok(()) };
+        let Self { inner, socket, shared, filled, receiving, .. } = self;
+        let UdpReactor::Readiness(Readiness { datagrams, .. }) = inner else { return Ok(()) };
         let KernelMemory { buffers, request, .. } = &mut **shared;
         datagrams.start_receiving(socket.fd()).map_err(refused("EPOLL_CTL_ADD"))?;
         let name_bytes = request.msg_namelen as usize;
@@ -87,13 +89,13 @@ impl Endpoint {
 
     /// Sends what is queued, as far as the socket has room.
     pub(super) fn send_by_readiness(&mut self) -> Result<(), UdpError> {
-        let Self { way, socket, shared, refusals, unsubmitted, .. } = self;
-        let Way::Readiness(Readiness { datagrams, queue }) = way else { return Ok(()) };
+        let Self { inner, socket, shared, refusals, unsubmitted, .. } = self;
+        let UdpReactor::Readiness(Readiness { datagrams, queue }) = inner else { return Ok(()) };
         let mut outbox = Leaving { sends: &mut shared.sends, refusals };
         let outcome = datagrams.send(socket.fd(), queue, &mut outbox);
         let outcome = outcome.map_err(refused("EPOLL_CTL_MOD"))?;
         // What waits for room is no work until there is some.
-        *unsubmitted = if outcome == Outcome::Blocked { 0 } else { queue.len() as u32 };
+        *unsubmitted = if outcome == Drained::Blocked { 0 } else { queue.len() as u32 };
         Ok(())
     }
 }
