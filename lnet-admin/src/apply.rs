@@ -13,6 +13,7 @@ use lnet_user::FaultEdit;
 use lnet_user::node::{LndOptions, NiState, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
+use lnet_wire::selftest::{FRAMEWORK_PORTAL, REPLY_PORTAL, TEST_PORTAL};
 use lnet_wire::steer::Policy;
 use tracing::{info, warn};
 
@@ -56,7 +57,7 @@ impl Control {
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         self.lnet.set_lnd_defaults(plan.lnd);
-        let ChangePlan { fault_edits, resets_statistics, options, outcomes, .. } = plan;
+        let ChangePlan { fault_edits, resets_statistics, options, outcomes, told, .. } = plan;
         for (nid, option, value) in options {
             self.lnet.set_option(&nid, option, value).await.map_err(|error| stopped(&error))?;
         }
@@ -66,6 +67,7 @@ impl Control {
         if resets_statistics {
             self.reset_counters().await?;
         }
+        told.iter().for_each(|text| warn!("configuration: {text}"));
         Ok(outcomes)
     }
 
@@ -155,7 +157,11 @@ impl Control {
             return Err(Refusal::new(Errno::BUSY, message));
         }
         let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;
-        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !(1 << PING_PORTAL);
+        // Entries of test servers stay, and serve the node that is configured anew.
+        let tests =
+            [FRAMEWORK_PORTAL, TEST_PORTAL, REPLY_PORTAL].iter().fold(0, |bits, portal| bits | 1 << portal);
+        let staying = 1 << PING_PORTAL | if self.console.is_some() { tests } else { 0 };
+        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !staying;
         if in_use == 0 {
             return Ok(());
         }

@@ -178,9 +178,6 @@ impl Handler for Control {
             _ if dry_run => {}
             Ok(outcomes) => {
                 let changed = outcomes.iter().filter(|outcome| **outcome != Effect::Unchanged).count();
-                for staying in outcomes.iter().flat_map(Effect::staying) {
-                    warn!("configuration: {staying}");
-                }
                 info!(changes = outcomes.len(), changed, "configuration: done");
             }
             Err(refusal) => {

@@ -11,7 +11,7 @@ use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
-use lnet_model::request::{Change, Effect};
+use lnet_model::request::{Change, Effect, Staying};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndDefaults, LndOptions, net_options};
@@ -22,6 +22,7 @@ use tracing::warn;
 use super::control::Control;
 use super::error::{ChangeLocation, blocking};
 use super::interfaces;
+use super::records::net_tunables;
 
 /// Refusals that are told beside the first one.
 const FURTHER_MAX: usize = 100;
@@ -47,6 +48,8 @@ pub(super) struct ChangePlan {
     pub(super) prefers_ipv6: bool,
     /// Outcomes, by the positions of the changes in the batch.
     pub(super) outcomes: Vec<Effect>,
+    /// What the log is to tell of parts that are not made.
+    pub(super) told: Vec<String>,
 }
 
 impl Control {
@@ -64,6 +67,7 @@ impl Control {
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
             outcomes: vec![Effect::Unchanged; changes.len()],
+            told: Vec::new(),
         };
         let mut refused: Option<Refusal> = None;
         for (position, change) in changes.iter().enumerate() {
@@ -103,30 +107,40 @@ impl Control {
                 return Ok(Effect::Unchanged);
             }
             (plan.is_configured, plan.prefers_ipv6) = (true, large);
-            if let Some(path) = self.options.document.as_deref().filter(|_| all) {
-                self.plan_start_up(plan, position, path).await?;
-            }
-            return Ok(Effect::Changed);
+            return match self.options.document.as_deref().filter(|_| all) {
+                Some(path) => self.plan_start_up(plan, position, path).await.map(Effect::leaving),
+                None => Ok(Effect::Changed),
+            };
         }
-        self.plan_one(plan, position, change).await
+        let outcome = self.plan_one(plan, position, change).await?;
+        plan.told.extend(outcome.staying().iter().map(ToString::to_string));
+        Ok(outcome)
     }
 
-    /// Plans what the start-up document says. All that cannot be is told at once, each with its location.
+    /// Plans what the start-up document says, and returns what stays as it was. All that cannot be is told at
+    /// once, each with its location.
     async fn plan_start_up(
         &self,
         plan: &mut ChangePlan,
         position: usize,
         path: &Path,
-    ) -> Result<(), Refusal> {
-        let mut refused = Vec::new();
+    ) -> Result<Vec<Staying>, Refusal> {
+        let (mut refused, mut left) = (Vec::new(), Vec::new());
         for (location, change) in self.start_up(path).await? {
             plan.in_document = Some(location.clone());
-            if let Err(refusal) = self.plan_one(plan, position, &change).await {
-                refused.push(Refusal::new(refusal.errno, format!("{location}: {}", refusal.message)));
+            match self.plan_one(plan, position, &change).await {
+                Ok(outcome) => {
+                    let staying = outcome.staying();
+                    plan.told.extend(staying.iter().map(|staying| format!("{location}: {staying}")));
+                    left.extend_from_slice(staying);
+                }
+                Err(refusal) => {
+                    refused.push(Refusal::new(refusal.errno, format!("{location}: {}", refusal.message)));
+                }
             }
         }
         plan.in_document = None;
-        let Some(first) = refused.first() else { return Ok(()) };
+        let Some(first) = refused.first() else { return Ok(left) };
         let lines: Vec<_> = refused.iter().map(|refusal| refusal.message.as_str()).collect();
         Err(Refusal::new(first.errno, lines.join("\n")))
     }
@@ -149,7 +163,11 @@ impl Control {
                 let message = "the node is unconfigured by a request of its own, not together with changes";
                 return Err(Refusal::new(Errno::INVAL, message));
             }
-            Change::AddNi(spec) => self.plan_ni(plan, spec).await?,
+            Change::AddNi(spec) => {
+                let added = self.plan_ni(plan, spec).await?;
+                outcome = Effect::leaving(self.staying_tunables(plan, &added));
+                node::NodeChange::AddNi(added)
+            }
             Change::DeleteNi(NiName::Nid(nid)) => node::NodeChange::DeleteNi { nid: *nid },
             Change::DeleteNi(NiName::Interface { net, interface }) => {
                 node::NodeChange::DeleteInterface { net: *net, interface: interface.clone() }
@@ -214,11 +232,7 @@ impl Control {
         Ok(outcome)
     }
 
-    async fn plan_ni(
-        &self,
-        plan: &ChangePlan,
-        spec: &NiSpec,
-    ) -> Result<node::NodeChange<LndOptions>, Refusal> {
+    async fn plan_ni(&self, plan: &ChangePlan, spec: &NiSpec) -> Result<node::NiSpec<LndOptions>, Refusal> {
         let NiSpec { net, options, cpts, .. } = spec;
         let wrong = |error: OptionError| Refusal::new(Errno::INVAL, error.to_string());
         options.check(*net, None).map_err(wrong)?;
@@ -230,18 +244,37 @@ impl Control {
         let mut options = *options;
         options.set(NiOption::Queues, queues);
         let lnd = options.lnd_of(location.nid.net());
-        Ok(node::NodeChange::AddNi(node::NiSpec {
+        Ok(node::NiSpec {
             nid: location.nid,
             interface: location.interface,
             options: plan.lnd.complete(net_options(&options), location.nid, lnd),
             lnd: LndOptions { options, serving_shards, is_chosen_by_nid: location.is_chosen_by_nid },
-        }))
+        })
     }
 
-    /// The NIs of the node once it has what is planned so far.
+    /// Tunables that an NI is asked to have otherwise than its net has them.
+    fn staying_tunables(&self, plan: &ChangePlan, added: &node::NiSpec<LndOptions>) -> Vec<Staying> {
+        let net = added.nid.net();
+        let specs = self.nis_after(plan);
+        let Some(first) = specs.iter().find(|spec| spec.nid.net() == net) else { return Vec::new() };
+        // Values are compared as the net would have them: LNet lowers some.
+        let [alone, fixed] = [added, first].map(|spec| net_tunables(&spec.options.tunables()));
+        let staying = added.lnd.options.entries().filter_map(|(row, _)| {
+            let option = row.option;
+            let (asked, has) = (alone.get(option)?, fixed.get(option)?);
+            (asked != has).then_some(Staying::Tunable { net, option, asked, has })
+        });
+        staying.collect()
+    }
+
+    /// The NIs of the node once it has what is planned so far, those that are there with the tunables of
+    /// their nets.
     fn nis_after(&self, plan: &ChangePlan) -> Vec<node::NiSpec<LndOptions>> {
         let machine = self.lnet.machine();
-        let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| ni.spec.clone());
+        let known = machine.nets().into_iter().flat_map(|net| net.nis).map(|ni| node::NiSpec {
+            options: node::NetOptions { new_net: ni.tunables, ..node::NetOptions::default() },
+            ..ni.spec.clone()
+        });
         nis_after(known.collect(), &plan.core)
     }
 

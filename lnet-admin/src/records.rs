@@ -9,6 +9,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
+use lnet_core::tunables::NetTunables;
 use lnet_model::Refusal;
 use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
@@ -117,11 +118,7 @@ impl Control {
     /// The options that an NI has: those of its net, and of its LND.
     fn options(&self, config: &NiConfig<LndOptions>, state: Option<&NiState>) -> NiOptions {
         let NiConfig { spec, tunables, .. } = config;
-        let mut options = NiOptions::default()
-            .with(NiOption::PeerTimeout, tunables.peer_timeout_s.into())
-            .with(NiOption::PeerCredits, tunables.peer_credits.into())
-            .with(NiOption::PeerBufferCredits, tunables.peer_buffer_credits.into())
-            .with(NiOption::Credits, tunables.credits.into());
+        let mut options = net_tunables(tunables);
         let Some(lnd) = spec.lnd.options.lnd_on(spec.nid.net(), &spec.interface) else { return options };
         options.set(NiOption::Lnd, lnd.asked.map(|lnd| lnd as i64));
         let chosen = state.map(|state| state.options).unwrap_or_default();
@@ -204,6 +201,15 @@ impl Control {
         });
         SteeringRecord { shard_count: self.lnet.shard_count() as u32, portals: portals.collect() }
     }
+}
+
+/// The options of a net with these tunables.
+pub(super) fn net_tunables(tunables: &NetTunables) -> NiOptions {
+    NiOptions::default()
+        .with(NiOption::PeerTimeout, tunables.peer_timeout_s.into())
+        .with(NiOption::PeerCredits, tunables.peer_credits.into())
+        .with(NiOption::PeerBufferCredits, tunables.peer_buffer_credits.into())
+        .with(NiOption::Credits, tunables.credits.into())
 }
 
 /// What the shards know of a peer's interface.

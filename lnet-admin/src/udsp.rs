@@ -3,7 +3,7 @@
 use lnet_core::node::{Peer, peer_state};
 use lnet_core::udsp::RuleList;
 use lnet_model::peer::PeerSpec;
-use lnet_model::request::{Effect, StayingNid};
+use lnet_model::request::{Effect, Staying};
 use lnet_model::udsp::{UdspInfo, UdspRule};
 use lnet_wire::Nid;
 
@@ -26,12 +26,8 @@ impl Control {
                 && spec.nids.iter().all(|nid| peer.ni(nid).is_some_and(|ni| ni.is_configured))
         };
         let is_so = node.peer(&spec.primary_nid).is_some_and(is_so);
-        let staying: Vec<_> = node.staying_nids(spec).map(|(nid, peer)| StayingNid { nid, peer }).collect();
-        match is_so {
-            true => Effect::Unchanged,
-            false if staying.is_empty() => Effect::Changed,
-            false => Effect::Partly(staying),
-        }
+        let staying: Vec<_> = node.staying_nids(spec).map(|(nid, peer)| Staying::Nid { nid, peer }).collect();
+        if is_so { Effect::Unchanged } else { Effect::leaving(staying) }
     }
 }
 

@@ -40,14 +40,20 @@ pub enum Effect {
     Changed,
     /// The node was so already.
     Unchanged,
-    /// The node is not as before, and these NIDs were not given to the peer that they were meant for.
-    Partly(Vec<StayingNid>),
+    /// The node is not as before, and these parts of what was asked for stay as they were.
+    Partly(Vec<Staying>),
 }
 
 impl Effect {
-    /// NIDs that were not given to the peer that they were meant for.
+    /// Effect of a change that leaves these parts as they were.
     #[must_use]
-    pub fn staying(&self) -> &[StayingNid] {
+    pub fn leaving(staying: Vec<Staying>) -> Self {
+        if staying.is_empty() { Self::Changed } else { Self::Partly(staying) }
+    }
+
+    /// Parts of what was asked for that stay as they were.
+    #[must_use]
+    pub fn staying(&self) -> &[Staying] {
         match self {
             Self::Partly(staying) => staying,
             Self::Changed | Self::Unchanged => &[],
@@ -55,27 +61,49 @@ impl Effect {
     }
 }
 
-/// A NID that stays with a peer that was found, though another one was to have it: the primary NID of that
-/// peer is locked, and it has more than one. Both peers are marked
-/// ([`BAD_CONFIG`](crate::peer::peer_state::BAD_CONFIG)).
+/// Part of a change that the node has not made, for a reason that is its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
-pub struct StayingNid {
-    /// The NID.
-    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
-    pub nid: Nid,
-    /// The primary NID of the peer that has it.
-    #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
-    pub peer: Nid,
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Staying {
+    /// A NID that stays with a peer that was found, though another one was to have it: the primary NID of
+    /// that peer is locked, and it has more than one. Both peers are marked
+    /// ([`BAD_CONFIG`](crate::peer::peer_state::BAD_CONFIG)).
+    Nid {
+        /// The NID.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        nid: Nid,
+        /// The primary NID of the peer that has it.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        peer: Nid,
+    },
+    /// A tunable of a net that its first NI has fixed, though a later one asked for another value.
+    Tunable {
+        /// The net.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        net: Net,
+        /// The tunable.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        option: NiOption,
+        /// The value that was asked for.
+        asked: i64,
+        /// The value that the net has.
+        has: i64,
+    },
 }
 
-impl fmt::Display for StayingNid {
+impl fmt::Display for Staying {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nid, peer } = self;
-        write!(
-            f,
-            "{nid} is not added: it belongs to peer {peer}, whose primary nid is locked, and stays there"
-        )
+        match self {
+            Self::Nid { nid, peer } => {
+                write!(f, "{nid} is not added: it belongs to peer {peer}, ")?;
+                write!(f, "whose primary nid is locked, and stays there")
+            }
+            Self::Tunable { net, option, asked, has } => {
+                let [asked, has] = [*asked, *has].map(|value| option.row().values.text(value));
+                write!(f, "{option} {asked} is passed over: net {net} has {has} from its first NI")
+            }
+        }
     }
 }
 

@@ -9,12 +9,12 @@ use lnet_model::ni::{NiOptions, NiSpec};
 use lnet_model::pattern::cpts_text;
 use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{Globals, NiRecord, PeerRecord};
-use lnet_model::request::Change;
+use lnet_model::request::{Change, Staying};
 use lnet_model::udsp::Selection;
 use lnet_wire::{Global, Net, Nid};
 
 use super::show::NodeState;
-use super::{Document, Instruction, Item, Position};
+use super::{Document, Instruction, Item};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is
@@ -44,48 +44,40 @@ impl Document {
     }
 }
 
-/// Tunables of nets in a document that the first NIs of these nets have otherwise, each with its position:
-/// tunables of a net are those of its first NI.
+/// Tunables of nets that NIs of a document are to have otherwise than they have them, each with its item: the
+/// net's first NI has fixed them, and so there is nothing to be done. Of NIs that are yet to be made the node
+/// tells.
 #[must_use]
-pub fn passed_over(document: &Document, state: &NodeState) -> Vec<(Position, String)> {
-    let mut firsts: HashMap<Net, NiOptions> = HashMap::new();
-    for net in &state.nets {
-        firsts.extend(net.nis.first().map(|ni| (net.net, ni.options)));
-    }
+pub fn passed_over<'a>(document: &'a Document, state: &NodeState) -> Vec<(&'a Item, Staying)> {
     let mut said = Vec::new();
     for item in &document.items {
         let Instruction::Change(Change::AddNi(spec)) = &item.action else { continue };
-        let Some(first) = firsts.get(&spec.net) else {
-            firsts.insert(spec.net, spec.options);
+        let Some((first, others)) = nis_on(spec.net, state).split_first() else { continue };
+        if is_named(first, spec) || !others.iter().any(|ni| is_named(ni, spec)) {
             continue;
-        };
-        let is_first = state.nets.iter().any(|net| net.nis.first().is_some_and(|ni| is_named(ni, spec)));
-        let of_net = spec.options.entries().filter(|(row, _)| row.option.is_of_net() && !is_first);
-        for (row, value) in of_net.filter(|(row, value)| first.get(row.option) != Some(*value)) {
-            let text = |value| row.values.text(value);
-            let has = first
-                .get(row.option)
-                .map_or_else(|| "the default".to_owned(), |value| text(value).to_string());
-            let message = format!(
-                "{} {} is passed over: net {} has {has} from its first NI",
-                row.option,
-                text(value),
-                spec.net
-            );
-            said.push((item.position, message));
+        }
+        for (row, asked) in spec.options.entries().filter(|(row, _)| row.option.is_of_net()) {
+            let (net, option) = (spec.net, row.option);
+            let has = first.options.get(option).filter(|has| *has != asked);
+            said.extend(has.map(|has| (item, Staying::Tunable { net, option, asked, has })));
         }
     }
     said
 }
 
+/// The NIs on a net, its first one in front.
+fn nis_on(net: Net, state: &NodeState) -> &[NiRecord] {
+    state.nets.iter().find(|known| known.net == net).map_or(&[], |known| known.nis.as_slice())
+}
+
 /// How an NI that is there differs from what is asked for; nothing where there is none.
 #[must_use]
 pub fn differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
-    let nis = state.nets.iter().filter(|net| net.net == spec.net).flat_map(|net| &net.nis);
-    let Some(ni) = nis.into_iter().find(|ni| is_named(ni, spec)) else { return Vec::new() };
+    let mut nis = nis_on(spec.net, state).iter().zip(0..);
+    let Some((ni, at)) = nis.find(|(ni, _)| is_named(ni, spec)) else { return Vec::new() };
     let mut told: Vec<_> = ni
         .options
-        .unfit(&spec.options)
+        .unfit(&own_options(spec, at == 0))
         .map(|(row, value)| {
             let has = ni.options.get(row.option).map(|value| row.values.text(value).to_string());
             let has = has.unwrap_or_else(|| "not set".to_owned());
@@ -206,8 +198,7 @@ fn is_so(
 ) -> bool {
     match change {
         Change::AddNi(spec) => {
-            let net = state.nets.iter().find(|net| net.net == spec.net);
-            net.is_some_and(|net| net.nis.iter().zip(0..).any(|(ni, at)| is_like(ni, spec, at == 0)))
+            nis_on(spec.net, state).iter().zip(0..).any(|(ni, at)| is_like(ni, spec, at == 0))
         }
         Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
         Change::AddDropRule(rule) => {
@@ -226,11 +217,16 @@ fn is_so(
 /// Whether an NI is what is asked for. What is left open is as it may be, and so is what the net's first NI
 /// has fixed.
 fn is_like(ni: &NiRecord, spec: &NiSpec, is_first: bool) -> bool {
+    is_named(ni, spec) && has_cpts(ni, spec) && ni.options.fits(&own_options(spec, is_first))
+}
+
+/// The options that an NI is to have itself: those of its net are its own where it is the first one.
+fn own_options(spec: &NiSpec, is_first: bool) -> NiOptions {
     let mut options = spec.options;
     for option in NiOption::ALL.into_iter().filter(|option| option.is_of_net() && !is_first) {
         options.set(option, None);
     }
-    is_named(ni, spec) && has_cpts(ni, spec) && ni.options.fits(&options)
+    options
 }
 
 /// Whether an NI is the one that is meant: its interface or NID is named, and the other does not contradict.

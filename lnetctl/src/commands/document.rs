@@ -144,13 +144,10 @@ fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: boo
             Err(ClientError::Refused(refusal)) if refusal.errno == Errno::STALE => continue,
             applied => applied.map_err(|error| refused(task, &items, &changes, &state, error))?,
         };
-        for (position, message) in passed_over {
-            eprint_text(&format_args!("lnetctl: {position}: {message}\n"));
-        }
-        for (item, outcome) in items.iter().zip(&outcomes) {
-            for staying in outcome.staying() {
-                eprint_text(&format_args!("lnetctl: {}: {}: {staying}\n", item.position, item.entity));
-            }
+        let outcomes_of = items.iter().zip(&outcomes);
+        let left = outcomes_of.flat_map(|(item, outcome)| outcome.staying().iter().map(|it| (*item, *it)));
+        for (item, staying) in passed_over.into_iter().chain(left) {
+            eprint_text(&format_args!("lnetctl: {}: {}: {staying}\n", item.position, item.entity));
         }
         if !dry_run && changes.iter().any(Change::adds_nis) {
             daemon.warn(task)?;

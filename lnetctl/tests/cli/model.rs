@@ -15,7 +15,7 @@ use lnet_model::records::{
     ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
     PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, Statistics,
 };
-use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
+use lnet_model::request::{Change, ChangeSet, Effect, PingRecord, Staying};
 use lnet_model::steering::{SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
@@ -121,7 +121,7 @@ impl Model {
                 }
                 self.set_global(*global, *value)?;
             }
-            Change::AddNi(spec) => self.add_ni(spec)?,
+            Change::AddNi(spec) => return self.add_ni(spec).map(Effect::leaving),
             _ if self.nets.is_none() => return refuse(Errno::NETDOWN, "the node is not configured"),
             Change::DeleteNi(name) => self.delete_ni(name)?,
             Change::DeleteNet(net) => {
@@ -285,7 +285,7 @@ impl Model {
         if found { Ok(()) } else { refuse(Errno::NOENT, "no such local nid") }
     }
 
-    fn add_ni(&mut self, spec: &NiSpec) -> Result<()> {
+    fn add_ni(&mut self, spec: &NiSpec) -> Result<Vec<Staying>> {
         let shards = self.shards;
         let Some(nets) = &mut self.nets else { return refuse(Errno::SHUTDOWN, "the node is not configured") };
         let (interface, address, by_nid) = resolve(spec)?;
@@ -305,9 +305,15 @@ impl Model {
             return refuse(Errno::EXIST, format!("cannot add: {nid} is there already"));
         }
         // The first NI fixes what the net has.
+        let mut staying = Vec::new();
         if let Some(first) = net.nis.first() {
             for option in NiOption::ALL.into_iter().filter(|option| option.is_of_net()) {
-                options.set(option, first.options.get(option));
+                let has = first.options.get(option);
+                options.set(option, has);
+                let (Some(asked), Some(has)) = (spec.options.get(option), has) else { continue };
+                if asked != has {
+                    staying.push(Staying::Tunable { net: spec.net, option, asked, has });
+                }
             }
         }
         let mut cpts = spec.cpts.clone();
@@ -315,7 +321,7 @@ impl Model {
             cpts = (0..shards).collect();
         }
         net.nis.push(ni_record(nid, Some(interface), by_nid, options, cpts));
-        Ok(())
+        Ok(staying)
     }
 
     fn delete_ni(&mut self, name: &NiName) -> Result<()> {

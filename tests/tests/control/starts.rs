@@ -1,6 +1,6 @@
 //! How daemons begin, and how they do not.
 
-use lnet_tests::netns::wait_until;
+use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, require_privilege, wait_until};
 use rustix::process::Signal;
 
 use crate::run::{Daemon, Directory, PATIENCE};
@@ -191,6 +191,47 @@ fn refusals_of_a_start_up_document_have_their_places() {
     // A refusal of the whole is told with file and line too.
     let timeout = said("global:\n  transaction_timeout: 1\n");
     assert!(timeout.contains("node.yaml: line 2, column 3: global: "), "{timeout}");
+}
+
+/// Tunables of a net that a later NI asks for otherwise are told by the node: to who adds it, and in the log,
+/// where those of a start-up document have their places.
+#[test]
+fn tunables_that_the_first_ni_has_fixed_are_told() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let [first, second] = [0, 1].map(|rail| &netns.a().interfaces()[rail].name);
+    let notes = |net: &str| {
+        [("peer_credits 99", 16), ("credits 500", 256)]
+            .map(|(asked, has)| format!("{asked} is passed over: net {net} has {has} from its first NI"))
+    };
+    let node = Daemon::start(Directory::new(), Some(netns.a()), "--configure");
+    for net in ["tcp", "xdp"] {
+        node.good(&format!("net add --net {net} --if {first} --peer-credits 16 --credits 256"));
+        let added = node.run(&format!("net add --net {net} --if {second} --peer-credits 99 --credits 500"));
+        assert_eq!(added.status, 0, "{added:?}");
+        for note in notes(net) {
+            assert!(added.stderr.contains(&format!("lnetctl: {note}\n")), "{added:?}");
+            assert!(node.directory.log().contains(&note), "{}", node.directory.log());
+        }
+        // Values that the net has are none to tell of.
+        node.good(&format!("net del --net {net} --if {second}"));
+        node.good(&format!("net add --net {net} --if {second} --peer-credits 16"));
+    }
+    node.stop();
+    let directory = Directory::new();
+    let ni =
+        |name: &str, credits: &str| format!("  - interfaces: {{0: {name}}}\n    tunables: {{{credits}}}\n");
+    let nis = ni(first, "peer_credits: 16") + &ni(second, "peer_credits: 99, credits: 500");
+    let document = format!("net:\n- net type: tcp\n  local NI(s):\n{nis}");
+    let path = directory.file("node.yaml", &document);
+    let node = Daemon::start(directory, Some(netns.a()), &format!("--config {}", path.display()));
+    for note in notes("tcp") {
+        let placed = format!("node.yaml: line 6, column 22: net: {note}");
+        let log = node.directory.log();
+        assert!(log.lines().any(|line| line.contains("WARN") && line.contains(&placed)), "{log}");
+    }
 }
 
 /// A backup of many peers is longer than a part of a request, and comes back whole.
