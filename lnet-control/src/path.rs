@@ -24,6 +24,10 @@ pub enum PathError {
     /// There are several nodes.
     #[error("several nodes run here ({}): choose one with --node or --socket", .0.join(", "))]
     Several(Vec<String>),
+    /// Nothing answers at any of several paths.
+    #[error("no node runs here: nothing answers at {}", .0.iter().map(|path| path.display().to_string())
+        .collect::<Vec<_>>().join(", "))]
+    Dead(Vec<PathBuf>),
 }
 
 /// The directories in which sockets are looked for, the user's own first.
@@ -60,7 +64,7 @@ pub fn socket_of(directory: &Path, node: &str) -> Result<PathBuf, PathError> {
 /// that of the only node there is, or of [`DEFAULT_NODE`].
 ///
 /// # Errors
-/// [`PathError`]: a bad name, or several nodes to choose from.
+/// [`PathError`]: a bad name, several nodes to choose from, or only what several have left.
 pub fn find(socket: Option<PathBuf>, node: Option<&str>) -> Result<PathBuf, PathError> {
     if let Some(socket) = socket {
         return Ok(socket);
@@ -78,7 +82,8 @@ pub fn find(socket: Option<PathBuf>, node: Option<&str>) -> Result<PathBuf, Path
     only_one(&directories)
 }
 
-/// The only socket in these directories, or the default one's path if there is none.
+/// The only socket in these directories, or the default one's path if there is none. Of several files those
+/// count at which a daemon answers.
 fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
     let entries = directories.iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     let mut sockets: Vec<_> = entries
@@ -86,9 +91,12 @@ fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .collect();
     sockets.sort();
-    // Sockets that dead daemons have left do not count.
-    if sockets.len() > 1 && sockets.iter().any(|path| is_served(path)) {
-        sockets.retain(|path| is_served(path));
+    if sockets.len() > 1 {
+        let served: Vec<_> = sockets.iter().filter(|path| is_served(path)).cloned().collect();
+        if served.is_empty() {
+            return Err(PathError::Dead(sockets));
+        }
+        sockets = served;
     }
     match sockets.as_slice() {
         [] => socket_of(&own_directory(), DEFAULT_NODE),
@@ -131,7 +139,11 @@ mod tests {
         fs::write(directory.join("one.sock.lock"), "").unwrap();
         assert_eq!(only_one(&directories), Ok(directory.join("one.sock")));
         fs::write(directory.join("two.sock"), "").unwrap();
-        assert_eq!(only_one(&directories), Err(PathError::Several(vec!["one".into(), "two".into()])));
+        let dead = only_one(&directories).unwrap_err();
+        assert_eq!(dead, PathError::Dead(["one.sock", "two.sock"].map(|name| directory.join(name)).into()));
+        let told = dead.to_string();
+        assert!(told.starts_with("no node runs here: nothing answers at /"), "{told}");
+        assert!(told.contains("one.sock, ") && told.ends_with("two.sock"), "{told}");
         // A daemon that answers is the only one beside what dead ones have left.
         let listens = |name: &str| std::os::unix::net::UnixListener::bind(directory.join(name)).unwrap();
         drop(listens("dead.sock"));

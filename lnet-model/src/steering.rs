@@ -2,7 +2,7 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::fmt::Display;
+use core::fmt::{self, Display};
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyError, SHARDS_MAX, Spread, TABLE_BITS_MAX};
 #[cfg(feature = "serde")]
@@ -151,6 +151,20 @@ impl PolicyField {
             Self::Shard | Self::Table => SHARDS_MAX as i64 - 1,
             Self::Shift => 63,
             Self::Bits => 64,
+        }
+    }
+}
+
+impl Display for SteeringPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pin { shard } => write!(f, "pin to shard {shard}"),
+            Self::MatchBits { shift, bits, table } => {
+                write!(f, "match_bits with shift {shift} and bits {bits}")?;
+                table.as_ref().map_or(Ok(()), |table| write!(f, " and table {table:?}"))
+            }
+            Self::Initiator => f.write_str("initiator"),
+            Self::Rotor => f.write_str("rotor"),
         }
     }
 }

@@ -248,6 +248,16 @@ fn wrong_input_is_named() {
         ("client --transport lnet --interface a --address x --server y --mode fast", "native, generic"),
         ("client --transport lnet --address x --server y", "--interface"),
         ("client --transport lnet --interface in-process:a --address x --server y", "nid:12345:portal:tmid"),
+        (
+            "client --transport lnet --interface in-process:b --address 10.0.0.1@tcp:12345:34:1 --server \
+             127.0.0.1@tcp:12345:34:1",
+            "a NID by which other hosts reach its NI is expected",
+        ),
+        (
+            "client --transport lnet --interface in-process:c --address 10.0.0.1@tcp:12345:34:1 --server \
+             fe80::1@tcp:12345:34:1",
+            "a NID by which other hosts reach its NI is expected",
+        ),
         ("client --transport rpc --address 127.0.0.1:1 --server y", "a.b.c.d:port:service"),
         ("client --transport mem --address 127.0.0.1:1 --server y", "a.b.c.d:port"),
     ] {

@@ -91,7 +91,6 @@ impl Selftest {
         let (tell, told) = std::sync::mpsc::sync_channel::<Result<(), SelftestError>>(1);
         let (orders, ordered) = mpsc::unbounded_channel();
         let run = move || {
-            let _hold = lnet.hold("LNet selftest");
             let (runtime, guest) = match runtime(&lnet) {
                 Ok(made) => made,
                 Err(error) => return drop(tell.send(Err(error))),

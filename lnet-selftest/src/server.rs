@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use lnet_model::pattern::escaped;
 use lnet_user::api::{Entry, EventQueue, LnetError, QueuedEvent, ShardHandle, Target};
 use lnet_user::runtime::{Home, LendError, entry_home};
 use lnet_user::{
@@ -339,7 +340,15 @@ impl Common {
     fn control(&self, request: &Message) -> Option<Body> {
         let mut sessions = self.sessions.borrow_mut();
         Some(match &request.body {
-            Body::MakeSession(make) => Body::MakeSessionReply(sessions.make(make, request.features)),
+            Body::MakeSession(make) => {
+                let hold = || {
+                    let console = Nid::from_small(make.session.nid).ok();
+                    let console = console.map(|nid| format!(" of {nid}")).unwrap_or_default();
+                    let name = escaped(&make.name.to_string());
+                    Some(self.exchange.lnet.hold(&format!("the LNet selftest session {name}{console}")))
+                };
+                Body::MakeSessionReply(sessions.make(make, request.features, hold))
+            }
             Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove)),
             Body::Debug(_) => {
                 let lnet_wire::selftest::JoinReply { status, session, timeout_s, name } = sessions.describe();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use lnet_user::Hold;
 use lnet_wire::selftest::{
     AddTest, BatchControl, BatchOperation, BatchReply, CONCURRENCY_MAX, FEATURES, FrameworkCounters,
     JoinReply, MakeSession, Name, RemoveSession, SessionId, SessionReply, Status, Test,
@@ -73,6 +74,8 @@ impl BatchTest {
 type Batch = Vec<BatchTest>;
 
 struct Session {
+    /// The node is needed while there is a session.
+    _hold: Option<Hold>,
     id: SessionId,
     name: Name,
     features: u32,
@@ -151,7 +154,13 @@ impl Sessions {
         JoinReply { status, session: self.id(), timeout_s, name }
     }
 
-    pub(crate) fn make(&mut self, request: &MakeSession, features: u32) -> JoinReply {
+    /// Begins a session, which has the hold on the node for as long as it lasts.
+    pub(crate) fn make(
+        &mut self,
+        request: &MakeSession,
+        features: u32,
+        hold: impl FnOnce() -> Option<Hold>,
+    ) -> JoinReply {
         if request.session.is_any() {
             return self.described(Status::INVALID);
         }
@@ -171,6 +180,7 @@ impl Sessions {
         self.end();
         let now = Instant::now();
         self.0 = Some(Session {
+            _hold: hold(),
             id: request.session,
             name: request.name,
             features,
@@ -338,7 +348,7 @@ mod tests {
 
     fn session() -> Sessions {
         let mut sessions = Sessions::default();
-        assert_eq!(sessions.make(&make(1), FEATURES).status, Status::OK);
+        assert_eq!(sessions.make(&make(1), FEATURES, || None).status, Status::OK);
         sessions
     }
 
@@ -358,7 +368,7 @@ mod tests {
         sessions.touch(&id(2));
         sessions.expire();
         assert_eq!(sessions.id(), id(1));
-        assert_eq!(sessions.make(&make(2), FEATURES).status, Status::BUSY);
+        assert_eq!(sessions.make(&make(2), FEATURES, || None).status, Status::BUSY);
         age(&mut sessions, part);
         sessions.touch(&id(2));
         sessions.expire();
@@ -366,7 +376,7 @@ mod tests {
         // Another console that asks finds it ended already.
         let mut sessions = session();
         age(&mut sessions, 2 * part);
-        assert_eq!(sessions.make(&make(2), FEATURES).status, Status::OK);
+        assert_eq!(sessions.make(&make(2), FEATURES, || None).status, Status::OK);
     }
 
     fn test(batch: u64, concurrency: u32, destinations: u32) -> AddTest {
@@ -409,7 +419,7 @@ mod tests {
         assert_eq!(sessions.check_test(&server).is_ok(), charged_bytes + TEST_BYTES <= SESSION_BYTES_MAX);
         // All of it goes with the session.
         sessions.end();
-        assert_eq!(sessions.make(&make(1), FEATURES).status, Status::OK);
+        assert_eq!(sessions.make(&make(1), FEATURES, || None).status, Status::OK);
         assert_eq!(sessions.add_test(&test(1, 1024, 8), vec![to; 8]), Ok(()));
     }
 }

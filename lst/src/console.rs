@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 use lnet_control::client::Client;
+use lnet_control::resolve;
+use lnet_model::pattern;
 use lnet_model::records::{SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest};
 
 /// The console that commands go to.
@@ -24,6 +26,28 @@ impl Console {
             SelftestAnswer::Batches(batches) => Ok(batches),
             answer => bail!("the daemon answered something else than it was asked: {answer:?}"),
         }
+    }
+
+    /// Targets as the daemon is told of them: names of hosts, which are none of groups, are looked up here.
+    pub(crate) fn resolved(&mut self, targets: &[String]) -> Result<Vec<String>> {
+        if targets.iter().all(|target| pattern::nodes(target).is_ok()) {
+            return Ok(targets.to_vec());
+        }
+        let SelftestAnswer::Groups(groups) = self.ask(SelftestCommand::ListGroups)? else {
+            bail!("the daemon answered something else than it was asked");
+        };
+        let told = |target: &String| {
+            if groups.iter().any(|group| group.name == *target) || pattern::nodes(target).is_ok() {
+                return Ok(target.clone());
+            }
+            match resolve::nodes(target) {
+                Ok(nids) => Ok(nids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+                // Whoever names no net may mean a group.
+                Err(_) if !target.contains('@') => Ok(target.clone()),
+                Err(refusal) => Err(refusal.into()),
+            }
+        };
+        targets.iter().map(told).collect()
     }
 
     /// A command that is answered for each node.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use lnet_control::client::Client;
-use lnet_control::path;
+use lnet_control::{path, resolve};
 use lnet_model::pattern;
 use lnet_model::records::{SelftestAnswer, SelftestCommand, SelftestNode, SelftestState};
 
@@ -105,7 +105,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             if !refresh && clean.is_empty() && remove.is_none() {
                 bail!(Failure::usage("--refresh, --clean or --remove is expected"));
             }
-            let remove = remove.as_deref().map(pattern::nodes).transpose()?.unwrap_or_default();
+            let remove = remove.as_deref().map(resolve::nodes).transpose()?.unwrap_or_default();
             let clean = clean.iter().flat_map(|word| word.states()).copied().collect();
             let (name, refresh) = (name.clone(), *refresh);
             let asked = SelftestCommand::UpdateGroup { name, remove, clean, refresh };
@@ -188,8 +188,7 @@ fn own_name() -> Result<String> {
 fn add_group(console: &mut Console, name: &str, lists: &[String]) -> Result<()> {
     let mut resolved = Vec::new();
     for text in lists {
-        let whole = if text.contains('@') { text.clone() } else { format!("{text}@tcp") };
-        resolved.push((text, lnet_control::resolve::nodes(&whole)?));
+        resolved.push((text, resolve::nodes(text)?));
     }
     let nids = resolved.iter().flat_map(|(_, nids)| nids.clone()).collect();
     let nodes = console.nodes(SelftestCommand::AddGroup { name: name.to_owned(), nids })?;
@@ -231,6 +230,7 @@ fn ping(options: &Ping, console: &mut Console) -> Result<()> {
     console.timeout_s = options.timeout;
     let mut targets = options.targets.clone();
     targets.extend(options.group.iter().chain(&options.nodes).cloned());
+    targets = console.resolved(&targets)?;
     if let Some(name) = &options.batch {
         let batches = console.batches()?;
         let batch = show::batch(&batches, name)?;

@@ -39,11 +39,12 @@ fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
 
 /// Shows rates of targets, again and again.
 pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
-    let mut former = sample(console, &options.targets)?;
+    let targets = console.resolved(&options.targets)?;
+    let mut former = sample(console, &targets)?;
     let (mut left, mut failed) = (options.count, Vec::new());
     while left != Some(0) && !reader_has_gone() {
         std::thread::sleep(Duration::from_secs(options.delay.into()));
-        let now = sample(console, &options.targets)?;
+        let now = sample(console, &targets)?;
         for ((target, former), now) in options.targets.iter().zip(&former).zip(&now) {
             let both = now.iter().filter_map(|stats| {
                 let known = former.iter().find(|known| known.nid == stats.nid)?;
@@ -118,7 +119,8 @@ fn line(
 
 /// Shows the nodes that have counted errors: of tests, and else of requests as well.
 pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session: bool) -> Result<()> {
-    let stats = sample(console, targets)?;
+    let resolved = console.resolved(targets)?;
+    let stats = sample(console, &resolved)?;
     let mut silent = Vec::new();
     for (target, nodes) in targets.iter().zip(stats) {
         tell(format_args!("{target}:"));

@@ -75,6 +75,12 @@ impl Marked {
         }
     }
 
+    /// Whether nothing stands there, or a text without letters: in the place of a map or a list both say
+    /// nothing.
+    pub(super) fn is_blank(&self) -> bool {
+        self.is_null() || matches!(&self.value, Value::Scalar { text, .. } if text.is_empty())
+    }
+
     /// What stands there, as an error names it.
     pub(super) fn describe(&self) -> String {
         match &self.value {

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
+use lnet_model::pattern::NO_NI;
 use lnet_wire::ping::PingError;
 use lnet_wire::steer::{PORTALS, PolicyError};
 use lnet_wire::{Global, Net, Nid};
@@ -216,9 +217,7 @@ pub enum RequestError {
     #[error("cancelled")]
     Cancelled,
     /// The NID to be pinged is a wildcard, or can be no NI's name.
-    #[error(
-        "failed to ping {0}: the nid of one NI is expected, with an address by which other hosts reach it"
-    )]
+    #[error("failed to ping {0}: {expected}", expected = NO_NI)]
     PingWildcard(Nid),
     /// The NID that a ping is to come from is not a local one that is up.
     #[error("cannot ping from {0}: it is not a local nid that is up")]

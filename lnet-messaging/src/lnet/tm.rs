@@ -119,6 +119,10 @@ impl TransportTm for LnetTm {
                 format!("address `{address}`: an identifier from 1 to 4095 is expected of an end point");
             return Err(Error::invalid(found));
         }
+        if !parsed.process.nid.can_name_an_ni() {
+            let found = format!("address `{address}`: a NID by which other hosts reach its NI is expected");
+            return Err(Error::invalid(found));
+        }
         Ok(parsed.to_string())
     }
 

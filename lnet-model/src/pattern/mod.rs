@@ -22,7 +22,9 @@ use crate::errno::{Errno, Refusal};
 pub use cpt::{cpts, cpts_text, shards};
 pub use expression::NumberRange;
 pub use interface::{InterfaceName, interfaces};
-pub use nid::{NIDS_MAX, NODES_MAX, Resolve, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes};
+pub use nid::{
+    NIDS_MAX, NO_NI, NODES_MAX, Resolve, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes,
+};
 pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
 
 /// The refusal of a text that is not what was expected.

@@ -18,6 +18,9 @@ pub const NIDS_MAX: usize = 128;
 /// Most nodes of a session of selftest, and so of one list of them.
 pub const NODES_MAX: usize = 4096;
 
+/// Refusal of a NID that can name no NI, behind that NID.
+pub const NO_NI: &str = "the nid of one NI is expected, with an address by which other hosts reach it";
+
 /// Lookup of a host's name, for an address of the kind wanted; `None` where names are not looked up.
 pub type Resolve<'a> = &'a dyn Fn(&str, Net) -> Result<Option<IpAddr>, Refusal>;
 
@@ -35,7 +38,7 @@ pub fn nid(text: &str) -> Result<Nid, Refusal> {
 }
 
 /// The NIDs of a list such as `10.0.[1-2].1@tcp,10.0.0.9@tcp1`: every combination, the last part varying
-/// fastest. Names of hosts are not looked up.
+/// fastest. Members without `@` are on net `tcp`. Names of hosts are not looked up.
 ///
 /// # Errors
 /// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
@@ -68,9 +71,7 @@ pub fn nids_resolved(text: &str, most: usize, resolve: Resolve<'_>) -> Result<Ve
 
 /// The NIDs of one member of a list, if with those before it they are at most `most`.
 fn spec(text: &str, before: usize, most: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
-    let Some((address, net)) = text.rsplit_once('@') else {
-        return Err(invalid(text, "an address, @ and a net"));
-    };
+    let (address, net) = text.rsplit_once('@').unwrap_or((text, "tcp"));
     if text.contains('*') || text.contains("<?>") {
         return Err(invalid(text, "nids that can be counted, not a wildcard"));
     }

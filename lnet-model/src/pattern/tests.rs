@@ -46,6 +46,7 @@ fn nids_are_enumerated_last_part_fastest() {
     assert_eq!(texts("10.0.0.[0]@xdp3"), ["10.0.0.0@xdp3"]);
     assert_eq!(texts("2001:db8::[9-a]@tcp"), ["2001:db8::9@tcp", "2001:db8::a@tcp"]);
     assert_eq!(texts("10.0.0.1@tcp,10.0.0.1@tcp").len(), 2);
+    assert_eq!(texts("10.0.0.[1-2], 2001:db8::9"), ["10.0.0.1@tcp", "10.0.0.2@tcp", "2001:db8::9@tcp"]);
 }
 
 #[test]
@@ -53,7 +54,9 @@ fn bad_lists_of_nids_are_refused_whole() {
     for bad in [
         "",
         ",",
-        "10.0.0.1",
+        "10.0.0",
+        "5",
+        "host",
         "10.0.0.1@",
         "10.0.0.1@foo",
         "@tcp",
@@ -104,6 +107,8 @@ fn hosts_are_looked_up_and_addresses_are_not() {
     };
     let found = nids_resolved("node-1.example@xdp2,10.0.0.8@tcp", NIDS_MAX, &resolve).unwrap();
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.7@xdp2", "10.0.0.8@tcp"]);
+    let bare = nids_resolved("node-1.example", NIDS_MAX, &resolve).unwrap();
+    assert_eq!(bare.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.7@tcp"]);
     refused(nids_resolved("10.0.0.1-5@tcp", NIDS_MAX, &resolve), Errno::INVAL);
     refused(nids_resolved("10.0.0@tcp", NIDS_MAX, &resolve), Errno::INVAL);
 }

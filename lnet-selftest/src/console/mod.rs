@@ -206,6 +206,7 @@ impl Console {
         *self.session.borrow_mut() = Some(Session {
             key,
             name: wire_name,
+            _hold: self.asker.exchange.lnet.hold(&format!("the LNet selftest session {}", escaped(name))),
             id: SessionId { nid, stamp },
             features,
             timeout_s,
@@ -260,6 +261,7 @@ impl Console {
             if session.groups.iter().any(|(known, _)| *known == name) {
                 return refused(Errno::EXIST, format!("there is a group {}", escaped(&name)));
             }
+            state::check_names(&nids)?;
             if let Some(large) = nids.iter().find(|nid| nid.to_small().is_none()) {
                 let message =
                     format!("{large}: messages of selftest have room for NIDs of 8 bytes alone (IPv4)");

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lnet_model::pattern::{NODES_MAX, escaped};
+use lnet_model::pattern::{self, NO_NI, NODES_MAX, escaped};
 use lnet_model::records::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestState,
 };
 use lnet_model::{Errno, Refusal};
-use lnet_user::Nid;
+use lnet_user::{Hold, Nid};
 use lnet_wire::selftest::{Name, SessionId};
 
 use super::OBJECTS_MAX;
@@ -15,6 +15,14 @@ use super::OBJECTS_MAX;
 /// Refuses what makes no sense now.
 pub(super) fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, message))
+}
+
+/// Refuses NIDs at which no node can be: it would be waited for in vain.
+pub(super) fn check_names(nids: &[Nid]) -> Result<(), Refusal> {
+    match nids.iter().find(|nid| !nid.can_name_an_ni()) {
+        Some(nid) => refused(Errno::INVAL, format!("{nid}: {NO_NI}")),
+        None => Ok(()),
+    }
 }
 
 /// The batch that each session begins with (LNet `LST_DEFAULT_BATCH`).
@@ -64,6 +72,8 @@ pub(super) fn first_batches() -> BTreeMap<String, Batch> {
 pub(super) struct Session {
     pub(super) key: u32,
     pub(super) name: Name,
+    /// The node is needed while there is a session.
+    pub(super) _hold: Hold,
     pub(super) id: SessionId,
     pub(super) features: u32,
     pub(super) timeout_s: u32,
@@ -122,17 +132,20 @@ impl Session {
         }
     }
 
-    /// A group's nodes, or those of this NID.
+    /// A group's nodes, or those of these NIDs.
     fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
         match self.groups.iter().find(|(name, _)| name == target) {
             Some((_, nodes)) => Ok(nodes.clone()),
-            None => lnet_model::pattern::nodes(target).map_err(|refusal| match refusal.errno {
-                Errno::TOOBIG => refusal,
-                _ => {
-                    let message = format!("{target:?}: a group of the session or NIDs are expected");
-                    Refusal::new(Errno::NOENT, message)
-                }
-            }),
+            None => {
+                let nids = pattern::nodes(target).map_err(|refusal| match refusal.errno {
+                    Errno::TOOBIG => refusal,
+                    _ => {
+                        let message = format!("{target:?}: a group of the session or NIDs are expected");
+                        Refusal::new(Errno::NOENT, message)
+                    }
+                })?;
+                check_names(&nids).map(|()| nids)
+            }
         }
     }
 

@@ -57,11 +57,12 @@ pub(crate) struct Verbose {
 }
 
 impl Verbose {
-    /// The level. A word that is no number counts as none.
-    pub(crate) fn level(&self) -> u8 {
-        let Some(text) = &self.verbose else { return 0 };
+    /// The level; numbers beyond the greatest one mean that, as in LNet.
+    pub(crate) fn level(&self, task: Task) -> Result<u8> {
+        let Some(text) = &self.verbose else { return Ok(0) };
         let text = text.strip_prefix('=').unwrap_or(text);
-        lnet_model::pattern::integer(text).map_or(1, |level| level.clamp(0, 4) as u8)
+        let level: i64 = task.number("verbose", text, 0..=i64::MAX)?;
+        Ok(level.min(4) as u8)
     }
 }
 

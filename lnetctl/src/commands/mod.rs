@@ -143,7 +143,7 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Debug(command) => debug::run(daemon, command),
         Command::CptOfNid(args) => debug::cpts_of(daemon, &args),
         Command::Stats(command) => simple::stats(daemon, command),
-        Command::Global(simple::GlobalCommand::Show { .. }) => simple::globals(daemon),
+        Command::Global(command) => simple::globals(daemon, &command),
         Command::Set(args) => simple::set(daemon, &args),
         Command::Fault(command) => fault::run(daemon, command),
         Command::Steering(command) => steering::run(daemon, command),

@@ -118,7 +118,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: NetCommand) -> Result<()> {
         NetCommand::Del { net, interfaces, nid } => {
             delete(daemon, net.as_deref(), interfaces.as_deref(), nid.as_deref())
         }
-        NetCommand::Show { net, verbose } => show(daemon, net.as_deref(), verbose.level()),
+        NetCommand::Show { net, verbose } => show(daemon, net.as_deref(), &verbose),
         NetCommand::Set(settings) => set(daemon, &settings),
     }
 }
@@ -217,8 +217,9 @@ fn delete(
     daemon.apply(task, changes)
 }
 
-fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Result<()> {
+fn show(daemon: &mut Daemon<'_>, net: Option<&str>, verbose: &Verbose) -> Result<()> {
     let task = Task::new("show", "net");
+    let level = verbose.level(task)?;
     let net = net.map(Net::from_str).transpose();
     let net = net.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
     let mut nets = daemon.ask(task, Client::nets)?;

@@ -87,7 +87,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: PeerCommand) -> Result<()> {
         PeerCommand::Add(args) => add(daemon, &args),
         PeerCommand::Del(args) => delete(daemon, &args),
         PeerCommand::Set(settings) => set(daemon, &settings),
-        PeerCommand::Show { nid, verbose } => show(daemon, nid.as_deref(), verbose.level()),
+        PeerCommand::Show { nid, verbose } => show(daemon, nid.as_deref(), &verbose),
         PeerCommand::List => daemon.show("peer", Client::peers, |peers| document::peer_list(peers)),
     }
 }
@@ -163,8 +163,9 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     daemon.apply(task, changes)
 }
 
-fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
+fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, verbose: &Verbose) -> Result<()> {
     let task = Task::new("show", "peer");
+    let level = verbose.level(task)?;
     let nid = task.parsed(nid, resolve::nid)?;
     let mut peers = daemon.ask(task, Client::peers)?;
     if let Some(nid) = nid {

@@ -12,6 +12,7 @@ use lnet_model::{Errno, pattern};
 use lnet_wire::Global;
 
 use super::Result;
+use super::cli::Verbose;
 use super::unknown_command;
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
@@ -38,11 +39,8 @@ pub(crate) enum LnetCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StatsCommand {
     /// Show the counters of the node
-    Show {
-        /// Taken for the sake of scripts
-        #[arg(long, short, num_args = 0..=1, hide = true)]
-        verbose: Option<Option<String>>,
-    },
+    #[command(mut_arg("verbose", |verbose| verbose.hide(true)))]
+    Show(Verbose),
     /// Set the counters of the node, of its NIs and of its peers to zero
     Reset,
 }
@@ -50,11 +48,8 @@ pub(crate) enum StatsCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum GlobalCommand {
     /// Show the global tunables
-    Show {
-        /// Taken for the sake of scripts
-        #[arg(long, short, num_args = 0..=1, hide = true)]
-        verbose: Option<Option<String>>,
-    },
+    #[command(mut_arg("verbose", |verbose| verbose.hide(true)))]
+    Show(Verbose),
 }
 
 #[derive(Debug, Args)]
@@ -103,12 +98,17 @@ pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> 
 
 pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()> {
     match command {
-        StatsCommand::Show { .. } => daemon.show("statistics", Client::statistics, document::statistics),
+        StatsCommand::Show(verbose) => {
+            verbose.level(Task::new("show", "statistics"))?;
+            daemon.show("statistics", Client::statistics, document::statistics)
+        }
         StatsCommand::Reset => daemon.apply(Task::new("set", "statistics"), vec![Change::ResetStatistics]),
     }
 }
 
-pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
+pub(super) fn globals(daemon: &mut Daemon<'_>, GlobalCommand::Show(verbose): &GlobalCommand) -> Result<()> {
+    // The same is shown at each level, which is taken for the sake of scripts.
+    verbose.level(Task::new("show", "global"))?;
     daemon.show("global", Client::globals, document::global_show)
 }
 
@@ -141,6 +141,28 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
     }
 }
 
+/// The tunables of routing between nets.
+const ROUTING: [&str; 4] = ["routing", "tiny_buffers", "small_buffers", "large_buffers"];
+
+/// Takes what is so already: nothing is routed. Sizes of pools are forgotten, as LNet does it while routing is
+/// off.
+fn set_routing(daemon: &mut Daemon<'_>, name: &'static str, text: Option<&str>) -> Result<()> {
+    let (task, parser) = (Task::new("add", name), Task::new("parser", "set"));
+    let Some(text) = text else { return Err(task.invalid(format!("no value for {name}"))) };
+    let Some(value) = pattern::integer(text) else {
+        return Err(parser.error(Errno::PERM, format!("cannot parse {name} value {text:?}")).failed());
+    };
+    let is_routing = name == "routing";
+    match value {
+        1 if is_routing => Err(parser.unsupported("routing between nets is").failed()),
+        0.. if !is_routing || value == 0 => daemon.client(task).map(drop),
+        _ => {
+            let expected = if is_routing { "0 or 1" } else { "a number from 0" };
+            Err(task.invalid(format!("{name} {value}: {expected} is expected")))
+        }
+    }
+}
+
 /// The tunables that completions offer.
 fn settable() -> Offered {
     let names: Vec<_> =
@@ -151,10 +173,10 @@ fn settable() -> Offered {
 pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     let name = args.name.replace('-', "_");
     let parser = Task::new("parser", "set");
+    if let Some(name) = ROUTING.into_iter().find(|known| *known == name) {
+        return set_routing(daemon, name, args.value.as_deref());
+    }
     match name.as_str() {
-        "routing" | "tiny_buffers" | "small_buffers" | "large_buffers" => {
-            return Err(parser.unsupported("routing between nets is").failed());
-        }
         // Interfaces are never bonded, which 0 asks for.
         "use_tcp_bonding" if args.value.as_deref() == Some("0") => return Ok(()),
         "use_tcp_bonding" => return Err(parser.unsupported("bonding of interfaces is").failed()),

@@ -177,7 +177,6 @@ fn options_are_taken_as_scripts_write_them() {
     for (words, expected) in [
         ("-v 0", zero),
         ("--verbose", one),
-        ("-v foo", one),
         ("-v4", four),
         ("--verbose=4", four),
         ("--verb 9", four),
@@ -193,6 +192,16 @@ fn options_are_taken_as_scripts_write_them() {
     node.good("net del -ntcp1 -i eth0");
     node.good("stats show -v");
     node.good("global show -v 3");
+    // A level that is none is refused, and not passed over.
+    for command in ["net show", "peer show", "stats show", "global show"] {
+        for word in ["-v junk", "-v4x", "--verbose=junk", "-v=-1"] {
+            node.bad(
+                &format!("{command} {word}"),
+                234,
+                &["errno: -", "--verbose", "a number from 0 is expected"],
+            );
+        }
+    }
 }
 
 #[test]
@@ -210,7 +219,13 @@ fn globals_are_set_within_their_ranges() {
         &["parser:\n-     set:\n            errno: -1\n", "cannot parse discovery value"],
     );
     node.bad("set routing 1", 255, &["not supported by this version"]);
-    node.bad("set tiny_buffers 700", 255, &["not supported by this version"]);
+    // What is so already is taken, and sizes of pools that nothing uses.
+    for words in ["routing 0", "tiny_buffers 0", "small_buffers 700", "large_buffers 1024"] {
+        node.good(&format!("set {words}"));
+    }
+    node.bad("set routing 2", 234, &["errno: -22", "0 or 1 is expected"]);
+    node.bad("set tiny_buffers -1", 234, &["errno: -22", "a number from 0 is expected"]);
+    node.bad("set small_buffers many", 255, &["cannot parse small_buffers value"]);
     for wrong in [
         "retry_count 200",
         "retry_count -1",

@@ -515,6 +515,14 @@ fn what_is_off_or_empty_is_taken() {
         "route: []\nip2nets: []\nrouting: {}\nbuffers: {tiny: 0, small: 0, large: 0}\n",
         "net:\nglobal:\npeer:\nudsp:\nnuma:\nfault:\nsteering:\nselection:\npeers:\nstatistics:\n",
         "global:\n  use_tcp_bonding: 0\n  max_intf: 4096\n",
+        "routing: {enable: false}\nbuffers: {tiny: 1024}\n",
+        "routing: {enable: no}\n",
+        "routing: {enable: Off}\n",
+        "routing: [{enable: 0}, {enable: false}]\n",
+        "route: ''\nrouting: ''\nip2nets: ''\nbuffers: ''\n",
+        "route:\n-\nip2nets: [~]\n",
+        "net: ''\npeer:\n-\nudsp: [~]\nglobal: ''\n",
+        "numa: {range: ~}\n",
     ] {
         node.good_with("import", document);
         assert_eq!(node.good("export"), before, "{document}");
@@ -538,6 +546,17 @@ fn what_is_off_or_empty_is_taken() {
     ] {
         node.bad_with("import", document, 234, &["errno: -95", said]);
     }
+    // Keys with nothing behind them are not given.
+    let blank = "net:\n- net type: tcp1\n  local NI(s):\n  - interfaces: {0: eth0}\n    nid:\n    tunables: {credits: , \
+                 peer_credits: 7}\n    lnd tunables: {conns_per_peer: ~}\npeer:\n- primary nid: 10.77.0.12@tcp1\n  \
+                 Multi-Rail:\n  lock_prim: ~\n  tcp bonding: 0\n  status: up\n  peer ni:\n  - nid: 10.77.0.13@tcp1\n    \
+                 tcp bonding: 0\n    ni_ref: 4\n    state:\nudsp:\n- src: tcp1\n  dst:\n  rte: ~\n  priority: 0\n";
+    node.good_with("import", blank);
+    assert!(node.good("net show --net tcp1 -v").contains("peer_credits: 7"));
+    assert!(node.good("peer show --nid 10.77.0.13@tcp1").contains("Multi-Rail: true"));
+    let bonded = "peer:\n- primary nid: 10.77.0.12@tcp1\n  tcp bonding: 1\n";
+    node.bad_with("import", bonded, 234, &["errno: -95", "'tcp bonding'"]);
+    node.bad_with("import", "peer:\n- primary nid:\n", 234, &["a peer without 'primary nid'"]);
     node.good("set max_intf 17");
     assert!(node.good("global show").contains("max_interfaces: 17\n"));
     for words in ["route show", "routing show", "fault delay show"] {
@@ -552,7 +571,17 @@ fn what_is_off_or_empty_is_taken() {
 fn contradictions_have_both_places() {
     let node = Node::start(Model::configured(2));
     let of_net = |rest: &str| format!("net:\n- net type: tcp\n  {rest}\n");
+    let peer = "- primary nid: 10.77.0.12@tcp\n";
     for (document, expected) in [
+        ("routing: [{enable: 0}, {enable: 1}]\n".to_owned(), ["line 1, column 33", "line 1, column 20"]),
+        ("routing:\n- enable: off\n- enable: on\n".to_owned(), ["line 3", "line 2"]),
+        (
+            "steering:\n- portal: 4\n  policy: rotor\n- portal: 4\n  policy: pin\n  shard: 1\n".to_owned(),
+            ["line 4, column 3: portal 4 is to be pin to shard 1 here and rotor in", "line 2"],
+        ),
+        (format!("peer:\n{peer}  lock_prim: true\n{peer}  lock_prim: false\n"), ["line 5", "line 3"]),
+        (format!("peer:\n{peer}  peer state: 1048585\n{peer}  lock_prim: false\n"), ["line 5", "line 2"]),
+        (format!("peer:\n{peer}  Multi-Rail: true\n{peer}  Multi-Rail: false\n"), ["line 5", "line 3"]),
         (of_net("nid: 10.77.0.11@tcp1"), ["line 3, column 8", "line 2, column 13"]),
         (of_net("net: tcp1"), ["line 3, column 8", "line 2, column 13"]),
         (of_net("local NI(s):\n  - nid: 10.77.0.11@tcp1"), ["line 4, column 10", "line 2, column 13"]),
@@ -572,6 +601,14 @@ fn contradictions_have_both_places() {
         "net:\n- net type: tcp0\n  net: tcp\n  nid: 10.77.0.11@tcp\n  interfaces: {0: eth0}\n",
     );
     node.good_with("import", "global:\n  numa_range: 3\nnuma:\n  range: 3\n");
+    node.good_with("import", &format!("peer:\n{peer}  lock_prim: true\n{peer}  lock_prim: true\n"));
+    // Tunables of an NI stand in the place of those of its net.
+    node.good_with(
+        "import",
+        "net:\n- net type: tcp2\n  tunables: {credits: 4}\n  local NI(s):\n  - interfaces: {0: eth0}\n    tunables: \
+         {credits: 5}\n",
+    );
+    assert!(node.good("net show --net tcp2 -v").contains(" credits: 5\n"));
 }
 
 /// Tunables of a net are those of its first NI: what others say is told, and what is there is compared.
@@ -590,4 +627,16 @@ fn tunables_of_a_net_are_those_of_its_first_ni() {
         assert!(ran.status == 0 && ran.stderr.contains(told) && ran.stderr.contains("line 6"), "{ran:?}");
     }
     node.bad_with("import", &document(64), 234, &["errno: -17", "peer_credits is 16 and not 64"]);
+    // A refusal names what prevents the import, and nothing besides.
+    let connections = document(16) + "    lnd tunables: {conns_per_peer: 3}\n";
+    let refused = node.run_with("import", &connections);
+    assert!(refused.status == 234 && refused.stderr.contains("conns_per_peer is"), "{refused:?}");
+    assert!(!refused.stderr.contains("peer_credits"), "{refused:?}");
+    // `net add` tells as well.
+    let added = node.run("net add --net tcp --if eth2 --peer-credits 99 --credits 500");
+    for told in
+        ["peer_credits 99 is passed over: net tcp has 16 from its first NI", "credits 500 is passed over"]
+    {
+        assert!(added.status == 0 && added.stderr.contains(told), "{added:?}");
+    }
 }

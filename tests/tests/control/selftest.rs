@@ -218,6 +218,47 @@ fn a_node_takes_part_in_tests_and_has_loads_beside() {
     }
 }
 
+/// A node that only waits for sessions is free to be unconfigured, and serves again when it is configured.
+#[test]
+fn a_session_keeps_a_node_configured_and_a_test_server_does_not() {
+    let node = Daemon::alone_with("--configure --selftest");
+    for session in ["one", "two"] {
+        node.good("lnet unconfigure");
+        node.good("lnet configure");
+        good(&node, &format!("new_session {session}"));
+        node.bad(
+            "lnet unconfigure",
+            &["errno: -16", &format!("the LNet selftest session {session}: stop that")],
+        );
+        good(&node, "add_group g 0@lo");
+        good(&node, "ping g");
+        node.bad("lnet unconfigure", &[&format!("the LNet selftest session {session}, ")]);
+        good(&node, "end_session");
+    }
+    node.good("lnet unconfigure");
+}
+
+/// Hosts are looked up wherever nodes are named, and what can be no node's NID is refused at once.
+#[test]
+fn nodes_are_named_by_hosts_and_by_nids_that_others_reach() {
+    let node = Daemon::alone_with("--configure --selftest");
+    good(&node, "new_session names");
+    good(&node, "add_group g 0@lo");
+    let local = "127.0.0.1@tcp: the nid of one NI is expected";
+    for host in ["localhost@tcp", "localhost", "127.0.0.1@tcp", "127.0.0.1"] {
+        bad(&node, &format!("add_group h {host}"), local);
+        for words in ["ping", "ping --nodes", "stat --count 1 --delay 1", "show_error", "show_error g"] {
+            bad(&node, &format!("{words} {host}"), local);
+        }
+    }
+    bad(&node, "add_group h fe80::1@tcp", "fe80::1@tcp: the nid of one NI is expected");
+    bad(&node, "ping nowhere", "a group of the session or NIDs are expected");
+    bad(&node, "ping no-such-host.invalid@tcp", "cannot look the host up");
+    good(&node, "update_group --remove localhost@tcp g");
+    good(&node, "ping g");
+    good(&node, "end_session");
+}
+
 #[test]
 fn lst_says_what_is_lacking() {
     let without = Daemon::alone();

@@ -12,6 +12,9 @@ mod show;
 mod steering;
 mod udsp;
 mod values;
+use std::collections::HashMap;
+use std::fmt::Display;
+
 use lnet_model::Errno;
 use lnet_model::pattern::{integer, shown};
 use lnet_model::request::{Change, PingPurpose};
@@ -48,9 +51,21 @@ const UNSUPPORTED: [(&str, &str); 4] = [
     ("ip2nets", "choosing nets by address is"),
 ];
 
-/// Keys of local NIs and of peer NIs that only tell.
-const TELLING: [&str; 7] =
-    ["udsp info", "statistics", "sent_stats", "received_stats", "dropped_stats", "health stats", "fsm state"];
+/// Key of older exports, with 0 where interfaces are not bonded.
+const BONDING: &str = "tcp bonding";
+/// Keys of nets, local NIs, peers and peer NIs that only tell, those of older exports among them.
+const TELLING: [&str; 10] = [
+    "udsp info",
+    "statistics",
+    "sent_stats",
+    "received_stats",
+    "dropped_stats",
+    "health stats",
+    "fsm state",
+    "status",
+    "ni_ref",
+    BONDING,
+];
 
 /// What the document says, if nothing is wrong with it.
 ///
@@ -67,8 +82,8 @@ pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
         items: Vec::new(),
         errors: Vec::new(),
         seq_no: None,
-        globals: Vec::new(),
-        routing_is_off: false,
+        said: HashMap::new(),
+        routing: None,
     };
     reader.document(&root);
     let Reader { items, mut errors, .. } = reader;
@@ -86,10 +101,10 @@ struct Reader {
     errors: Vec<DocumentError>,
     /// Number of the item that is being read.
     seq_no: Option<u64>,
-    /// Tunables that the document sets, and where.
-    globals: Vec<(Global, u32, Position)>,
-    /// Whether the document says that nothing is to be routed.
-    routing_is_off: bool,
+    /// Values of what has one value alone, by its name, and where the document says them.
+    said: HashMap<String, (String, Position)>,
+    /// Whether the document turns routing on, or off.
+    routing: Option<bool>,
 }
 
 impl Reader {
@@ -99,8 +114,10 @@ impl Reader {
                 format!("{} as a document: a map with keys such as net: is expected", root.describe());
             return self.error(root.position, message);
         };
-        let routing = blocks.iter().find(|block| block.key == "routing");
-        self.routing_is_off = routing.is_some_and(|block| enables(&block.value) == Some(false));
+        if self.mode == Mode::Add {
+            let routing = blocks.iter().find(|block| block.key == "routing");
+            self.routing = routing.and_then(|block| self.routing_of(&block.value));
+        }
         for block in blocks {
             self.seq_no = None;
             self.block(block);
@@ -150,24 +167,57 @@ impl Reader {
     /// Whether a block of what this node cannot do asks for nothing: it is empty, routing is off in it, or
     /// the mode passes over it.
     fn is_off(&self, block: &str, value: &Marked) -> bool {
-        let is_empty = match &value.value {
-            Value::Scalar { .. } => value.is_null(),
-            Value::Sequence(items) => items.is_empty(),
-            Value::Map(entries) => entries.is_empty(),
-        };
         let is_passed_over = match self.mode {
             Mode::Add | Mode::Execute => false,
             Mode::Delete => block != "route",
             Mode::Show => true,
         };
-        is_empty
+        let routing_is_off = self.routing == Some(false);
+        is_empty(value)
             || is_passed_over
             || match block {
-                "routing" => enables(value) == Some(false),
+                "routing" => routing_is_off,
                 // Pools are without use where nothing is routed.
-                "buffers" => self.routing_is_off || has_no_buffers(value),
+                "buffers" => routing_is_off || has_no_buffers(value),
                 _ => false,
             }
+    }
+
+    /// Reads whether a block, a map or a list of maps, turns routing on; nothing where it does not say.
+    fn routing_of(&mut self, block: &Marked) -> Option<bool> {
+        let maps = match &block.value {
+            Value::Sequence(items) => items.as_slice(),
+            _ => std::slice::from_ref(block),
+        };
+        let mut first = None;
+        for item in maps {
+            let Value::Map(entries) = &item.value else { continue };
+            let Some(value) = values::get(entries, "enable") else { continue };
+            let is_on = !is_off(value);
+            self.is_new(value.position, "routing", if is_on { "on" } else { "off" });
+            first = first.or(Some(is_on));
+        }
+        first
+    }
+
+    /// Whether something that has one value alone is said for the first time. Another value than before is
+    /// refused with both positions.
+    fn is_new(&mut self, position: Position, what: impl Display, value: impl Display) -> bool {
+        let (what, value) = (what.to_string(), value.to_string());
+        match self.said.get(&what) {
+            None => {
+                self.said.insert(what, (value, position));
+                true
+            }
+            Some((known, location)) => {
+                if *known != value {
+                    let message =
+                        format!("{what} is to be {value} here and {known} in {location}: one is expected");
+                    self.error(position, message);
+                }
+                false
+            }
+        }
     }
 
     fn global_block(&mut self, block: &Marked) {
@@ -196,18 +246,8 @@ impl Reader {
 
     /// Sets a tunable, unless the document has said another value of it.
     fn set_global(&mut self, position: Position, entity: &'static str, global: Global, value: u32) {
-        let said = self.globals.iter().find(|(known, ..)| *known == global);
-        match said.copied() {
-            Some((_, known, _)) if known == value => {}
-            Some((_, known, location)) => {
-                let message =
-                    format!("{global} is to be {value} here and {known} in {location}: one is expected");
-                self.error(position, message);
-            }
-            None => {
-                self.globals.push((global, value, position));
-                self.change(position, entity, Change::SetGlobal { global, value });
-            }
+        if self.is_new(position, global, value) {
+            self.change(position, entity, Change::SetGlobal { global, value });
         }
     }
 
@@ -225,6 +265,7 @@ impl Reader {
     fn global_value(&mut self, global: Global, key: &str, value: &Marked) -> Option<u32> {
         let (low, high) = global.range();
         if value.is_null() {
+            // Other keys with nothing behind them are not given. LNet refuses these, in these words.
             self.error(value.position, format!("no value specified for key '{key}'"));
             return None;
         }
@@ -250,7 +291,8 @@ impl Reader {
     fn numa_block(&mut self, block: &Marked) {
         let Some(entries) = self.map(block, "numa") else { return };
         self.known_keys(entries, "numa", &["range"]);
-        let Some(range) = entries.iter().find(|entry| entry.key == "range") else { return };
+        let range = entries.iter().find(|entry| entry.key == "range" && !entry.value.is_null());
+        let Some(range) = range else { return };
         let global = Global::NumaRange;
         let value = match self.mode {
             Mode::Delete => Some(0),
@@ -284,24 +326,20 @@ impl Reader {
     }
 }
 
-/// Reads `enable` of a block, which is a map or a list of maps: on, off, or nothing.
-fn enables(block: &Marked) -> Option<bool> {
-    let of = |entries: &[MapEntry]| {
-        let value = values::get(entries, "enable")?;
-        match &value.value {
-            // Off, and about to be.
-            Value::Scalar { text, .. } if matches!(integer(text), Some(0 | 2)) => Some(false),
-            _ => Some(true),
-        }
-    };
-    match &block.value {
-        Value::Map(entries) => of(entries),
-        Value::Sequence(items) => items.iter().find_map(|item| match &item.value {
-            Value::Map(entries) => of(entries),
-            _ => None,
-        }),
-        Value::Scalar { .. } => None,
+/// Whether nothing is asked for: nothing stands there, or a list of nothing.
+fn is_empty(value: &Marked) -> bool {
+    match &value.value {
+        Value::Scalar { .. } => value.is_blank(),
+        Value::Sequence(items) => items.iter().all(is_empty),
+        Value::Map(entries) => entries.is_empty(),
     }
+}
+
+/// Whether a switch is off, or about to be (2).
+fn is_off(value: &Marked) -> bool {
+    let Value::Scalar { text, .. } = &value.value else { return false };
+    matches!(integer(text), Some(0 | 2))
+        || ["false", "no", "off"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// Whether all numbers of a block are 0.

@@ -7,8 +7,8 @@ use lnet_model::request::Change;
 use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, Nid};
 
+use super::Reader;
 use super::values::get;
-use super::{Reader, TELLING};
 use crate::document::Mode;
 use crate::document::tree::{MapEntry, Marked, Position, Value};
 
@@ -17,9 +17,7 @@ const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables",
 /// Further keys of a net.
 const NET_KEYS: [&str; 7] = ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern"];
 /// Keys of a local NI that only tell, besides those of every NI; older exports have them at the net.
-const NI_KEYS: [&str; 4] = ["status", "dev cpt", "numa distance", "numa distances"];
-/// Key of older exports, with 0 where interfaces are not bonded.
-const BONDING: &str = "tcp bonding";
+const NI_KEYS: [&str; 3] = ["dev cpt", "numa distance", "numa distances"];
 /// Tunable of every LND that only tells.
 const TIMEOUT_KEY: &str = "timeout";
 /// Tunables of LNDs that are not here.
@@ -55,9 +53,8 @@ struct Group {
 
 impl Reader {
     pub(super) fn net(&mut self, position: Position, entries: &[MapEntry]) {
-        let known =
-            [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &TELLING, &[BONDING], &facts(true)].concat();
-        self.known_keys(entries, "net", &known);
+        let known = [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &facts(true)].concat();
+        self.known_or_telling(entries, "net", &known);
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
                 let message = format!(
@@ -127,9 +124,9 @@ impl Reader {
             groups.push(self.group(value.position, entries, shared, said));
         }
         if let Some(value) = get(entries, "local NI(s)") {
-            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING, &[BONDING], &facts(true)].concat();
+            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &facts(true)].concat();
             for (item, entries) in self.maps(value, "local NI(s)") {
-                self.known_keys(entries, "local NI(s)", &known);
+                self.known_or_telling(entries, "local NI(s)", &known);
                 let options = self.options(entries, net, shared);
                 groups.push(self.group(item.position, entries, options, said));
             }
@@ -149,9 +146,6 @@ impl Reader {
         options: NiOptions,
         said: (Net, Position),
     ) -> Group {
-        if let Some(value) = get(entries, BONDING) {
-            self.bonding(value, BONDING);
-        }
         let interfaces = get(entries, "interfaces").map(|value| self.interfaces(value)).unwrap_or_default();
         let nid = self.pattern_of(entries, "nid", "a nid", pattern::nid);
         if let (Some(nid), Some(value)) = (nid, get(entries, "nid")) {
@@ -168,8 +162,6 @@ impl Reader {
         match &value.value {
             Value::Map(entries) => entries.iter().filter_map(|entry| self.interface(&entry.value)).collect(),
             Value::Sequence(items) => items.iter().filter_map(|item| self.older_interface(item)).collect(),
-            // Not given.
-            _ if value.is_null() => Vec::new(),
             _ => {
                 self.wrong(value, "interfaces", "a map such as 0: eth0");
                 Vec::new()
@@ -204,7 +196,7 @@ impl Reader {
 
     /// A text such as `[0-1]`, or a list of numbers and ranges.
     fn cpts(&mut self, entries: &[MapEntry]) -> Option<Vec<u32>> {
-        let (value, expected) = (get(entries, "CPT").filter(|value| !value.is_null())?, "CPTs such as [0,1]");
+        let (value, expected) = (get(entries, "CPT")?, "CPTs such as [0,1]");
         let Value::Sequence(items) = &value.value else {
             return self.pattern(value, "CPT", expected, pattern::cpts);
         };

@@ -5,27 +5,18 @@ use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::PeerCredits;
 use lnet_model::request::Change;
 
+use super::Reader;
 use super::values::get;
-use super::{Reader, TELLING};
 use crate::document::Mode;
 use crate::document::tree::{MapEntry, Position};
 
 /// Keys of a peer; the last ones are ours.
-const KEYS: [&str; 9] = [
-    "primary nid",
-    "Multi-Rail",
-    "peer state",
-    "peer ni",
-    "seq_no",
-    "detail",
-    "lock_prim",
-    "fsm state",
-    "shared NIDs",
-];
+const KEYS: [&str; 8] =
+    ["primary nid", "Multi-Rail", "peer state", "peer ni", "seq_no", "detail", "lock_prim", "shared NIDs"];
 
 impl Reader {
     pub(super) fn peer(&mut self, position: Position, entries: &[MapEntry]) {
-        self.known_keys(entries, "peer", &KEYS);
+        self.known_or_telling(entries, "peer", &KEYS);
         let before = self.errors.len();
         let primary_nid = self.needed(position, entries, "primary nid", "a peer");
         let primary_nid =
@@ -42,9 +33,9 @@ impl Reader {
         }
         let mut nids = Vec::new();
         if let Some(value) = get(entries, "peer ni") {
-            let known = [&["nid", "state"], PeerCredits::KEYS, &TELLING].concat();
+            let known = [&["nid", "state"], PeerCredits::KEYS].concat();
             for (item, entries) in self.maps(value, "peer ni") {
-                self.known_keys(entries, "peer ni", &known);
+                self.known_or_telling(entries, "peer ni", &known);
                 if let Some(value) = self.needed(item.position, entries, "nid", "a peer ni") {
                     nids.extend(self.pattern(value, "nid", "nids", pattern::nids).unwrap_or_default());
                 }
@@ -55,16 +46,23 @@ impl Reader {
         let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before && !only_tells) else {
             return;
         };
+        // Several items may be about one peer.
+        let is_locked = locks || has(peer_state::LOCK_PRIMARY);
+        for (key, value) in [("Multi-Rail", multi_rail), ("lock_prim", is_locked)] {
+            let location = get(entries, key).map(|value| value.position);
+            if let Some(location) = location.or(Some(position).filter(|_| key == "lock_prim" && is_locked)) {
+                self.is_new(location, format_args!("'{key}' of peer {primary_nid}"), value);
+            }
+        }
         let change = if self.mode == Mode::Delete {
             let is_whole = nids.contains(&primary_nid);
             Change::DeletePeer {
                 primary_nid,
                 nids: if is_whole { Vec::new() } else { nids },
-                force: locks || has(peer_state::LOCK_PRIMARY),
+                force: is_locked,
             }
         } else {
-            let lock_primary = locks || has(peer_state::LOCK_PRIMARY);
-            Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary })
+            Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary: is_locked })
         };
         self.change(position, "peer", change);
     }

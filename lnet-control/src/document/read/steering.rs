@@ -14,7 +14,9 @@ const KEYS: [&str; 3] = ["portal", "policy", "seq_no"];
 
 impl Reader {
     pub(super) fn steering(&mut self, position: Position, entries: &[MapEntry]) {
-        if let Some(policy) = self.portal_policy(position, entries) {
+        if let Some(policy) = self.portal_policy(position, entries)
+            && self.is_new(position, format_args!("portal {}", policy.portal), &policy.policy)
+        {
             self.change(position, "steering", Change::SetSteering(policy));
         }
     }

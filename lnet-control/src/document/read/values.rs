@@ -6,15 +6,16 @@ use std::ops::RangeInclusive;
 use lnet_model::pattern::{integer, quoted, shown};
 use lnet_model::{Errno, Refusal};
 
-use super::Reader;
+use super::{BONDING, Reader, TELLING};
 use crate::document::tree::{MapEntry, Marked, Position, Value};
 
 /// Longest word that is compared with known ones.
 const WORD_BYTES_MAX: usize = 64;
 
-/// The value of a key.
+/// The value of a key. One with nothing behind it is not given.
 pub(super) fn get<'a>(entries: &'a [MapEntry], key: &str) -> Option<&'a Marked> {
-    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    let entry = entries.iter().find(|entry| entry.key == key)?;
+    Some(&entry.value).filter(|value| !value.is_null())
 }
 
 /// `; did you mean ...?` where a known word is near.
@@ -60,23 +61,24 @@ impl Reader {
     pub(super) fn map<'a>(&mut self, value: &'a Marked, what: &str) -> Option<&'a [MapEntry]> {
         match &value.value {
             Value::Map(entries) => return Some(entries),
-            _ if value.is_null() => return Some(&[]),
+            _ if value.is_blank() => return Some(&[]),
             _ => self.wrong(value, what, "a map"),
         }
         None
     }
 
-    /// The items of a list, each a map; an item that is none is reported and left out.
+    /// The items of a list, each a map; an item that is none is reported and left out. Empty items say
+    /// nothing.
     pub(super) fn maps<'a>(&mut self, value: &'a Marked, what: &str) -> Vec<(&'a Marked, &'a [MapEntry])> {
-        let items = self.sequence(value, what);
-        items.iter().filter_map(|item| Some((item, self.map(item, what)?))).collect()
+        let items = self.sequence(value, what).iter().filter(|item| !item.is_null());
+        items.filter_map(|item| Some((item, self.map(item, what)?))).collect()
     }
 
     /// The items of a list.
     pub(super) fn sequence<'a>(&mut self, value: &'a Marked, what: &str) -> &'a [Marked] {
         match &value.value {
             Value::Sequence(items) => return items,
-            _ if value.is_null() => {}
+            _ if value.is_blank() => {}
             _ => self.wrong(value, what, "a list"),
         }
         &[]
@@ -97,6 +99,14 @@ impl Reader {
                 let suggestion = suggestion(key, known.iter().copied());
                 self.error(*position, format!("unknown key '{}' in '{what}'{suggestion}", shown(key)));
             }
+        }
+    }
+
+    /// Reports keys of a net, an NI, a peer or a peer NI that are neither among `known` nor only tell.
+    pub(super) fn known_or_telling(&mut self, entries: &[MapEntry], what: &str, known: &[&str]) {
+        self.known_keys(entries, what, &[known, &TELLING].concat());
+        if let Some(value) = get(entries, BONDING) {
+            self.bonding(value, BONDING);
         }
     }
 
