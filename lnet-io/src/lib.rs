@@ -19,9 +19,9 @@
 //! | [`random`] | numbers that no peer can guess | nothing |
 //!
 //! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
-//! node is in `xsk`, `uring`, `epoll` and `region` alone. The rings of `AF_XDP` are here and not with the one LND that
-//! uses them, because a frame is a right to memory that rings take and give back: what keeps that right
-//! single is private to one module.
+//! node is in `xsk`, `uring`, `epoll` and `region` alone. The rings of `AF_XDP` are here and not with the one
+//! LND that uses them, because a frame is a right to memory that rings take and give back: what keeps that
+//! right single is private to one module.
 
 pub mod blocking;
 pub mod capture;

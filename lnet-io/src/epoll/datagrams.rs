@@ -161,7 +161,7 @@ impl Datagrams {
             }
             let (headers, none) = (self.headers.as_mut_ptr(), core::ptr::null_mut());
             let flags = libc::MSG_DONTWAIT;
-            // SAFETY: the messages lead into buffers of the supply, which no one else uses.
+            // SAFETY: the messages lead into buffers of the supply, which nothing else uses.
             let got = unsafe { libc::recvmmsg(socket.as_raw_fd(), headers, wanted as u32, flags as _, none) };
             let Ok(got) = usize::try_from(got) else {
                 return match last_error() {

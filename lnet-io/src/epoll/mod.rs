@@ -1,13 +1,13 @@
-//! Readiness instead of rings: what [`uring`](crate::uring) asks of the kernel, by `epoll` and system calls that
-//! never block. It serves where `io_uring` is refused, as in containers, or lacks an operation.
+//! Readiness instead of rings: what [`uring`](crate::uring) asks of the kernel, by `epoll` and system calls
+//! that never block. It serves where `io_uring` is refused, as in containers, or lacks an operation.
 //!
 //! [`Poller`] is what a shard waits by. [`Datagrams`] send and receive many datagrams in one call.
-//! [`Operations`] carry out what streams ask a ring for, and complete as a ring does, so that whoever drives
-//! streams does not know which of them it has.
+//! [`Operations`] carry out what streams ask a ring for, and complete as a ring does, so that the
+//! driver of streams does not know which of them it has.
 //!
 //! Invariants:
-//! - An arrival is never lost. Descriptors are watched for edges, and whoever stops before the kernel has said
-//!   that nothing is left remembers that there may be more.
+//! - An arrival is never lost. Descriptors are watched for edges, and code that stops before the kernel has
+//!   said that nothing is left remembers that there may be more.
 //! - Memory is used while a call runs, and never between calls: what is under way ends at once.
 
 // System calls that take lists of addresses: that is what unsafe code is for here.

@@ -53,7 +53,7 @@ impl Poller {
     }
 
     /// Watches a descriptor for arrivals alone: an `AF_XDP` socket can be written to nearly always, which is
-    /// no reason to wake anybody.
+    /// no reason to wake a shard.
     pub(crate) fn watch(&self, fd: impl AsFd, id: u64) -> Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN | EventFlags::ET)
     }

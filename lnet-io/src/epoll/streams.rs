@@ -217,8 +217,8 @@ impl Operations {
 
     /// Forgets a socket that is to be closed or is another's from now on, and has no operation.
     pub(crate) fn forget(&mut self, fd: BorrowedFd<'_>) {
-        let Some(place) = self.sockets.get_mut(fd.as_raw_fd() as usize) else { return };
-        if place.take().is_some_and(|socket| socket.is_watched) {
+        let Some(slot) = self.sockets.get_mut(fd.as_raw_fd() as usize) else { return };
+        if slot.take().is_some_and(|socket| socket.is_watched) {
             let deleted = epoll::delete(&self.epoll, fd);
             debug_assert!(deleted.is_ok(), "EPOLL_CTL_DEL: {deleted:?}");
         }
@@ -274,9 +274,9 @@ impl Operations {
         self.collect(if has_work { Duration::ZERO } else { patience })?;
         for _ in 0..self.queue.len() {
             let Some(fd) = self.queue.pop_front() else { break };
-            let Some(place) = self.sockets.get_mut(fd as usize) else { continue };
+            let Some(slot) = self.sockets.get_mut(fd as usize) else { continue };
             // A socket that was forgotten meanwhile, or another with its number.
-            let Some(mut socket) = place.take() else { continue };
+            let Some(mut socket) = slot.take() else { continue };
             socket.is_queued = false;
             self.run(fd, &mut socket, supply);
             self.sockets[fd as usize] = Some(socket);
@@ -388,7 +388,7 @@ impl Operations {
     ) -> Option<(Result<usize>, usize)> {
         let spare = supply.peek(0)?;
         let room = if bytes_max == 0 { spare.length } else { spare.length.min(bytes_max) };
-        // SAFETY: the buffer is the supply's, so no one else uses it, and has so many bytes.
+        // SAFETY: the buffer is the supply's, so nothing else uses it, and has so many bytes.
         let got = unsafe { libc::recv(fd.as_raw_fd(), spare.address.cast(), room, libc::MSG_DONTWAIT) };
         let got = usize::try_from(got).map_err(|_| last_error());
         if let Ok(bytes @ 1..) = got {
@@ -440,14 +440,14 @@ fn tried(result: isize) -> Tried {
 
 fn fill(fd: BorrowedFd<'_>, half: &Half) -> Tried {
     let mut message = message(half);
-    // SAFETY: whoever asked for this lends the memory of the pieces until it has completed.
+    // SAFETY: the caller of `start` lends the memory of the pieces until it has completed.
     tried(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
 }
 
 fn send(fd: BorrowedFd<'_>, half: &Half) -> Tried {
     let message = message(half);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: whoever asked for this leaves the memory of the pieces as it is until it has completed.
+    // SAFETY: the caller of `start` leaves the memory of the pieces as it is until it has completed.
     tried(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
 }
 

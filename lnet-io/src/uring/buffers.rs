@@ -160,10 +160,10 @@ impl Supply for Buffers {
         if ahead >= self.tail.wrapping_sub(self.head) {
             return None;
         }
-        let place = usize::from(self.head.wrapping_add(ahead) & (self.count - 1));
+        let slot = usize::from(self.head.wrapping_add(ahead) & (self.count - 1));
         let entries = self.ring.address(0).cast::<BufRingEntry>();
         // SAFETY: the place lies within the ring, whose memory is a page of its own.
-        let entry = unsafe { entries.add(place) };
+        let entry = unsafe { entries.add(slot) };
         // SAFETY: an entry was written there, and no reference to it lives on.
         let entry = unsafe { &*entry };
         let index = entry.bid();

@@ -1,5 +1,5 @@
-//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]). Each of
-//! them chooses at its making whether it has rings or goes by readiness ([`Reactor`]).
+//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]). Each
+//! of them chooses at its making whether it has rings or goes by readiness ([`Reactor`]).
 //!
 //! A shard's only blocking point is a ring, or an `epoll`, that watches descriptors.
 //!

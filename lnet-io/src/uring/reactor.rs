@@ -108,8 +108,8 @@ pub struct Chosen {
     pub refusal: Option<String>,
 }
 
-/// Makes one of each thing that needs a ring; why it cannot be had. A failure of another kind is none: whoever
-/// makes the things themselves tells of it.
+/// Makes one of each thing that needs a ring; why it cannot be had. Failures of another
+/// kind are told when the things themselves are made.
 fn try_io_uring() -> Result<(), String> {
     if let Err(error) = Waiter::new(1, Reactor::IoUring) {
         return if is_lacking(&error) { Err(error.to_string()) } else { Ok(()) };
@@ -136,7 +136,8 @@ fn try_io_uring() -> Result<(), String> {
     }
 }
 
-/// Whether `io_uring` is refused, or too old. Kernels that count rings among locked memory are too old as well.
+/// Whether `io_uring` is refused, or too old. Kernels that count rings among locked memory are too old as
+/// well.
 const fn is_lacking(error: &WaitError) -> bool {
     matches!(
         error,

@@ -1,9 +1,9 @@
 //! Datagrams: a UDP socket that one shard drives.
 //!
-//! Over an `io_uring`, the socket has one receive under way that goes on by itself (multishot `recvmsg`); the
-//! kernel takes the buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one
-//! system call. By readiness ([`epoll`](crate::epoll)), the same buffers are filled and sent by `recvmmsg` and
-//! `sendmmsg`.
+//! Over an `io_uring`, the socket has one receive under way that goes on by itself (multishot `recvmsg`);
+//! the kernel takes the buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many
+//! in one system call. By readiness ([`epoll`](crate::epoll)), the same buffers are filled and sent by
+//! `recvmmsg` and `sendmmsg`.
 //!
 //! Invariants:
 //! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
@@ -95,7 +95,8 @@ enum UdpReactor {
     Readiness(Readiness),
 }
 
-/// A UDP socket of one shard, over a ring of its own or by readiness. May be moved between threads; it is best driven by one.
+/// A UDP socket of one shard, over a ring of its own or by readiness. May be moved between threads; it is
+/// best driven by one.
 pub struct Endpoint {
     inner: UdpReactor,
     socket: UdpSocket,

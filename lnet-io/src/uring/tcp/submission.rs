@@ -1,8 +1,8 @@
 //! What streams ask the kernel for: a ring with the operations that wait to be submitted and what describes
 //! them, or readiness instead.
 //!
-//! Invariant: with a ring, what describes an operation stays where it is until the kernel has taken the operation; then
-//! the kernel has a copy (`IORING_FEAT_SUBMIT_STABLE`).
+//! Invariant: with a ring, what describes an operation stays where it is until the kernel has taken the
+//! operation; then the kernel has a copy (`IORING_FEAT_SUBMIT_STABLE`).
 
 use core::mem::zeroed;
 use core::ptr::NonNull;
