@@ -42,7 +42,7 @@ impl Console {
             }
             match resolve::nodes(target) {
                 Ok(nids) => Ok(nids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
-                // Whoever names no net may mean a group.
+                // A word without a net may mean a group.
                 Err(_) if !target.contains('@') => Ok(target.clone()),
                 Err(refusal) => Err(refusal.into()),
             }

@@ -204,8 +204,8 @@ impl Peer {
     }
 
     /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. Where a peer with a
-    /// locked primary NID was found by another one, what was found is first (LNet sanity test 304). NIDs that the peer
-    /// claims are among them, if no other peer has them or has claimed them before.
+    /// locked primary NID was found by another one, what was found is first (LNet sanity test 304). NIDs
+    /// that the peer claims are among them, if no other peer has them or has claimed them before.
     #[must_use]
     pub fn shown(&self) -> Vec<&PeerNi> {
         self.with_claims(|claim| claim.is_shown)

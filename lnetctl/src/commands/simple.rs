@@ -107,7 +107,7 @@ pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()
 }
 
 pub(super) fn globals(daemon: &mut Daemon<'_>, GlobalCommand::Show(verbose): &GlobalCommand) -> Result<()> {
-    // The same is shown at each level, which is taken for the sake of scripts.
+    // Levels are taken for the sake of scripts: each shows the same.
     verbose.level(Task::new("show", "global"))?;
     daemon.show("global", Client::globals, document::global_show)
 }
@@ -144,8 +144,8 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
 /// The tunables of routing between nets.
 const ROUTING: [&str; 4] = ["routing", "tiny_buffers", "small_buffers", "large_buffers"];
 
-/// Takes what is so already: nothing is routed. Sizes of pools are forgotten, as LNet does it while routing is
-/// off.
+/// Takes what is so already: nothing is routed. Sizes of pools are forgotten, as LNet does it while routing
+/// is off.
 fn set_routing(daemon: &mut Daemon<'_>, name: &'static str, text: Option<&str>) -> Result<()> {
     let (task, parser) = (Task::new("add", name), Task::new("parser", "set"));
     let Some(text) = text else { return Err(task.invalid(format!("no value for {name}"))) };

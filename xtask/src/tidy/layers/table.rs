@@ -268,7 +268,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("records", &["control", "error", "udsp"]),
             ("choice", &["control", "error", "udsp"]),
             ("services", &["control", "error", "loads"]),
-            ("plan", &["control", "error", "interfaces", "udsp"]),
+            ("plan", &["control", "error", "interfaces", "records", "udsp"]),
             ("apply", &["control", "error", "plan", "subnets"]),
             ("handler", &["control", "error", "plan", "records", "services"]),
             ("serve", &["control", "error"]),
