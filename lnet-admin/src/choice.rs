@@ -1,5 +1,6 @@
 //! What a node would do, and is about to do: the paths of requests, the NIs that recover, the shards of NIDs.
 
+use lnet_core::node::RequestError;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::topology::PRIORITY_NONE;
 use lnet_model::records::{
@@ -12,10 +13,15 @@ use lnet_wire::Nid;
 use tracing::info;
 
 use super::control::Control;
+use super::error::refusal;
 
 impl Control {
     /// Tells by which path requests to a NID would go at this moment.
+    ///
+    /// # Errors
+    /// A NID that can be no NI's name, as a ping of it has it.
     pub(super) async fn explained(&self, nid: Nid) -> Result<ExplainRecord, Refusal> {
+        check_name(&nid)?;
         let told = self.on_shards(move |worker| worker.shard().explain(worker.clock().now(), &nid));
         let told = told.await?;
         let mut record = ExplainRecord { nid, primary_nid: None, multi_rail: false, choices: Vec::new() };
@@ -68,8 +74,14 @@ impl Control {
 
     /// The shards that connections of peers belong to, by the first NI on their net; and, where all shards
     /// serve that, messages of portals that are steered by their initiator.
-    pub(super) fn cpts_of_nids(&self, nids: Vec<NidText>) -> Vec<CptRecord> {
-        let record = |NidText(nid)| CptRecord { nid, cpt: self.lnet.home_of(&nid).0.into() };
+    ///
+    /// # Errors
+    /// A NID that can be no NI's name, as a ping of it has it.
+    pub(super) fn cpts_of_nids(&self, nids: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {
+        let record = |NidText(nid)| {
+            check_name(&nid)?;
+            Ok(CptRecord { nid, cpt: self.lnet.home_of(&nid).0.into() })
+        };
         nids.into_iter().map(record).collect()
     }
 
@@ -83,6 +95,16 @@ impl Control {
         info!(?in_map, "peer as the shards know it");
         Ok(())
     }
+}
+
+/// Refuses what can be no NI's name, as a ping of it is refused.
+fn check_name(nid: &Nid) -> Result<(), Refusal> {
+    if nid.can_name_an_ni() {
+        return Ok(());
+    }
+    let refused = refusal(&RequestError::PingWildcard(*nid), &[]);
+    let message = refused.message.trim_start_matches("failed to ping ").to_owned();
+    Err(Refusal { message, ..refused })
 }
 
 /// Whether two shards choose the same for the same reasons. Their numbers may differ: each has used its paths

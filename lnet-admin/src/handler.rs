@@ -163,7 +163,7 @@ impl Handler for Control {
 
     async fn cpts_of(&self, nids: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {
         self.check_configured()?;
-        Ok(self.cpts_of_nids(nids))
+        self.cpts_of_nids(nids)
     }
 
     async fn log_peer(&self, NidText(nid): NidText) -> Result<(), Refusal> {
