@@ -86,7 +86,7 @@ fn forge(from: &Namespace, to: Ipv4Addr, about: Ipv4Addr) {
 }
 
 /// A host without a daemon is told from a silent one after a second, in which a daemon may start, whatever
-/// carries the frames. Nothing that others say of a port ends a session, or the wait for one.
+/// carries the frames. So is one that is not there, and none of them costs the local NI health. Nothing that others say of a port ends a session, or the wait for one.
 #[test]
 fn a_host_without_a_daemon_refuses_over_xdp_too() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -106,7 +106,16 @@ fn a_host_without_a_daemon_refuses_over_xdp_too() {
         two.a.bad(&format!("ping --timeout 30 {b}"), &["errno: -111", "Connection refused", &address, &port]);
         let took = begun.elapsed();
         assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "mode {mode}: {took:?}");
+        // No host has the address: neighbour discovery takes three seconds.
+        let begun = Instant::now();
+        two.a.bad("ping --timeout 30 10.211.0.78@xdp", &["errno: -113", "No route to host"]);
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(2)..Duration::from_secs(6)).contains(&took), "mode {mode}: {took:?}");
+        // No route leads there from here.
+        ip(two.netns.a(), "route add unreachable 192.0.2.0/24");
+        two.a.bad("ping --timeout 20 192.0.2.1@xdp", &["errno: -113", "No route to host"]);
         assert_eq!(health(&two.a, "xdp"), "1000");
+        assert_eq!(value(&two.a.good("stats show"), "network_timeout_count"), "0");
         // A host that takes frames for an address that it has not, and says nothing.
         let silent = Ipv4Addr::new(10, 211, 0, 77);
         let mac = ip(two.netns.b(), &format!("-o link show dev {}", far.name));

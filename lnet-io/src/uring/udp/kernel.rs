@@ -38,7 +38,7 @@ pub(super) fn read_datagram(written: &[u8], request: &libc::msghdr) -> Option<(I
 
 /// The address and port in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
 #[inline]
-fn read_address(name: &[u8]) -> Option<(IpAddr, u16)> {
+pub(super) fn read_address(name: &[u8]) -> Option<(IpAddr, u16)> {
     let family = u16::from_ne_bytes(*name.first_chunk()?);
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
     let address = match i32::from(family) {

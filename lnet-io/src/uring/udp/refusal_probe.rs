@@ -1,15 +1,26 @@
-//! A question to the kernel of another host: whether a UDP port is taken there.
+//! Questions to the kernels of other hosts: whether a UDP port is taken there, and whether they are there.
 
-use std::net::SocketAddr;
+use core::ffi::c_int;
+use core::mem::{size_of, size_of_val};
+use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, connect, send, sockopt};
+use rustix::net::{SendFlags, sendto, sockopt};
 
-use super::{UdpError, UdpSocket};
+use super::super::socket::set_option;
+use super::kernel::read_address;
+use super::{Instruction, UdpError, UdpSocket};
 
-/// A UDP socket that asks one port at a time with an empty datagram. A host without a program there answers
-/// by an ICMP message, "port unreachable", of which the kernel tells a connected socket alone. The datagram
-/// comes from a port of its own, which the kernel chose: who has not seen it cannot forge the answer.
+/// Bytes for answers that wait to be read: some forty of them. The kernel doubles the number.
+const RECEIVE_BYTES: usize = 32 << 10;
+/// `BPF_RET | BPF_K` of 0 bytes: what arrives is dropped (include/uapi/linux/bpf_common.h).
+const DROP: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0, operand: 0 };
+
+/// A UDP socket that asks ports of other hosts with empty datagrams. A host without a program there answers
+/// by an ICMP message, "port unreachable". For a host that does not answer neighbour discovery this host's
+/// kernel does, "host unreachable", after some three seconds. The kernel says so to a socket that wants to
+/// know (`IP_RECVERR`, ip(7)), with the address that was asked. The datagrams come from a port of the
+/// socket's own, which the kernel chose: who has not seen it cannot forge an answer.
 #[derive(Debug)]
 pub struct RefusalProbe(UdpSocket);
 
@@ -19,28 +30,75 @@ impl RefusalProbe {
     /// # Errors
     /// [`UdpError::Socket`] names what the kernel refused.
     pub fn new(address: SocketAddr, interface_index: u32) -> Result<Self, UdpError> {
-        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0), Some(interface_index))?;
-        // Nothing is read of what arrives. The kernel rounds 0 up to its smallest buffer.
-        let shrunk = sockopt::set_socket_recv_buffer_size(socket.fd(), 0);
-        shrunk.map_err(|source| UdpError::Socket { operation: "SO_RCVBUF", address, source })?;
+        let refused = |operation| move |source| UdpError::Socket { operation, address, source };
+        // A socket that is bound to an interface hears nothing of what this host's kernel says itself: that
+        // comes by `lo`.
+        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0), None)?;
+        let (level, unicast_if, receive_errors) = match address {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_UNICAST_IF, libc::IP_RECVERR),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, libc::IPV6_RECVERR),
+        };
+        let fd = socket.fd();
+        set_option(fd, level, unicast_if, &interface_index.to_be()).map_err(refused("IP_UNICAST_IF"))?;
+        set_option::<c_int>(fd, level, receive_errors, &1).map_err(refused("IP_RECVERR"))?;
+        let drop_all = [DROP];
+        let program = libc::sock_fprog { len: 1, filter: drop_all.as_ptr().cast_mut().cast() };
+        set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+            .map_err(refused("SO_ATTACH_FILTER"))?;
+        sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BYTES).map_err(refused("SO_RCVBUF"))?;
         Ok(Self(socket))
     }
 
-    /// Asks this port; an answer about another one is of no interest from now on.
+    /// Asks this port.
     ///
     /// # Errors
     /// The kernel's refusal, such as having no route.
     pub fn ask(&self, port: SocketAddr) -> Result<(), Errno> {
-        connect(self.0.fd(), &port)?;
-        // The error of the former port.
+        let ask = || sendto(self.0.fd(), &[], SendFlags::DONTWAIT, &port).map(drop);
+        // The next call tells the error about another host as well, once.
         sockopt::socket_error(self.0.fd())?.ok();
-        send(self.0.fd(), &[], SendFlags::DONTWAIT).map(drop)
+        ask().or_else(|_| ask())
     }
 
-    /// Whether the answer has come that no program has the port. That is said once.
-    #[must_use]
-    pub fn is_refused(&self) -> bool {
-        matches!(sockopt::socket_error(self.0.fd()), Ok(Err(Errno::CONNREFUSED)))
+    /// The next host that was asked and has no program at the port, or cannot be reached, and the error that
+    /// says so.
+    pub fn poll_answer(&self) -> Option<(IpAddr, Errno)> {
+        loop {
+            let (host, error) = self.next_error()?;
+            let origin = error.ee_origin;
+            if matches!(origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+                return Some((host, Errno::from_raw_os_error(error.ee_errno as c_int)));
+            }
+        }
+    }
+
+    /// The next error of the socket's queue, and the host that it is about.
+    fn next_error(&self) -> Option<(IpAddr, libc::sock_extended_err)> {
+        let mut name = [0_u8; size_of::<libc::sockaddr_in6>()];
+        // Room for the error, and for the address of the host that says so.
+        let mut control = [0_u64; 16];
+        // SAFETY: all bytes zero is a message header without any part.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = size_of_val(&name) as u32;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the parts that the header names are writable, and of the lengths that it names.
+        if unsafe { libc::recvmsg(self.0.raw_fd(), &raw mut message, flags) } < 0 {
+            return None;
+        }
+        // SAFETY: the kernel has written the control data, as long as the header says now.
+        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() }?;
+        let is_error = matches!(
+            (first.cmsg_level, first.cmsg_type),
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        );
+        let (host, _) = read_address(&name)?;
+        // SAFETY: control data of this type begins with the error, which has room behind the header.
+        is_error.then(|| {
+            (host, unsafe { libc::CMSG_DATA(first).cast::<libc::sock_extended_err>().read_unaligned() })
+        })
     }
 }
 
@@ -51,26 +109,39 @@ mod tests {
 
     use super::*;
 
+    /// What the probe hears first within a time.
+    fn answer(probe: &RefusalProbe, within: Duration) -> Option<(IpAddr, Errno)> {
+        let begun = Instant::now();
+        while begun.elapsed() < within {
+            let answer = probe.poll_answer();
+            if answer.is_some() {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
     #[test]
     fn a_port_without_a_program_is_refused_and_another_one_is_silent() {
-        let taken = Std::bind("127.0.0.1:0").unwrap();
-        let free = Std::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let probe = RefusalProbe::new(free, 1).unwrap();
-        let is_refused = |within: Duration| {
-            let begun = Instant::now();
-            while begun.elapsed() < within {
-                if probe.is_refused() {
-                    return true;
-                }
-                std::thread::sleep(Duration::from_millis(1));
+        for [near, far, other] in [["127.0.0.1", "127.0.0.2", "127.0.0.3"], ["::1"; 3]] {
+            let [near, far, other] = [near, far, other].map(|address| address.parse::<IpAddr>().unwrap());
+            let taken = Std::bind((far, 0)).unwrap();
+            let free = Std::bind((other, 0)).unwrap().local_addr().unwrap();
+            let probe = RefusalProbe::new(SocketAddr::new(near, 0), 1).unwrap();
+            for _ in 0..3 {
+                probe.ask(taken.local_addr().unwrap()).unwrap();
+                probe.ask(free).unwrap();
+                assert_eq!(answer(&probe, Duration::from_secs(10)), Some((other, Errno::CONNREFUSED)));
+                assert_eq!(answer(&probe, Duration::from_millis(20)), None);
             }
-            false
-        };
-        for _ in 0..3 {
+            // What arrives is not looked at, and takes no room.
+            let asked = probe.0.address();
+            for _ in 0..100 {
+                taken.send_to(&[7; 1024], asked).unwrap();
+            }
             probe.ask(free).unwrap();
-            assert!(is_refused(Duration::from_secs(10)));
-            probe.ask(taken.local_addr().unwrap()).unwrap();
-            assert!(!is_refused(Duration::from_millis(20)));
+            assert_eq!(answer(&probe, Duration::from_secs(10)), Some((other, Errno::CONNREFUSED)));
         }
     }
 }

@@ -215,7 +215,7 @@ pub struct XdpLnd {
     told_of_failure: bool,
     /// When a path that was found to be narrow is logged again at the earliest.
     tells_narrow_at: Instant,
-    /// The host that was asked whether it has a node.
+    /// Until when hosts may answer that were asked whether they have a node.
     asked: Option<Asked>,
     faults: FaultInjector,
     counters: XdpCounters,

@@ -1,9 +1,11 @@
-//! Hosts without a daemon: their kernels say so, by ICMP, to programs that ask by a socket of the kernel's.
+//! Hosts without a daemon, and hosts that are not there: kernels say so to programs that ask by a socket of
+//! theirs.
 //!
-//! Frames that leave by rings are none of the kernel's, and a socket that speaks with many peers is not told
-//! which of them an error is about. So each NI of a shard has a socket beside the carrier of its frames. The
-//! shard asks the ports of peers that do not answer HELLOs, one after the other ([`RefusalProbe`]). A node
-//! leaves the empty datagram unanswered: its port is taken.
+//! Frames that leave by rings are none of the kernel's, and the socket of an NI is to go on whatever the
+//! kernel says of one of its peers. So each NI of a shard has a socket beside the carrier of its frames. The
+//! shard asks the ports of peers that do not answer HELLOs ([`RefusalProbe`]). A host without a daemon
+//! answers itself, by ICMP. For one that no neighbour is this host's kernel does, and where it has no route it
+//! refuses to ask. A node leaves the empty datagram unanswered: its port is taken.
 //!
 //! Invariant: an answer ends messages that wait for the first session with a peer, and nothing else.
 
@@ -17,14 +19,17 @@ use rustix::io::Errno;
 
 use super::{Port, XdpLnd};
 
-/// How long a host has to answer before the next one is asked.
-const TURN: Duration = Duration::from_millis(100);
+/// How often the answers are looked at while hosts are asked.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long answers are looked at: hosts are asked again each second, while something waits for them.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Answers that are taken in at once.
+const ANSWERS_MAX: usize = 64;
 
-/// A host that was asked.
+/// Hosts were asked, and may answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    ni: NiId,
-    nid: Nid,
+    look_at: Instant,
     until: Instant,
 }
 
@@ -35,36 +40,53 @@ pub(super) fn probe(port: &Port) -> Option<RefusalProbe> {
 }
 
 impl XdpLnd {
-    /// Asks the hosts of peers that have not answered, and ends what waits for those that have no daemon.
+    /// Asks the hosts of peers that have not answered, and ends what waits for those that have no daemon, or
+    /// are not there.
     pub(super) fn follow_refusals(&mut self, now: Instant, up: &mut impl Uplink) {
-        if let Some(Asked { ni, nid, until }) = self.asked {
-            if self.probe_of(ni).is_some_and(|(_, probe)| probe.is_refused()) {
-                let cause = Cause::System(Errno::CONNREFUSED.raw_os_error() as u8);
-                self.xfer.refused(now, (ni, nid), cause, up);
-                self.asked = None;
-            } else if now >= until {
-                self.asked = None;
+        while let Some((ni, nid)) = self.xfer.poll_unanswered() {
+            let Some(((port, probe), address)) = self.probe_of(ni).zip(nid.ip()) else { continue };
+            match probe.ask(port.remote(address)) {
+                Ok(()) => {
+                    let look_at = self.asked.map_or(now + LOOK_INTERVAL, |asked| asked.look_at);
+                    self.asked = Some(Asked { look_at, until: now + PATIENCE });
+                }
+                Err(errno) => self.refused(now, (ni, nid), errno, up),
             }
         }
-        while self.asked.is_none()
-            && let Some((ni, nid)) = self.xfer.poll_unanswered()
-        {
-            let Some(((port, probe), address)) = self.probe_of(ni).zip(nid.ip()) else { continue };
-            // Without a route there is no answer either.
-            let is_asked = probe.ask(port.remote(address)).is_ok();
-            self.asked = is_asked.then_some(Asked { ni, nid, until: now + TURN });
+        let Some(Asked { look_at, until }) = self.asked.filter(|asked| asked.look_at <= now) else { return };
+        for _ in 0..ANSWERS_MAX {
+            let Some((ni, nid, errno)) = self.next_answer() else { break };
+            self.refused(now, (ni, nid), errno, up);
+        }
+        self.asked = (look_at < until).then_some(Asked { look_at: now + LOOK_INTERVAL, until });
+    }
+
+    /// When answers are looked at, if some may come.
+    pub(super) fn refusal_timeout(&self) -> Option<Instant> {
+        self.asked.map(|asked| asked.look_at)
+    }
+
+    /// Ends what waits for the first session with a peer, if this error says that no node is there.
+    fn refused(&mut self, now: Instant, peer: (NiId, Nid), errno: Errno, up: &mut impl Uplink) {
+        if matches!(errno, Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) {
+            self.xfer.refused(now, peer, Cause::System(errno.raw_os_error() as u8), up);
         }
     }
 
-    /// When the next host is asked, if one has yet to answer.
-    pub(super) fn refusal_timeout(&self) -> Option<Instant> {
-        self.asked.map(|asked| asked.until)
+    fn next_answer(&self) -> Option<(NiId, Nid, Errno)> {
+        self.probes().find_map(|(port, probe)| {
+            let (address, errno) = probe?.poll_answer()?;
+            Some((port.ni, Nid::new_ip(port.nid.net(), address).ok()?, errno))
+        })
     }
 
     fn probe_of(&self, ni: NiId) -> Option<(&Port, &RefusalProbe)> {
-        let sockets = self.nis.sockets.iter().map(|open| (&open.port, &open.refusals));
-        let rings = self.nis.ports.iter().map(|open| (&open.port, &open.refusals));
-        let (port, probe) = sockets.chain(rings).find(|(port, _)| port.ni == ni)?;
-        Some((port, probe.as_ref()?))
+        let (port, probe) = self.probes().find(|(port, _)| port.ni == ni)?;
+        Some((port, probe?))
+    }
+
+    fn probes(&self) -> impl Iterator<Item = (&Port, Option<&RefusalProbe>)> {
+        let sockets = self.nis.sockets.iter().map(|open| (&open.port, open.refusals.as_ref()));
+        sockets.chain(self.nis.ports.iter().map(|open| (&open.port, open.refusals.as_ref())))
     }
 }
