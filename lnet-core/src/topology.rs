@@ -297,6 +297,13 @@ impl Topology {
         self.peers.as_ref().map_or(*nid, |peers| peers.known_as(nid))
     }
 
+    /// The NID that a new request for this one goes to ([`PeerMap::now_at`]).
+    #[must_use]
+    #[inline]
+    pub fn now_at(&self, nid: &Nid) -> Nid {
+        self.peers.as_ref().map_or(*nid, |peers| peers.now_at(nid))
+    }
+
     /// Whether something finds out about peers.
     #[must_use]
     pub const fn finds_peers(&self) -> bool {

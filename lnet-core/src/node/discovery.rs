@@ -24,7 +24,7 @@ use lnet_wire::{Discovery, Global, Nid};
 
 use super::error::RequestError;
 use super::peers::{Peer, peer_state};
-use super::pings::{Ping, PingId, PingPurpose, Pinged};
+use super::pings::{Ping, PingId, PingPurpose, Pinged, nids_of};
 use super::questions::NamedClaim;
 #[cfg(doc)]
 use super::turns::DISCOVERIES_UNDER_WAY_MAX;
@@ -206,7 +206,7 @@ impl<O: Clone> Node<O> {
         if self.former.forget(now) || !lost.is_empty() {
             let time = Duration::from_secs(self.settings.get(Global::TransactionTimeout).into());
             self.former.remember(now, time, lost);
-            self.snapshots.set_former(self.former.others());
+            self.snapshots.set_former(&self.former);
         }
     }
 
@@ -362,13 +362,44 @@ impl<O: Clone> Node<O> {
                 self.weigh_claims(&ping.nid, &info);
                 self.visit_again(&ping.nid);
             }
-            Ok(_) => {
-                self.discoveries.counters.answers_refused += 1;
+            Ok(info) => {
+                let is_of_peer = self.is_without(now, &ping.nid, &info);
+                self.discoveries.counters.answers_refused += u64::from(!is_of_peer);
                 self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
+                if is_of_peer {
+                    self.note_moved(&ping.nid);
+                }
             }
-            Err(error) => self.discovered(&primary, Err(error)),
+            Err(error) => {
+                // No other node has the NID that its peer has taken away, as far as can be seen.
+                let is_silent = !matches!(error, RequestError::PingAnswer { .. });
+                let is_lost = self.former.get(now, &ping.nid).is_some_and(|lost| lost.is_told);
+                self.discovered(&primary, Err(error));
+                if is_lost && is_silent {
+                    self.note_moved(&ping.nid);
+                }
+            }
         }
         self.go_on_discovering(now);
+    }
+
+    /// Whether an answer by a NID that it does not hold is the word of the peer that has it, or had it until of
+    /// late: it holds another NID that is proven to be that peer's.
+    fn is_without(&self, now: Instant, asked: &Nid, info: &PingInfo<'_>) -> bool {
+        let told = nids_of(info);
+        let lost = self.former.get(now, asked).map(|lost| &lost.other);
+        let known = lost.into_iter().chain([asked]).filter_map(|nid| self.peers.get(nid));
+        let found = known.filter(|peer| !peer.is(peer_state::CONFIGURED));
+        found.flat_map(|peer| &peer.nis).any(|ni| ni.nid != *asked && told.contains(&ni.nid))
+    }
+
+    /// The node of a NID has said there that it has it no more, or nothing is said there. What goes to the NID
+    /// goes to the peer that had it, if the peer has told so too.
+    fn note_moved(&mut self, nid: &Nid) {
+        if self.former.note_moved(nid) {
+            self.snapshots.set_former(&self.former);
+            self.peers.forget_moved(nid);
+        }
     }
 
     /// What comes of a push.

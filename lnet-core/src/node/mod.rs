@@ -404,7 +404,7 @@ impl<O: Clone> Node<O> {
     pub fn forget_peers(&mut self) {
         self.peers.clear();
         self.former = FormerNids::default();
-        self.snapshots.set_former(self.former.others());
+        self.snapshots.set_former(&self.former);
         self.ill.clear();
         self.windows.clear();
     }

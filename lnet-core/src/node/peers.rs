@@ -242,6 +242,11 @@ impl Peer {
         self.shown().iter().map(|ni| ni.nid).collect()
     }
 
+    /// How many NIDs it has as it is shown ([`Peer::shown`]).
+    pub(super) fn nid_count(&self) -> usize {
+        self.nis.len() + self.claims.iter().filter(|claim| claim.is_shown).count()
+    }
+
     /// The NI with a NID.
     #[must_use]
     pub fn ni(&self, nid: &Nid) -> Option<&PeerNi> {

@@ -6,11 +6,9 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
-use lnet_wire::Nid;
-
 use super::Node;
 use super::error::RequestError;
-use super::peers::Peer;
+use super::peers::{FormerNids, Peer};
 use crate::shard::Confirmation;
 use crate::topology::{FailedDiscovery, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology};
 
@@ -53,9 +51,10 @@ impl Snapshots {
         (self.gates_requests, self.is_changed) = (true, true);
     }
 
-    /// Takes note of the NIDs that peers have lost, with the peers that had them.
-    pub(super) fn set_former(&mut self, former: Arc<[(Nid, Nid)]>) {
-        self.peers.set_former(former);
+    /// Takes note of the NIDs that peers have lost.
+    pub(super) fn set_former(&mut self, former: &FormerNids) {
+        self.peers.set_former(former.others());
+        self.peers.set_moved(former.moved());
         self.is_changed = true;
     }
 
@@ -79,9 +78,10 @@ impl Snapshots {
         self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
     }
 
-    /// Messages that have ever come by the NIs that are leaving.
+    /// Messages that have ever come by the NIs that are leaving, modulo 2^64.
     pub(super) fn arrived_count(&self) -> u64 {
-        self.confirmations.iter().flatten().map(|shard| shard.arrived_count).sum()
+        let counts = self.confirmations.iter().flatten().map(|shard| shard.arrived_count);
+        counts.fold(0, u64::wrapping_add)
     }
 
     /// Portals of which a shard says that they are in use, a bit each.
@@ -148,6 +148,7 @@ impl<O: Clone> Node<O> {
             ..PeerNid::new(ni.nid, ni.health)
         });
         let view = PeerView::new(peer.is_multi_rail(), nis.collect())?;
+        let nid_count = peer.nid_count() as u16;
         let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
         let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
         let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
@@ -160,6 +161,7 @@ impl<O: Clone> Node<O> {
             is_gated: Self::is_gated(peer),
             awaits_name: self.awaits_name(peer),
             failed: peer.error.as_deref().map(failed),
+            nid_count,
             net_priorities,
             ..view
         })

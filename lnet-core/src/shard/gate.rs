@@ -114,9 +114,10 @@ impl Shard {
                 continue;
             }
             // Its peer may have lost the NID just now. What was given a NID that was lost before means
-            // another node.
+            // another node, unless asking there tells that there is none.
             let is_lost_since = former.known_as(&target) == target;
-            let target = if is_lost_since { self.topology.known_as(&target) } else { target };
+            let target =
+                if is_lost_since { self.topology.known_as(&target) } else { self.topology.now_at(&target) };
             self.messages.record_mut(&message).transmit.header.destination.nid = target;
             let (is_wanted, is_gated) = self.outlook(&target);
             if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {

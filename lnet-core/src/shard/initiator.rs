@@ -291,7 +291,9 @@ impl Shard {
         part: MdPart,
     ) -> Result<(), SubmitError> {
         let payload_length = part.length_bytes;
-        let target = &request.target.nid;
+        // A ping asks the node that has the NID now.
+        let asked = &request.target.nid;
+        let target = &if finds_out(&body) { *asked } else { self.topology.now_at(asked) };
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
         let memory = self.memory_nodes[slot as usize];

@@ -3,6 +3,7 @@
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
+use super::initiator::is_ping;
 use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{NiId, Status};
@@ -110,6 +111,9 @@ impl Shard {
         let message_type = header.message_type();
         let bytes = if message_type.carries_payload() { inbound.span.length_bytes } else { 0 };
         let asked = self.asked_at(header, inbound);
+        if status == Status::Ok && is_ping(&header.body) {
+            self.ni(ni).ping_count += 1;
+        }
         self.count_received(now, (ni, from, message_type), status, bytes, asked);
     }
 

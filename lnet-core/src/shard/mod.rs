@@ -101,6 +101,8 @@ struct ShardNi {
     outgoing_count: u32,
     /// Messages that LNDs of this shard put in place, which came by it.
     arriving_count: u32,
+    /// Pings that have come by it.
+    ping_count: u64,
     /// Credits that a peer on its net gets.
     peer_share: u32,
     /// When it was last chosen among several, as a number that grows.
@@ -118,6 +120,7 @@ impl ShardNi {
             counters: NiCounters::default(),
             outgoing_count: 0,
             arriving_count: 0,
+            ping_count: 0,
             peer_share: 0,
             sequence: 0,
             ready: MessageQueue::new(),

@@ -157,6 +157,7 @@ impl Shard {
     #[must_use]
     pub fn explain(&self, now: Instant, destination: &Nid) -> Explanation {
         let mut steps = Vec::new();
+        let destination = &self.topology.now_at(destination);
         let loopback = self.topology.loopback_to(destination);
         let choice = match loopback {
             Some(ni) => Some(Choice::direct(ni, *destination)),

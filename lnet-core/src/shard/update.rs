@@ -29,7 +29,8 @@ pub struct Confirmation {
     pub generation: u64,
     /// Whether all NIs that are leaving or closed are quiet ([`Shard::is_quiet`]).
     pub is_quiet: bool,
-    /// Messages that have ever come by the NIs that are leaving.
+    /// Messages that have ever come by the NIs that are leaving, without pings: who asks whether a NID answers
+    /// waits for no work of its node.
     pub arrived_count: u64,
     /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
     pub portals_in_use: u64,
@@ -70,9 +71,13 @@ impl Shard {
         let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
         let mut nis = self.topology.local_nis();
         let leaving = self.topology.local_nis().filter(|(_, local)| local.status == NiStatus::Leaving);
-        let arrived = leaving.map(|(ni, _)| self.nis[usize::from(ni.0)].counters.arrived_count());
+        let arrived = leaving.map(|(ni, _)| {
+            let shard_ni = &self.nis[usize::from(ni.0)];
+            // The counters may have begun from 0 on again since.
+            shard_ni.counters.arrived_count().wrapping_sub(shard_ni.ping_count)
+        });
         Confirmation {
-            arrived_count: arrived.sum(),
+            arrived_count: arrived.fold(0, u64::wrapping_add),
             shard: self.id,
             generation: self.topology.generation(),
             is_quiet: nis.all(|(ni, local)| !goes(local.status) || self.is_quiet(ni)),

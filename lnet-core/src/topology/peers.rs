@@ -78,6 +78,9 @@ pub struct PeerView {
     pub failed: Option<FailedDiscovery>,
     /// Its NIs; those of one net stand together.
     pub nis: Vec<PeerNid>,
+    /// How many NIDs it has by its own account: also those on nets that this node is not on, which are none
+    /// of its NIs here.
+    pub nid_count: u16,
     /// Priorities of its nets by the selection policies, where they are not [`PRIORITY_NONE`].
     pub net_priorities: Vec<(Net, u32)>,
 }
@@ -101,6 +104,7 @@ impl PeerView {
             is_gated: false,
             awaits_name: false,
             failed: None,
+            nid_count: nis.len() as u16,
             nis,
             net_priorities: Vec::new(),
         })
@@ -111,8 +115,18 @@ impl PeerView {
     pub fn in_question(nid: Nid) -> Self {
         let (primary, nis) = (nid, alloc::vec![PeerNid::new(nid, HEALTH_MAX)]);
         let (is_wanted, is_gated, awaits_name) = (true, true, true);
-        let (is_multi_rail, failed, net_priorities) = (false, None, Vec::new());
-        Self { primary, is_multi_rail, is_wanted, is_gated, awaits_name, failed, nis, net_priorities }
+        let (is_multi_rail, failed, nid_count, net_priorities) = (false, None, 1, Vec::new());
+        Self {
+            primary,
+            is_multi_rail,
+            is_wanted,
+            is_gated,
+            awaits_name,
+            failed,
+            nis,
+            nid_count,
+            net_priorities,
+        }
     }
 
     /// The NI with a NID.
@@ -159,21 +173,24 @@ pub struct PeerMap {
     unnamed_count: usize,
     /// NIDs that peers had until of late, in order, each with one that its peer still has.
     former: Arc<[(Nid, Nid)]>,
+    /// Those of them by which a request goes to the peer that had them: no node has them any more, as far as
+    /// asking there tells.
+    moved: Arc<[(Nid, Nid)]>,
 }
 
 impl Default for PeerMap {
     fn default() -> Self {
         let lists = Arc::new(alloc::vec![List::default()]);
         let (nid_count, ill_count, choice_count, alias_count, unnamed_count) = (0, 0, 0, 0, 0);
-        let former = Arc::default();
-        Self { lists, nid_count, ill_count, choice_count, alias_count, unnamed_count, former }
+        let (former, moved) = (Arc::default(), Arc::default());
+        Self { lists, nid_count, ill_count, choice_count, alias_count, unnamed_count, former, moved }
     }
 }
 
 impl PartialEq for PeerMap {
     fn eq(&self, other: &Self) -> bool {
         let has_same_peers = Arc::ptr_eq(&self.lists, &other.lists) || self.lists == other.lists;
-        has_same_peers && self.former == other.former
+        has_same_peers && self.former == other.former && self.moved == other.moved
     }
 }
 
@@ -209,6 +226,24 @@ impl PeerMap {
     /// Peers had these NIDs until of late: in order, each with one that its peer still has.
     pub fn set_former(&mut self, former: Arc<[(Nid, Nid)]>) {
         self.former = former;
+    }
+
+    /// No node has these former NIDs any more, as far as asking there tells: in order, each with one that its
+    /// peer still has.
+    pub fn set_moved(&mut self, moved: Arc<[(Nid, Nid)]>) {
+        self.moved = moved;
+    }
+
+    /// The NID that a new request for this one goes to: another one of the same peer's, if it was that peer's
+    /// and no node has it any more.
+    #[must_use]
+    #[inline]
+    pub fn now_at(&self, nid: &Nid) -> Nid {
+        if self.moved.is_empty() || self.get(nid).is_some() {
+            return *nid;
+        }
+        let found = self.moved.binary_search_by_key(nid, |(moved, _)| *moved);
+        found.map_or(*nid, |at| self.moved[at].1)
     }
 
     /// A peer has these NIs from now on. What it had and has not any more is to be [removed](Self::remove)

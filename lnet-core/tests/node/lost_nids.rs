@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lnet_core::node::{Action, NodeChange, PeerEdit, Report};
+use lnet_core::node::{Action, DriverError, NodeChange, PeerEdit, Report, Request, RequestError};
 use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
@@ -30,9 +30,7 @@ fn push(runner: &mut Runner, sequence: u32, from: Nid, nids: &[Nid]) {
 }
 
 fn say(runner: &mut Runner, sequence: u32, from: Nid, nids: &[Nid]) -> Vec<u8> {
-    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
-    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
-    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
+    let bytes = told(sequence, nids);
     let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };
     runner.node.handle_report(runner.now, report);
     runner.run();
@@ -156,6 +154,78 @@ fn a_nid_that_was_taken_away_may_be_asked_and_may_speak() {
     push(&mut runner, 6, nid(1, 9), &[nid(1, 9)]);
     push(&mut runner, 7, nid(2, 9), &[nid(2, 9)]);
     assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![nid(2, 9)]]);
+}
+
+fn answers_refused(runner: &Runner) -> u64 {
+    runner.node.discovery_counters().answers_refused
+}
+
+fn told(sequence: u32, nids: &[Nid]) -> Vec<u8> {
+    let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, nis).unwrap();
+    bytes
+}
+
+/// The NI goes, and answers for as long as it is drained: requests for its NID go to the peer that had it.
+#[test]
+fn a_node_that_has_a_nid_no_more_says_so_there() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    for (lost, left) in [(second, first), (first, second)] {
+        let mut runner = runner();
+        push(&mut runner, 6, left, &[left]);
+        assert_eq!(runner.topology.now_at(&lost), lost, "another node may have it");
+        runner.node.handle_report(runner.now, Report::Wanted { nid: lost });
+        runner.run();
+        runner.answer_all(&[lost], &told(6, &[left]));
+        assert_eq!((peers(&runner), answers_refused(&runner)), (vec![vec![left]], 0));
+        assert_eq!((runner.topology.now_at(&lost), runner.topology.known_as(&lost)), (left, left));
+        assert!(runner.topology.peer(&lost).is_none());
+        // The peer may have it again, and what is not known any more is found out about.
+        push(&mut runner, 8, left, &[left, lost]);
+        assert_eq!(runner.topology.now_at(&lost), lost);
+        push(&mut runner, 9, left, &[left]);
+        runner.advance(TIME + Duration::from_secs(1));
+        assert_eq!(runner.topology.now_at(&lost), lost);
+    }
+}
+
+/// An answer that does not hold its own NID is no word of another node's.
+#[test]
+fn an_answer_of_a_stranger_moves_no_nid() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    let mut runner = runner();
+    push(&mut runner, 6, first, &[first]);
+    runner.node.handle_report(runner.now, Report::Wanted { nid: second });
+    runner.run();
+    runner.answer_all(&[second], &told(6, &[nid(1, 44)]));
+    assert_eq!((peers(&runner), answers_refused(&runner)), (vec![vec![first], vec![second]], 1));
+    assert_eq!(runner.topology.now_at(&second), second);
+    // An answer by one NID of a peer that holds another one takes none of the two, and is no stranger's.
+    let mut runner = self::runner();
+    let request = runner.start(Request::Discover { nid: first, is_forced: true });
+    runner.answer_all(&[first], &told(6, &[second]));
+    assert!(matches!(runner.result(request), Some(Err(RequestError::PingStranger(_)))));
+    assert_eq!((peers(&runner), answers_refused(&runner)), (vec![vec![first, second]], 0));
+    assert_eq!(runner.topology.now_at(&first), first);
+}
+
+/// Silence says that no other node has the NID.
+#[test]
+fn a_nid_that_was_taken_away_and_is_silent_leads_to_the_peer() {
+    let [first, second] = [nid(1, 9), nid(2, 9)];
+    let mut runner = runner();
+    push(&mut runner, 6, first, &[first]);
+    runner.node.handle_report(runner.now, Report::Wanted { nid: second });
+    runner.run();
+    let ping = runner.done.iter().find_map(|action| match action {
+        Action::Ping { ping, nid, .. } if *nid == second => Some(*ping),
+        _ => None,
+    });
+    let error = DriverError { errno: 111, message: "refused".into() };
+    runner.node.handle_report(runner.now, Report::Unanswered { ping: ping.unwrap(), error });
+    runner.run();
+    assert_eq!((peers(&runner), runner.topology.now_at(&second)), (vec![vec![first]], first));
 }
 
 /// A push from the NID was overtaken by the one that has taken it away.

@@ -144,6 +144,43 @@ fn a_ping_of_a_lost_nid_goes_to_no_other_one() {
     assert!(sent(&mut node).iter().all(|again| again.next_hop == nid(1, 11)));
 }
 
+/// The node that has a lost NID says there that it has it no more: new requests go to the peer that had it, as
+/// do those that wait for the NID to be found out about. A ping asks the NID all the same.
+#[test]
+fn a_request_for_a_nid_that_its_node_has_no_more_goes_to_another_one_of_the_peer() {
+    let (lost, left) = (nid(1, 11), nid(2, 11));
+    let moved = |generation, is_moved: bool| {
+        let mut map = PeerMap::default();
+        map.insert(PeerView::new(true, vec![PeerNid::new(left, HEALTH_MAX)]).unwrap());
+        map.set_former([(lost, left)].into());
+        map.set_moved(if is_moved { [(lost, left)].into() } else { [].into() });
+        let topology = Topology::new(locals()).with_peers(map).with_generation(generation);
+        Arc::new(topology.with_gated_requests(true))
+    };
+    let mut node = node(&[lost, left]);
+    node.shard.update(NOW, moved(2, false));
+    put(&mut node, lost, None);
+    assert_eq!(sent(&mut node), [], "it waits until the NID is found out about");
+    assert_eq!(node.shard.poll_wanted(), Some(lost));
+    node.shard.update(NOW, moved(3, true));
+    check_leaves(&mut node, nid(2, 1), left);
+    put(&mut node, lost, None);
+    check_leaves(&mut node, nid(2, 1), left);
+    assert_eq!(node.shard.poll_wanted(), None);
+    let choice = node.shard.explain(NOW, &lost).choice.unwrap();
+    assert_eq!((choice.ni, choice.destination), (NiId(1), left));
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    let target = ProcessId::lustre(lost);
+    node.shard.put(NOW, &PutRequest { target, portal: 0, ..put_request(md, 0) }).unwrap();
+    let [ping] = sent(&mut node)[..] else { panic!("one message") };
+    assert_eq!(ping.next_hop, lost);
+    node.shard.sent(NOW, ping.tx, Status::Ok);
+    // What names its source leaves by no other.
+    node.events();
+    put(&mut node, lost, Some(nid(1, 1)));
+    assert_eq!((sent(&mut node), node.event().status()), (vec![], UNREACHABLE));
+}
+
 /// A peer that is gone as a whole has no other NID.
 #[test]
 fn a_message_to_a_peer_that_is_gone_ends() {

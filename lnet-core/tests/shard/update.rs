@@ -8,7 +8,7 @@ use lnet_core::fault::DelayRule;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, Full, NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::EntryError;
+use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::PutRequest;
 use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
@@ -62,6 +62,32 @@ fn all(node: &mut Node, ni: NiId) -> Vec<Transmit> {
 
 fn statuses(node: &mut Node) -> Vec<Status> {
     node.events().iter().map(|event| event.status()).collect()
+}
+
+/// Who pings an NI that goes does not have it stay: what else comes by it was sent before its peers knew.
+#[test]
+fn pings_do_not_count_as_what_comes_by_an_ni_that_goes() {
+    let slots = rails(2, 2);
+    let mut node = node(&slots);
+    for portal in [0, 4, 0, 4] {
+        let spec = MdSpec { options: MdOptions::GET, ..node.md(8) };
+        let entry = node.shard.attach_entry(&EntrySpec::new(portal, 5)).unwrap();
+        node.shard.attach(entry, &spec).unwrap();
+    }
+    update(&mut node, &with_status(&slots, 0, NiStatus::Leaving));
+    let arrive = |node: &mut Node, portal| {
+        let mut header = get_header(5, 8);
+        if let Body::Get { portal: to, .. } = &mut header.body {
+            *to = portal;
+        }
+        let verdict = node.shard.header(NOW, FIRST, &header.source.nid, RxId(0), &header);
+        assert!(matches!(verdict, Verdict::Deliver(_)), "{verdict:?}");
+        node.shard.received(NOW, RxId(0), Status::Ok);
+        all(node, FIRST).iter().for_each(|reply| node.shard.sent(NOW, reply.tx, Status::Ok));
+        node.shard.confirmation().arrived_count
+    };
+    let counts = [0, 4, 0, 4].map(|portal| arrive(&mut node, portal));
+    assert_eq!(counts, [0, 1, 1, 2]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! NIs that come and go under pings.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{NETNS_NODES, Namespace, require_privilege, wait_until};
 
@@ -94,4 +94,33 @@ fn a_peer_loses_nothing_when_an_ni_goes_that_it_sends_to() {
         two.a.stop();
         two.b.stop();
     }
+}
+
+/// A program goes on naming the NID of an NI that goes: what it sends takes the peer's other NI, the drain
+/// ends long before its limit, and nothing is said against the peer.
+#[test]
+fn a_peer_that_goes_on_naming_a_nid_that_goes_is_served_by_the_other_one() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let nets = ["tcp", "tcp1"];
+    let two = Two::on(&nets, "--drain 60");
+    let nid =
+        |namespace: &Namespace, rail: usize| format!("{}@{}", namespace.interfaces()[rail].ipv4, nets[rail]);
+    let (a0, [b0, b1]) = (nid(two.netns.a(), 0), [0, 1].map(|rail| nid(two.netns.b(), rail)));
+    two.a.good(&format!("discover {b0}"));
+    two.b.good(&format!("discover {a0}"));
+    two.b.good("load start target");
+    let words = format!("load start initiator --to {b1} --messages 6000 --window 16 --timeout-ms 9000");
+    let load = load_number(&two.a.good(&words));
+    let interface = &two.netns.b().interfaces()[1].name;
+    let begun = Instant::now();
+    two.b.good(&format!("net del --net tcp1 --if {interface}"));
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    two.a.good(&format!("load wait {load}"));
+    let shown = two.a.good("stats show");
+    assert!(shown.contains("answers_refused: 0"), "{shown}");
+    let log = two.a.stop();
+    assert!(!log.contains("not about their senders"), "{log}");
+    two.b.stop();
 }

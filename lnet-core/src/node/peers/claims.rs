@@ -1,8 +1,8 @@
 //! NIDs that peers claim: that they tell to be their own, and that have not said so themselves.
 //!
 //! A claimed NID becomes its claimant's by proof: a ping to it is answered by a list that holds it and a NID
-//! which the claimant has. Until then it is shown, and is nothing else: no message goes there, none that
-//! comes from there counts as the claimant's, and who has the NID keeps it.
+//! which the claimant has. Until then it is shown, and counted among the claimant's NIDs: no message goes
+//! there, none that comes from there counts as the claimant's, and who has the NID keeps it.
 //!
 //! Invariants: no NID is both its peer's and claimed by it; a NID is shown with one peer: with the one that
 //! has it, else with the one that has claimed it first; a NID that is the peer's by configuration is not
@@ -168,8 +168,10 @@ impl PeerTable {
             // The first claim alone is ever shown, and is first or second after one that came or went.
             for (at, claimant) in self.claims.of(nid).take(2).enumerate() {
                 let claim = self.peers.get_mut(claimant).and_then(|peer| peer.claim_mut(nid));
-                if let Some(claim) = claim {
-                    claim.is_shown = !has_owner && at == 0;
+                let is_shown = !has_owner && at == 0;
+                if let Some(claim) = claim.filter(|claim| claim.is_shown != is_shown) {
+                    claim.is_shown = is_shown;
+                    self.changed.insert(*claimant);
                 }
             }
             self.claimed.insert(*nid);

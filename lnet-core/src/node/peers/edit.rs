@@ -97,7 +97,8 @@ impl PeerTable {
             state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
             let former = peer.primary;
             let lost = peer.proven_nids().into_iter().filter(|nid| *nid != primary && !peer.is_own());
-            let lost: Vec<_> = lost.map(|nid| LostNid { nid, other: primary, is_told: false }).collect();
+            let lost: Vec<_> =
+                lost.map(|nid| LostNid { nid, other: primary, is_told: false, is_moved: false }).collect();
             self.lost.extend(lost);
             self.remove(&former);
         }

@@ -11,7 +11,8 @@ use core::time::Duration;
 
 use lnet_wire::Nid;
 
-use super::PeerTable;
+use super::peer_state::{CONFIGURED, LOCK_PRIMARY};
+use super::{Peer, PeerTable};
 use crate::time::Instant;
 
 /// NIDs that are remembered: of more the oldest are forgotten.
@@ -25,6 +26,8 @@ pub(in crate::node) struct LostNid {
     pub(in crate::node) other: Nid,
     /// Whether the peer itself has told so.
     pub(in crate::node) is_told: bool,
+    /// Whether its node, asked at the NID, has said that it has it no more, or has said nothing.
+    pub(in crate::node) is_moved: bool,
 }
 
 /// NIDs that peers had until of late.
@@ -75,15 +78,40 @@ impl FormerNids {
         found.map(|(former, _)| former)
     }
 
+    /// Notes that no node has a NID any more, as far as asking there tells; whether it is one that was taken
+    /// away.
+    pub(in crate::node) fn note_moved(&mut self, nid: &Nid) -> bool {
+        let lost = self.nids.iter_mut().map(|(former, _)| former).find(|former| former.nid == *nid);
+        lost.map(|lost| lost.is_moved = true).is_some()
+    }
+
     /// Each with a NID that its peer still has, in the order of the NIDs.
     pub(in crate::node) fn others(&self) -> Arc<[(Nid, Nid)]> {
-        let mut others: Vec<_> = self.nids.iter().map(|(former, _)| (former.nid, former.other)).collect();
-        others.sort_unstable();
-        others.into()
+        self.pairs(|_| true)
+    }
+
+    /// Those that no node has any more, as far as asking there tells.
+    pub(in crate::node) fn moved(&self) -> Arc<[(Nid, Nid)]> {
+        self.pairs(|former| former.is_moved)
+    }
+
+    fn pairs(&self, is_one: impl Fn(&LostNid) -> bool) -> Arc<[(Nid, Nid)]> {
+        let ones = self.nids.iter().map(|(former, _)| former).filter(|former| is_one(former));
+        let mut pairs: Vec<_> = ones.map(|former| (former.nid, former.other)).collect();
+        pairs.sort_unstable();
+        pairs.into()
     }
 }
 
 impl PeerTable {
+    /// Forgets the peer that was made of a NID alone, by a request: another peer's node has it.
+    pub(in crate::node) fn forget_moved(&mut self, nid: &Nid) {
+        let is_alone = |peer: &&Peer| peer.nis.len() == 1 && !peer.is(CONFIGURED) && !peer.is(LOCK_PRIMARY);
+        if self.get(nid).filter(is_alone).is_some() {
+            self.remove(nid);
+        }
+    }
+
     /// NIDs that peers have lost since this was asked last, and have others.
     pub(in crate::node) fn take_lost(&mut self) -> Vec<LostNid> {
         core::mem::take(&mut self.lost)
@@ -97,7 +125,7 @@ impl PeerTable {
             let is_own = peer.is_own;
             // Messages of this node itself go by `lo`, whatever its peer has.
             let gone = peer.nis.extract_if(.., |ni| !stays(&ni.nid)).filter(|_| !is_own);
-            gone.map(|ni| LostNid { nid: ni.nid, other, is_told }).collect::<Vec<_>>()
+            gone.map(|ni| LostNid { nid: ni.nid, other, is_told, is_moved: false }).collect::<Vec<_>>()
         });
         self.lost.extend(lost.into_iter().flatten());
     }
@@ -111,7 +139,7 @@ mod tests {
     const TIME: Duration = Duration::from_secs(50);
 
     fn lost(nid: Nid, other: Nid) -> LostNid {
-        LostNid { nid, other, is_told: true }
+        LostNid { nid, other, is_told: true, is_moved: false }
     }
 
     #[test]
