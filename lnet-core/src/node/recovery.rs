@@ -124,8 +124,9 @@ impl<O: Clone> Node<O> {
             return;
         }
         let Some(peer) = self.peers.get(&note.nid) else { return };
-        // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`).
-        let is_alone = peer.nis.len() == 1;
+        // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`). Those
+        // on nets that this node is not on count.
+        let is_alone = peer.nid_count() == 1;
         let Some(ni) = peer.nis.iter().find(|ni| ni.nid == note.nid) else { return };
         let health = if is_alone { ni.health.max(after(ni.health)) } else { after(ni.health) };
         if health != ni.health

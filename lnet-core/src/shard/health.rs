@@ -6,13 +6,13 @@
 
 use lnet_wire::{Header, Nid};
 
-use super::Shard;
 use super::initiator::is_ping;
 use super::news::{PathNote, PathState};
+use super::{Choice, Shard};
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, NiId, Path, PathReport, Status};
 use crate::time::Instant;
-use crate::topology::HEALTH_MAX;
+use crate::topology::{HEALTH_MAX, NiStatus};
 
 impl Shard {
     /// Something is reported of a path: the node hears of it, and whether it answers counts where paths are
@@ -71,18 +71,41 @@ impl Shard {
     /// One to a NID that nothing leads to from here, or that its peer has lost meanwhile, may go to another
     /// NID as well.
     pub(super) fn has_another_path(&self, status: Status, next_hop: &Nid) -> bool {
-        let has_other_locals =
-            || self.topology.local_nis().filter(|(_, ni)| !ni.nid.is_loopback()).count() > 1;
         let known_as = self.topology.known_as(next_hop);
         let is_lost = known_as != *next_hop;
         let has_other_nids =
-            || self.topology.peer(&known_as).is_some_and(|peer| is_lost || peer.nis.len() > 1);
+            || is_lost && self.topology.peer(&known_as).is_some() || self.has_others(next_hop);
         match (status, status.health()) {
-            (Status::NeverSent(cause), _) if cause.is_of_the_path() => has_other_locals() || has_other_nids(),
+            (Status::NeverSent(cause), _) if cause.is_of_the_path() => {
+                self.has_other_locals() || has_other_nids()
+            }
             _ if is_lost => has_other_nids(),
             (_, Some(status)) if status.blames_peer() => has_other_nids(),
-            _ => has_other_locals(),
+            _ => self.has_other_locals(),
         }
+    }
+
+    /// Whether a message to a Multi-Rail peer that has no other path may go once more by the same one. LNet
+    /// counts the NIs of the side that failed, whether they lead anywhere or not, and then chooses anew, which
+    /// may come to the same (LNet `lib-move.c: lnet_resend_pending_msgs_locked`).
+    pub(super) fn may_take_the_same(&self, status: Status, failed: &Choice) -> bool {
+        let is_multi_rail = self.topology.peer(&failed.next_hop).is_some_and(|peer| peer.is_multi_rail);
+        let health = status.health().filter(|status| status.allows_another_path());
+        is_multi_rail
+            && self.topology.known_ni(failed.ni).status == NiStatus::Up
+            && health.is_some_and(|status| match status.blames_peer() {
+                true => self.has_others(&failed.next_hop),
+                false => self.has_other_locals(),
+            })
+    }
+
+    fn has_other_locals(&self) -> bool {
+        self.topology.local_nis().filter(|(_, ni)| !ni.nid.is_loopback()).count() > 1
+    }
+
+    /// Whether the peer with a NID has others.
+    fn has_others(&self, nid: &Nid) -> bool {
+        self.topology.peer(nid).is_some_and(|peer| peer.nid_count > 1)
     }
 
     /// A response has not come in time: the peer NI that was asked is to blame, if one was (LNet `lib-move.c:

@@ -15,6 +15,7 @@ use lnet_wire::{Header, MessageType, Nid};
 use super::report::EndedOperation;
 use super::{Choice, Shard};
 use crate::fault::Faults;
+use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions};
 use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
@@ -236,7 +237,7 @@ impl Shard {
     #[cold]
     fn try_again(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let record = self.messages.record(&message);
-        let Transmit { ni, next_hop, header, .. } = record.transmit;
+        let Transmit { ni, next_hop, peer: PeerSlot(peer), header, .. } = record.transmit;
         let (status, is_simulated) =
             (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         // A response goes back where its request came from, unless the peer has lost that NI meanwhile, or
@@ -259,7 +260,9 @@ impl Shard {
         let choice = match may_go_on {
             false => None,
             true if is_given => Some(failed),
-            true => self.select_again(now, &failed, (memory, is_ping)),
+            true => self
+                .select_again(now, &failed, (memory, is_ping))
+                .or_else(|| self.may_take_the_same(status, &failed).then_some(failed)),
         };
         let Some(choice) = choice else { return Err(message) };
         let former_peer = if choice.next_hop == next_hop {
@@ -269,7 +272,7 @@ impl Shard {
             Some(former)
         };
         if let Some(status) = status.health() {
-            self.note_failure(ni, &header, &next_hop, status);
+            self.count_failed((ni, peer), &header, status);
         }
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
@@ -372,21 +375,20 @@ impl Shard {
         let MessageState {
             transmit: Transmit { ni, header, .. }, status, ref purpose, started, resends, ..
         } = *record;
-        let (peer, bytes) = (self.peers.get_mut(record.peer()), header.payload_length);
+        let (slot, bytes) = (record.peer(), header.payload_length);
+        let peer = self.peers.get_mut(slot);
         peer.queued_bytes -= queued_bytes(bytes);
-        let of_both = [&mut self.nis[usize::from(ni.0)].counters, &mut peer.counters];
         if resends > 0 {
             self.counters.count_resent(status);
         }
         if status != Status::Ok {
-            self.counters.count_failure(status);
+            self.counters.send_failures += 1;
             if let Some(health) = status.health() {
-                of_both.into_iter().for_each(|counters| counters.failed.add(health));
-                let nid = self.peers.get_mut(record.peer()).nid;
-                self.note_failure(ni, &header, &nid, health);
+                self.count_failed((ni, slot), &header, health);
             }
             return;
         }
+        let of_both = [&mut self.nis[usize::from(ni.0)].counters, &mut peer.counters];
         match purpose {
             Purpose::Forward { .. } => self.counters.routed.add(bytes),
             _ => self.counters.sent.add(bytes),
@@ -404,6 +406,18 @@ impl Shard {
                 counters.put_egress.note(started, now);
             }
         }
+    }
+
+    /// Counts an attempt to send a message that has failed, be it sent again or not, and notes whose health it
+    /// costs (LNet `lib-msg.c: lnet_health_check`).
+    #[cold]
+    fn count_failed(&mut self, (ni, peer): (NiId, u32), header: &Header, status: HealthStatus) {
+        self.counters.failed.add(status);
+        self.nis[usize::from(ni.0)].counters.failed.add(status);
+        let peer = self.peers.get_mut(peer);
+        peer.counters.failed.add(status);
+        let nid = peer.nid;
+        self.note_failure(ni, header, &nid, status);
     }
 
     fn return_peer_credit(&mut self, now: Instant, peer: u32) {

@@ -6,7 +6,8 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::{
     Action, DriverError, NodeChange, NodeConfig, PeerEdit, PingId, Report, Request, peer_state,
 };
-use lnet_core::shard::{PathNote, PathState};
+use lnet_core::shard::{HealthNote, PathNote, PathState};
+use lnet_core::topology::HEALTH_MAX;
 use lnet_model::peer::PeerSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Global, Nid};
@@ -306,11 +307,29 @@ fn what_is_out_of_reach_is_shown_and_not_asked() {
     assert_eq!(shown(&runner, near), (far, vec![far, near]));
     assert_eq!(runner.node.peer(&far).unwrap().primary, near, "it goes by what is proven");
     assert_eq!(runner.topology.peer(&near).unwrap().primary, near);
+    let counted = |runner: &Runner| runner.topology.peer(&near).unwrap().nid_count;
+    assert_eq!(counted(&runner), 2, "it is a NID of the peer's all the same");
+    // So the one that is used is not the only one, and its failures cost health.
+    let note = HealthNote { nid: near, failures: 2, successes: 0 };
+    runner.node.handle_report(runner.now, Report::Health(note));
+    runner.run();
+    assert_eq!(runner.topology.peer_health(&near), HEALTH_MAX - 200);
+    runner.node.handle_report(runner.now, Report::Health(HealthNote { failures: 0, successes: 2, ..note }));
+    runner.run();
+    assert!(pings(&mut runner).is_empty());
+    // The first that claims it has it shown.
+    let other = nid(2, 9);
+    discover(&mut runner, other, &info(1, &[other, far]));
+    assert_eq!((counted(&runner), runner.topology.peer(&other).unwrap().nid_count), (2, 1));
+    discover(&mut runner, near, &info(2, &[near]));
+    assert_eq!((counted(&runner), runner.topology.peer(&other).unwrap().nid_count), (1, 2));
+    discover(&mut runner, other, &info(2, &[other]));
+    discover(&mut runner, near, &info(3, &[far, near]));
     runner.advance(100 * SECOND);
     assert_eq!((asked(&mut runner), is_awaited(&runner, near)), (vec![], false));
     assert_eq!(runner.node.poll_timeout(), None);
     runner.batch(&[NodeChange::AddNi(spec(3, 1))]).unwrap();
-    answer_next(&mut runner, far, &info(1, &[far, near]));
+    answer_next(&mut runner, far, &info(3, &[far, near]));
     assert_eq!(destinations(&runner, near), [far, near]);
 }
 

@@ -26,11 +26,17 @@ const LOCAL: [HealthStatus; 5] = [
 
 /// A node with so many NIs beside `lo`, and a Multi-Rail peer with so many, all on one net.
 fn node(locals: u8, peers: u8) -> Node {
+    node_with(locals, peers, |_| {})
+}
+
+fn node_with(locals: u8, peers: u8, change: impl FnOnce(&mut PeerView)) -> Node {
     let own = (1..=locals).map(|host| local_ni(nid(1, host), 8, 4));
     let own = std::iter::once(LocalNi::loopback(MESSAGE_TIMEOUT)).chain(own).collect();
     let nis = (1..=peers).map(|host| PeerNid::new(nid(1, 10 + host), HEALTH_MAX)).collect();
     let mut map = PeerMap::default();
-    map.insert(PeerView::new(true, nis).unwrap());
+    let mut view = PeerView::new(true, nis).unwrap();
+    change(&mut view);
+    map.insert(view);
     let limits = Limits { nis: 4, ..config().limits };
     let topology = Arc::new(Topology::new(own).with_peers(map).with_generation(1));
     Node::new(ShardConfig { limits, topology, ..config() })
@@ -75,8 +81,21 @@ fn check(rails: u8, status: HealthStatus, resends: u64, (local, peer): (u32, u32
     let (sent, again) = ping(&mut node, nid(1, 11), None);
     assert_eq!((sent, again), (vec![], resends), "{status}");
     assert_eq!(failures(&mut node), (local, peer), "{status}");
+    check_counted(&node, status, resends + 1, 1);
     assert!(node.event().status() != Status::Ok);
     assert_eq!(node.shard.usage().messages, 0);
+}
+
+/// So many attempts have failed for this reason, of so many messages that have ended badly: LNet counts each
+/// attempt, be it made good or not.
+#[track_caller]
+fn check_counted(node: &Node, status: HealthStatus, attempts: u64, ended: u64) {
+    let counters = node.shard.counters();
+    assert_eq!((counters.failed.of(status), counters.send_failures), (attempts, ended), "{status}");
+    let locals: u64 =
+        (0..3).filter_map(|ni| node.shard.ni_usage(NiId(ni))).map(|of| of.counters.failed.of(status)).sum();
+    let peers: u64 = node.shard.peers().map(|peer| peer.counters.failed.of(status)).sum();
+    assert_eq!((locals, peers), (attempts, attempts), "{status}");
 }
 
 #[test]
@@ -118,6 +137,31 @@ fn case_233_one_failure_of_two_is_made_good_by_one_resend() {
     assert_eq!((sent.len(), again), (1, 1));
     node.shard.sent(NOW, sent[0].tx, Status::Ok);
     assert_eq!(node.shard.counters().successful_resends, 1);
+    check_counted(&node, HealthStatus::LocalDropped, 1, 0);
+}
+
+/// NIDs of a peer on nets that this node is not on count, though nothing leads there: the one path is taken
+/// again.
+#[test]
+fn a_peer_with_nids_on_other_nets_is_tried_again_by_the_path_that_there_is() {
+    use HealthStatus::{LocalDropped, NetworkTimeout, RemoteDropped, RemoteError};
+    let with_others = |view: &mut PeerView| view.nid_count = 3;
+    for (status, resends) in [(RemoteDropped, 2), (RemoteError, 0), (NetworkTimeout, 0), (LocalDropped, 0)] {
+        let mut node = node_with(1, 1, with_others);
+        fail(&mut node, status, 1);
+        let (sent, again) = ping(&mut node, nid(1, 11), None);
+        assert_eq!((sent, again), (vec![], resends), "{status}");
+        check_counted(&node, status, resends + 1, 1);
+    }
+    let mut node = node_with(1, 1, with_others);
+    let (sent, _) = ping(&mut node, nid(1, 11), None);
+    for cause in [Cause::System(111), Cause::Unreachable] {
+        node.shard.sent(NOW, sent[0].tx, Status::NeverSent(cause));
+        let again = *node.shard.poll_transmit(NiId(1)).expect("it leaves again").transmit;
+        assert_eq!((again.tx, again.ni, again.next_hop), (sent[0].tx, NiId(1), nid(1, 11)));
+    }
+    node.shard.sent(NOW, sent[0].tx, Status::Ok);
+    assert_eq!(node.event().status(), Status::Ok);
 }
 
 /// A message that has both its ends given goes again by them, where the side that failed has several NIs: the
