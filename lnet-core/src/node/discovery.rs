@@ -383,8 +383,8 @@ impl<O: Clone> Node<O> {
         self.go_on_discovering(now);
     }
 
-    /// Whether an answer by a NID that it does not hold is the word of the peer that has it, or had it until of
-    /// late: it holds another NID that is proven to be that peer's.
+    /// Whether an answer by a NID that it does not hold is the word of the peer that has it, or had it until
+    /// of late: it holds another NID that is proven to be that peer's.
     fn is_without(&self, now: Instant, asked: &Nid, info: &PingInfo<'_>) -> bool {
         let told = nids_of(info);
         let lost = self.former.get(now, asked).map(|lost| &lost.other);
@@ -393,8 +393,8 @@ impl<O: Clone> Node<O> {
         found.flat_map(|peer| &peer.nis).any(|ni| ni.nid != *asked && told.contains(&ni.nid))
     }
 
-    /// The node of a NID has said there that it has it no more, or nothing is said there. What goes to the NID
-    /// goes to the peer that had it, if the peer has told so too.
+    /// The node of a NID has said there that it has it no more, or nothing is said there. What goes to the
+    /// NID goes to the peer that had it, if the peer has told so too.
     fn note_moved(&mut self, nid: &Nid) {
         if self.former.note_moved(nid) {
             self.snapshots.set_former(&self.former);

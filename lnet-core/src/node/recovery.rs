@@ -124,7 +124,7 @@ impl<O: Clone> Node<O> {
             return;
         }
         let Some(peer) = self.peers.get(&note.nid) else { return };
-        // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`). Those
+        // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`). NIDs
         // on nets that this node is not on count.
         let is_alone = peer.nid_count() == 1;
         let Some(ni) = peer.nis.iter().find(|ni| ni.nid == note.nid) else { return };

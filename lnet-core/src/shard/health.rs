@@ -86,8 +86,8 @@ impl Shard {
     }
 
     /// Whether a message to a Multi-Rail peer that has no other path may go once more by the same one. LNet
-    /// counts the NIs of the side that failed, whether they lead anywhere or not, and then chooses anew, which
-    /// may come to the same (LNet `lib-move.c: lnet_resend_pending_msgs_locked`).
+    /// counts the NIs of the side that failed, whether they lead anywhere or not, and then chooses anew,
+    /// which may come to the same (LNet `lib-move.c: lnet_resend_pending_msgs_locked`).
     pub(super) fn may_take_the_same(&self, status: Status, failed: &Choice) -> bool {
         let is_multi_rail = self.topology.peer(&failed.next_hop).is_some_and(|peer| peer.is_multi_rail);
         let health = status.health().filter(|status| status.allows_another_path());

@@ -408,8 +408,8 @@ impl Shard {
         }
     }
 
-    /// Counts an attempt to send a message that has failed, be it sent again or not, and notes whose health it
-    /// costs (LNet `lib-msg.c: lnet_health_check`).
+    /// Counts an attempt to send a message that has failed, be it sent again or not, and notes whose health
+    /// it costs (LNet `lib-msg.c: lnet_health_check`).
     #[cold]
     fn count_failed(&mut self, (ni, peer): (NiId, u32), header: &Header, status: HealthStatus) {
         self.counters.failed.add(status);

@@ -29,8 +29,8 @@ pub struct Confirmation {
     pub generation: u64,
     /// Whether all NIs that are leaving or closed are quiet ([`Shard::is_quiet`]).
     pub is_quiet: bool,
-    /// Messages that have ever come by the NIs that are leaving, without pings: who asks whether a NID answers
-    /// waits for no work of its node.
+    /// Messages that have ever come by the NIs that are leaving, without pings: who asks whether a NID
+    /// answers waits for no work of its node.
     pub arrived_count: u64,
     /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
     pub portals_in_use: u64,

@@ -173,7 +173,7 @@ pub struct PeerMap {
     unnamed_count: usize,
     /// NIDs that peers had until of late, in order, each with one that its peer still has.
     former: Arc<[(Nid, Nid)]>,
-    /// Those of them by which a request goes to the peer that had them: no node has them any more, as far as
+    /// Former NIDs by which a request goes to the peer that had them: no node has them any more, as far as
     /// asking there tells.
     moved: Arc<[(Nid, Nid)]>,
 }

@@ -144,8 +144,8 @@ fn a_ping_of_a_lost_nid_goes_to_no_other_one() {
     assert!(sent(&mut node).iter().all(|again| again.next_hop == nid(1, 11)));
 }
 
-/// The node that has a lost NID says there that it has it no more: new requests go to the peer that had it, as
-/// do those that wait for the NID to be found out about. A ping asks the NID all the same.
+/// The node that has a lost NID says there that it has it no more: new requests go to the peer that had it,
+/// as do those that wait for the NID to be found out about. A ping asks the NID all the same.
 #[test]
 fn a_request_for_a_nid_that_its_node_has_no_more_goes_to_another_one_of_the_peer() {
     let (lost, left) = (nid(1, 11), nid(2, 11));

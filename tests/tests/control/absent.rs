@@ -86,7 +86,8 @@ fn forge(from: &Namespace, to: Ipv4Addr, about: Ipv4Addr) {
 }
 
 /// A host without a daemon is told from a silent one after a second, in which a daemon may start, whatever
-/// carries the frames. So is one that is not there, and none of them costs the local NI health. Nothing that others say of a port ends a session, or the wait for one.
+/// carries the frames. So is one that is not there, and none of them costs the local NI health. Nothing that
+/// others say of a port ends a session, or the wait for one.
 #[test]
 fn a_host_without_a_daemon_refuses_over_xdp_too() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

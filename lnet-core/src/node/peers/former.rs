@@ -90,7 +90,7 @@ impl FormerNids {
         self.pairs(|_| true)
     }
 
-    /// Those that no node has any more, as far as asking there tells.
+    /// NIDs of them that no node has any more, as far as asking there tells.
     pub(in crate::node) fn moved(&self) -> Arc<[(Nid, Nid)]> {
         self.pairs(|former| former.is_moved)
     }

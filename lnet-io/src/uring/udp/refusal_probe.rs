@@ -88,17 +88,22 @@ impl RefusalProbe {
         if unsafe { libc::recvmsg(self.0.raw_fd(), &raw mut message, flags) } < 0 {
             return None;
         }
-        // SAFETY: the kernel has written the control data, as long as the header says now.
-        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() }?;
+        // SAFETY: the header names the control data, as long as the kernel has written it.
+        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: it is null, or the header of control data in the memory for that, which is aligned for it.
+        let first = unsafe { first.as_ref() }?;
         let is_error = matches!(
             (first.cmsg_level, first.cmsg_type),
             (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
         );
         let (host, _) = read_address(&name)?;
-        // SAFETY: control data of this type begins with the error, which has room behind the header.
-        is_error.then(|| {
-            (host, unsafe { libc::CMSG_DATA(first).cast::<libc::sock_extended_err>().read_unaligned() })
-        })
+        if !is_error {
+            return None;
+        }
+        // SAFETY: the header is that of control data in the memory for that.
+        let data = unsafe { libc::CMSG_DATA(first) };
+        // SAFETY: control data of this type begins with the error, and the kernel has written all of it.
+        Some((host, unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() }))
     }
 }
 

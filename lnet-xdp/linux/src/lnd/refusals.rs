@@ -4,8 +4,8 @@
 //! Frames that leave by rings are none of the kernel's, and the socket of an NI is to go on whatever the
 //! kernel says of one of its peers. So each NI of a shard has a socket beside the carrier of its frames. The
 //! shard asks the ports of peers that do not answer HELLOs ([`RefusalProbe`]). A host without a daemon
-//! answers itself, by ICMP. For one that no neighbour is this host's kernel does, and where it has no route it
-//! refuses to ask. A node leaves the empty datagram unanswered: its port is taken.
+//! answers itself, by ICMP. For one that is no neighbour this host's kernel does, and where it has no route
+//! it refuses to ask. A node leaves the empty datagram unanswered: its port is taken.
 //!
 //! Invariant: an answer ends messages that wait for the first session with a peer, and nothing else.
 
