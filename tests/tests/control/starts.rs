@@ -228,7 +228,7 @@ fn tunables_that_the_first_ni_has_fixed_are_told() {
     let path = directory.file("node.yaml", &document);
     let node = Daemon::start(directory, Some(netns.a()), &format!("--config {}", path.display()));
     for note in notes("tcp") {
-        let placed = format!("node.yaml: line 6, column 22: net: {note}");
+        let placed = format!("node.yaml: line 6, column 21: net: {note}");
         let log = node.directory.log();
         assert!(log.lines().any(|line| line.contains("WARN") && line.contains(&placed)), "{log}");
     }

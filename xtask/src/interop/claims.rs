@@ -249,7 +249,7 @@ fn first_put_of(lab: &mut Lab) -> Result<String> {
     let line = || told.recv_timeout(WITNESS).context("the witness has seen no PUT");
     let done = line().and_then(|_| {
         lab.on(1, "export LST_SESSION=1; lst new_session --force --timeout 600 first")?;
-        // The console gets no answer: what it asks is all that is looked for.
+        // The console's question is all that is looked for, and has no answer.
         let found = lab.on(
             1,
             &format!(
@@ -262,7 +262,7 @@ fn first_put_of(lab: &mut Lab) -> Result<String> {
         lab.on(1, "export LST_SESSION=1; lst end_session")?;
         told
     });
-    // The witness has ended by itself if it has seen the PUT.
+    // A witness that has seen the PUT has ended by itself.
     let _ = witness.kill();
     let _ = witness.wait();
     // The reader ends with the output.
@@ -270,10 +270,10 @@ fn first_put_of(lab: &mut Lab) -> Result<String> {
     done
 }
 
-/// All that the kernel node says by its primary NID comes late: a first answer over tcp after three times
+/// Has all that the kernel node says by its primary NID come late: a first answer over tcp after three times
 /// this, which is more than a message waits for.
 const LATE: &str = "tc qdisc add dev eth0 root netem delay 500ms";
-/// What it says comes soon enough for a message that waits.
+/// Has that come soon enough for a message that waits.
 const SOON: &str = "tc qdisc add dev eth0 root netem delay 100ms";
 const IN_TIME: &str = "tc qdisc del dev eth0 root";
 
