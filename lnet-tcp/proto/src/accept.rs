@@ -161,9 +161,10 @@ impl Socklnd {
         let Some(kind) = hello.connection.map(ConnectionType::inverted) else { return };
         let ends = self.connections[slot].ends;
         let (is_at_home, is_own) = (self.is_home(&source.nid, &ends), self.is_own(&source.nid));
+        let home = is_at_home.then_some(&source.nid);
         let mut peer = self.peer(local.ni, &source.nid, source.pid);
-        if peer.is_none() && !is_at_home && !is_own {
-            self.make_room_for_name(now, slot, up);
+        if peer.is_none() && (is_at_home || !is_own) {
+            self.make_room_for_name(now, slot, home, up);
             peer = self.peer(local.ni, &source.nid, source.pid);
         }
         let Some(peer) = peer else {
@@ -207,8 +208,8 @@ impl Socklnd {
                 self.counters.add(SocklndEvent::NamesFull);
             }
             if is_noted && self.say(slot, &answer) {
-                if !is_at_home && self.peers[peer].connections.is_empty() {
-                    self.make_room_for_name(now, slot, up);
+                if self.peers[peer].connections.is_empty() {
+                    self.make_room_for_name(now, slot, home, up);
                 }
                 self.establish(now, slot, peer, kind, hello);
                 return self.launch(now, peer);
@@ -221,14 +222,19 @@ impl Socklnd {
     }
 
     /// Ends the name that has been silent for longest of those that are claimed from the address of a
-    /// connection, where there are as many as may be.
-    fn make_room_for_name(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+    /// connection, where there are as many as may be. At home a name is a process id with this NID, else a
+    /// NID of another address.
+    fn make_room_for_name(&mut self, now: Instant, slot: u32, home: Option<&Nid>, up: &mut impl Uplink) {
         let address = self.connections[slot].ends.remote.ip();
         let mut names = [(Instant(0), NONE); NAMES_PER_ADDRESS_MAX];
         let mut count = 0;
         for (other, connection) in self.connections.used() {
             let Connection { phase, peer, ends, .. } = connection;
-            if *phase != Phase::Established || ends.remote.ip() != address || self.is_at_home(*peer, other) {
+            if *phase != Phase::Established || ends.remote.ip() != address {
+                continue;
+            }
+            let its = self.is_at_home(*peer, other).then(|| &self.peers[*peer].nid);
+            if its != home {
                 continue;
             }
             let moved_at = connection.moved_at();

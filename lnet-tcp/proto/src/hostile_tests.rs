@@ -119,6 +119,11 @@ impl Node {
 
     /// The same in a name of any net.
     fn dial_as(&mut self, address: u8, name: Nid, incarnation: u64, kind: ConnectionType) -> Answer {
+        self.dial_of(address, ProcessId::lustre(name), incarnation, kind)
+    }
+
+    /// The same in the name of any process.
+    fn dial_of(&mut self, address: u8, source: ProcessId, incarnation: u64, kind: ConnectionType) -> Answer {
         let ends =
             Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
         let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
@@ -128,7 +133,7 @@ impl Node {
         let hello = Hello {
             version: Version::V3,
             order: ByteOrder::Little,
-            source: ProcessId::lustre(name),
+            source,
             destination: ProcessId::lustre(nid(0, OWN)),
             source_incarnation: incarnation,
             destination_incarnation: 0,
@@ -277,6 +282,23 @@ fn a_host_has_few_names_that_are_not_its_own() {
     let other = node.take(8, 70, 5, ConnectionType::Control);
     assert_eq!(node.count(SocklndEvent::NamesFull), 46);
     assert!(!node.closed.contains(&other));
+}
+
+/// One host comes as one process after the other: it has a few, the newest ones; those of others stay.
+#[test]
+fn a_host_has_few_processes() {
+    let mut node = Node::new();
+    let friend = node.take(1, 1, 5, ConnectionType::Control);
+    let elsewhere = node.take(9, 7, 5, ConnectionType::Control);
+    for pid in 0..50 {
+        let source = ProcessId { nid: nid(0, 9), pid };
+        node.closed.clear();
+        let taken = node.dial_of(9, source, 5, ConnectionType::Control);
+        assert!(matches!(taken, Answer::Taken(_)), "{taken:?}");
+        assert!(!node.closed.contains(&friend) && !node.closed.contains(&elsewhere));
+        assert!(node.sock.usage().connections <= 2 + 4);
+    }
+    assert_eq!(node.count(SocklndEvent::NamesFull), 46);
 }
 
 /// A name that is not taken ends none of the names that its host has.
