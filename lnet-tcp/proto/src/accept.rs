@@ -163,7 +163,7 @@ impl Socklnd {
         let (is_at_home, is_own) = (self.is_home(&source.nid, &ends), self.is_own(&source.nid));
         let home = is_at_home.then_some(&source.nid);
         let mut peer = self.peer(local.ni, &source.nid, source.pid);
-        if peer.is_none() && (is_at_home || !is_own) {
+        if peer.is_none() && (is_at_home || !is_own) && !is_port(source.pid) {
             self.make_room_for_name(now, slot, home, up);
             peer = self.peer(local.ni, &source.nid, source.pid);
         }
@@ -208,7 +208,7 @@ impl Socklnd {
                 self.counters.add(SocklndEvent::NamesFull);
             }
             if is_noted && self.say(slot, &answer) {
-                if self.peers[peer].connections.is_empty() {
+                if self.peers[peer].connections.is_empty() && !is_port(source.pid) {
                     self.make_room_for_name(now, slot, home, up);
                 }
                 self.establish(now, slot, peer, kind, hello);
@@ -233,8 +233,9 @@ impl Socklnd {
             if *phase != Phase::Established || ends.remote.ip() != address {
                 continue;
             }
-            let its = self.is_at_home(*peer, other).then(|| &self.peers[*peer].nid);
-            if its != home {
+            let known = &self.peers[*peer];
+            let its = self.is_at_home(*peer, other).then_some(&known.nid);
+            if its != home || is_port(known.pid) {
                 continue;
             }
             let moved_at = connection.moved_at();
@@ -342,6 +343,11 @@ impl Socklnd {
         self.say_bytes(slot, bytes);
         self.connections[slot].phase = Phase::Closing;
     }
+}
+
+/// Whether a process id is the port of a dialler that nothing vouches for: it has one for each connection.
+const fn is_port(pid: u32) -> bool {
+    pid & ProcessId::USER_FLAG != 0
 }
 
 /// Whether a NID can be that of a peer of an NI.

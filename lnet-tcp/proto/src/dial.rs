@@ -56,8 +56,12 @@ impl Socklnd {
         let peer = &self.peers[slot];
         let local = self.known_ni(peer.ni);
         let (Some(to), Some(from)) = (peer.nid.ip(), local.nid.ip()) else { return };
-        let lacking = peer.lacks(local.conns_per_peer).filter(|_| peer.pid & ProcessId::USER_FLAG == 0);
-        let Some(kind) = lacking.filter(|_| peer.dialling.is_none()) else { return };
+        // A peer knows each connection from an unprivileged port as a process of its own, and answers by that
+        // one alone: of the types only control connections carry answers of all sizes.
+        let is_unvouched =
+            peer.connections.iter(&self.connections).any(|(_, connection)| connection.is_unvouched);
+        let can_lack = !is_unvouched && peer.pid & ProcessId::USER_FLAG == 0 && peer.dialling.is_none();
+        let Some(kind) = peer.lacks(local.conns_per_peer).filter(|_| can_lack) else { return };
         if now < peer.retry_at {
             let at = peer.retry_at;
             return self.set_timer(Timer::Peer(slot), at);

@@ -283,3 +283,39 @@ fn a_node_without_privileges_is_reached_by_a_peer_that_it_has_dialled() {
     // The other's own connections are counted as ever.
     assert_eq!(pair.nodes[0].sock.usage().peers, 1);
 }
+
+/// Nodes without privileges are known by their ports, and get their answers by the connections that they have
+/// asked by.
+#[test]
+fn nodes_without_privileges_reach_each_other_and_get_answers() {
+    for (bytes, ports) in
+        [0, 64, 1 << 20].into_iter().flat_map(|bytes| [(bytes, [40_000, 50_000]), (bytes, [40_000, PORT])])
+    {
+        let mut pair = Pair::with([SockTunables { accept: Accept::All, ..SockTunables::DEFAULT }; 2], 1000);
+        pair.ports = ports;
+        for tx in 0..20 {
+            for from in 0..2 {
+                pair.submit(from, tx, bytes);
+                pair.run();
+            }
+        }
+        for from in 0..2 {
+            let asked = pair.nodes[from].shard.headers.iter().take(20);
+            let asked: Vec<_> = asked.map(|(_, _, header)| *header).collect();
+            for (tx, header) in (20..).zip(asked) {
+                let ProcessId { nid, .. } = header.source;
+                let own = pair.nodes[from].nid;
+                let answer = transmit(tx, own, nid, 0);
+                let answer =
+                    Transmit { header: Header { destination: header.source, ..answer.header }, ..answer };
+                pair.nodes[from].sock.submit(pair.now, &answer).unwrap();
+                pair.run();
+            }
+        }
+        pair.wait(SECOND * 2);
+        for node in &pair.nodes {
+            assert_eq!((node.ended.len(), node.shard.headers.len()), (40, 40), "{bytes} {ports:?}");
+            assert!(node.ended.iter().all(|(_, status)| *status == Status::Ok), "{:?}", node.ended);
+        }
+    }
+}

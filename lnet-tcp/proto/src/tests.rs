@@ -286,6 +286,8 @@ impl Pair {
                     self.nodes[index].streams.insert(conn, (pipe, 0));
                     let [dialler, listener] = if index == 0 { [1, 2] } else { [2, 1] };
                     let port = self.ports[index];
+                    // Each connection has a port of its own; of privileged ones none is looked at.
+                    self.ports[index] += u16::from(port > PORT);
                     let ends = Ends {
                         remote: (core::net::Ipv4Addr::new(10, 0, 0, dialler), port).into(),
                         local: core::net::Ipv4Addr::new(10, 0, 0, listener).into(),
