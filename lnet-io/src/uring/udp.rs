@@ -2,7 +2,7 @@
 //!
 //! Over an `io_uring`, the socket has one receive under way that goes on by itself (multishot `recvmsg`);
 //! the kernel takes the buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many
-//! in one system call. By readiness ([`epoll`](crate::epoll)), the same buffers are filled and sent by
+//! in one system call. By readiness (`epoll`), the same buffers are filled and sent by
 //! `recvmmsg` and `sendmmsg`.
 //!
 //! Invariants:

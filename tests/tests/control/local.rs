@@ -79,7 +79,8 @@ fn refusals_name_the_way_out() {
 #[test]
 fn a_node_in_use_names_what_uses_it() {
     let node = Daemon::start(Directory::new(), None, "--shards 2 --configure --selftest");
-    node.bad("lnet unconfigure", &["errno: -16", "in use by LNet selftest: stop that first"]);
+    // Test servers without a session use nothing.
+    node.good("lnet unconfigure");
     node.stop();
     let node = Daemon::start(Directory::new(), None, "--shards 2 --configure");
     node.good("load start target");
