@@ -20,7 +20,7 @@ use lnet_model::records::{
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspInfo;
-use lnet_user::node::{LO, LndOptions, NiState};
+use lnet_user::node::{LO, LndOptions, NiState, Reactor};
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{Global, MessageType, Net, Nid};
 
@@ -82,8 +82,10 @@ impl Control {
     /// What is told of the node as a whole, in the order of the row of `lo`.
     fn node_facts(&self) -> Vec<Option<NiFact>> {
         let chosen = self.lnet.reactor();
-        let reactor = NiFact::Text(chosen.reactor.name().to_owned());
-        vec![chosen.refusal.clone().map(NiFact::Text), Some(reactor)]
+        // Kernel nodes have no tunables of `lo`.
+        let is_other = chosen.reactor != Reactor::IoUring;
+        let reactor = is_other.then(|| NiFact::Text(chosen.reactor.name().to_owned()));
+        vec![chosen.refusal.clone().map(NiFact::Text), reactor]
     }
 
     fn ni_record(
