@@ -1,4 +1,4 @@
-//! Linux for the drivers of LNet nodes: packet memory and its rings, `io_uring`, netlink, memory that is lent
+//! Linux for the drivers of LNet nodes: packet memory and its rings, reactors, netlink, memory that is lent
 //! between threads, captures of frames.
 //!
 //! | module | what | knows |
@@ -8,20 +8,20 @@
 //! | [`region`] | owned bytes of which parts can be lent to other threads | `xsk` |
 //! | [`memory`] | the buffers that descriptors have borrowed; spans lent and adopted; registered buffers | `region`, `xsk` |
 //! | `epoll` | readiness: waits, datagrams and streams without an `io_uring` | nothing |
-//! | [`uring`] | the only blocking point, by rings or readiness, and wakers; datagrams and streams | `epoll`, `region` |
+//! | [`reactor`] | the only blocking point, by rings or readiness, and wakers; datagrams and streams | `epoll`, `region` |
 //! | [`blocking`] | work that may block, on threads of its own | nothing |
 //! | [`netlink`] | interfaces, next hops, ports | `blocking`, `locks` |
 //! | [`capture`] | copies of frames, from taps in the LNDs to pcapng files | `locks` |
-//! | [`mailbox`] | what threads have for a shard, in bounded queues | `uring` |
-//! | [`port`] | ports of NIs, which no other node may have | `netlink`, `uring` |
+//! | [`mailbox`] | what threads have for a shard, in bounded queues | `reactor` |
+//! | [`port`] | ports of NIs, which no other node may have | `netlink`, `reactor` |
 //! | [`driver`] | what the runtime knows of an LND besides the contract of the core | `memory`, `capture` |
-//! | [`kind`] | what an LND does for a whole node: plans, opens and closes NIs | `driver`, `netlink`, `uring` |
+//! | [`kind`] | what an LND does for a whole node: plans, opens and closes NIs | `driver`, `netlink`, `reactor` |
 //! | [`random`] | numbers that no peer can guess | nothing |
 //!
 //! Invariants: modules know what the table says, never the other way; no LND is named here; unsafe code of a
-//! node is in `xsk`, `uring`, `epoll` and `region` alone. The rings of `AF_XDP` are here and not with the one
-//! LND that uses them, because a frame is a right to memory that rings take and give back: what keeps that
-//! right single is private to one module.
+//! node is in `xsk`, `reactor`, `epoll` and `region` alone. The rings of `AF_XDP` are here and not with the
+//! one LND that uses them, because a frame is a right to memory that rings take and give back: what keeps
+//! that right single is private to one module.
 
 pub mod blocking;
 pub mod capture;
@@ -34,6 +34,6 @@ pub mod memory;
 pub mod netlink;
 pub mod port;
 pub mod random;
+pub mod reactor;
 pub mod region;
-pub mod uring;
 pub mod xsk;

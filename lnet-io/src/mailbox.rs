@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::uring::Waker;
+use crate::reactor::Waker;
 
 /// The end that takes.
 pub struct Mailbox<T> {
@@ -206,7 +206,7 @@ impl<T> fmt::Debug for Sender<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::{Reactor, Waiter};
+    use crate::reactor::{Reactor, Waiter};
 
     fn mailbox(capacity: usize) -> (Sender<u32>, Mailbox<u32>) {
         Mailbox::new(capacity, &Waiter::new(1, Reactor::default()).unwrap().waker())

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::netlink::{self, NetlinkError};
-use crate::uring::tcp::TcpError;
-use crate::uring::tcp::socket::{self, SocketOptions};
-use crate::uring::udp::{UdpError, UdpSocket};
+use crate::reactor::tcp::TcpError;
+use crate::reactor::tcp::socket::{self, SocketOptions};
+use crate::reactor::udp::{UdpError, UdpSocket};
 
 /// How long a port may seem taken that is free: a process that was killed has it until the kernel has ended
 /// what that had under way, and a child of this process from its fork until its exec.

@@ -41,7 +41,7 @@ pub use config::{DAEMON_LIMITS, LO, LndDefaults, NiConfig, NodeConfig, PEER_BYTE
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
-pub use lnet_io::uring::{Chosen, Reactor, ReactorChoice};
+pub use lnet_io::reactor::{Chosen, Reactor, ReactorChoice};
 pub use lnet_io::xsk::{CHUNK_BYTES, RingSizes};
 pub use lnet_model::lnd::Switch;
 pub use lnet_model::ni::XdpMode;

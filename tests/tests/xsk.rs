@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lnet_io::netlink::Interface;
-use lnet_io::uring::{Reactor, Token, Waiter};
+use lnet_io::reactor::{Reactor, Token, Waiter};
 use lnet_io::xsk::{
     CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
     RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,

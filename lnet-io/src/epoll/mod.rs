@@ -1,5 +1,5 @@
-//! Readiness instead of rings: what [`uring`](crate::uring) asks of the kernel, by `epoll` and system calls
-//! that never block. It serves where `io_uring` is refused, as in containers, or lacks an operation.
+//! Readiness instead of rings: what [`reactor`](crate::reactor) asks of the kernel, by `epoll` and by system
+//! calls that never block. It serves where `io_uring` is refused, as in containers, or lacks an operation.
 //!
 //! [`Poller`] is what a shard waits by. [`Datagrams`] send and receive many datagrams in one call.
 //! [`Operations`] carry out what streams ask a ring for, and complete as a ring does, so that the

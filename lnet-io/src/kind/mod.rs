@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::driver::{Driver, Part};
 use crate::netlink::{Interface, Neighbours, NetlinkError};
-use crate::uring::{Reactor, Waker};
+use crate::reactor::{Reactor, Waker};
 
 pub use interface::{InterfaceError, check_address, usable_interface};
 

@@ -16,8 +16,8 @@ use lnet_io::kind::{Host, InterfaceError, LndKind, NiRequest, OpenNi, check_addr
 use lnet_io::netlink::{Interface, Neighbours, NetlinkError, link_speed_mbits};
 use lnet_io::port;
 use lnet_io::random::{self, NoRandom};
-use lnet_io::uring::tcp::TcpError;
-use lnet_io::uring::tcp::socket::SocketOptions;
+use lnet_io::reactor::tcp::TcpError;
+use lnet_io::reactor::tcp::socket::SocketOptions;
 use lnet_model::lnd::{LndRow, NiFact, NiOption, TCP};
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{Accept, SockTunables};

@@ -14,7 +14,7 @@ use std::sync::mpsc;
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
-use lnet_io::uring::Waker;
+use lnet_io::reactor::Waker;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lnet_core::event::EqError;
 use lnet_io::capture::CaptureError;
 use lnet_io::memory::Buffer;
-use lnet_io::uring::WaitError;
+use lnet_io::reactor::WaitError;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::Status;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 use lnet_io::locks::Mutex;
-use lnet_io::uring;
+use lnet_io::reactor;
 
 use super::ShardHandle;
 
@@ -64,7 +64,7 @@ pub struct Guest {
 struct Woken {
     is_woken: AtomicBool,
     /// The waker of the shard, in which the thread may sleep.
-    shard: uring::Waker,
+    shard: reactor::Waker,
     thread: OnceLock<Thread>,
     runtime: AtomicWaker,
 }

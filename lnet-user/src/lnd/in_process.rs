@@ -31,7 +31,7 @@ use lnet_io::locks::Mutex;
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_io::uring::Waker;
+use lnet_io::reactor::Waker;
 use lnet_model::lnd::{IN_PROCESS, LndRow, fabric_of};
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};

@@ -10,7 +10,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::{LndFacts, NiId};
 use lnet_core::node::NetOptions;
 use lnet_core::tunables::NetTunables;
-use lnet_io::uring::ReactorChoice;
+use lnet_io::reactor::ReactorChoice;
 use lnet_io::xsk::RingSizes;
 use lnet_model::lnd::{LndRow, NiOption, TCP};
 use lnet_model::ni::{Lnd, NiOptions};

@@ -4,7 +4,7 @@ use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
 use lnet_core::node::{ChangeError, RequestError};
 use lnet_io::random::NoRandom;
-use lnet_io::uring::{WATCHES_MAX, WaitError};
+use lnet_io::reactor::{WATCHES_MAX, WaitError};
 use lnet_model::lnd::OptionError;
 use lnet_wire::Nid;
 use lnet_xdp::XdpError;

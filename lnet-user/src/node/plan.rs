@@ -7,7 +7,7 @@ use lnet_core::handle::ShardSet;
 use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_io::kind::NiRequest;
-use lnet_io::uring::WATCHES_MAX;
+use lnet_io::reactor::WATCHES_MAX;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 

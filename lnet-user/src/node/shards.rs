@@ -9,7 +9,7 @@ use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
 use lnet_io::memory::Memory;
 use lnet_io::random;
-use lnet_io::uring::{Reactor, Waiter, Waker};
+use lnet_io::reactor::{Reactor, Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{LO, NodeConfig, NodeError};

@@ -8,7 +8,7 @@ use lnet_core::node::{self, Action, NetOptions, NiSpec, NodeChange, Report, Requ
 use lnet_core::time::Instant;
 use lnet_core::tunables::NetTunables;
 use lnet_io::kind::Host;
-use lnet_io::uring::Chosen;
+use lnet_io::reactor::Chosen;
 use lnet_model::lnd::{LNDS, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_wire::nid::NetType;

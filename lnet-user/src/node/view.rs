@@ -13,7 +13,7 @@ use lnet_core::lnd::NiId;
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
 use lnet_io::netlink::device_of;
-use lnet_io::uring::{Chosen, Waker};
+use lnet_io::reactor::{Chosen, Waker};
 use lnet_xdp::{Programs, XdpFrames};
 
 use super::{DownReason, NiConfig, NiState, NodeError, OpenNi};

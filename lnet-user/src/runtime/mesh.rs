@@ -12,8 +12,8 @@
 
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
+use lnet_io::reactor::Waker;
 use lnet_io::region::WriteLease;
-use lnet_io::uring::Waker;
 
 use lnet_core::handle::ShardId;
 use lnet_core::shard::Shard;

@@ -13,7 +13,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use lnet_io::capture::TapEnd;
-use lnet_io::uring::{Token, WaitError};
+use lnet_io::reactor::{Token, WaitError};
 use lnet_model::ni::NiOptions;
 use lnet_wire::Nid;
 

@@ -12,7 +12,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_io::memory::{Buffer, Memory};
-use lnet_io::uring::{Reactor, Waiter, Waker};
+use lnet_io::reactor::{Reactor, Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Worker};

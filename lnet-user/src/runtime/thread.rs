@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lnet_core::handle::ShardId;
-use lnet_io::uring::Waker;
+use lnet_io::reactor::Waker;
 use rustix::thread::{Pid, gettid};
 
 use super::cpu::pin_to_cpu;

@@ -13,7 +13,7 @@ mod handover;
 mod region;
 #[path = "../../../lnet-messaging/src/ring.rs"]
 mod ring;
-#[path = "../../../lnet-io/src/uring/sleep.rs"]
+#[path = "../../../lnet-io/src/reactor/sleep.rs"]
 mod sleep;
 #[path = "../../../lnet-user/src/runtime/wakes.rs"]
 mod wakes;

@@ -10,7 +10,7 @@ use lnet_user::lnet_core::fault::Faults;
 use lnet_user::lnet_core::node;
 use lnet_user::lnet_core::shard::{Confirmation, Shard};
 use lnet_user::lnet_io::netlink::NetlinkError;
-use lnet_user::lnet_io::uring::{Armed, Waiter};
+use lnet_user::lnet_io::reactor::{Armed, Waiter};
 use lnet_user::lnet_model::lnd::{LndRow, NiFact, OptionError};
 use lnet_user::lnet_model::ni::NiOptions;
 use lnet_user::lnet_xdp::bpf::{BpfError, LogPump, XdpProgram};

@@ -351,10 +351,10 @@ fn what_the_kernel_refuses_is_a_loss() {
     ip(netns.a(), "route add unreachable 2001:db8::/32");
     let at = |address: &str| process(Nid::new_ip(a.net(), address.parse().unwrap()).unwrap());
     let let_go = |near: &[Worker]| near[0].xdp().expect("there is an NI").counters().frames_let_go;
-    // A way that is closed, a neighbour that does not answer, and a host without a node, which answers with
-    // an ICMP error.
+    // A neighbour that does not answer, a host without a node, which answers with an ICMP error, and a way
+    // that is closed: the kernel refuses more datagrams to there after the Put has ended.
     for (target, is_refused) in
-        [(at("2001:db8::1"), true), (at("fd00:211:0::77"), false), (process(b), false)]
+        [(at("fd00:211:0::77"), false), (process(b), false), (at("2001:db8::1"), true)]
     {
         let before = let_go(&near);
         let mut lost = Putter::new(target, &mut near[0]);

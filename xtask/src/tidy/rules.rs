@@ -10,8 +10,13 @@ const FILE_LINES_MAX: usize = 700;
 const COMMENT_CHARACTERS_MAX: usize = 110;
 
 /// Where `unsafe` may stand.
-const UNSAFE_FENCE: [&str; 5] =
-    ["lnet-io/src/xsk/", "lnet-io/src/uring/", "lnet-io/src/epoll/", "lnet-io/src/region/", "lnet-ebpf/src/"];
+const UNSAFE_FENCE: [&str; 5] = [
+    "lnet-io/src/xsk/",
+    "lnet-io/src/reactor/",
+    "lnet-io/src/epoll/",
+    "lnet-io/src/region/",
+    "lnet-ebpf/src/",
+];
 
 /// Crates that speak through their return values and through tracing.
 const LIBRARIES: [&str; 13] = [
@@ -65,7 +70,7 @@ pub(super) struct Rule {
 pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "unsafe",
-        why: "unsafe stands in lnet-io/src/{xsk,uring,epoll,region} and lnet-ebpf only",
+        why: "unsafe stands in lnet-io/src/{xsk,reactor,epoll,region} and lnet-ebpf only",
         applies: |path| is_rust(path) && !UNSAFE_FENCE.iter().any(|fence| path.starts_with(fence)),
         check: |source| {
             let found = ["unsafe", "unsafe_code"].map(|word| lines_of_word(source, word));

@@ -11,8 +11,8 @@ use lnet_core::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
-use lnet_io::uring::Waker;
-use lnet_io::uring::tcp::StreamId;
+use lnet_io::reactor::Waker;
+use lnet_io::reactor::tcp::StreamId;
 use lnet_tcp_proto::{ConnId, HandedOver};
 
 use super::transmit::{LEND_BYTES_MIN, Payload};

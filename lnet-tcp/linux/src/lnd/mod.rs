@@ -38,8 +38,8 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdic
 use lnet_core::time::{self, Instant};
 use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
-use lnet_io::uring::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
-use lnet_io::uring::{Reactor, Waker};
+use lnet_io::reactor::tcp::{ReceivedBytes, StreamEvent, StreamId, Streams, StreamsConfig, TcpError};
+use lnet_io::reactor::{Reactor, Waker};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{

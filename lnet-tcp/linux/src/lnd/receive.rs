@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use lnet_core::lnd::{Span, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::memory::Memory;
-use lnet_io::uring::tcp::{Mode, ReceivedBytes, StreamId};
+use lnet_io::reactor::tcp::{Mode, ReceivedBytes, StreamId};
 use lnet_tcp_proto::{ConnId, Wants};
 use rustix::io::Errno;
 

@@ -3,7 +3,7 @@
 use lnet_core::lnd::{Span, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::memory::{Memory, ReadLease};
-use lnet_io::uring::tcp::StreamId;
+use lnet_io::reactor::tcp::StreamId;
 use lnet_tcp_proto::{ConnId, FailedDial, Piece};
 
 use super::TcpLnd;

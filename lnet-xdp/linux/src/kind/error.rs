@@ -4,7 +4,7 @@ use lnet_io::kind::InterfaceError;
 use lnet_io::netlink::NetlinkError;
 use lnet_io::port::BindError;
 use lnet_io::random::NoRandom;
-use lnet_io::uring::udp::UdpError;
+use lnet_io::reactor::udp::UdpError;
 use lnet_io::xsk::{SocketError, UmemError};
 use lnet_wire::Nid;
 use thiserror::Error;

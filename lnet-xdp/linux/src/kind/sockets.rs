@@ -9,8 +9,8 @@ use lnet_core::handle::ShardId;
 use lnet_io::driver::Part;
 use lnet_io::kind::Host;
 use lnet_io::port;
-use lnet_io::uring::Reactor;
-use lnet_io::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
+use lnet_io::reactor::Reactor;
+use lnet_io::reactor::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_model::ni::XdpMode;
 
 use super::plan::XdpPlan;

@@ -12,7 +12,7 @@
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
-use lnet_io::uring::Waker;
+use lnet_io::reactor::Waker;
 use lnet_io::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 use lnet_wire::Nid;
 

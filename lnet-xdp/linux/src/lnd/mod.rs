@@ -54,7 +54,7 @@ use lnet_core::time::{self, Instant};
 use lnet_io::capture::Tap;
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Mac;
-use lnet_io::uring::Waker;
+use lnet_io::reactor::Waker;
 use lnet_io::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics};
 use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};

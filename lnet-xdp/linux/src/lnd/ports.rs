@@ -23,7 +23,7 @@ use lnet_io::capture::Tap;
 use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_io::uring::udp::RefusalProbe;
+use lnet_io::reactor::udp::RefusalProbe;
 use lnet_io::xsk::{Device, Frame, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_xdp_proto::XferNi;

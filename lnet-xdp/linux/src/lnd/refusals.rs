@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lnet_core::lnd::{Cause, NiId, Uplink};
 use lnet_core::time::Instant;
-use lnet_io::uring::udp::RefusalProbe;
+use lnet_io::reactor::udp::RefusalProbe;
 use lnet_wire::Nid;
 use rustix::io::Errno;
 

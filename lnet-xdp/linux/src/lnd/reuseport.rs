@@ -8,7 +8,7 @@
 //! hands them over.
 
 use lnet_core::handle::{ShardId, ShardSet};
-use lnet_io::uring::udp::Instruction;
+use lnet_io::reactor::udp::Instruction;
 use lnet_wire::MessageType;
 use lnet_wire::frame::{KEY_OFFSET, PORTAL_OFFSET, TYPE_OFFSET};
 use lnet_wire::steer::{COOKIE_SHARD_SHIFT, PORTALS, Policy, PolicyWord, Spread};

@@ -1,6 +1,6 @@
 //! NIs over plain UDP sockets, which take no privileges.
 //!
-//! Each shard has a socket for each NI, on an `io_uring` of its own ([`lnet_io::uring::udp`]); a shard that
+//! Each shard has a socket for each NI, on an `io_uring` of its own ([`lnet_io::reactor::udp`]); a shard that
 //! does not serve the NI sends by that of one which does. The sockets of all
 //! shards share the NI's address and port; the kernel chooses among them as far as it can steer
 //! ([`super::reuseport`]), and a datagram that it gave to the wrong shard is handed over. The kernel finds
@@ -19,7 +19,7 @@ use lnet_core::time::{self, Instant};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_io::uring::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
+use lnet_io::reactor::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;

@@ -15,7 +15,7 @@ use lnet_core::time::Instant;
 use lnet_io::driver::{Driver, Part};
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::netlink::{Neighbours, Resolution};
-use lnet_io::uring::{Reactor, Waiter, Waker};
+use lnet_io::reactor::{Reactor, Waiter, Waker};
 use lnet_io::xsk::plain::{
     KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRegistered, KernelRx, KernelSent,
     KernelTx, rings,

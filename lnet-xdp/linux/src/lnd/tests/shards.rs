@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_core::lnd::{NiId, Status, TxId};
 use lnet_core::time::Instant;
 use lnet_io::driver::Driver;
-use lnet_io::uring::{Reactor, Waiter, Waker};
+use lnet_io::reactor::{Reactor, Waiter, Waker};
 use lnet_io::xsk::{CHUNK_BYTES, RingDescriptor, RingSizes, Umem};
 use lnet_wire::Nid;
 use lnet_wire::frame::Transfer;

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;
-use crate::uring::tcp::socket::{SocketOptions, reserved_dialler};
+use crate::reactor::tcp::socket::{SocketOptions, reserved_dialler};
 
 over_both! {
     a_dialled_stream_sends_what_was_queued_before,

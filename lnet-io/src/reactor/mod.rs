@@ -1,5 +1,5 @@
-//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]). Each
-//! of them chooses at its making whether it has rings or goes by readiness ([`Reactor`]).
+//! Reactor of a shard: what it waits by, exchanges datagrams by ([`udp`]), and has streams by ([`tcp`]). Each
+//! of these is made to have an `io_uring`, or to go by readiness ([`Reactor`]).
 //!
 //! A shard's only blocking point is a ring, or an `epoll`, that watches descriptors.
 //!
@@ -15,8 +15,8 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod choice;
 mod memory;
-mod reactor;
 mod ring;
 mod sleep;
 mod socket;
@@ -24,7 +24,7 @@ pub mod tcp;
 pub mod udp;
 mod waiter;
 
-pub use reactor::{Chosen, Reactor, ReactorChoice, UnknownReactor};
+pub use choice::{Chosen, Reactor, ReactorChoice, UnknownReactor};
 pub use sleep::Waker;
 pub use waiter::{Armed, Token, WaitError, Waiter};
 pub use waiter::{WATCHES_MAX, WatchId};
@@ -57,14 +57,14 @@ mod testing {
             mod by_rings {
                 $(#[test]
                 fn $name() {
-                    $crate::uring::testing::test_with($crate::uring::Reactor::IoUring);
+                    $crate::reactor::testing::test_with($crate::reactor::Reactor::IoUring);
                     super::$name();
                 })*
             }
             mod by_readiness {
                 $(#[test]
                 fn $name() {
-                    $crate::uring::testing::test_with($crate::uring::Reactor::Epoll);
+                    $crate::reactor::testing::test_with($crate::reactor::Reactor::Epoll);
                     super::$name();
                 })*
             }
