@@ -304,7 +304,7 @@ fn order_of(nets: &[Net], primary: &Nid, ni: &PeerNi) -> (Option<usize>, bool) {
 #[non_exhaustive]
 pub enum PeerError {
     /// The NID is a wildcard, `lo`, or can be no NI's name (`-EINVAL`).
-    #[error("peer nid {0}: that of an NI of another node is expected, on a host that others reach by it")]
+    #[error("peer nid {0}: that of an NI is expected, on a host that others reach by it")]
     Nid(Nid),
     /// There is no such peer (`-ENOENT`).
     #[error("no peer has the nid {0}")]

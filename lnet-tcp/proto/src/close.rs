@@ -173,6 +173,9 @@ impl Socklnd {
         up: &mut impl Uplink,
     ) {
         let peer = self.connections[slot].peer;
+        if peer == NONE {
+            return self.close(now, slot, up);
+        }
         self.close_all(now, peer, error, up);
         self.settle(now, peer);
     }
