@@ -571,6 +571,21 @@ fn a_name_from_elsewhere_is_ended_before_it_is_forgotten() {
     assert!(ended.len() > 20_000 && ended.len() < 30_000, "{}", ended.len());
 }
 
+/// A name that connects again and again ends no other one.
+#[test]
+fn a_name_from_elsewhere_that_comes_often_ends_no_other() {
+    let mut runner = runner();
+    let address = "192.0.2.7".parse().unwrap();
+    for number in 0..40_000 {
+        let nid = if number == 0 { nid(2, 5) } else { nid(2, 6) };
+        runner.node.handle_report(runner.now, Report::CameFrom { nid, address });
+    }
+    assert!(
+        !core::iter::from_fn(|| runner.node.poll_action())
+            .any(|action| matches!(action, Action::Disconnect { .. }))
+    );
+}
+
 /// Peers that were never discovered make room before those that were.
 #[test]
 fn strangers_evict_strangers() {

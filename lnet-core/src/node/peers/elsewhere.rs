@@ -27,11 +27,13 @@ pub(super) struct Elsewhere {
     count: u64,
     /// Number of the last one whose connections were ended.
     left: u64,
+    /// Those that were told later.
+    stay_count: usize,
 }
 
 impl Elsewhere {
     pub(super) const fn new() -> Self {
-        Self { addresses: BTreeMap::new(), told: BTreeMap::new(), count: 0, left: 0 }
+        Self { addresses: BTreeMap::new(), told: BTreeMap::new(), count: 0, left: 0, stay_count: 0 }
     }
 
     /// The address that a NID speaks from, where that is not its own.
@@ -43,6 +45,7 @@ impl Elsewhere {
     pub(super) fn note(&mut self, nid: &Nid, address: IpAddr) -> Option<Nid> {
         if let Some((number, _)) = self.addresses.remove(nid) {
             self.told.remove(&number);
+            self.stay_count -= usize::from(number > self.left);
         }
         if nid.ip() == Some(address) {
             return None;
@@ -55,13 +58,13 @@ impl Elsewhere {
         self.count += 1;
         self.addresses.insert(*nid, (self.count, address));
         self.told.insert(self.count, *nid);
-        let (&number, &leaves) = self.told.range(self.left + 1..).next()?;
-        // One leaves for each one that comes, so that no more than these stay.
-        let stays = number + (REMEMBERED_MAX - LEAVING_MAX) as u64 > self.count;
-        if stays {
+        self.stay_count += 1;
+        if self.stay_count <= REMEMBERED_MAX - LEAVING_MAX {
             return None;
         }
-        self.left = number;
+        // One leaves for each one that comes, so that no more than these stay.
+        let (&number, &leaves) = self.told.range(self.left + 1..).next()?;
+        (self.left, self.stay_count) = (number, self.stay_count - 1);
         Some(leaves)
     }
 }
