@@ -44,12 +44,18 @@ impl XdpLnd {
     /// are not there.
     pub(super) fn follow_refusals(&mut self, now: Instant, up: &mut impl Uplink) {
         while let Some((ni, nid)) = self.xfer.poll_unanswered() {
+            if self.asked.is_none() {
+                // Answers to questions of long ago say nothing of now.
+                while self.next_answer().is_some() {}
+            }
             let Some(((port, probe), address)) = self.probe_of(ni).zip(nid.ip()) else { continue };
             match probe.ask(port.remote(address)) {
                 Ok(()) => {
                     let look_at = self.asked.map_or(now + LOOK_INTERVAL, |asked| asked.look_at);
                     self.asked = Some(Asked { look_at, until: now + PATIENCE });
                 }
+                // Another host has said so.
+                Err(Errno::CONNREFUSED) => {}
                 Err(errno) => self.refused(now, (ni, nid), errno, up),
             }
         }
