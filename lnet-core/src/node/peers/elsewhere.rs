@@ -27,7 +27,7 @@ pub(super) struct Elsewhere {
     count: u64,
     /// Number of the last one whose connections were ended.
     left: u64,
-    /// Those that were told later.
+    /// How many were told later.
     stay_count: usize,
 }
 
