@@ -127,7 +127,7 @@ mod tests {
         symlink(&path, &link).unwrap();
         replace(&link, b"third").unwrap();
         assert_eq!((fs::read(&path).unwrap(), link.is_symlink()), (b"third".to_vec(), true));
-        // One that leads nowhere does as well, and its target is made.
+        // A link that leads nowhere stays too, and its target is made.
         let dangling = directory.path().join("x");
         symlink("y", &dangling).unwrap();
         replace(&dangling, b"fourth").unwrap();

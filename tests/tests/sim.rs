@@ -11,7 +11,7 @@ use lnet_tests::sim::{self, Counts, Fault, NetKind, Options, Tracing};
 
 const CUT: Options = Options { cut: true, ..Options::DEFAULT };
 const NARROW: Options = Options { narrow: Some(true), ..Options::DEFAULT };
-/// As seeds were before there were narrow links.
+/// Options under which seeds are what they were before there were narrow links.
 const WIDE: Options = Options { narrow: Some(false), ..Options::DEFAULT };
 
 /// Runs seeds in which no checker finds anything and every fault of the net is injected.

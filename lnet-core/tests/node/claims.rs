@@ -309,7 +309,7 @@ fn what_is_out_of_reach_is_shown_and_not_asked() {
     assert_eq!(runner.topology.peer(&near).unwrap().primary, near);
     let counted = |runner: &Runner| runner.topology.peer(&near).unwrap().nid_count;
     assert_eq!(counted(&runner), 2, "it is a NID of the peer's all the same");
-    // So the one that is used is not the only one, and its failures cost health.
+    // The peer has other NIs than the one that is used, whose failures cost health therefore.
     let note = HealthNote { nid: near, failures: 2, successes: 0 };
     runner.node.handle_report(runner.now, Report::Health(note));
     runner.run();

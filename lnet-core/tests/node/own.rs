@@ -158,7 +158,7 @@ fn its_health_is_set_and_recovery_pings_of_its_own_bring_it_back() {
     assert_eq!(runner.node.ni(&own[0]).unwrap().health, HEALTH_MAX);
     runner.batch(&[set_health(None, 3)]).unwrap();
     assert_eq!((healths(&runner), runner.node.recovering().1.len()), (vec![3; 2], 2));
-    // It stays as it was set when the peer gets another NI.
+    // Health stays as it was set when the peer gets another NI.
     runner.batch(&[NodeChange::AddNi(spec(1, 7))]).unwrap();
     let mut healths = healths(&runner);
     healths.sort_unstable();
@@ -236,7 +236,7 @@ fn a_program_announces_it() {
     assert_eq!(peers(&runner), known);
     discover(&mut runner, own[0]);
     assert_eq!(peers(&runner), known);
-    // It follows its NIs, and is one peer of all that are announced.
+    // The peer follows the node's NIs, and has all that are announced.
     let mut runner = self::runner();
     runner.start(Request::Announce { nids: own.to_vec() });
     assert_eq!(peers(&runner), [(own.to_vec(), peer_state::MULTI_RAIL | peer_state::LOCK_PRIMARY)]);

@@ -64,7 +64,7 @@ fn statuses(node: &mut Node) -> Vec<Status> {
     node.events().iter().map(|event| event.status()).collect()
 }
 
-/// Who pings an NI that goes does not have it stay: what else comes by it was sent before its peers knew.
+/// Pings to an NI that goes do not have it stay: other messages to it were sent before its peers knew.
 #[test]
 fn pings_do_not_count_as_what_comes_by_an_ni_that_goes() {
     let slots = rails(2, 2);

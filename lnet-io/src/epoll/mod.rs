@@ -8,7 +8,8 @@
 //! Invariants:
 //! - An arrival is never lost. Descriptors are watched for edges, and code that stops before the kernel has
 //!   said that nothing is left remembers that there may be more.
-//! - Memory is used while a call runs, and never between calls: what is under way ends at once.
+//! - Memory of datagrams is used while a call runs, and never between calls. Operations of streams keep the
+//!   addresses that they were given until they complete, as a ring does.
 
 // System calls that take lists of addresses: that is what unsafe code is for here.
 #![allow(unsafe_code)]
@@ -26,7 +27,7 @@ use rustix::io::Errno;
 /// A buffer to receive into.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spare {
-    /// Its number among those of its owner.
+    /// Number of the buffer among those of its owner.
     pub(crate) index: u16,
     /// Where it begins. No reference to its bytes exists.
     pub(crate) address: *mut u8,

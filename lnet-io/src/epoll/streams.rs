@@ -32,7 +32,7 @@ const IORING_CQE_BUFFER_SHIFT: u32 = 16;
 pub(crate) struct Completion {
     /// What the operation was named by.
     pub(crate) user_data: u64,
-    /// Its result, or an errno below zero.
+    /// Result of the operation, or an errno below zero.
     pub(crate) result: i32,
     /// The kernel's flags (`IORING_CQE_F_`).
     pub(crate) flags: u32,
@@ -103,7 +103,7 @@ struct Socket {
 
 /// What has become of an operation that was tried.
 enum Tried {
-    /// There is more to do, after others had their turn.
+    /// More is to be done, after others had their turn.
     GoesOn,
     NotNow,
     Ended(i32),

@@ -19,7 +19,7 @@ pub enum Reactor {
 }
 
 impl Reactor {
-    /// Its name in options and records.
+    /// Name of the reactor in options and records.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl ReactorChoice {
     /// Names of all choices.
     pub const NAMES: [&'static str; 3] = [Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
 
-    /// Its name in options.
+    /// Name of the choice in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

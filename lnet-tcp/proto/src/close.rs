@@ -95,8 +95,8 @@ impl Socklnd {
     }
 
     /// Ends all connections of a peer since one has failed. A message that was sent in part ends by that.
-    /// Those that were sent whole have ended well: where there is no other, the shard is told that they may
-    /// be lost.
+    /// Messages that were sent whole have ended well: where there is no other, the shard is told that they
+    /// may be lost.
     pub(super) fn break_off(&mut self, now: Instant, slot: u32, error: Option<u8>, up: &mut impl Uplink) {
         let peer = self.connections[slot].peer;
         let known = &self.peers[peer];

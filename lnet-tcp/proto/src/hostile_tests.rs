@@ -122,7 +122,7 @@ impl Node {
         self.dial_of(address, ProcessId::lustre(name), incarnation, kind)
     }
 
-    /// The same in the name of any process.
+    /// Says HELLO in the name of any process.
     fn dial_of(&mut self, address: u8, source: ProcessId, incarnation: u64, kind: ConnectionType) -> Answer {
         let ends =
             Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };

@@ -219,7 +219,7 @@ fn globals_are_set_within_their_ranges() {
         &["parser:\n-     set:\n            errno: -1\n", "cannot parse discovery value"],
     );
     node.bad("set routing 1", 255, &["not supported by this version"]);
-    // What is so already is taken, and sizes of pools that nothing uses.
+    // Settings that are so already are taken, and sizes of pools that nothing uses.
     for words in ["routing 0", "tiny_buffers 0", "small_buffers 700", "large_buffers 1024"] {
         node.good(&format!("set {words}"));
     }

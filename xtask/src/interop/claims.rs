@@ -242,7 +242,7 @@ fn first_put_of(lab: &mut Lab) -> Result<String> {
     let (tell, told) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Who listens no more has what it needs.
+            // A listener that has gone has what it needs.
             let _ = tell.send(line);
         }
     });
@@ -320,7 +320,7 @@ pub(super) fn down_and_up(lab: &mut Lab) -> Result<String> {
 
 fn without_second(lab: &Lab) -> Result<()> {
     discovers(lab, OURS)?;
-    // What is claimed is shown.
+    // Claimed NIDs are shown.
     Side::Ours.sees(lab, &[KERNEL_SECOND.to_owned()])?;
     let before = carried(lab)?;
     judge(lab, READ)?;

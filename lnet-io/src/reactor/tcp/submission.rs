@@ -380,7 +380,7 @@ fn not_waited(source: Errno) -> WaitError {
     WaitError::System { operation: "epoll_pwait", source }
 }
 
-/// What readiness is asked for.
+/// Operation that readiness is asked for.
 fn by_readiness(request: &Request) -> epoll::StreamRequest<'_> {
     // SAFETY: the pieces are in a list that stays as it is until the operation is started.
     let list = |(pieces, count): Vector| unsafe { core::slice::from_raw_parts(pieces, count) };

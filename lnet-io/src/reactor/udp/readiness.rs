@@ -12,7 +12,7 @@ use super::{
 };
 use crate::epoll::{Datagrams, Drained, Outbox};
 
-/// What stands for a ring.
+/// Datagrams and buffers that stand for a ring.
 pub(super) struct Readiness {
     datagrams: Datagrams,
     /// Slots that were filled and not sent.
@@ -94,7 +94,7 @@ impl Endpoint {
         let mut outbox = Leaving { sends: &mut shared.sends, refusals };
         let outcome = datagrams.send(socket.fd(), queue, &mut outbox);
         let outcome = outcome.map_err(refused("EPOLL_CTL_MOD"))?;
-        // What waits for room is no work until there is some.
+        // Datagrams that wait for room are no work until there is some.
         *unsubmitted = if outcome == Drained::Blocked { 0 } else { queue.len() as u32 };
         Ok(())
     }

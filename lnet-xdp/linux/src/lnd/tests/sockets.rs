@@ -373,7 +373,7 @@ fn a_path_that_is_too_narrow_makes_frames_shorter() {
     assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
     socket.shorten(now, to, &mut lnd.xfer);
     assert!(lnd.xfer.poll_narrowed().is_none(), "the kernel takes what the interface does");
-    // As if the interface were wider.
+    // The interface seems to be wider than it is.
     socket.port.mtu_bytes = mtu_bytes + 1;
     socket.shorten(now, to, &mut lnd.xfer);
     let narrowed = lnd.xfer.poll_narrowed().unwrap();
