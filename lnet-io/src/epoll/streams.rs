@@ -96,8 +96,9 @@ struct Socket {
     incoming: Half,
     outgoing: Half,
     is_watched: bool,
-    /// The peer has gone: no edge tells of what is left to read.
-    has_hung_up: bool,
+    /// The peer has gone, or has marked bytes as urgent, where a read ends short of what there is: no edge
+    /// tells of what is left to read.
+    is_read_out: bool,
     is_queued: bool,
 }
 
@@ -249,7 +250,7 @@ impl Operations {
                 let fd = data.u64() as RawFd;
                 let Some(Some(socket)) = self.sockets.get_mut(fd as usize) else { continue };
                 let has_hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-                socket.has_hung_up |= has_hung_up;
+                socket.is_read_out |= has_hung_up || flags.contains(EventFlags::PRI);
                 socket.incoming.is_ready |= flags.contains(EventFlags::IN) || has_hung_up;
                 let has_failed = flags.intersects(EventFlags::HUP | EventFlags::ERR);
                 socket.outgoing.is_ready |= flags.contains(EventFlags::OUT) || has_failed;
@@ -288,7 +289,7 @@ impl Operations {
     fn run(&mut self, fd: RawFd, socket: &mut Socket, supply: &mut impl Supply) {
         // SAFETY: the descriptor is open while an operation is under way on it, as `start` was promised.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        let may_wait = socket.is_watched && !socket.has_hung_up;
+        let may_wait = socket.is_watched && !socket.is_read_out;
         for is_incoming in [true, false] {
             let half = if is_incoming { &mut socket.incoming } else { &mut socket.outgoing };
             if !half.is_runnable() {
@@ -327,7 +328,8 @@ impl Operations {
     /// Watches a socket. What it is ready for already, the kernel tells as an edge.
     fn watch(&self, fd: BorrowedFd<'_>, is_watched: &mut bool) -> Result<()> {
         if !*is_watched {
-            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            let flags =
+                EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             epoll::add(&self.epoll, fd, EventData::new_u64(fd.as_raw_fd() as u64), flags)?;
             *is_watched = true;
         }

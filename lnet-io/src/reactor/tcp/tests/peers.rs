@@ -16,6 +16,7 @@ over_both! {
     the_end_is_told_once_behind_all_bytes,
     a_peer_that_resets_ends_the_stream_with_the_reason,
     what_the_kernel_has_taken_is_sent_after_a_close,
+    bytes_behind_an_urgent_one_arrive,
 }
 
 fn a_dialled_stream_sends_what_was_queued_before() {
@@ -181,4 +182,19 @@ fn who_may_have_no_reserved_port_dials_from_another() {
     let bound = socket_address(Some(&socket)).unwrap();
     assert_eq!(port, 0);
     assert!(bound.port() >= 1024, "{bound}");
+}
+
+/// A read ends before an urgent byte, and the kernel tells nothing more of what is behind it.
+fn bytes_behind_an_urgent_one_arrive() {
+    let mut sides = [Side::new(small())];
+    let [mut near, far] = sockets();
+    let id = sides[0].streams.adopt(far.into()).unwrap();
+    sides[0].receive(id, Mode::Many);
+    for round in 1..=3 {
+        near.write_all(b"ab").unwrap();
+        rustix::net::send(&near, b"!", rustix::net::SendFlags::OOB).unwrap();
+        near.write_all(b"cd").unwrap();
+        until("all but the urgent byte", &mut sides, |sides| sides[0].arrived_bytes(id) == round * 4);
+    }
+    assert_eq!(sides[0].arrived[&id], b"abcdabcdabcd");
 }
