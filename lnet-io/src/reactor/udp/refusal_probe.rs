@@ -5,7 +5,7 @@ use core::mem::{size_of, size_of_val};
 use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, sendto, sockopt};
+use rustix::net::{SendFlags, connect, sendto, sockopt};
 
 use super::super::socket::set_option;
 use super::kernel::read_address;
@@ -19,24 +19,30 @@ const DROP: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0,
 /// A UDP socket that asks ports of other hosts with empty datagrams. A host without a program there answers
 /// by an ICMP message, "port unreachable". For a host that does not answer neighbour discovery this host's
 /// kernel does, "host unreachable", after some three seconds. The kernel says so to a socket that wants to
-/// know (`IP_RECVERR`, ip(7)), with the address that was asked. The datagrams come from a port of the
-/// socket's own, which the kernel chose: who has not seen it cannot forge an answer.
+/// know (`IP_RECVERR`, ip(7)), with the address that was asked. The datagrams come from a port that the
+/// kernel chose when the socket was made. A forged answer names it: a host that sees no datagram has to
+/// guess.
 #[derive(Debug)]
-pub struct RefusalProbe(UdpSocket);
+pub struct RefusalProbe {
+    socket: UdpSocket,
+    local_ip: IpAddr,
+    interface_index: u32,
+}
 
 impl RefusalProbe {
     /// Makes the socket, at an address of an interface.
     ///
     /// # Errors
     /// [`UdpError::Socket`] names what the kernel refused.
-    pub fn new(address: SocketAddr, interface_index: u32) -> Result<Self, UdpError> {
+    pub fn new(local_ip: IpAddr, interface_index: u32) -> Result<Self, UdpError> {
+        let address = SocketAddr::new(local_ip, 0);
         let refused = |operation| move |source| UdpError::Socket { operation, address, source };
         // A socket that is bound to an interface hears nothing of what this host's kernel says itself: that
         // comes by `lo`.
-        let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0), None)?;
-        let (level, unicast_if, receive_errors) = match address {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_UNICAST_IF, libc::IP_RECVERR),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, libc::IPV6_RECVERR),
+        let socket = UdpSocket::bind(address, None)?;
+        let (level, unicast_if, receive_errors) = match local_ip {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_UNICAST_IF, libc::IP_RECVERR),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, libc::IPV6_RECVERR),
         };
         let fd = socket.fd();
         set_option(fd, level, unicast_if, &interface_index.to_be()).map_err(refused("IP_UNICAST_IF"))?;
@@ -46,18 +52,25 @@ impl RefusalProbe {
         set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
             .map_err(refused("SO_ATTACH_FILTER"))?;
         sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BYTES).map_err(refused("SO_RCVBUF"))?;
-        Ok(Self(socket))
+        Ok(Self { socket, local_ip, interface_index })
     }
 
-    /// Asks this port.
+    /// Asks this port. Where too many errors about other hosts arrive meanwhile, it is not asked.
     ///
     /// # Errors
     /// The kernel's refusal, such as having no route.
     pub fn ask(&self, port: SocketAddr) -> Result<(), Errno> {
-        let ask = || sendto(self.0.fd(), &[], SendFlags::DONTWAIT, &port).map(drop);
-        // The next call tells the error about another host as well, once.
-        sockopt::socket_error(self.0.fd())?.ok();
-        ask().or_else(|_| ask())
+        let ask = || sendto(self.socket.fd(), &[], SendFlags::DONTWAIT, &port).map(drop);
+        // The next call tells an error about another host as well, once.
+        sockopt::socket_error(self.socket.fd())?.ok();
+        if ask().is_ok() || ask().is_ok() {
+            return Ok(());
+        }
+        // Both may have told of other hosts. A socket that has asked nothing knows of the route alone.
+        match Self::new(self.local_ip, self.interface_index) {
+            Ok(fresh) => connect(fresh.socket.fd(), &port),
+            Err(_) => Ok(()),
+        }
     }
 
     /// The next host that was asked and has no program at the port, or cannot be reached, and the error that
@@ -85,7 +98,7 @@ impl RefusalProbe {
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         // SAFETY: the parts that the header names are writable, and of the lengths that it names.
-        if unsafe { libc::recvmsg(self.0.raw_fd(), &raw mut message, flags) } < 0 {
+        if unsafe { libc::recvmsg(self.socket.raw_fd(), &raw mut message, flags) } < 0 {
             return None;
         }
         // SAFETY: the header names the control data, as long as the kernel has written it.
@@ -110,6 +123,7 @@ impl RefusalProbe {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket as Std;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -133,7 +147,7 @@ mod tests {
             let [near, far, other] = [near, far, other].map(|address| address.parse::<IpAddr>().unwrap());
             let taken = Std::bind((far, 0)).unwrap();
             let free = Std::bind((other, 0)).unwrap().local_addr().unwrap();
-            let probe = RefusalProbe::new(SocketAddr::new(near, 0), 1).unwrap();
+            let probe = RefusalProbe::new(near, 1).unwrap();
             for _ in 0..3 {
                 probe.ask(taken.local_addr().unwrap()).unwrap();
                 probe.ask(free).unwrap();
@@ -141,12 +155,32 @@ mod tests {
                 assert_eq!(answer(&probe, Duration::from_millis(20)), None);
             }
             // What arrives is not looked at, and takes no room.
-            let asked = probe.0.address();
+            let asked = probe.socket.address();
             for _ in 0..100 {
                 taken.send_to(&[7; 1024], asked).unwrap();
             }
             probe.ask(free).unwrap();
             assert_eq!(answer(&probe, Duration::from_secs(10)), Some((other, Errno::CONNREFUSED)));
         }
+    }
+    #[test]
+    fn errors_about_other_hosts_are_not_taken_for_this_ones() {
+        let local = "127.0.0.1".parse().unwrap();
+        let taken = Std::bind((local, 0)).unwrap().local_addr().unwrap();
+        let free = Std::bind(("127.0.0.3", 0)).unwrap().local_addr().unwrap();
+        let probe = RefusalProbe::new(local, 1).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    probe.ask(free).ok();
+                }
+            });
+            let refused = (0..20_000).find_map(|_| probe.ask(taken).err());
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(refused, None);
+        });
+        let without_route = probe.ask("[::1]:1".parse().unwrap());
+        assert_eq!(without_route, Err(Errno::AFNOSUPPORT));
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Asked {
 
 /// Makes the socket that asks for an NI. Where the kernel refuses it, peers without a daemon are silent.
 pub(super) fn probe(port: &Port) -> Option<RefusalProbe> {
-    let probe = RefusalProbe::new(port.udp_address(), port.interface_index);
+    let probe = RefusalProbe::new(port.udp_address().ip(), port.interface_index);
     probe.inspect_err(|error| tracing::debug!(%error, "peers without a daemon are not told apart")).ok()
 }
 
@@ -54,8 +54,6 @@ impl XdpLnd {
                     let look_at = self.asked.map_or(now + LOOK_INTERVAL, |asked| asked.look_at);
                     self.asked = Some(Asked { look_at, until: now + PATIENCE });
                 }
-                // Another host has said so.
-                Err(Errno::CONNREFUSED) => {}
                 Err(errno) => self.refused(now, (ni, nid), errno, up),
             }
         }
