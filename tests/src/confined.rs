@@ -8,7 +8,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 /// The numbers of `io_uring_setup`, `io_uring_enter` and `io_uring_register`, on every architecture
 /// (include/uapi/asm-generic/unistd.h).
-const IO_URING_CALLS: [i64; 3] = [425, 426, 427];
+pub const IO_URING_CALLS: [i64; 3] = [425, 426, 427];
 
 /// Refuses `io_uring` to the calling thread, and to what it starts: with `EPERM` as the default profile of
 /// container engines does, or with `ENOSYS` as a kernel of old.
@@ -16,7 +16,15 @@ const IO_URING_CALLS: [i64; 3] = [425, 426, 427];
 /// # Panics
 /// When the kernel refuses the filter.
 pub fn refuse_io_uring(errno: Errno) {
-    let rules: BTreeMap<_, _> = IO_URING_CALLS.into_iter().map(|call| (call, Vec::new())).collect();
+    refuse_calls(&IO_URING_CALLS, errno);
+}
+
+/// Refuses these system calls to the calling thread, and to what it starts.
+///
+/// # Panics
+/// When the kernel refuses the filter.
+pub fn refuse_calls(calls: &[i64], errno: Errno) {
+    let rules: BTreeMap<_, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
     let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture with seccomp");
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).expect("a filter");

@@ -1,6 +1,7 @@
 //! Daemons as they are in containers: a seccomp profile refuses `io_uring`, and capabilities are few.
 
-use lnet_tests::confined::{leave_capabilities, refuse_io_uring};
+use lnet_io::reactor::{Reactor, ReactorChoice};
+use lnet_tests::confined::{IO_URING_CALLS, leave_capabilities, refuse_calls, refuse_io_uring};
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, require_privilege};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
@@ -134,4 +135,18 @@ fn a_reactor_that_is_asked_for_is_had_or_refused() {
     assert!(status != 0 && said.contains("io_uring is not permitted"), "{status}: {said}");
     let (status, said) = Directory::new().ends("--reactor poll");
     assert!(status != 0 && said.contains("io_uring, epoll"), "{status}: {said}");
+}
+
+/// A profile may allow one of the calls and refuse another.
+#[test]
+fn each_call_of_io_uring_that_is_refused_leaves_epoll() {
+    for call in IO_URING_CALLS {
+        let chosen = std::thread::spawn(move || {
+            refuse_calls(&[call], Errno::PERM);
+            ReactorChoice::Auto.choose()
+        });
+        let chosen = chosen.join().unwrap();
+        assert_eq!(chosen.reactor, Reactor::Epoll, "without system call {call}");
+        assert!(chosen.refusal.is_some());
+    }
 }
