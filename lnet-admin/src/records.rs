@@ -368,6 +368,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
         pushes_refused: discovery.refused,
         answers_refused: discovery.answers_refused,
         discoveries_evicted: discovery.evicted,
+        credits_passed_on: sum.credits_passed_on,
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants: `free` + credits held by messages = `total`; while a message waits, `free` is 0; waiters are
 //! served in the order they came, and a credit that returns goes to the first of them directly, so no
-//! newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
+//! newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`). A message
+//! that an LND has had for long may pass its credit on: then another one holds it.
 
 use crate::message::{Expired, Message, MessageQueue, Messages, Staged};
 
@@ -72,6 +73,11 @@ impl<S: Staged> Credits<S> {
             assert!(self.free <= self.total, "more credits return than were taken");
         }
         next
+    }
+
+    /// Messages that wait.
+    pub(crate) const fn waiting_count(&self) -> u32 {
+        self.waiting_count
     }
 
     /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.

@@ -17,13 +17,14 @@
 //! descriptor or of a buffer of the node: a router needs both.
 
 use core::marker::PhantomData;
+use core::time::Duration;
 
 use lnet_wire::Header;
 
 use crate::collections::{Link, List, NONE, Slab, linked};
 use crate::handle::BufferHandle;
 use crate::limits::{Limits, SHARED_SLOTS, has_share};
-use crate::lnd::{Span, Status, Transmit, TxId};
+use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
 
 /// A state of a message, with what it holds then.
@@ -126,6 +127,10 @@ pub(crate) struct MessageState {
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) release: Release,
+    /// When it got the credit of its NI that it holds.
+    credited: Instant,
+    /// Whether it has passed that credit on.
+    has_passed_on: bool,
     /// How it ended.
     pub(crate) status: Status,
     /// Whether it is to leave by its NI and no other: it names it, or what it answers came by it.
@@ -147,6 +152,8 @@ impl MessageState {
             started: Instant(0),
             deadline,
             release: (Instant(0), 0),
+            credited: Instant(0),
+            has_passed_on: false,
             status: Status::Ok,
             stage: Stage::Queued,
             waiting: Link::UNLINKED,
@@ -169,7 +176,7 @@ impl MessageState {
         match self.stage {
             Stage::Gated | Stage::Queued => (false, false),
             Stage::PeerCredited => (true, false),
-            Stage::Credited | Stage::Submitted => (true, true),
+            Stage::Credited | Stage::Submitted => (true, !self.has_passed_on),
         }
     }
 }
@@ -322,6 +329,8 @@ impl Timers {
     }
 }
 
+/// How long a message that goes nowhere has what others need as well.
+pub(crate) const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Messages among which a response is looked for that has waited for long.
 const RESPONSES_LOOKED_AT: usize = 16;
 
@@ -467,8 +476,24 @@ impl Messages {
     }
 
     /// A message got its NI's credit.
-    pub(crate) fn credited(&mut self, message: Message<PeerCredited>) -> Message<Credited> {
+    #[inline]
+    pub(crate) fn credited(&mut self, now: Instant, message: Message<PeerCredited>) -> Message<Credited> {
+        let record = self.record_mut(&message);
+        (record.credited, record.has_passed_on) = (now, false);
         self.step(message)
+    }
+
+    /// Has messages pass on their credit of this NI that their LND has had for [`SILENT_MAX`]: so many at
+    /// most. Returns how many did.
+    pub(crate) fn pass_on_credits(&mut self, now: Instant, ni: NiId, count_max: u32) -> u32 {
+        let is_stuck = |record: &MessageState| {
+            record.stage == Stage::Submitted
+                && !record.has_passed_on
+                && record.transmit.ni == ni
+                && now - record.credited >= SILENT_MAX
+        };
+        let stuck = self.records.values_mut().filter(|record| is_stuck(record));
+        stuck.take(count_max as usize).map(|record| record.has_passed_on = true).count() as u32
     }
 
     /// A message gave its NI's credit back before it was sent.
@@ -495,7 +520,7 @@ impl Messages {
         self.step(message)
     }
 
-    /// A message that ended with both credits is sent anew, and keeps that of its peer.
+    /// A message that ended is sent anew, and keeps the credit of its peer.
     pub(crate) fn resent(&mut self, message: Message<Done>) -> Message<PeerCredited> {
         self.step(message)
     }

@@ -131,6 +131,8 @@ pub struct Counters {
     pub gated: u64,
     /// Responses that had waited for a credit for long, and made room for others.
     pub responses_evicted: u64,
+    /// Credits of NIs that went from a message which its peer did not take for long to one that waited.
+    pub credits_passed_on: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages whose payload did not arrive whole.

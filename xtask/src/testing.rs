@@ -69,7 +69,7 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 13] = [
+const OURS_ALONE: [&str; 14] = [
     "shared NIDs",
     "accept port",
     "Preferred source NIDs",
@@ -83,6 +83,7 @@ const OURS_ALONE: [&str; 13] = [
     "pushes_refused",
     "answers_refused",
     "discoveries_evicted",
+    "credits_passed_on",
 ];
 
 /// Whether LNet's own tool prints no such key, or no key at the end of such a path.

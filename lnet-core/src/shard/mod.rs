@@ -110,6 +110,8 @@ struct ShardNi {
     /// Messages that hold their credits, to be polled.
     ready: MessageQueue<Credited>,
     timers: Timers,
+    /// While messages wait for a credit: when it is looked who has one for long.
+    look_at: Instant,
 }
 
 impl ShardNi {
@@ -125,7 +127,13 @@ impl ShardNi {
             sequence: 0,
             ready: MessageQueue::new(),
             timers: Timers::new(),
+            look_at: Instant(0),
         }
+    }
+
+    /// When it is to be looked who passes on a credit, if a message waits for one.
+    fn next_look(&self) -> Option<Instant> {
+        (self.credits.waiting_count() > 0).then_some(self.look_at)
     }
 }
 
@@ -281,10 +289,12 @@ impl Shard {
 
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
     /// for a credit, or of a response, or the time of one that a delay rule holds up or that waits for its
-    /// peer.
+    /// peer, or when credits are to be passed on.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let credits = self.nis.iter().filter_map(|shard_ni| shard_ni.timers.next(&self.messages));
+        let credits = self.nis.iter().filter_map(|shard_ni| {
+            time::earliest([shard_ni.timers.next(&self.messages), shard_ni.next_look()])
+        });
         let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
         let unnamed = self.delayed.next_unnamed();
         time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed])

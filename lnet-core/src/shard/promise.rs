@@ -13,13 +13,11 @@ use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, Withheld};
-use crate::message::{Budget, Gated, Message, MessageState, Purpose};
+use crate::message::{Budget, Gated, Message, MessageState, Purpose, SILENT_MAX};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
-/// How long a response may wait for a credit while many places are taken.
-const SILENT_MAX: Duration = Duration::from_secs(1);
 /// How long an ACK waits at most for who made the descriptor ([`MdOptions::ACK_LATE`]).
 pub const ACK_WAIT: Duration = Duration::from_secs(1);
 

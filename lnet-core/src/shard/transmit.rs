@@ -5,9 +5,14 @@
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
 //!
+//! A message that its LND has had for a second passes its NI's credit on where another one waits: peers
+//! that take nothing do not stop the others.
+//!
 //! A message that its LND could not send leaves by another NI, up to `retry_count` times; what has its path
 //! given, as responses have, by the same one. A response that nothing leads back for leaves by another one.
 //! A message that may have arrived is not sent anew: it would be there twice.
+
+use core::time::Duration;
 
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};
@@ -21,6 +26,9 @@ use crate::md::{Ending, MdOptions};
 use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
 use crate::topology::NiStatus;
+
+/// How often it is looked who has had a credit for long, while others wait.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Shard {
     /// The next message for the LND of an NI, lent; `None` when there is none, or no such NI.
@@ -53,6 +61,9 @@ impl Shard {
             {
                 self.end_waiting(now, ni, expired);
             }
+            if self.nis[usize::from(ni.0)].next_look().is_some_and(|look_at| look_at <= now) {
+                self.pass_on_credits(now, ni);
+            }
         }
         // What was never sent to a peer awaits no response of it.
         self.release_gated(now);
@@ -65,6 +76,20 @@ impl Shard {
         self.release_delayed(now, |_, (until, _)| until <= now);
         self.release_timed(|shard| shard.delayed.expired(now));
         self.wake();
+    }
+
+    /// Gives the credits of messages that an LND has had for long to messages that wait.
+    #[cold]
+    fn pass_on_credits(&mut self, now: Instant, ni: NiId) {
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
+        shard_ni.look_at = now + LOOK_INTERVAL;
+        let waiting_count = shard_ni.credits.waiting_count();
+        let passed_count = self.messages.pass_on_credits(now, ni, waiting_count);
+        self.counters.credits_passed_on += u64::from(passed_count);
+        for _ in 0..passed_count {
+            self.return_ni_credit(now, ni);
+        }
+        self.settle(now);
     }
 
     /// Ends a message that waits for a credit, and is in no list of deadlines any more.
@@ -144,9 +169,12 @@ impl Shard {
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         if shard_ni.credits.try_take() {
             shard_ni.timers.forget(&mut self.messages, &message);
-            let message = self.messages.credited(message);
+            let message = self.messages.credited(now, message);
             self.credited(now, ni, message);
         } else {
+            if shard_ni.credits.waiting_count() == 0 {
+                shard_ni.look_at = now + LOOK_INTERVAL;
+            }
             shard_ni.timers.watch(&mut self.messages, &message);
             shard_ni.credits.wait(&mut self.messages, message);
         }
@@ -248,7 +276,7 @@ impl Shard {
         let failed = Choice { ni, next_hop, destination: header.destination.nid };
         let may_go_on = (!is_given || !is_lost && self.is_still_sent_by(ni, record))
             && !self.is_tried_once(record)
-            && record.credits_held_at_end() == (true, true)
+            && matches!(record.stage, Stage::Credited | Stage::Submitted)
             && record.resends < self.topology.tunables().retry_count
             && self.has_another_path(record.status, &next_hop)
             && self.overdue(now, record).is_none();
@@ -257,6 +285,7 @@ impl Shard {
         }
         let is_ping = super::initiator::finds_out(&header.body);
         let memory = self.memory_node_of(&record.purpose);
+        let (_, has_ni_credit) = record.credits_held_at_end();
         let choice = match may_go_on {
             false => None,
             true if is_given => Some(failed),
@@ -279,12 +308,16 @@ impl Shard {
         self.readdress(choice.ni, &message);
         if let Some(peer) = former_peer {
             let message = self.messages.requeued(message);
-            self.return_ni_credit(now, ni);
+            if has_ni_credit {
+                self.return_ni_credit(now, ni);
+            }
             self.release_peer(now, peer);
             self.take_peer_credit(now, message);
         } else {
             let message = self.messages.resent(message);
-            self.return_ni_credit(now, ni);
+            if has_ni_credit {
+                self.return_ni_credit(now, ni);
+            }
             self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
@@ -361,7 +394,7 @@ impl Shard {
         let cause = self.overdue(now, self.messages.record(&message));
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         shard_ni.timers.forget(&mut self.messages, &message);
-        let message = self.messages.credited(message);
+        let message = self.messages.credited(now, message);
         match cause {
             None => self.credited(now, ni, message),
             Some(cause) => self.end(message, Status::NeverSent(cause)),

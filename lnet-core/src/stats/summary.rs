@@ -44,6 +44,8 @@ pub struct Statistics {
     pub successful_resends: u64,
     /// Messages that were sent anew and failed all the same.
     pub failed_resends: u64,
+    /// Credits of NIs that messages passed on.
+    pub credits_passed_on: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages that were not sent, by how they ended.
@@ -63,6 +65,7 @@ impl Statistics {
         self.resends += counters.resends;
         self.successful_resends += counters.successful_resends;
         self.failed_resends += counters.failed_resends;
+        self.credits_passed_on += counters.credits_passed_on;
         self.response_timeouts += counters.response_timeouts;
         self.failed += &counters.failed;
     }

@@ -18,6 +18,7 @@ use crate::common::{MESSAGE_TIMEOUT, NI, Node, config, local_ni, nid, put_reques
 const NI_CREDITS: u32 = 4;
 const PEER_CREDITS: u32 = 2;
 const REQUESTS: usize = 12;
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -34,6 +35,10 @@ struct ModelMessage {
     peer: u8,
     deadline: Instant,
     aborted: bool,
+    /// When it got its NI's credit.
+    credited: Instant,
+    /// Whether another one has that credit.
+    has_passed_on: bool,
 }
 
 /// What holds credits, and whose turn is next. Messages are named by their numbers.
@@ -42,6 +47,8 @@ struct Model {
     messages: Vec<ModelMessage>,
     ni_free: u32,
     ni_waiters: VecDeque<usize>,
+    /// When credits are passed on, while messages wait.
+    look_at: Instant,
     peers: BTreeMap<u8, (u32, VecDeque<usize>)>,
     ready: VecDeque<usize>,
     /// Ends that are to be dealt with: the message, its status, whether it holds a credit of its peer and
@@ -53,7 +60,13 @@ struct Model {
 impl Model {
     fn put(&mut self, peer: u8) {
         let number = self.messages.len();
-        self.messages.push(ModelMessage { peer, deadline: self.now + MESSAGE_TIMEOUT, aborted: false });
+        self.messages.push(ModelMessage {
+            peer,
+            deadline: self.now + MESSAGE_TIMEOUT,
+            aborted: false,
+            credited: Instant(0),
+            has_passed_on: false,
+        });
         let (free, waiters) = self.peers.entry(peer).or_insert((PEER_CREDITS, VecDeque::new()));
         if *free == 0 {
             waiters.push_back(number);
@@ -65,11 +78,49 @@ impl Model {
 
     fn take_ni(&mut self, number: usize) {
         if self.ni_free == 0 {
+            if self.ni_waiters.is_empty() {
+                self.look_at = self.now + LOOK_INTERVAL;
+            }
             self.ni_waiters.push_back(number);
         } else {
             self.ni_free -= 1;
-            self.ready.push_back(number);
+            self.credited(number);
         }
+    }
+
+    fn credited(&mut self, number: usize) {
+        self.messages[number].credited = self.now;
+        self.ready.push_back(number);
+    }
+
+    /// The credit of an NI has come home.
+    fn give_back(&mut self) {
+        match self.ni_waiters.pop_front() {
+            None => self.ni_free += 1,
+            Some(next) => match self.refusal(next) {
+                None => self.credited(next),
+                Some(cause) => self.ending.push_back((next, Status::NeverSent(cause), true, true)),
+            },
+        }
+    }
+
+    /// Messages that were sent for long pass on their credits.
+    fn pass_on(&mut self, sent: &[usize]) {
+        if self.ni_waiters.is_empty() || self.look_at > self.now {
+            return;
+        }
+        self.look_at = self.now + LOOK_INTERVAL;
+        let mut waiting_count = self.ni_waiters.len();
+        for &number in sent {
+            let message = &mut self.messages[number];
+            let is_long = self.now - message.credited >= Duration::from_secs(1);
+            if is_long && !message.has_passed_on && waiting_count > 0 {
+                waiting_count -= 1;
+                message.has_passed_on = true;
+                self.give_back();
+            }
+        }
+        self.settle();
     }
 
     fn refusal(&self, number: usize) -> Option<Cause> {
@@ -82,19 +133,17 @@ impl Model {
 
     fn end(&mut self, number: usize, status: Status, peer_held: bool, ni_held: bool) {
         self.ending.push_back((number, status, peer_held, ni_held));
+        self.settle();
+    }
+
+    fn settle(&mut self) {
         while let Some((number, status, peer_held, ni_held)) = self.ending.pop_front() {
             let ModelMessage { peer, aborted, .. } = self.messages[number];
             let status =
                 if aborted && status == Status::Ok { Status::Unknown(Cause::Timeout) } else { status };
             self.ended.push((number as u64, status));
             if ni_held {
-                match self.ni_waiters.pop_front() {
-                    None => self.ni_free += 1,
-                    Some(next) => match self.refusal(next) {
-                        None => self.ready.push_back(next),
-                        Some(cause) => self.ending.push_back((next, Status::NeverSent(cause), true, true)),
-                    },
-                }
+                self.give_back();
             }
             if peer_held {
                 let (free, waiters) = self.peers.get_mut(&peer).unwrap();
@@ -128,7 +177,8 @@ impl Model {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.peers.values().flat_map(|(_, waiters)| waiters).chain(&self.ni_waiters);
-        waiting.map(|&number| self.messages[number].deadline).min()
+        let deadlines = waiting.map(|&number| self.messages[number].deadline);
+        deadlines.chain((!self.ni_waiters.is_empty()).then_some(self.look_at)).min()
     }
 }
 
@@ -150,6 +200,7 @@ impl Run {
                 messages: Vec::new(),
                 ni_free: NI_CREDITS,
                 ni_waiters: VecDeque::new(),
+                look_at: Instant(0),
                 peers: BTreeMap::new(),
                 ready: VecDeque::new(),
                 ending: VecDeque::new(),
@@ -188,7 +239,8 @@ impl Run {
     fn sent(&mut self, which: usize, well: bool) {
         let (number, tx) = self.flying.swap_remove(which);
         let status = if well { Status::Ok } else { Status::Unknown(Cause::Device) };
-        self.model.end(number, status, true, true);
+        let has_ni_credit = !self.model.messages[number].has_passed_on;
+        self.model.end(number, status, true, has_ni_credit);
         self.node.shard.sent(self.model.now, tx, status);
     }
 
@@ -217,6 +269,9 @@ impl Run {
             }
             Operation::Timeout => {
                 self.model.timeout();
+                let mut sent = self.flying.clone();
+                sent.sort_by_key(|&(_, tx)| tx);
+                self.model.pass_on(&sent.iter().map(|&(number, _)| number).collect::<Vec<_>>());
                 self.node.shard.handle_timeout(self.model.now);
             }
         }
@@ -260,4 +315,39 @@ proptest! {
         prop_assert_eq!(run.node.shard.ni_credits(NI), Some(i64::from(NI_CREDITS)));
         prop_assert_eq!(run.node.shard.usage().memory_descs, 0);
     }
+}
+
+/// Peers that take nothing have all credits of an NI: after a second a friend's messages go on, one after
+/// the other.
+#[test]
+fn who_takes_nothing_stops_nobody_else() {
+    let Run { mut node, .. } = Run::new();
+    let put = |node: &mut Node, now, peer| {
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        node.shard.put(now, &put_request(md, peer)).unwrap();
+    };
+    let silent = [10, 10, 11, 11].map(|peer| {
+        put(&mut node, Instant(0), peer);
+        node.transmit().unwrap().tx
+    });
+    let friend = 2;
+    put(&mut node, Instant(0), friend);
+    let early = Instant(0) + Duration::from_millis(999);
+    node.shard.handle_timeout(early);
+    assert!(node.transmit().is_none(), "a message may take a second");
+    let later = early + LOOK_INTERVAL;
+    assert_eq!(node.shard.poll_timeout(), Some(later));
+    node.shard.handle_timeout(later);
+    for _ in 0..5 {
+        let sent = node.transmit().expect("the friend's turn");
+        assert_eq!(sent.header.destination.nid, nid(1, friend));
+        node.shard.sent(later, sent.tx, Status::Ok);
+        put(&mut node, later, friend);
+    }
+    assert_eq!(node.shard.counters().credits_passed_on, 1);
+    let last = node.transmit().expect("the friend's turn").tx;
+    for tx in silent.into_iter().chain([last]) {
+        node.shard.sent(later, tx, Status::Ok);
+    }
+    assert_eq!(node.shard.ni_credits(NI), Some(i64::from(NI_CREDITS)), "all are home");
 }
