@@ -59,7 +59,7 @@ fn with_address(nid: Nid) -> Result<Interface, Refusal> {
 /// The first interface that serves of those that a node takes by itself.
 fn any(net: Net) -> Result<Interface, Refusal> {
     let serves = |interface: &Interface| interface.enabled && first_address(interface, false).is_some();
-    let why = || format!(" to {net}: no Ethernet interface here but bridges is up and has an address");
+    let why = || format!(" to {net}: no interface here but bridges is up and has an address");
     let present = default_interfaces().map_err(|error| refusal("any", &error))?;
     present.into_iter().find(serves).ok_or_else(|| down(why()))
 }

@@ -8,3 +8,4 @@ pub mod netns;
 pub mod node;
 pub mod seeds;
 pub mod sim;
+pub mod tunnel;

@@ -51,7 +51,7 @@ impl Lab {
     }
 
     fn far_mac(&self) -> Mac {
-        enter(self.netns.b(), || Interface::by_name("veth-b").unwrap().mac)
+        enter(self.netns.b(), || Interface::by_name("veth-b").unwrap().mac.unwrap())
     }
 
     /// Makes the kernel give up on neighbours in tenths of seconds instead of half a minute.
@@ -112,7 +112,7 @@ fn an_interface_reports_its_addresses_and_state() {
     let index = lab.near("-o link show dev veth-a").split(':').next().unwrap().parse::<u32>().unwrap();
     assert_eq!(interface.name, "veth-a");
     assert_eq!(interface.index, index);
-    assert_eq!(interface.mac, [2, 0, 0, 0, 0, 0x17]);
+    assert_eq!(interface.mac, Some([2, 0, 0, 0, 0, 0x17]));
     assert_eq!(interface.mtu_bytes, 9000);
     assert_eq!(interface.xdp_program_id, None);
     assert!(interface.up);

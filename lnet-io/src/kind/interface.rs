@@ -30,6 +30,12 @@ pub enum InterfaceError {
     /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
     #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
     Down(String),
+    /// An interface without Ethernet, whose frames rings would have.
+    #[error(
+        "interface {0} has no Ethernet address (a tunnel, IPoIB): AF_XDP rings need one, mode auto or socket and \
+         tcp nets do not"
+    )]
+    NotEthernet(String),
     /// An interface that cannot have the NI as it is.
     #[error("interface {interface} has {present}")]
     Unsuitable {

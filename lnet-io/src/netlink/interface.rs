@@ -18,15 +18,15 @@ use super::messages::{route_question, route_to};
 use super::{Mac, NetlinkError, connect, request, runtime};
 use crate::blocking;
 
-/// An Ethernet interface of the calling thread's network namespace, as it was when asked for.
+/// An interface of the calling thread's network namespace, as it was when asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
     /// Its name.
     pub name: String,
     /// Its index, unique within the network namespace.
     pub index: u32,
-    /// Its Ethernet address.
-    pub mac: Mac,
+    /// Its Ethernet address: a tunnel, such as tun or WireGuard, and IPoIB have none.
+    pub mac: Option<Mac>,
     /// Bytes of the largest IP packet that it carries.
     pub mtu_bytes: u32,
     /// Whether it is switched on (`IFF_UP`).
@@ -75,7 +75,7 @@ impl Interface {
     /// on a thread of its own, so that it may also be called from within an async runtime.
     ///
     /// # Errors
-    /// [`NetlinkError::NoSuchInterface`], [`NetlinkError::NotEthernet`], or what the kernel refused.
+    /// [`NetlinkError::NoSuchInterface`], [`NetlinkError::Loopback`], or what the kernel refused.
     pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
         on_a_thread(|| runtime()?.block_on(query(name)))
     }
@@ -95,19 +95,20 @@ pub fn link_speed_mbits(name: &str) -> Option<u32> {
     on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
 }
 
-/// Ethernet interfaces of the calling thread's network namespace, in the order of their indices. Blocks as
-/// [`Interface::by_name`] does.
+/// Interfaces of the calling thread's network namespace but its loopback, in the order of their indices.
+/// Blocks as [`Interface::by_name`] does.
 ///
 /// # Errors
 /// What the kernel refused.
 pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
     let names = on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))?;
-    // An interface that vanishes meanwhile, or has no Ethernet address, is none to choose.
+    // An interface that vanishes meanwhile, or is the loopback, is none to choose.
     Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).collect())
 }
 
 /// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one,
-/// and veths only where nothing else has an address. Blocks as [`Interface::by_name`] does.
+/// and veths and devices without Ethernet only where nothing else has an address. Blocks as
+/// [`Interface::by_name`] does.
 ///
 /// # Errors
 /// What the kernel refused.
@@ -116,9 +117,10 @@ pub fn default_interfaces() -> Result<Vec<Interface>, NetlinkError> {
 }
 
 fn defaults_among(mut present: Vec<Interface>) -> Vec<Interface> {
-    let serves = |one: &Interface| one.role.is_own() && one.enabled && !one.addresses.is_empty();
-    let has_device = present.iter().any(serves);
-    present.retain(|one| one.role.is_own() || one.role == Role::Veth && !has_device);
+    let is_card = |one: &Interface| one.role.is_own() && one.mac.is_some();
+    let serves = |one: &Interface| is_card(one) && one.enabled && !one.addresses.is_empty();
+    let has_card = present.iter().any(serves);
+    present.retain(|one| is_card(one) || one.role != Role::Bridge && !has_card);
     present
 }
 
@@ -236,10 +238,10 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         }
     }
     let kind = link.header.link_layer_type;
-    let mac = mac.filter(|_| kind == LinkLayerType::Ether).ok_or_else(|| NetlinkError::NotEthernet {
-        name: device.to_owned(),
-        kind: format!("{kind:?}").to_lowercase(),
-    })?;
+    if kind == LinkLayerType::Loopback {
+        return Err(NetlinkError::Loopback { name: device.to_owned() });
+    }
+    let mac = mac.filter(|_| kind == LinkLayerType::Ether);
     // The counts in the link message are those allocated; a driver with channels knows which are in use.
     let (rx_queues, tx_queues) = channels(device).await.unwrap_or(queues);
     Ok(Interface {
@@ -417,7 +419,7 @@ mod tests {
         let one = |name: &str, role, has_address| Interface {
             name: name.to_owned(),
             index: 1,
-            mac: [2; 6],
+            mac: (!name.starts_with("tun")).then_some([2; 6]),
             mtu_bytes: 1500,
             enabled: true,
             up: true,
@@ -432,8 +434,10 @@ mod tests {
         let names = |present: Vec<Interface>| {
             defaults_among(present).into_iter().map(|one| one.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(vec![bridge(), veth(), one("eth0", Role::Device, true)]), ["eth0"]);
-        assert_eq!(names(vec![bridge(), veth(), one("eth0", Role::Device, false)]), ["veth0", "eth0"]);
+        let tunnel = || one("tun0", Role::Device, true);
+        assert_eq!(names(vec![bridge(), veth(), tunnel(), one("eth0", Role::Device, true)]), ["eth0"]);
+        let without_address = vec![bridge(), veth(), tunnel(), one("eth0", Role::Device, false)];
+        assert_eq!(names(without_address), ["veth0", "tun0", "eth0"]);
         assert!(names(vec![bridge()]).is_empty());
     }
 
@@ -456,9 +460,9 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_no_ethernet() {
+    fn loopback_is_refused() {
         let refused = Interface::by_name("lo").unwrap_err();
-        assert!(matches!(&refused, NetlinkError::NotEthernet { name, .. } if name == "lo"), "{refused}");
+        assert!(matches!(&refused, NetlinkError::Loopback { name } if name == "lo"), "{refused}");
         assert!(refused.to_string().contains("loopback"), "{refused}");
     }
 

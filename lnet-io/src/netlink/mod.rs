@@ -69,13 +69,11 @@ pub enum NetlinkError {
         /// The index that was asked for.
         index: u32,
     },
-    /// The interface is none that frames with Ethernet headers can be sent by.
-    #[error("interface {name:?} has no Ethernet address (link type {kind}), use an Ethernet interface")]
-    NotEthernet {
+    /// The interface leads to this host alone.
+    #[error("interface {name:?} is the loopback, which no other host is reached by: use another interface")]
+    Loopback {
         /// Its name.
         name: String,
-        /// Its link type, as the kernel's `ARPHRD_*` constants name it.
-        kind: String,
     },
     /// The kernel wants a capability for this.
     #[error("no permission to {what}: run as root or give this program CAP_NET_ADMIN")]

@@ -55,7 +55,7 @@ pub fn netlink_errno(error: &NetlinkError) -> Errno {
         NetlinkError::NoPermission { .. } => Errno::PERM,
         error if error.is_port(ErrorKind::PermissionDenied) => Errno::PERM,
         error if error.is_port(ErrorKind::AddrInUse) => Errno::ADDRINUSE,
-        NetlinkError::NotEthernet { .. } => Errno::INVAL,
+        NetlinkError::Loopback { .. } => Errno::INVAL,
         // An interface that is absent or has no address (LNet's errno of `net add`).
         _ => Errno::NETDOWN,
     }

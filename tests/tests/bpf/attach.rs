@@ -90,7 +90,7 @@ fn an_interface_takes_one_program() {
     let error = refused("nosuch0");
     assert!(matches!(error, BpfError::Interface(NetlinkError::NoSuchInterface { .. })), "{error}");
     let error = refused("lo");
-    assert!(matches!(error, BpfError::Interface(NetlinkError::NotEthernet { .. })), "{error}");
+    assert!(matches!(error, BpfError::Interface(NetlinkError::Loopback { .. })), "{error}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn attach(near: &Namespace, mode: Option<ActiveMode>, expected: ActiveMode) -> X
     program.set_shards(2).unwrap();
     let Interface { name, ipv4, .. } = near.interface();
     program.add_endpoint((*ipv4).into(), 988).unwrap();
-    let mac = enter(near, || lnet_io::netlink::Interface::by_name(name)).unwrap().mac;
+    let mac = enter(near, || lnet_io::netlink::Interface::by_name(name)).unwrap().mac.unwrap();
     program.set_mac(mac).unwrap();
     assert_eq!(enter(near, || program.attach(name, mode)).unwrap(), expected);
     program

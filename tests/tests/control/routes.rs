@@ -2,6 +2,7 @@
 //! defaults do where both are on one subnet.
 
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
+use lnet_tests::tunnel::{DEVICE, Tunnel};
 
 use crate::run::{Two, until_shown};
 
@@ -135,10 +136,42 @@ fn a_default_ni_is_never_a_bridge() {
     link(&format!("link set {} down", interface.name));
     two.a.good("lnet configure");
     let document = "net:\n- net type: tcp\n";
-    let refused = ["errno: -100", "no Ethernet interface here but bridges"];
+    let refused = ["errno: -100", "no interface here but bridges"];
     two.a.bad_with("import", document, &refused);
     link(&format!("link set {} up", interface.name));
     two.a.good_with("import", document);
     let shown = two.a.good("net show --net tcp");
     assert!(shown.contains(&format!("{}@tcp", interface.ipv4)) && !shown.contains("172.17."), "{shown}");
+}
+
+/// A device without Ethernet carries tcp and sockets, and no rings.
+#[test]
+fn a_tunnel_carries_all_but_rings() {
+    if !require_privilege("daemons over a tunnel", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    let _tunnel = Tunnel::new(&two.netns);
+    let no_ethernet = "interface tun0 has no Ethernet address";
+    for daemon in [&two.a, &two.b] {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net tcp --if {DEVICE}"));
+        daemon.bad(&format!("net add --net xdp --if {DEVICE} --mode native"), &["errno: -22", no_ethernet]);
+        daemon.good(&format!("net add --net xdp --if {DEVICE}"));
+        let shown = daemon.good("net show --net xdp -v");
+        assert!(shown.contains("mode: socket") && shown.contains(no_ethernet), "{shown}");
+    }
+    two.b.good("load start target");
+    for net in ["tcp", "xdp"] {
+        two.a.good(&format!("ping 10.212.0.2@{net}"));
+        two.b.good(&format!("ping 10.212.0.1@{net}"));
+    }
+    two.a.good("load start initiator --to 10.212.0.2@xdp --messages 300 --window 8");
+    let done = two.a.good("load wait 1");
+    assert!(done.contains("300 messages,"), "{done}");
+    // What has Ethernet goes first where a document names no interface.
+    two.a.good("net del --net tcp");
+    two.a.good_with("import", "net:\n- net type: tcp\n");
+    let shown = two.a.good("net show --net tcp");
+    assert!(shown.contains(&format!("{}@tcp", two.netns.a().interface().ipv4)), "{shown}");
 }

@@ -536,7 +536,7 @@ impl RawSender {
 }
 
 fn mac_of(namespace: &Namespace) -> [u8; 6] {
-    enter(namespace, || Interface::by_name(&namespace.interface().name)).unwrap().mac
+    enter(namespace, || Interface::by_name(&namespace.interface().name)).unwrap().mac.unwrap()
 }
 
 /// Frames of others that an interface takes in all the same, as one in promiscuous mode does, and those of a

@@ -125,6 +125,7 @@ impl XdpError {
             Self::Interface(InterfaceError::Netlink(error)) => {
                 matches!(error, NetlinkError::NoPermission { .. })
             }
+            Self::Interface(InterfaceError::NotEthernet(_)) => true,
             Self::Umem(error) => matches!(error, UmemError::Map { .. }),
             Self::Socket(error) => {
                 error.is_not_permitted()

@@ -72,7 +72,8 @@ fn port(request: &NiRequest<'_>, interface: &Interface, udp_port: u16) -> Result
         udp_port,
         endpoint: endpoint(address, udp_port),
         interface_index: interface.index,
-        mac: interface.mac,
+        // Frames of rings alone have it.
+        mac: interface.mac.unwrap_or_default(),
         mtu_bytes: interface.mtu_bytes as usize,
         checksum: options.has_checksum(),
     };

@@ -93,6 +93,9 @@ impl XdpKind {
         request: &NiRequest<'_>,
         plan: &XdpPlan,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        if plan.interface.mac.is_none() {
+            return Err(InterfaceError::NotEthernet(plan.interface.name.clone()).into());
+        }
         let index = plan.interface.index;
         let known =
             self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));

@@ -502,6 +502,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("node", &["bpf", "netns"]),
             ("seeds", &[]),
             ("sim", &["bpf"]),
+            ("tunnel", &["netns"]),
         ],
     },
     Crate {
