@@ -181,6 +181,7 @@ impl Socklnd {
         if is_at_home {
             let ended = self.close_from_elsewhere(now, peer, up);
             (0..ended).for_each(|_| self.counters.add(SocklndEvent::Impostor));
+            self.close_doubted_from_elsewhere(now, &source.nid, up);
         }
         let known = &self.peers[peer];
         let is_new_life = known.incarnation.is_some_and(|incarnation| incarnation != source_incarnation)
@@ -211,7 +212,7 @@ impl Socklnd {
                 if self.peers[peer].connections.is_empty() && !is_port(source.pid) {
                     self.make_room_for_name(now, slot, home, up);
                 }
-                self.establish(now, slot, peer, kind, hello);
+                self.establish(now, slot, peer, kind, hello, up);
                 return self.launch(now, peer);
             }
             self.close(now, slot, up);
@@ -264,7 +265,7 @@ impl Socklnd {
     /// Whether a name comes from its own address. Connections of this host come from any of its addresses,
     /// over IPv6 from the one that they lead to: one with the same address at both ends speaks for the NIs
     /// of this node.
-    fn is_home(&self, nid: &Nid, ends: &Ends) -> bool {
+    pub(super) fn is_home(&self, nid: &Nid, ends: &Ends) -> bool {
         let remote = ends.remote.ip();
         nid.ip() == Some(remote) || remote == ends.local && self.is_own(nid)
     }

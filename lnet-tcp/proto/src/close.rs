@@ -1,15 +1,16 @@
 //! Connections, peers and NIs that end.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_core::collections::NONE;
+use lnet_core::collections::{List, NONE};
 use lnet_core::errno;
 use lnet_core::lnd::{Cause, NiId, Path, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
 use lnet_wire::socklnd::ConnectionType;
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Ends, OfPeer, Phase, SockOrigin};
 use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// How much later than a message was sent something must come from its peer for it to count as read. Until
@@ -36,41 +37,38 @@ impl Socklnd {
             Phase::Dialling | Phase::Greeting => {
                 self.dial_failed(now, conn.0, error.unwrap_or(errno::ECONNRESET), up);
             }
-            Phase::Accepted | Phase::Requested | Phase::Closing => {
-                if error.is_some() {
-                    self.confirm_doubt(conn.0, error, up);
-                }
-                self.close(now, conn.0, up);
-            }
+            Phase::Accepted | Phase::Requested | Phase::Closing => self.close(now, conn.0, up),
+            Phase::Doubted(origin) => self.end_doubted(now, conn.0, origin, error, up),
             Phase::Established => {
                 self.counters.add(SocklndEvent::Closed);
-                self.note_broken(now, conn.0, error);
-                if error.is_none() && self.has_unread(now, self.connections[conn.0].peer) {
+                let peer = self.connections[conn.0].peer;
+                let has_unread = self.has_unread(now, peer);
+                if error.is_none() && has_unread {
                     self.doubt_siblings(now, conn.0);
                 }
+                let its = self.slots(&self.peers[peer].connections);
+                self.note_broken(conn.0, self.peers[peer].origin().path, error, has_unread, &its);
                 self.break_off(now, conn.0, error, up);
             }
             Phase::Closed => unreachable!("{conn:?} is closed"),
         }
     }
 
-    /// A connection of a peer has ended, and all others of it are about to: something to tell where an error
-    /// has ended it, or where messages are under way.
-    fn note_broken(&mut self, now: Instant, slot: u32, errno: Option<u8>) {
-        let Connection { peer, ends, kind, .. } = self.connections[slot];
-        let known = &self.peers[peer];
-        let (mut connections, mut messages) = (0, 0);
-        for (_, connection) in known.connections.iter(&self.connections) {
-            connections += 1;
+    /// A connection has ended, and so are others of its peer, of which it is one: something to tell where an
+    /// error has ended it, or where messages are under way.
+    fn note_broken(&mut self, slot: u32, path: Path, errno: Option<u8>, has_unread: bool, its: &[u32]) {
+        let mut messages = 0;
+        for other in its {
+            let connection = &self.connections[*other];
             messages += connection.outgoing.sending_count(&self.items);
             messages += u32::from(connection.incoming.is_within_message());
         }
         if errno.is_none() && messages == 0 {
             return;
         }
-        let has_unread = self.has_unread(now, peer);
-        (0..connections).for_each(|_| self.counters.add(SocklndEvent::Broken));
-        let (path, remote) = (Path { ni: known.ni, peer: known.nid }, ends.remote);
+        its.iter().for_each(|_| self.counters.add(SocklndEvent::Broken));
+        let Connection { ends: Ends { remote, .. }, kind, .. } = self.connections[slot];
+        let connections = its.len() as u32;
         self.broken.push_back(BrokenConnections {
             path,
             remote,
@@ -80,6 +78,11 @@ impl Socklnd {
             messages,
             has_unread,
         });
+    }
+
+    /// Connections of a list, which may change meanwhile.
+    fn slots(&self, connections: &List<OfPeer>) -> Vec<u32> {
+        connections.iter(&self.connections).map(|(slot, _)| slot).collect()
     }
 
     /// Whether messages that a peer was sent well, by any connection, may not have been read: nothing came
@@ -108,48 +111,68 @@ impl Socklnd {
         self.close_siblings(now, slot, error, up);
     }
 
-    /// Has no other connection of a peer carry anything more, and leaves those open by which nothing is under
-    /// way: they may be reset in a moment.
+    /// Leaves the other connections of a peer open by which no message is under way: they may be reset in a
+    /// moment. None leaves by them any more; those that arrive until then were sent before the peer ended,
+    /// and are received as ever.
     fn doubt_siblings(&mut self, now: Instant, slot: u32) {
-        let peer = self.connections[slot].peer;
-        let path = Path { ni: self.peers[peer].ni, peer: self.peers[peer].nid };
-        let siblings = self.peers[peer].connections.iter(&self.connections);
-        let quiet = siblings.filter(|(other, connection)| *other != slot && connection.is_quiet());
-        let quiet: alloc::vec::Vec<u32> = quiet.map(|(other, _)| other).collect();
+        let known = &self.peers[self.connections[slot].peer];
+        let origin = known.origin();
+        let mut quiet = self.slots(&known.connections);
+        quiet.retain(|other| *other != slot && self.connections[*other].is_quiet());
         for other in quiet {
             self.requeue(other);
-            self.part(now, other);
+            self.detach(now, other);
             let connection = &mut self.connections[other];
-            (connection.phase, connection.doubted) = (Phase::Closing, Some(path));
-            connection.handshake_deadline = now + DOUBT;
+            (connection.phase, connection.handshake_deadline) = (Phase::Doubted(origin), now + DOUBT);
+            self.doubted.push_back(&mut self.connections, other);
             self.set_timer(Timer::Connection(other), now + DOUBT);
         }
     }
 
-    /// A connection was reset after all, if it was left open for that: the others of its peer need not be.
-    fn confirm_doubt(&mut self, slot: u32, errno: Option<u8>, up: &mut impl Uplink) {
-        let Connection { ends, kind, doubted: Some(path), .. } = self.connections[slot] else { return };
-        let mut connections = 0;
-        for other in 0..self.connections.capacity() {
-            if let Some(connection) = self.connections.get_mut(other)
-                && connection.doubted == Some(path)
-            {
-                connection.doubted = None;
-                connections += 1;
-                self.counters.add(SocklndEvent::Broken);
+    /// A connection ends that was left open: its stream has, or its time is up. One that is reset ends all of
+    /// its peer that were: the peer's program has died.
+    pub(super) fn end_doubted(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        origin: SockOrigin,
+        error: Option<u8>,
+        up: &mut impl Uplink,
+    ) {
+        let is_confirmed = error.is_some();
+        let mut its = self.slots(&self.doubted);
+        its.retain(|other| {
+            *other == slot || is_confirmed && self.connections[*other].phase == Phase::Doubted(origin)
+        });
+        self.note_broken(slot, origin.path, error, is_confirmed, &its);
+        if is_confirmed {
+            up.lost(&origin.path, cause(error));
+        }
+        for other in its {
+            self.connections[other].error = error;
+            self.close(now, other, up);
+        }
+    }
+
+    /// Ends the connections of a peer that were left open.
+    pub(super) fn close_doubted(&mut self, now: Instant, origin: SockOrigin, up: &mut impl Uplink) {
+        for slot in self.slots(&self.doubted) {
+            if self.connections[slot].phase == Phase::Doubted(origin) {
+                self.close(now, slot, up);
             }
         }
-        up.lost(&path, cause(errno));
-        let remote = ends.remote;
-        self.broken.push_back(BrokenConnections {
-            path,
-            remote,
-            kind,
-            errno,
-            connections,
-            messages: 0,
-            has_unread: true,
-        });
+    }
+
+    /// Ends the connections that were left open and speak in the name of a NID from other addresses than its
+    /// own.
+    pub(super) fn close_doubted_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
+        for slot in self.slots(&self.doubted) {
+            let Connection { phase, ends, .. } = self.connections[slot];
+            let is_named = matches!(phase, Phase::Doubted(origin) if origin.path.peer == *nid);
+            if is_named && !self.is_home(nid, &ends) {
+                self.close(now, slot, up);
+            }
+        }
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or
@@ -248,6 +271,14 @@ impl Socklnd {
         self.ready.discard(&mut self.connections, slot);
         self.resumed.discard(&mut self.connections, slot);
         self.clear_timer(Timer::Connection(slot));
+        if matches!(self.connections[slot].phase, Phase::Doubted(_)) {
+            self.doubted.remove(&mut self.connections, slot);
+        }
+        self.detach(now, slot);
+    }
+
+    /// Takes a connection off its peer.
+    fn detach(&mut self, now: Instant, slot: u32) {
         let connection = &self.connections[slot];
         let (peer, kind, phase): (_, ConnectionType, _) =
             (connection.peer, connection.kind, connection.phase);
@@ -276,11 +307,12 @@ impl Socklnd {
     /// Ends the connections that come in the name of a NID from other addresses than its own.
     pub fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
         let named = self.peers.used().filter(|(_, peer)| peer.nid == *nid);
-        let peers: alloc::vec::Vec<u32> = named.map(|(slot, _)| slot).collect();
+        let peers: Vec<u32> = named.map(|(slot, _)| slot).collect();
         for peer in peers {
             self.close_from_elsewhere(now, peer, up);
             self.settle(now, peer);
         }
+        self.close_doubted_from_elsewhere(now, nid, up);
     }
 
     /// Ends the connections of a peer that come from other addresses than its own.
@@ -301,11 +333,11 @@ impl Socklnd {
     pub fn close_ni(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
         let is_its = |connection: &Connection| connection.ni == Some(ni) && connection.phase != Phase::Closed;
         let its = self.connections.used().filter(|(_, connection)| is_its(connection));
-        let slots: alloc::vec::Vec<u32> = its.map(|(slot, _)| slot).collect();
+        let slots: Vec<u32> = its.map(|(slot, _)| slot).collect();
         for slot in slots {
             self.close(now, slot, up);
         }
-        let peers: alloc::vec::Vec<u32> =
+        let peers: Vec<u32> =
             self.peers.used().filter(|(_, peer)| peer.ni == ni).map(|(slot, _)| slot).collect();
         for slot in peers {
             self.fail_queue(slot, Status::NeverSent(Cause::Device));

@@ -1,7 +1,5 @@
 //! What ends, and when.
 
-use alloc::format;
-
 use super::*;
 
 #[test]
@@ -113,72 +111,6 @@ fn messages_that_were_sent_and_may_be_unread_are_told_once() {
     assert!(!told(None, None, MS, true), "the peer has closed in order");
     assert!(!told(reset, None, 51 * SECOND, true), "who lives for so long has read what it has");
     assert!(told(reset, None, 51 * SECOND, false), "it may never have arrived");
-}
-
-/// The system of a peer that was killed closes its connections one by one, those in order that have nothing
-/// unread. Nothing is sent by the others meanwhile.
-#[test]
-fn a_reset_that_follows_an_end_in_order_is_told() {
-    #[derive(Debug)]
-    enum Then {
-        IsReset,
-        EndsInOrder,
-        Stays,
-    }
-    for (then, is_idle) in
-        [(Then::IsReset, false), (Then::EndsInOrder, false), (Then::Stays, false), (Then::Stays, true)]
-    {
-        let (mut node, start) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
-        let [first, second, third] =
-            [ConnectionType::Control, ConnectionType::BulkIn, ConnectionType::BulkOut].map(|kind| {
-                let conn = played(&mut node, start, 1, 1000, hello(1, Version::V3, kind));
-                sent(&mut node, start, conn);
-                conn
-            });
-        let (own, peer) = (node.nid, nid(0, 1));
-        if !is_idle {
-            node.sock.submit(start, &transmit(3, own, peer, 100)).unwrap();
-            let conn = node.sock.poll_ready().unwrap();
-            sent(&mut node, start, conn);
-        }
-        let now = start + Duration::from_millis(1);
-        node.sock.ended(now, first, None, &mut node.shard);
-        let left_open = [second, third].iter().filter(|conn| !node.has_closed(**conn)).count();
-        assert_eq!((node.has_closed(first), left_open), (true, if is_idle { 0 } else { 2 }), "{then:?}");
-        node.close(now);
-        node.sock.submit(now, &transmit(4, own, peer, 100)).unwrap();
-        assert_eq!(node.sock.poll_ready(), None, "nothing leaves by the others");
-        let what = format!("{then:?} {is_idle}");
-        match then {
-            Then::IsReset => {
-                for conn in [second, third] {
-                    node.sock.ended(now, conn, Some(errno::ECONNRESET), &mut node.shard);
-                }
-                let broken = node.sock.poll_broken().unwrap();
-                assert_eq!((broken.connections, broken.messages, broken.has_unread), (2, 0, true));
-                assert_eq!(node.shard.lost, [(Path { ni: NI, peer }, Cause::Reset)]);
-            }
-            Then::EndsInOrder => {
-                for conn in [second, third] {
-                    node.sock.ended(now, conn, None, &mut node.shard);
-                }
-            }
-            Then::Stays => node.sock.handle_timeout(start + 2 * SECOND / 10, &mut node.shard),
-        }
-        assert_eq!(node.sock.poll_broken(), None, "{what}");
-        let is_reset = matches!(then, Then::IsReset);
-        assert_eq!(
-            (node.shard.lost.len(), node.count(SocklndEvent::Broken)),
-            (is_reset.into(), 2 * u64::from(is_reset))
-        );
-        assert_eq!(node.count(SocklndEvent::HandshakeTimeout), 0, "{what}");
-        node.close(start + 2 * SECOND / 10);
-        assert_eq!(
-            node.sock.usage().connections,
-            u32::from(node.sock.peers.used().any(|(_, peer)| peer.dialling.is_some())),
-            "{what}"
-        );
-    }
 }
 
 /// An idle peer that is reset has lost nothing, and a message that was sent in part ends by its own event.

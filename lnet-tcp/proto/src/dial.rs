@@ -137,7 +137,7 @@ impl Socklnd {
                     self.counters.add(SocklndEvent::Restarted);
                     self.close_all(now, peer, None, up);
                 }
-                self.establish(now, slot, peer, kind, &hello);
+                self.establish(now, slot, peer, kind, &hello, up);
                 self.launch(now, peer);
             }
             Ok(_) | Err(_) => {
@@ -204,6 +204,7 @@ impl Socklnd {
         peer: u32,
         kind: ConnectionType,
         hello: &Hello,
+        up: &mut impl Uplink,
     ) {
         let known = &mut self.peers[peer];
         if known.dialling == Some(slot) {
@@ -213,9 +214,8 @@ impl Socklnd {
         known.has_changed_version = false;
         (known.version, known.incarnation) = (Some(hello.version), Some(hello.source_incarnation));
         let former = known.last_incarnation.replace(hello.source_incarnation);
-        if former.is_some_and(|former| former != hello.source_incarnation) {
-            self.restarts.push_back(known.nid);
-        }
+        let is_new_life = former.is_some_and(|former| former != hello.source_incarnation);
+        let origin = known.origin();
         (known.backoff, known.retry_at) = (Duration::ZERO, now);
         *known.count_mut(kind) += 1;
         known.connections.push_back(&mut self.connections, slot);
@@ -224,8 +224,11 @@ impl Socklnd {
         (connection.version, connection.order) = (hello.version, hello.order);
         connection.incoming.note(now);
         connection.progress.begin(now);
-        let path = Path { ni: known.ni, peer: known.nid };
-        self.reports.push_back((path, PathReport::Answers { round_trip: None }));
+        self.reports.push_back((origin.path, PathReport::Answers { round_trip: None }));
+        if is_new_life {
+            self.restarts.push_back(origin.path.peer);
+            self.close_doubted(now, origin, up);
+        }
         self.counters.add(SocklndEvent::Established);
         self.clear_timer(Timer::Connection(slot));
         let keepalive = self.config.tunables.keepalive;

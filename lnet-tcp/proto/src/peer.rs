@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use lnet_core::collections::{Chain, Keyed, Link, List, Seed, linked, nid_words};
 use lnet_core::errno;
-use lnet_core::lnd::NiId;
+use lnet_core::lnd::{NiId, Path};
 use lnet_core::time::Instant;
 use lnet_wire::Nid;
 use lnet_wire::socklnd::{ConnectionType, Version};
 
-use super::connection::{OfPeer, ToSend};
+use super::connection::{OfPeer, SockOrigin, ToSend};
 
 /// Marks peers that nothing is under way with, the longest first.
 pub(super) struct Idle;
@@ -99,6 +99,11 @@ impl SockPeer {
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
         }
+    }
+
+    /// Whom its messages come from.
+    pub(super) const fn origin(&self) -> SockOrigin {
+        SockOrigin { path: Path { ni: self.ni, peer: self.nid }, pid: self.pid }
     }
 
     pub(super) const fn count(&self, kind: ConnectionType) -> u16 {

@@ -1,15 +1,15 @@
 //! What arrives: heads of messages, and where their payload goes (LNet `socklnd_cb.c:
 //! ksocknal_process_receive`).
 
-use lnet_core::lnd::{PING_PORTAL, RxId, Span, Uplink, Verdict};
+use lnet_core::lnd::{PING_PORTAL, Path, RxId, Span, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::socklnd::{
     Acks, CHECKSUM_RANGE, Checksum, ConnectionType, PREFIX_BYTES, Prefix, PrefixKind, Version,
 };
-use lnet_wire::{Body, Header, Nid, ProcessId};
+use lnet_wire::{Body, Header, ProcessId};
 
-use super::connection::{Connection, Phase, Reading, head_bytes, prefix_bytes};
+use super::connection::{Connection, Phase, Reading, SockOrigin, head_bytes, prefix_bytes};
 use super::{ConnId, Socklnd, SocklndEvent, Timer, Wants};
 
 /// Payload of fewer bytes is there before its message is matched: one that comes slowly, or never, keeps no
@@ -56,7 +56,7 @@ impl Socklnd {
     /// and within one's payload.
     #[must_use]
     pub fn missing_of_head(&self, conn: ConnId) -> Option<usize> {
-        let connection = self.connections.get(conn.0).filter(|known| known.phase == Phase::Established)?;
+        let connection = self.connections.get(conn.0).filter(|known| known.phase.receives_messages())?;
         connection.incoming.missing_of(head_bytes(connection.version))
     }
 
@@ -74,7 +74,7 @@ impl Socklnd {
             Phase::Accepted => self.take_request(now, conn.0, bytes, up),
             Phase::Requested => self.take_hello(now, conn.0, bytes, up),
             Phase::Greeting => self.take_answer(now, conn.0, bytes, up),
-            Phase::Established => self.take_head(now, conn.0, bytes, up),
+            Phase::Established | Phase::Doubted(_) => self.take_head(now, conn.0, bytes, up),
             Phase::Dialling | Phase::Closing | Phase::Closed => bytes.len(),
         };
         self.watch(conn.0);
@@ -133,7 +133,7 @@ impl Socklnd {
         prefix_bytes: usize,
         up: &mut impl Uplink,
     ) {
-        let Connection { version, peer, incoming, .. } = &mut self.connections[slot];
+        let Connection { version, incoming, .. } = &mut self.connections[slot];
         let header = decode(*version, &incoming.collected()[prefix_bytes..]);
         let header = header.filter(|header| header.check_payload().is_ok());
         let Some(mut header) = header else { return self.fault(now, slot, SocklndEvent::BadMessage, up) };
@@ -144,11 +144,11 @@ impl Socklnd {
         }
         let (cookie, expected) = prefix.map_or((0, 0), |prefix| (prefix.cookies[0], prefix.checksum));
         incoming.begin(cookie, (expected != 0).then_some((expected, sum)));
-        let peer = &self.peers[*peer];
-        if peer.pid & ProcessId::USER_FLAG != 0 {
-            header.source = ProcessId { nid: peer.nid, pid: peer.pid };
+        let SockOrigin { path, pid } = self.origin(slot);
+        if pid & ProcessId::USER_FLAG != 0 {
+            header.source = ProcessId { nid: path.peer, pid };
         }
-        let ni = self.known_ni(peer.ni);
+        let ni = self.known_ni(path.ni);
         let destination = &header.destination.nid;
         let is_misaddressed =
             *destination != ni.nid && (destination.net() == ni.nid.net() || up.is_local(destination));
@@ -180,6 +180,15 @@ impl Socklnd {
         RxId(self.first_name + slot)
     }
 
+    /// Whom the messages of a connection come from.
+    fn origin(&self, slot: u32) -> SockOrigin {
+        let Connection { phase, peer, .. } = &self.connections[slot];
+        match phase {
+            Phase::Doubted(origin) => *origin,
+            _ => self.peers[*peer].origin(),
+        }
+    }
+
     /// Asks the shard what becomes of a message.
     pub(super) fn arrive(&mut self, now: Instant, slot: u32, header: &Header, up: &mut impl Uplink) {
         if self.shelve(now, slot, header, up) {
@@ -188,11 +197,9 @@ impl Socklnd {
         // A request that comes behind those that had waited is new.
         self.connections[slot].is_replaying &= self.connections[slot].shelved_count > 0;
         let rx = self.rx(slot);
-        let connection = &mut self.connections[slot];
-        let peer = &self.peers[connection.peer];
-        let (ni, from): (_, Nid) = (peer.ni, peer.nid);
+        let Path { ni, peer: from } = self.origin(slot).path;
         // Set before, since the shard may ask for the message to be resumed.
-        connection.incoming.delay(header.payload_length);
+        self.connections[slot].incoming.delay(header.payload_length);
         let verdict = up.header(now, ni, &from, rx, header);
         self.decide(now, slot, header.payload_length, verdict, up);
     }
@@ -291,8 +298,7 @@ impl Socklnd {
     #[must_use]
     pub fn is_within_message(&self, conn: ConnId) -> bool {
         let connection = self.connections.get(conn.0);
-        connection
-            .is_some_and(|known| known.phase == Phase::Established && known.incoming.is_within_message())
+        connection.is_some_and(|known| known.phase.receives_messages() && known.incoming.is_within_message())
     }
 }
 

@@ -166,7 +166,7 @@ impl Socklnd {
             self.end_silence(conn.0);
         }
         let connection = &mut self.connections[conn.0];
-        if connection.phase == Phase::Closing && connection.doubted.is_none() && connection.is_drained() {
+        if connection.phase == Phase::Closing && connection.is_drained() {
             return self.close(now, conn.0, up);
         }
         if connection.has_pieces() {

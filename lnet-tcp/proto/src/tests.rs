@@ -21,6 +21,8 @@ use crate::testing::nid;
 mod checksum;
 #[path = "close_tests.rs"]
 mod close;
+#[path = "doubt_tests.rs"]
+mod doubt;
 #[path = "refusal_tests.rs"]
 mod refusal;
 #[path = "shelf_tests.rs"]

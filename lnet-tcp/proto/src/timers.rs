@@ -41,10 +41,9 @@ impl Socklnd {
             Phase::Closed => {}
             _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
             Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, errno::ETIMEDOUT, up),
+            Phase::Doubted(origin) => self.end_doubted(now, slot, origin, None, up),
             Phase::Accepted | Phase::Requested | Phase::Closing => {
-                if connection.doubted.is_none() {
-                    self.counters.add(SocklndEvent::HandshakeTimeout);
-                }
+                self.counters.add(SocklndEvent::HandshakeTimeout);
                 self.close(now, slot, up);
             }
         }

@@ -31,7 +31,7 @@ pub(super) struct Ready;
 pub(super) struct Resumed;
 /// Marks the requests of a connection that wait out of its way.
 pub(super) struct OnShelf;
-/// Marks the connections of a peer.
+/// Marks the connections of a peer, or those that are left open without one.
 pub(super) struct OfPeer;
 
 linked!(Connection, Ready, ready);
@@ -63,10 +63,29 @@ pub(super) enum Phase {
     Greeting,
     /// Both HELLOs have been said, or ours will be the next bytes.
     Established,
+    /// Another connection of its peer has ended in order, and this one may be reset yet. Messages arrive
+    /// by it and are acknowledged; none leaves.
+    Doubted(SockOrigin),
     /// The connection is closed once what is to be sent on it has been.
     Closing,
     /// The connection has ended, and its driver closes it.
     Closed,
+}
+
+impl Phase {
+    /// Whether messages arrive.
+    pub(super) const fn receives_messages(self) -> bool {
+        matches!(self, Self::Established | Self::Doubted(_))
+    }
+}
+
+/// Whom the messages of a connection come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SockOrigin {
+    /// The NI that they come by, and the peer NI.
+    pub(super) path: Path,
+    /// The peer's process id.
+    pub(super) pid: u32,
 }
 
 /// A connection.
@@ -87,8 +106,6 @@ pub(super) struct Connection {
     pub(super) is_unvouched: bool,
     /// Why it has ended, where the system says so: an errno, positive.
     pub(super) error: Option<u8>,
-    /// While it is closed with another one that has ended in order: whose it was, if it may be reset yet.
-    pub(super) doubted: Option<Path>,
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
     pub(super) progress: StreamProgress,
@@ -114,7 +131,6 @@ impl Connection {
             handshake_deadline,
             is_unvouched: false,
             error: None,
-            doubted: None,
             incoming: Incoming::new(now),
             outgoing: Outgoing::new(),
             progress: StreamProgress::new(now),
@@ -130,7 +146,7 @@ impl Connection {
     /// Whether it has bytes for the driver.
     pub(super) fn has_pieces(&self) -> bool {
         self.outgoing.has_greeting() && self.phase != Phase::Closed
-            || self.phase == Phase::Established && self.outgoing.has_more()
+            || self.phase.receives_messages() && self.outgoing.has_more()
     }
 
     /// Whether all that was polled has been sent, and nothing more is to be.
