@@ -141,7 +141,8 @@ impl NodeDriver {
         if ni == LO || ni.0 > self.config.limits.nis || self.view.open_nis().contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
-        plan::check_address(config, self.view.open_nis().values().map(|open| &open.config))?;
+        let default_port = self.config.xdp.udp_port;
+        plan::check_address(config, self.view.open_nis().values().map(|open| &open.config), default_port)?;
         let plan = plan::plan(&self.kinds, ni, config, self.config.shards)?;
         let former = self.host.nid;
         if self.view.open_nis().is_empty() {

@@ -31,8 +31,11 @@ pub enum ConfigError {
         "NID {0} has no IP address: ADDRESS@tcp or ADDRESS@xdp, with a number behind it or not, is expected"
     )]
     NoAddress(Nid),
-    /// Two NIDs of one address: which of them a frame is for would be open.
-    #[error("NIDs {first} and {second} have the same address: each NI needs one of its own")]
+    /// Two NIDs of one address and port: which of them a frame is for would be open.
+    #[error(
+        "NIDs {first} and {second} have the same address: each NI needs one of its own, or a port of its own \
+         (`port`)"
+    )]
     DuplicateAddress {
         /// The first NID.
         first: Nid,

@@ -8,6 +8,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
 use lnet_io::kind::NiRequest;
 use lnet_io::reactor::WATCHES_MAX;
+use lnet_model::lnd::NiOption;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
@@ -50,11 +51,12 @@ pub(super) fn first(kinds: &Kinds, config: &NodeConfig) -> Result<Vec<NiPlan>, N
 }
 
 /// Checks the NIs that a node has at first, each by itself and beside the others.
-pub(super) fn check_nis(nis: &[NiConfig], shards: u32) -> Result<(), ConfigError> {
+pub(super) fn check_nis(config: &NodeConfig) -> Result<(), ConfigError> {
+    let nis = &config.nis;
     nis.iter().enumerate().try_for_each(|(index, ni)| {
         check_ni(ni)?;
-        serving(ni, shards)?;
-        check_address(ni, nis[..index].iter())
+        serving(ni, config.shards)?;
+        check_address(ni, nis[..index].iter(), config.xdp.udp_port)
     })
 }
 
@@ -86,15 +88,19 @@ fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
 }
 
 /// Checks the address of an NI that is to stand beside others. NIs share one where senders name the NID that
-/// they mean to either.
+/// they mean to either, and where they have different ports.
 pub(super) fn check_address<'a>(
     ni: &NiConfig,
     mut others: impl Iterator<Item = &'a NiConfig>,
+    default_port: u16,
 ) -> Result<(), ConfigError> {
     let own = address(ni.nid)?;
     let is_named =
         |ni: &NiConfig| ni.options.lnd_on(ni.nid.net(), &ni.interface).is_some_and(|row| row.names_nids);
-    let is_told_apart = |other: &NiConfig| other.nid != ni.nid && (is_named(ni) || is_named(other));
+    let port = |ni: &NiConfig| ni.options.number(NiOption::Port).unwrap_or(default_port);
+    let is_told_apart = |other: &NiConfig| {
+        other.nid != ni.nid && (is_named(ni) || is_named(other) || port(ni) != port(other))
+    };
     let first = others.find(|other| other.nid.ip() == Some(own) && !is_told_apart(other));
     first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first: first.nid, second: ni.nid }))
 }

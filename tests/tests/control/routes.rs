@@ -175,3 +175,31 @@ fn a_tunnel_carries_all_but_rings() {
     let shown = two.a.good("net show --net tcp");
     assert!(shown.contains(&format!("{}@tcp", two.netns.a().interface().ipv4)), "{shown}");
 }
+
+/// Two nets of one interface, each with a port of its own, over rings and over sockets.
+#[test]
+fn one_interface_serves_two_xdp_nets() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for mode in ["native", "generic", "socket"] {
+        let two = Two::new(1, "");
+        for daemon in [&two.a, &two.b] {
+            daemon.good("lnet configure");
+            let name = if std::ptr::eq(daemon, &two.a) { "veth-a" } else { "veth-b" };
+            for (net, port) in [("xdp", 988), ("xdp1", 10_988)] {
+                daemon.good(&format!("net add --net {net} --if {name} --mode {mode} --port {port}"));
+            }
+        }
+        let [_, b] = two.nids(0);
+        let b = b.to_string().replace("@xdp", "");
+        two.b.good("load start target");
+        for net in ["xdp", "xdp1"] {
+            two.a.good(&format!("ping {b}@{net}"));
+        }
+        two.a.good(&format!("load start initiator --to {b}@xdp1 --messages 200 --window 8"));
+        assert!(two.a.good("load wait 1").contains("200 messages,"));
+        two.a.good("net del --net xdp");
+        two.a.good(&format!("ping --source {}@xdp1 {b}@xdp1", two.netns.a().interface().ipv4));
+    }
+}
