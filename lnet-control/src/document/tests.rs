@@ -104,6 +104,29 @@ fn what_is_not_there_yet_is_named() {
     );
 }
 
+/// LNet's tools take the sizes of pools while routing is off.
+#[test]
+fn pools_of_routers_are_taken_where_nothing_is_to_be_routed() {
+    for text in [
+        "buffers: {tiny: 1024, small: 8192, large: 512}\n",
+        "buffers: {tiny: 0, small: ~, large: 0}\n",
+        "buffers:\n  tiny: 7\nrouting: {enable: 0}\n",
+    ] {
+        assert_eq!(errors(text, Mode::Add), [""; 0], "{text}");
+        assert!(parse(text, Mode::Add).unwrap().items.is_empty());
+    }
+    for (text, said) in [
+        ("buffers: {tiny: -1}\n", "\"-1\" for 'tiny': a number from 0 to 2147483647 is expected"),
+        ("buffers: {small: many}\n", "\"many\" for 'small': a number from 0 to 2147483647 is expected"),
+        ("buffers: {huge: 1}\n", "'huge'"),
+        ("buffers: 7\n", "a map is expected"),
+        ("routing: {enable: 1}\nbuffers: {tiny: 7}\n", "'buffers': routing between nets is not supported"),
+    ] {
+        let errors = errors(text, Mode::Add);
+        assert!(errors.last().is_some_and(|error| error.contains(said)), "{text}: {errors:?}");
+    }
+}
+
 #[test]
 fn what_is_no_yaml_is_told_where() {
     let position = |text: &str, line: usize| {

@@ -516,6 +516,7 @@ fn what_is_off_or_empty_is_taken() {
         "net:\nglobal:\npeer:\nudsp:\nnuma:\nfault:\nsteering:\nselection:\npeers:\nstatistics:\n",
         "global:\n  use_tcp_bonding: 0\n  max_intf: 4096\n",
         "routing: {enable: false}\nbuffers: {tiny: 1024}\n",
+        "buffers: {tiny: 1024, small: 8192, large: 512}\n",
         "routing: {enable: no}\n",
         "routing: {enable: Off}\n",
         "routing: [{enable: 0}, {enable: false}]\n",
@@ -538,7 +539,7 @@ fn what_is_off_or_empty_is_taken() {
     for (document, said) in [
         ("routing: {enable: 1}\n", "'routing'"),
         ("routing: {enable: x}\n", "'routing'"),
-        ("buffers: {tiny: 1024}\n", "'buffers'"),
+        ("routing: {enable: 1}\nbuffers: {tiny: 1024}\n", "'buffers'"),
         ("route: 1\n", "'route'"),
         ("ip2nets:\n- net-spec: tcp\n", "'ip2nets'"),
         ("net:\n- net type: tcp\n  interfaces: {0: eth0}\n  tcp bonding: 1\n", "'tcp bonding'"),

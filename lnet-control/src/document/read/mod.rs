@@ -149,6 +149,7 @@ impl Reader {
             "ping" => self.ping_block(value, PingPurpose::Ping),
             "discover" => self.ping_block(value, PingPurpose::Discover),
             other if UNSUPPORTED.iter().any(|(name, _)| *name == other) && self.is_off(other, value) => {}
+            "buffers" if self.routing.is_none() => self.buffers_block(value),
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
                 Some((name, what)) => {
                     self.unsupported(*position, format!("'{name}': {what} not supported by this version"))
@@ -176,11 +177,22 @@ impl Reader {
         is_empty(value)
             || is_passed_over
             || match block {
-                "routing" => routing_is_off,
-                // Pools are without use where nothing is routed.
-                "buffers" => routing_is_off || has_no_buffers(value),
+                "routing" | "buffers" => routing_is_off,
                 _ => false,
             }
+    }
+
+    /// Reads the sizes of the pools of routers, which are forgotten where nothing says that this node is one:
+    /// LNet's tools take them while routing is off.
+    fn buffers_block(&mut self, block: &Marked) {
+        const POOLS: [&str; 3] = ["tiny", "small", "large"];
+        let Some(entries) = self.map(block, "buffers") else { return };
+        self.known_keys(entries, "buffers", &POOLS);
+        for key in POOLS {
+            if let Some(size) = values::get(entries, key).filter(|size| !size.is_null()) {
+                self.integer(size, key, 0..=i32::MAX.into());
+            }
+        }
     }
 
     /// Reads whether a block, a map or a list of maps, turns routing on; nothing where it does not say.
@@ -340,13 +352,4 @@ fn is_off(value: &Marked) -> bool {
     let Value::Scalar { text, .. } = &value.value else { return false };
     matches!(integer(text), Some(0 | 2))
         || ["false", "no", "off"].iter().any(|word| text.eq_ignore_ascii_case(word))
-}
-
-/// Whether all numbers of a block are 0.
-fn has_no_buffers(block: &Marked) -> bool {
-    let is_zero = |entry: &MapEntry| match &entry.value.value {
-        Value::Scalar { text, .. } => entry.value.is_null() || integer(text) == Some(0),
-        _ => false,
-    };
-    matches!(&block.value, Value::Map(entries) if entries.iter().all(is_zero))
 }
