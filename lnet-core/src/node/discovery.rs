@@ -30,6 +30,7 @@ use super::questions::NamedClaim;
 use super::turns::DISCOVERIES_UNDER_WAY_MAX;
 use super::turns::{Rank, STRANGER_TIMEOUT, Turns};
 use super::{Action, Node, Outcome, RequestId};
+use crate::errno;
 use crate::time::Instant;
 
 /// What became of pushes that came, and of answers to pings.
@@ -238,8 +239,10 @@ impl<O: Clone> Node<O> {
         if !peer.is(peer_state::DISCOVERING) || peer.under_way.is_some() {
             return;
         }
-        // The primary one may be on a net that this node is not on.
-        let to = peer.nis.iter().map(|ni| ni.nid).find(|nid| self.leads_to(nid, None)).unwrap_or(primary);
+        // The primary one may be on a net that this node is not on, or this node's own by now.
+        let foreign = || peer.nis.iter().map(|ni| ni.nid).filter(|nid| !self.is_local(nid));
+        let to = foreign().find(|nid| self.leads_to(nid, None)).or_else(|| foreign().next());
+        let to = to.unwrap_or(primary);
         if peer.needs_ping() {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
             let ping = self.own_ping(now, to, PingPurpose::Discovery);
@@ -372,7 +375,7 @@ impl<O: Clone> Node<O> {
             }
             Err(error) => {
                 // No other node has the NID that its peer has taken away, as far as can be seen.
-                let is_silent = !matches!(error, RequestError::PingAnswer { .. });
+                let is_silent = self.is_silence(ping, &error);
                 let is_lost = self.former.get(now, &ping.nid).is_some_and(|lost| lost.is_told);
                 self.discovered(&primary, Err(error));
                 if is_lost && is_silent {
@@ -393,8 +396,24 @@ impl<O: Clone> Node<O> {
         found.flat_map(|peer| &peer.nis).any(|ni| ni.nid != *asked && told.contains(&ni.nid))
     }
 
-    /// The node of a NID has said there that it has it no more, or nothing is said there. What goes to the
-    /// NID goes to the peer that had it, if the peer has told so too.
+    /// Whether a ping has failed since nothing answers at its NID: its time has passed, the host there has
+    /// refused it, or no host is there though an NI of this node leads to it. Errors of this node say nothing
+    /// of the peer.
+    fn is_silence(&self, ping: &Ping, error: &RequestError) -> bool {
+        let error = match error {
+            RequestError::PingTimeout { .. } => return true,
+            RequestError::Ping { error, .. } => error,
+            _ => return false,
+        };
+        match u8::try_from(error.errno) {
+            Ok(errno::ETIMEDOUT | errno::ECONNREFUSED) => true,
+            Ok(errno::EHOSTDOWN | errno::EHOSTUNREACH) => self.leads_to(&ping.nid, ping.source),
+            _ => false,
+        }
+    }
+
+    /// The node of a NID has said there that it has it no more; or the peer that had the NID has told so, and
+    /// nothing is said there. What goes to the NID goes to that peer, as long as the NID is remembered.
     fn note_moved(&mut self, nid: &Nid) {
         if self.former.note_moved(nid) {
             self.snapshots.set_former(&self.former);

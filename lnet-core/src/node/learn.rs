@@ -68,7 +68,10 @@ impl<O: Clone> Node<O> {
                 peer.sequence = info.sequence();
             }
             peer.told = told.as_slice().into();
-            peer.shared = own.into();
+            peer.set_shared(&own);
+            if is_multi_rail && !is_fixed {
+                peer.retain_left(|nid| told.contains(nid));
+            }
         });
         if is_configured && is_discoverable && self.settings.discovery() == Discovery::On {
             self.peers.note_told_by_configured(from, &told);

@@ -264,6 +264,7 @@ impl<O: Clone> Node<O> {
                 }
             }
             Report::Wanted { nid } => {
+                let nid = self.now_named(&nid);
                 let is_wanted = |peer: &Peer| self.is_wanted(peer) || self.is_waited_for(peer);
                 if self.may_be_peer(&nid) && self.peers.get(&nid).is_none_or(is_wanted) {
                     self.discover_for(now, &nid, None);
@@ -442,6 +443,18 @@ impl<O: Clone> Node<O> {
 
     fn is_local(&self, nid: &Nid) -> bool {
         nid.is_loopback() || self.ni(nid).is_some()
+    }
+
+    /// Whether a local NI leads to another node by one of these NIDs.
+    fn leads_to_any(&self, nids: &[Nid]) -> bool {
+        nids.iter().any(|nid| !self.is_local(nid) && self.leads_to(nid, None))
+    }
+
+    /// The NID by which a peer is known that had this one on a net that this node has left; else this one.
+    fn now_named(&self, nid: &Nid) -> Nid {
+        let peer = self.peers.reached_as(nid).filter(|_| !self.is_local(nid));
+        let mut nids = peer.into_iter().flat_map(|peer| &peer.nis).map(|ni| ni.nid);
+        nids.find(|nid| !self.is_local(nid)).unwrap_or(*nid)
     }
 
     /// Begins with the next batch that can be carried out.

@@ -91,6 +91,16 @@ impl PeerNi {
     }
 }
 
+/// NIDs of a peer that are none of its NIs.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Aside {
+    /// NIDs that it has told last and that were this node's own: both nodes have the address.
+    shared: Box<[Nid]>,
+    /// NIDs that it had on nets that this node has left, at most [`TOLD_MAX`]: while it is Multi-Rail, what goes
+    /// to one of them goes to its NIs.
+    left: Box<[Nid]>,
+}
+
 /// A node that this one knows of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
@@ -104,8 +114,8 @@ pub struct Peer {
     pub state: u32,
     /// What it has told of itself last: its NIDs by its own account, at most [`TOLD_MAX`] of them.
     pub(super) told: Box<[Nid]>,
-    /// NIDs that it has told last and that were this node's own: both nodes have the address.
-    pub(super) shared: Box<[Nid]>,
+    /// NIDs of it that are none of its NIs; most peers have none.
+    aside: Option<Box<Aside>>,
     /// The number that it gave that.
     pub sequence: u32,
     /// The number of what this node has told and it has acknowledged.
@@ -147,7 +157,7 @@ impl Peer {
             claims: Vec::new(),
             state,
             told: Box::default(),
-            shared: Box::default(),
+            aside: None,
             sequence: 0,
             acked: 0,
             error: None,
@@ -200,7 +210,33 @@ impl Peer {
     /// them, and they are none of its NIs.
     #[must_use]
     pub fn shared_nids(&self) -> &[Nid] {
-        &self.shared
+        self.aside.as_deref().map_or(&[], |aside| &aside.shared)
+    }
+
+    /// NIDs that it had on nets that this node has left.
+    pub(super) fn left(&self) -> &[Nid] {
+        self.aside.as_deref().map_or(&[], |aside| &aside.left)
+    }
+
+    pub(super) fn set_shared(&mut self, shared: &[Nid]) {
+        self.set_aside(Aside { shared: shared.into(), left: self.left().into() });
+    }
+
+    fn set_left(&mut self, left: impl IntoIterator<Item = Nid>) {
+        let left = left.into_iter().take(TOLD_MAX).collect();
+        self.set_aside(Aside { shared: self.shared_nids().into(), left });
+    }
+
+    /// Has it keep those alone of the NIDs that it had on nets that this node has left.
+    pub(super) fn retain_left(&mut self, stays: impl Fn(&Nid) -> bool) {
+        if !self.left().is_empty() {
+            let left: Vec<Nid> = self.left().iter().filter(|nid| stays(nid)).copied().collect();
+            self.set_left(left);
+        }
+    }
+
+    fn set_aside(&mut self, aside: Aside) {
+        self.aside = (aside != Aside::default()).then(|| Box::new(aside));
     }
 
     /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. Where a peer with a
@@ -423,6 +459,8 @@ pub(super) struct PeerTable {
     peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
+    /// The primary NIDs of peers by the NIDs that they had on nets that this node has left, and that no peer has.
+    left: BTreeMap<Nid, Nid>,
     /// NIDs that peers claim.
     claims: Claims,
     /// Peers that make room.
@@ -451,6 +489,7 @@ impl PeerTable {
         Self {
             peers: BTreeMap::new(),
             primaries: BTreeMap::new(),
+            left: BTreeMap::new(),
             claims: Claims::new(),
             shares: Shares::new(max / SHARES),
             last_traffic: 0,
@@ -490,7 +529,8 @@ impl PeerTable {
     pub(super) fn take_changes(&mut self) -> Option<[BTreeSet<Nid>; 3]> {
         for nid in core::mem::take(&mut self.claimed) {
             // Shards hear of no peer that is this node.
-            let owner = self.get(&nid).filter(|peer| !peer.is_own()).map(|peer| peer.primary);
+            let owner = self.get(&nid).or_else(|| self.reached_as(&nid));
+            let owner = owner.filter(|peer| !peer.is_own()).map(|peer| peer.primary);
             match owner {
                 Some(primary) => drop(self.changed.insert(primary)),
                 None => drop(self.unowned.insert(nid)),
@@ -557,7 +597,7 @@ impl PeerTable {
     /// Forgets peers until the NIDs of all fit; the one that has told most recently stays.
     pub(super) fn bound_nids(&mut self, teller: &Nid) {
         let stays = self.primaries.get(teller).copied();
-        while self.primaries.len() + self.claims.len() > NIDS_PER_PEER * self.max
+        while self.primaries.len() + self.left.len() + self.claims.len() > NIDS_PER_PEER * self.max
             && let Some(victim) = self.shares.victim(stays.as_ref())
         {
             self.remove(&victim);
@@ -572,6 +612,10 @@ impl PeerTable {
         self.number_lock(&mut peer);
         for ni in &peer.nis {
             self.primaries.insert(ni.nid, primary);
+            self.left.remove(&ni.nid);
+        }
+        for nid in peer.left().iter().filter(|nid| !self.primaries.contains_key(nid)) {
+            self.left.insert(*nid, primary);
         }
         self.shares.insert(&peer);
         self.changed.insert(primary);
@@ -593,6 +637,12 @@ impl PeerTable {
         for ni in &peer.nis {
             self.primaries.remove(&ni.nid);
             self.removed.insert(ni.nid);
+        }
+        for nid in peer.left() {
+            if self.left.get(nid) == Some(primary) {
+                self.left.remove(nid);
+                self.removed.insert(*nid);
+            }
         }
         self.changed.remove(primary);
         self.settle_claims(&named_by(&peer));
@@ -625,6 +675,12 @@ impl PeerTable {
         self.peers.get(self.primaries.get(nid)?).map(Box::as_ref)
     }
 
+    /// The Multi-Rail peer that had a NID on a net that this node has left, if no peer has that NID.
+    pub(super) fn reached_as(&self, nid: &Nid) -> Option<&Peer> {
+        let peer = self.peers.get(self.left.get(nid)?)?;
+        peer.is_multi_rail().then_some(peer)
+    }
+
     /// Peers in the order of their primary NIDs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values().map(Box::as_ref)
@@ -642,6 +698,7 @@ impl PeerTable {
             let primary = peer.primary;
             peer.nis.retain(|ni| ni.nid == primary);
             peer.claims.clear();
+            peer.retain_left(|_| false);
             peer.state &= !(MULTI_RAIL | DISCOVERED);
         });
     }

@@ -143,10 +143,13 @@ impl<O: Clone> Node<O> {
         if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
             return Err(RequestError::PingSource(source));
         }
+        let nid = self.now_named(&nid);
         // A Multi-Rail peer is asked by the best path to any of its NIDs, as all that goes to it.
         let peer = self.peers.get(&nid).filter(|peer| peer.is_multi_rail());
         let known = peer.map_or_else(|| alloc::vec![nid], Peer::nids);
-        if !known.iter().any(|nid| self.leads_to(nid, source)) && !nid.is_loopback() {
+        let is_path = |its: &Nid| *its == nid || peer.is_some_and(Peer::is_own) || !self.is_local(its);
+        let mut known = known.iter().filter(|its| is_path(its));
+        if !known.any(|nid| self.leads_to(nid, source)) && !nid.is_loopback() {
             return Err(RequestError::PingUnreachable(nid));
         }
         let max = self.config.ping_timeout_max;

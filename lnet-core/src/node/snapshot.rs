@@ -5,6 +5,9 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
 
 use super::Node;
 use super::error::RequestError;
@@ -140,15 +143,22 @@ impl<O: Clone> Node<O> {
         true
     }
 
-    /// A peer as the shards know it.
+    /// A peer as the shards know it. What goes to a NID of this node's own stays here, whoever else has it
+    /// by configuration: such a NID is no path to the peer, nor its name.
     fn view(&self, peer: &Peer) -> Option<PeerView> {
-        let nis = peer.nis.iter().map(|ni| PeerNid {
+        let foreign = peer.nis.iter().filter(|ni| !self.is_local(&ni.nid));
+        // There are many peers, and few have own NIDs.
+        let mut nis = Vec::with_capacity(peer.nis.len());
+        nis.extend(foreign.map(|ni| PeerNid {
             priority: self.rules.peer_priority(&ni.nid),
             preferred: self.preferred(peer, ni),
             ..PeerNid::new(ni.nid, ni.health)
-        });
-        let view = PeerView::new(peer.is_multi_rail(), nis.collect())?;
-        let nid_count = peer.nid_count() as u16;
+        }));
+        let view = PeerView::new(peer.is_multi_rail(), nis)?;
+        let own_count = peer.nis.len() - view.nis.len();
+        let nid_count = (peer.nid_count() - own_count) as u16;
+        let is_its = |nid: &&Nid| self.peers.reached_as(nid).is_some_and(|its| its.primary == peer.primary);
+        let names = peer.left().iter().filter(is_its).copied().collect();
         let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
         let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
         let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
@@ -162,6 +172,7 @@ impl<O: Clone> Node<O> {
             awaits_name: self.awaits_name(peer),
             failed: peer.error.as_deref().map(failed),
             nid_count,
+            names,
             net_priorities,
             ..view
         })

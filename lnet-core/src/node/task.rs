@@ -443,7 +443,7 @@ impl<O: Clone> Node<O> {
     fn change_nets(&mut self, deleted: &[NiConfig<O>], former: &[Net]) {
         let nets = self.nis.nets();
         if nets.iter().any(|net| !former.contains(net)) {
-            self.peers.gain_net();
+            self.peers.gain_net(|net| nets.contains(&net));
         }
         let gone: BTreeSet<Net> = deleted.iter().map(|config| config.spec.nid.net()).collect();
         for net in gone.into_iter().filter(|net| !nets.contains(net)) {

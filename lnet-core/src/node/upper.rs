@@ -58,6 +58,7 @@ impl<O: Clone> Node<O> {
         if !nid.can_name_an_ni() {
             return Err(RequestError::PingWildcard(nid));
         }
+        let nid = self.now_named(&nid);
         let peer = self.peers.get(&nid);
         let stored = peer.map(|peer| pinged(&nid, peer));
         let is_locked = peer.is_some_and(|peer| peer.is(peer_state::LOCK_PRIMARY));
@@ -77,7 +78,7 @@ impl<O: Clone> Node<O> {
             stored
         } else {
             let nids = peer.map_or_else(|| alloc::vec![nid], Peer::proven_nids);
-            let leads_there = nids.iter().any(|nid| self.leads_to(nid, None));
+            let leads_there = self.leads_to_any(&nids);
             if !leads_there && !is_locked {
                 return Err(RequestError::PingUnreachable(nid));
             }
@@ -105,8 +106,9 @@ impl<O: Clone> Node<O> {
         if self.is_local(&nid) {
             return Ok(Some(self.discover_self(now, nid)));
         }
+        let nid = self.now_named(&nid);
         let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::proven_nids);
-        if !known.iter().any(|nid| self.leads_to(nid, None)) {
+        if !self.leads_to_any(&known) {
             return Err(RequestError::PingUnreachable(nid));
         }
         if self.peers.get(&nid).is_none() {

@@ -3,6 +3,7 @@
 //! Invariant: a copy of the map shares all that has not changed since; what changes a peer copies a few
 //! lists.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -81,8 +82,10 @@ pub struct PeerView {
     /// How many NIDs it has by its own account: also those on nets that this node is not on, which are none
     /// of its NIs here.
     pub nid_count: u16,
+    /// NIDs that were its own on nets that this node has left: what is for one of these goes to its NIs.
+    pub names: Box<[Nid]>,
     /// Priorities of its nets by the selection policies, where they are not [`PRIORITY_NONE`].
-    pub net_priorities: Vec<(Net, u32)>,
+    pub net_priorities: Box<[(Net, u32)]>,
 }
 
 impl PeerView {
@@ -106,7 +109,8 @@ impl PeerView {
             failed: None,
             nid_count: nis.len() as u16,
             nis,
-            net_priorities: Vec::new(),
+            names: Box::default(),
+            net_priorities: Box::default(),
         })
     }
 
@@ -115,7 +119,8 @@ impl PeerView {
     pub fn in_question(nid: Nid) -> Self {
         let (primary, nis) = (nid, alloc::vec![PeerNid::new(nid, HEALTH_MAX)]);
         let (is_wanted, is_gated, awaits_name) = (true, true, true);
-        let (is_multi_rail, failed, nid_count, net_priorities) = (false, None, 1, Vec::new());
+        let (is_multi_rail, failed, nid_count) = (false, None, 1);
+        let (names, net_priorities) = (Box::default(), Box::default());
         Self {
             primary,
             is_multi_rail,
@@ -125,6 +130,7 @@ impl PeerView {
             failed,
             nis,
             nid_count,
+            names,
             net_priorities,
         }
     }
@@ -133,6 +139,20 @@ impl PeerView {
     #[must_use]
     pub fn ni(&self, nid: &Nid) -> Option<&PeerNid> {
         self.nis.iter().find(|ni| ni.nid == *nid)
+    }
+
+    /// The NIDs that it is found by: those of its NIs, and its former names.
+    fn found_by(&self) -> impl Iterator<Item = &Nid> + Clone {
+        self.nis.iter().map(|ni| &ni.nid).chain(&self.names)
+    }
+
+    /// Whether it is found by a NID.
+    pub(crate) fn is_found_by(&self, nid: &Nid) -> bool {
+        self.found_by().any(|its| its == nid)
+    }
+
+    fn has_aliases(&self) -> bool {
+        self.nis.len() + self.names.len() > 1
     }
 
     /// Its nets, each with its NIs there.
@@ -151,7 +171,7 @@ impl PeerView {
 
     /// Whether more than one path may lead to it.
     fn has_choice(&self) -> bool {
-        self.is_multi_rail && self.nis.len() > 1 || self.nis.iter().any(|ni| !ni.preferred.is_empty())
+        self.is_multi_rail && self.has_aliases() || self.nis.iter().any(|ni| !ni.preferred.is_empty())
     }
 }
 
@@ -252,16 +272,16 @@ impl PeerMap {
         let view = Arc::new(view);
         self.ill_count += usize::from(view.is_ill());
         self.choice_count += usize::from(view.has_choice());
-        self.alias_count += usize::from(view.nis.len() > 1);
+        self.alias_count += usize::from(view.has_aliases());
         self.unnamed_count += usize::from(view.awaits_name);
-        for ni in &view.nis {
-            self.take(&ni.nid);
+        for nid in view.found_by() {
+            self.take(nid);
             self.grow();
             let lists = Arc::make_mut(&mut self.lists);
-            let position = Self::position(lists, &ni.nid);
+            let position = Self::position(lists, nid);
             let list = Arc::make_mut(&mut lists[position]);
-            if let Err(at) = list.binary_search_by_key(&&ni.nid, |(its, _)| its) {
-                list.insert(at, (ni.nid, Arc::clone(&view)));
+            if let Err(at) = list.binary_search_by_key(&nid, |(its, _)| its) {
+                list.insert(at, (*nid, Arc::clone(&view)));
                 self.nid_count += 1;
             }
         }
@@ -270,9 +290,9 @@ impl PeerMap {
     /// Removes the peer that has a NID, with all NIDs that it has.
     pub fn remove(&mut self, nid: &Nid) {
         let Some(view) = self.get(nid).cloned() else { return };
-        for ni in &view.nis {
-            if self.get(&ni.nid).is_some_and(|its| Arc::ptr_eq(its, &view)) {
-                self.take(&ni.nid);
+        for nid in view.found_by() {
+            if self.get(nid).is_some_and(|its| Arc::ptr_eq(its, &view)) {
+                self.take(nid);
             }
         }
     }
@@ -288,11 +308,11 @@ impl PeerMap {
         let Ok(at) = list.binary_search_by_key(&nid, |(its, _)| its) else { return };
         let (_, view) = list.remove(at);
         self.nid_count -= 1;
-        let is_known = view.nis.iter().any(|ni| self.get(&ni.nid).is_some_and(|its| Arc::ptr_eq(its, &view)));
+        let is_known = view.found_by().any(|nid| self.get(nid).is_some_and(|its| Arc::ptr_eq(its, &view)));
         if !is_known {
             self.ill_count -= usize::from(view.is_ill());
             self.choice_count -= usize::from(view.has_choice());
-            self.alias_count -= usize::from(view.nis.len() > 1);
+            self.alias_count -= usize::from(view.has_aliases());
             self.unnamed_count -= usize::from(view.awaits_name);
         }
     }

@@ -213,6 +213,26 @@ fn an_answer_of_a_stranger_moves_no_nid() {
 /// Silence says that no other node has the NID.
 #[test]
 fn a_nid_that_was_taken_away_and_is_silent_leads_to_the_peer() {
+    let first = nid(1, 9);
+    for errno in [110, 111, 112, 113] {
+        let (runner, second) = fail_there(errno, true);
+        assert_eq!((peers(&runner), runner.topology.now_at(&second)), (vec![vec![first]], first));
+    }
+}
+
+/// Errors of this node are no silence of the peer: EIO, ENOMEM, EINVAL, ENETDOWN, ECANCELED; EHOSTUNREACH without
+/// an NI that leads there.
+#[test]
+fn a_failure_of_this_node_moves_no_nid() {
+    for (errno, is_up) in [(5, true), (12, true), (22, true), (100, true), (125, true), (113, false)] {
+        let (runner, second) = fail_there(errno, is_up);
+        assert_eq!(runner.topology.now_at(&second), second, "{errno}");
+        assert_eq!(peers(&runner), [vec![nid(1, 9)], vec![second]], "{errno}");
+    }
+}
+
+/// A ping fails so of a NID that its peer has taken away.
+fn fail_there(errno: i32, is_up: bool) -> (Runner, Nid) {
     let [first, second] = [nid(1, 9), nid(2, 9)];
     let mut runner = runner();
     push(&mut runner, 6, first, &[first]);
@@ -222,10 +242,12 @@ fn a_nid_that_was_taken_away_and_is_silent_leads_to_the_peer() {
         Action::Ping { ping, nid, .. } if *nid == second => Some(*ping),
         _ => None,
     });
-    let error = DriverError { errno: 111, message: "refused".into() };
+    let ni = runner.node.ni(&nid(2, 2)).unwrap().ni;
+    runner.node.handle_report(runner.now, Report::Link { ni, is_up });
+    let error = DriverError { errno, message: "failed".into() };
     runner.node.handle_report(runner.now, Report::Unanswered { ping: ping.unwrap(), error });
     runner.run();
-    assert_eq!((peers(&runner), runner.topology.now_at(&second)), (vec![vec![first]], first));
+    (runner, second)
 }
 
 /// A push from the NID was overtaken by the one that has taken it away.

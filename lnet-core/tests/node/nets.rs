@@ -1,6 +1,6 @@
 //! What becomes of peers when a local net goes and comes back.
 
-use lnet_core::node::{NodeChange, PeerEdit, Report, Request, RequestError, peer_state};
+use lnet_core::node::{Action, NodeChange, PeerEdit, Report, Request, RequestError, peer_state};
 use lnet_model::peer::PeerSpec;
 use lnet_wire::{Nid, ping};
 
@@ -60,9 +60,105 @@ fn peers_lose_what_goes_with_a_net_and_those_go_that_have_no_more() {
     assert_eq!(nids(&runner, &locked), Some(vec![locked, nid(2, 5)]), "a locked one keeps its primary NID");
     assert_eq!(nids(&runner, &nid(3, 4)), Some(vec![nid(3, 4)]));
     assert_eq!(runner.node.peers().count(), 4);
-    for gone in [by_two, by_other, alone, nid(1, 77), far, nid(40, 6), nid(1, 55)] {
+    for gone in [alone, nid(1, 77), far, nid(40, 6)] {
         assert_eq!((runner.node.peer(&gone), runner.topology.peer(&gone)), (None, None), "{gone}");
     }
+    for (name, peer) in [(by_two, nid(2, 9)), (by_other, nid(2, 8)), (nid(1, 55), locked)] {
+        assert_eq!(runner.node.peer(&name), None);
+        assert_eq!(runner.topology.peer(&name), runner.topology.peer(&peer), "{name} is a name of its");
+    }
+}
+
+/// NIDs of this node's peer at which it is pinged, since this was asked last.
+fn pinged(runner: &mut Runner) -> Vec<Nid> {
+    let is_ping = |action: &mut Action<_>| matches!(action, Action::Ping { .. });
+    let pings = runner.done.extract_if(.., is_ping).map(|action| match action {
+        Action::Ping { nid, .. } => nid,
+        _ => unreachable!(),
+    });
+    pings.collect()
+}
+
+/// A node pings and discovers a peer by the name that it had on a net that the node has left, and requests
+/// that go there find it; until the peer, or the net, says otherwise.
+#[test]
+fn a_peer_is_reached_by_its_name_on_a_net_that_has_gone() {
+    let (name, left) = (nid(1, 9), nid(2, 9));
+    for is_found in [false, true] {
+        let mut runner = runner();
+        if is_found {
+            let bytes = told(1, &[name, left]);
+            let report = Report::Pushed { from: left, bytes: &bytes, length_bytes: bytes.len() };
+            runner.node.handle_report(runner.now, report);
+            runner.run();
+            runner.answer_all(&[name], &bytes);
+        } else {
+            runner.batch(&[peer(&[name, left], false)]).unwrap();
+        }
+        assert_eq!(nids(&runner, &name), Some(vec![name, left]));
+        delete(&mut runner, 1);
+        pinged(&mut runner);
+        runner.start(Request::Ping { nid: name, source: None, timeout: None });
+        assert_eq!(pinged(&mut runner), [left], "a ping goes by the other NID");
+        runner.start(Request::Discover { nid: name, is_forced: true });
+        assert_eq!(pinged(&mut runner), [left], "so does a discovery");
+        // The peer tells the name, which is a claim now that cannot be asked.
+        runner.answer_all(&[left], &told(2, &[name, left]));
+        let push = told(3, &[name, left]);
+        let report = Report::Pushed { from: left, bytes: &push, length_bytes: push.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        runner.node.handle_report(runner.now, Report::Wanted { nid: name });
+        runner.run();
+        assert_eq!(runner.node.peers().count(), 1, "a request to that name makes no peer");
+        let view = runner.topology.peer(&name).expect("shards find it by the name");
+        assert_eq!(view.nis.iter().map(|ni| ni.nid).collect::<Vec<_>>(), [left]);
+        // Another peer has the NID, by the administrator's word.
+        let other = nid(3, 9);
+        runner.batch(&[peer(&[other, name], false)]).unwrap();
+        assert_eq!(runner.topology.peer(&name).map(|view| view.primary), Some(other));
+        let delete = PeerEdit::Delete { primary: other, nids: vec![], is_forced: false };
+        runner.batch(&[NodeChange::Peer(delete)]).unwrap();
+        // On the net the NID itself is asked again.
+        runner.batch(&[NodeChange::AddNi(spec(1, 1))]).unwrap();
+        pinged(&mut runner);
+        runner.start(Request::Ping { nid: name, source: None, timeout: None });
+        assert_eq!(pinged(&mut runner), [name]);
+    }
+}
+
+#[test]
+fn a_name_goes_with_the_word_of_its_peer_and_with_the_peer() {
+    let (name, left) = (nid(1, 9), nid(2, 9));
+    for is_forgotten in [false, true] {
+        let mut runner = runner();
+        let bytes = told(1, &[name, left]);
+        let report = Report::Pushed { from: left, bytes: &bytes, length_bytes: bytes.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        runner.answer_all(&[name], &bytes);
+        delete(&mut runner, 1);
+        assert!(runner.topology.peer(&name).is_some());
+        if is_forgotten {
+            runner.node.forget_peers();
+        } else {
+            let bytes = told(2, &[left]);
+            let report = Report::Pushed { from: left, bytes: &bytes, length_bytes: bytes.len() };
+            runner.node.handle_report(runner.now, report);
+        }
+        runner.run();
+        assert_eq!(runner.topology.peer(&name), None);
+        let ping = runner.start(Request::Ping { nid: name, source: None, timeout: None });
+        assert_eq!(runner.result(ping), Some(Err(RequestError::PingUnreachable(name))));
+    }
+}
+
+/// Word of a node that has these NIDs.
+fn told(sequence: u32, nids: &[Nid]) -> Vec<u8> {
+    let nis = nids.iter().map(|nid| ping::PingNi { nid: *nid, status: ping::NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, ping::Features(0x1E), 12345, sequence, nis).unwrap();
+    bytes
 }
 
 /// Shards count messages, of which the node hears later: those of a net that has gone make no peer there. A

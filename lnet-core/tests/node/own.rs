@@ -287,3 +287,46 @@ fn a_configured_peer_may_have_own_nids_and_others() {
         assert_eq!((healths(&runner), runner.node.ni(&shared).unwrap().health), (vec![3; 2], HEALTH_MAX));
     }
 }
+
+/// NIDs by which shards reach a peer.
+fn paths(runner: &Runner, of: Nid) -> Vec<Nid> {
+    let view = runner.topology.peer(&of);
+    view.map_or_else(Vec::new, |view| view.nis.iter().map(|ni| ni.nid).collect())
+}
+
+/// Shards reach another node by none of this node's NIDs, whatever is configured.
+#[test]
+fn own_nids_are_no_paths_to_another_node() {
+    let (foreign, shared) = (nid(1, 9), nid(1, 7));
+    for nids in [[foreign, shared], [shared, foreign]] {
+        let mut runner = runner();
+        runner.batch(&[add(nids[0], &nids[1..], false)]).unwrap();
+        assert_eq!(paths(&runner, foreign), nids);
+        for _ in 0..2 {
+            runner.batch(&[NodeChange::AddNi(spec(1, 7))]).unwrap();
+            assert_eq!(paths(&runner, foreign), [foreign]);
+            let view = runner.topology.peer(&foreign).unwrap();
+            assert_eq!((view.primary, view.nid_count), (foreign, 1));
+            assert!(runner.topology.peer(&shared).is_none());
+            assert_eq!(runner.node.peer(&shared).map(lnet_core::node::Peer::nids), Some(nids.to_vec()));
+            let discovery = runner.start(Request::Discover { nid: foreign, is_forced: true });
+            runner.answer_all(&[foreign], &info(&[foreign]));
+            assert!(matches!(runner.result(discovery), Some(Ok(_))), "the other node is asked, and no other");
+            runner.batch(&[NodeChange::DeleteNi { nid: shared }]).unwrap();
+            assert_eq!((paths(&runner, foreign), paths(&runner, shared)), (nids.to_vec(), nids.to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_peer_without_a_path_but_own_nids_is_not_reached() {
+    let (far, own) = (nid(40, 9), nid(1, 1));
+    let mut runner = runner();
+    runner.batch(&[add(own, &[far], false)]).unwrap();
+    assert_eq!(paths(&runner, far), [far]);
+    let unreachable = || Some(Err(RequestError::PingUnreachable(far)));
+    let ping = runner.start(Request::Ping { nid: far, source: None, timeout: None });
+    assert_eq!(runner.result(ping), unreachable());
+    let discovery = runner.start(Request::Discover { nid: far, is_forced: true });
+    assert_eq!(runner.result(discovery), unreachable());
+}

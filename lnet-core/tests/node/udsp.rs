@@ -52,13 +52,13 @@ fn rules_reach_what_is_there_and_what_comes_later() {
     let rules = [add(net(1), None, Some(3)), add(None, net(2), Some(4)), add(net(2), net(1), None)];
     runner.batch(&rules).unwrap();
     assert_eq!(local(&runner, &nid(1, 1)).net_priority, 3);
-    assert_eq!(view(&runner, &nid(1, 9)).net_priorities, [(nid(2, 9).net(), 4)]);
+    assert_eq!(view(&runner, &nid(1, 9)).net_priorities[..], [(nid(2, 9).net(), 4)]);
     assert!(view(&runner, &nid(1, 9)).nis[0].preferred.is_empty(), "no such NI is local yet");
 
     runner.batch(&[NodeChange::AddNi(spec(2, 2)), peer(nid(2, 8), &[])]).unwrap();
     assert_eq!(local(&runner, &nid(2, 2)).net_priority, PRIORITY_NONE);
     assert_eq!(view(&runner, &nid(1, 9)).nis[0].preferred, [nid(2, 2)].into());
-    assert_eq!(view(&runner, &nid(2, 8)).net_priorities, [(nid(2, 9).net(), 4)]);
+    assert_eq!(view(&runner, &nid(2, 8)).net_priorities[..], [(nid(2, 9).net(), 4)]);
 
     // What a rule gave goes with it, and the others stay.
     runner.batch(&[NodeChange::Udsp(RuleEdit::Delete { index: Some(1) })]).unwrap();

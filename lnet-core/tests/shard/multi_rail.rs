@@ -105,7 +105,7 @@ fn criteria_decide_in_their_order() {
         Criterion::PeerNetHealth,
         net(2),
     );
-    check(|_, peer| peer.net_priorities.push((nid(2, 1).net(), 0)), Criterion::PeerNetPriority, net(2));
+    check(|_, peer| peer.net_priorities = [(nid(2, 1).net(), 0)].into(), Criterion::PeerNetPriority, net(2));
     check(|local, _| local[2..].iter_mut().for_each(|ni| ni.health = 0), Criterion::LocalNetHealth, net(1));
     check(
         |local, _| local[2..].iter_mut().for_each(|ni| ni.net_priority = 3),
@@ -564,5 +564,21 @@ fn what_never_left_goes_by_a_path_that_is_silent_too() {
         let [again] = sent(&mut node)[..] else { panic!("the same once more") };
         assert_ne!((again.ni, again.next_hop), (first.ni, first.next_hop));
         node.shard.sent(NOW, again.tx, Status::Ok);
+    }
+}
+
+/// A peer is found by a name on a net that this node has left, also where it has a single NI.
+#[test]
+fn what_is_for_a_name_of_a_peer_goes_to_its_nis() {
+    let name = nid(9, 11);
+    let one = PeerView::new(true, vec![PeerNid::new(nid(2, 11), HEALTH_MAX)]).unwrap();
+    for (locals, view) in [(vec![local_ni(nid(2, 1), 8, 4)], one), (locals(), peer())] {
+        let view = PeerView { names: [name].into(), ..view };
+        let mut node = node(topology(locals, view.clone()));
+        put(&mut node, name, None);
+        let [transmit] = sent(&mut node)[..] else { panic!("one message") };
+        assert!(view.ni(&transmit.next_hop).is_some());
+        assert_eq!(transmit.header.destination.nid, transmit.next_hop);
+        assert_eq!(node.shard.explain(NOW, &name).primary, Some(view.primary));
     }
 }

@@ -89,7 +89,8 @@ impl PeerTable {
         self.change(&of, |peer| {
             peer.state |= gone.state & (DISCOVERING | FORCE_PUSH);
             peer.take_lock(&gone);
-            peer.waiting.extend(gone.waiting);
+            peer.waiting.extend_from_slice(&gone.waiting);
+            peer.take_names(&gone);
             for ni in gone.nis {
                 if peer.nis.len() < TOLD_MAX && peer.ni(&ni.nid).is_none() {
                     peer.nis.push(ni);

@@ -410,6 +410,7 @@ impl PeerTable {
                 }
             }
             peer.take_lock(&gone);
+            peer.take_names(&gone);
             peer.is_found_by_other |= is_found_by_other || gone.is_found_by_other;
             peer.nis.truncate(TOLD_MAX);
             for claim in claims {

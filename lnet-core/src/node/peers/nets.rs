@@ -8,10 +8,21 @@ use lnet_wire::{Net, Nid};
 use super::peer_state::{LOCK_PRIMARY, NIDS_UP_TO_DATE};
 use super::{Peer, PeerTable};
 
+impl Peer {
+    /// Goes by the names on nets that this node has left of a peer that has become a part of it.
+    pub(super) fn take_names(&mut self, gone: &Self) {
+        if !gone.left().is_empty() {
+            let left: Vec<Nid> = self.left().iter().chain(gone.left()).copied().collect();
+            self.set_left(left);
+        }
+    }
+}
+
 impl PeerTable {
     /// This node is on a net no more. Peers that it reaches by another one lose their NIDs there, and go by
     /// the first that it reaches if their primary one was there, a configured one before others; one that is
-    /// locked stays. All others with a NID there go. The primary NIDs of those that stay are returned.
+    /// locked stays. What they had there stays a name for them. All others with a
+    /// NID there go. The primary NIDs of those that stay are returned.
     pub(in crate::node) fn lose_net(&mut self, net: Net, is_local: impl Fn(Net) -> bool) -> Vec<Nid> {
         let is_there = |peer: &&Peer| peer.nis.iter().any(|ni| ni.nid.net() == net);
         let affected: Vec<Nid> = self.iter().filter(is_there).map(|peer| peer.primary).collect();
@@ -28,7 +39,10 @@ impl PeerTable {
                     peer.primary = first;
                 }
                 let primary = peer.primary;
-                peer.nis.retain(|ni| ni.nid.net() != net || ni.nid == primary);
+                let gone = peer.nis.extract_if(.., |ni| ni.nid.net() == net && ni.nid != primary);
+                let gone: Vec<Nid> = gone.map(|ni| ni.nid).collect();
+                let left: Vec<Nid> = peer.left().iter().copied().chain(gone).collect();
+                peer.set_left(left);
                 peer.has_left = true;
             });
             staying.extend(self.get(&first).map(|peer| peer.primary));
@@ -60,11 +74,13 @@ impl PeerTable {
     }
 
     /// A net has come: peers that have lost NIDs with one are to be asked for them when they are used again.
-    pub(in crate::node) fn gain_net(&mut self) {
+    /// What they had on the nets that this node is on now is to be asked there.
+    pub(in crate::node) fn gain_net(&mut self, is_local: impl Fn(Net) -> bool) {
         let lost: Vec<Nid> = self.iter().filter(|peer| peer.has_left).map(|peer| peer.primary).collect();
         for primary in lost {
             self.change(&primary, |peer| {
-                peer.has_left = false;
+                peer.retain_left(|nid| !is_local(nid.net()));
+                peer.has_left = !peer.left().is_empty();
                 peer.state &= !NIDS_UP_TO_DATE;
             });
         }

@@ -99,14 +99,12 @@ impl PeerTable {
     }
 
     /// Notes of the configured peers that have these NIDs whether each is this node, which has the second
-    /// ones.
+    /// ones. Shards hear of all these peers: own NIDs are none of what leads to a peer.
     pub(in crate::node) fn mark_own(&mut self, nids: &[Nid], own: &[Nid]) {
         for nid in nids {
             let Some(peer) = self.get(nid).filter(|peer| peer.is(CONFIGURED)) else { continue };
             let is_own = peer.nis.iter().all(|ni| own.contains(&ni.nid));
-            if peer.is_own != is_own {
-                self.change(nid, |peer| peer.is_own = is_own);
-            }
+            self.change(nid, |peer| peer.is_own = is_own);
         }
     }
 
