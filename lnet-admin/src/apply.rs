@@ -4,7 +4,6 @@
 //! handles of them. The request is refused (EBUSY) while a program relies on the node (`Lnet::hold`) or a
 //! portal has entries.
 
-use lnet_core::lnd::PING_PORTAL;
 use lnet_core::node::{self, Request};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::request::{Change, ChangeSet, Effect};
@@ -13,7 +12,6 @@ use lnet_user::FaultEdit;
 use lnet_user::node::{LndOptions, NiState, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
-use lnet_wire::selftest::{FRAMEWORK_PORTAL, REPLY_PORTAL, TEST_PORTAL};
 use lnet_wire::steer::Policy;
 use tracing::{info, warn};
 
@@ -156,12 +154,10 @@ impl Control {
             let message = format!("in use by {}: stop that first", services.join(", "));
             return Err(Refusal::new(Errno::BUSY, message));
         }
-        let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;
-        // Entries of test servers stay, and serve the node that is configured anew.
-        let tests =
-            [FRAMEWORK_PORTAL, TEST_PORTAL, REPLY_PORTAL].iter().fold(0, |bits, portal| bits | 1 << portal);
-        let staying = 1 << PING_PORTAL | if self.console.is_some() { tests } else { 0 };
-        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !staying;
+        // Entries of the node's own services, as those of test servers, stay, and serve the node that is
+        // configured anew.
+        let shards = self.on_shards(|worker| worker.shard().portals_of_programs()).await?;
+        let in_use = shards.into_iter().fold(0, |bits, portals| bits | portals);
         if in_use == 0 {
             return Ok(());
         }
@@ -169,8 +165,59 @@ impl Control {
             .filter(|portal| in_use >> portal & 1 != 0)
             .map(|portal| portal.to_string())
             .collect();
-        let message = format!("portals {} have entries of programs: end these first", portals.join(", "));
+        let message =
+            format!("in use by programs with entries on portals {}: end these first", portals.join(", "));
         Err(Refusal::new(Errno::BUSY, message))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use lnet_model::records::{SelftestAnswer, SelftestRequest};
+    use lnet_user::{Buffer, EntrySpec, Lnet, MdOptions, NodeConfig, Threshold};
+    use lnet_wire::selftest::{FRAMEWORK_PORTAL, REPLY_PORTAL, TEST_PORTAL};
+
+    use super::*;
+    use crate::control::{ControlOptions, SelftestConsole};
+
+    struct Console;
+
+    impl SelftestConsole for Console {
+        fn run(
+            &self,
+            _: SelftestRequest,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<SelftestAnswer, Refusal>>>> {
+            unreachable!("no test runs")
+        }
+    }
+
+    /// The refusal to unconfigure a node that takes part in tests, with this entry.
+    fn unconfigure(entry: Option<EntrySpec>) -> Result<Vec<Effect>, Refusal> {
+        let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        let control = Control { console: Some(Box::new(Console)), ..control };
+        control.is_configured.set(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let events = lnet.create_event_queue(256).unwrap();
+        let buffer = Buffer::zeroed(16);
+        let md = buffer.spec(Threshold::Infinite, MdOptions::PUT, events.handle());
+        let _entry = entry.map(|entry| lnet.attach(&entry, &md, buffer).unwrap());
+        let changes = vec![Change::Unconfigure];
+        runtime.block_on(control.apply_batch(ChangeSet { changes, dry_run: true, generation: None }))
+    }
+
+    /// Entries of programs count on whatever portal, and those of the node's own services on none.
+    #[test]
+    fn a_program_on_a_portal_of_tests_uses_the_node() {
+        assert_eq!(unconfigure(None), Ok(vec![Effect::Changed]));
+        for portal in [FRAMEWORK_PORTAL, TEST_PORTAL, REPLY_PORTAL, 7] {
+            let entry = EntrySpec::new(portal, 1);
+            let refusal = unconfigure(Some(entry)).unwrap_err();
+            let message = format!("in use by programs with entries on portals {portal}: end these first");
+            assert_eq!((refusal.errno, refusal.message), (Errno::BUSY, message));
+            assert_eq!(unconfigure(Some(entry.of_node())), Ok(vec![Effect::Changed]));
+        }
     }
 }
 

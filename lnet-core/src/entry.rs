@@ -21,6 +21,8 @@ pub(crate) struct MatchEntry {
     pub(crate) source: ProcessId,
     pub(crate) portal: u8,
     pub(crate) auto_unlink: bool,
+    /// Whether it is of a service of the node itself.
+    pub(crate) is_of_node: bool,
 }
 
 linked!(MatchEntry, Stamps, link);
@@ -70,7 +72,7 @@ impl MatchEntry {
             && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)
             && (self.source.nid.is_any()
                 || self.source.nid == message.source.nid
-                || message.peer.is_some_and(|peer| peer.ni(&self.source.nid).is_some()))
+                || message.peer.is_some_and(|peer| peer.is_found_by(&self.source.nid)))
     }
 }
 

@@ -57,6 +57,9 @@ pub struct EntrySpec {
     pub auto_unlink: bool,
     /// Where it stands.
     pub position: Position,
+    /// Whether it is of a service of the node itself, as the answers to pings are: who asks what uses the node
+    /// hears nothing of it ([`Shard::portals_of_programs`](crate::shard::Shard::portals_of_programs)).
+    pub is_of_node: bool,
 }
 
 impl EntrySpec {
@@ -71,7 +74,14 @@ impl EntrySpec {
             ignore_bits: 0,
             auto_unlink: true,
             position: Position::Last,
+            is_of_node: false,
         }
+    }
+
+    /// The same entry, of a service of the node itself.
+    #[must_use]
+    pub const fn of_node(self) -> Self {
+        Self { is_of_node: true, ..self }
     }
 }
 
@@ -138,6 +148,8 @@ enum EntryKind {
 struct Portal {
     kind: Option<EntryKind>,
     entry_count: u32,
+    /// Those of them that are of services of the node itself.
+    own_count: u32,
     /// The lowest stamp given out, and the next one above all.
     lowest: i64,
     next: i64,
@@ -169,6 +181,7 @@ impl MatchTables {
             portals: core::array::from_fn(|_| Portal {
                 kind: None,
                 entry_count: 0,
+                own_count: 0,
                 lowest: 0,
                 next: 0,
                 ranges: List::new(),
@@ -181,6 +194,15 @@ impl MatchTables {
     pub(crate) fn portals_in_use(&self) -> u64 {
         let portals = self.portals.iter().enumerate();
         portals.fold(0, |bits, (portal, state)| bits | u64::from(state.entry_count > 0) << portal)
+    }
+
+    /// Portals that have entries of services of the node itself, and those that have others, a bit each.
+    pub(crate) fn portals_by_user(&self) -> [u64; 2] {
+        let portals = self.portals.iter().enumerate();
+        portals.fold([0; 2], |[own, others], (portal, state)| {
+            let bit = |is_set: bool| u64::from(is_set) << portal;
+            [own | bit(state.own_count > 0), others | bit(state.entry_count > state.own_count)]
+        })
     }
 
     /// Makes an entry, without a descriptor, and returns its slot. `beside` is the slot of the entry that the
@@ -214,11 +236,13 @@ impl MatchTables {
             source: spec.source,
             portal: portal_index as u8,
             auto_unlink: spec.auto_unlink,
+            is_of_node: spec.is_of_node,
         };
         let slot = self.entries.insert(entry).map_err(|_| EntryError::Full)?;
         let portal = &mut self.portals[portal_index as usize];
         portal.kind = Some(kind);
         portal.entry_count += 1;
+        portal.own_count += u32::from(spec.is_of_node);
         let (entries, buckets, ranges) = (&mut self.entries, &mut self.buckets, &mut portal.ranges);
         match (position, exact) {
             (Position::First, true) => buckets.push_front(entries, bucket, slot),
@@ -265,6 +289,7 @@ impl MatchTables {
             self.buckets.remove(&mut self.entries, bucket, slot);
         }
         portal.entry_count -= 1;
+        portal.own_count -= u32::from(self.entries[slot].is_of_node);
         if portal.entry_count == 0 {
             portal.kind = None;
             (portal.lowest, portal.next) = (0, 0);

@@ -93,6 +93,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
             ignore_bits,
             auto_unlink: true,
             position: Position::First,
+            is_of_node: false,
         };
         if let Ok(me) = shard.attach_entry(&spec) {
             shard.attach(me, &descriptor(queue, MdOptions::PUT | MdOptions::GET)).unwrap();
@@ -236,6 +237,7 @@ fn wait(shards: &mut [Shard; 2], now: Instant) {
                 ignore_bits: 0,
                 auto_unlink: true,
                 position: Position::Last,
+                is_of_node: false,
             };
             let me = shards[shard].attach_entry(&spec).unwrap();
             let md = MdSpec { threshold: Threshold::Count(1), ..without_events() };

@@ -219,7 +219,8 @@ impl Exchange {
         self.routes.borrow_mut().insert(route, sender);
         let spec = buffer.spec(Threshold::Count(1), options, self.events);
         let md = MdSpec { user_ptr: route, ..spec };
-        let making = self.lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer);
+        let spec = EntrySpec::new(REPLY_PORTAL, match_bits).of_node();
+        let making = self.lnet.attach_async(&spec, &md, buffer);
         Posted { exchange: self, route, arrived, entry: Posting::Begun(Box::pin(making)) }
     }
 

@@ -131,8 +131,8 @@ impl Requests {
         let options = MdOptions::PUT | MdOptions::TRUNCATE | MdOptions::ACK_DISABLE;
         let spec = buffer.spec(Threshold::Count(ROOM_REQUESTS), options, self.events.handle());
         let md = MdSpec { max_size_bytes: Some(MESSAGE_BYTES as u64), user_ptr: room as u64, ..spec };
-        let entry =
-            EntrySpec { ignore_bits: u64::MAX, position: Position::Last, ..EntrySpec::new(self.portal, 0) };
+        let entry = EntrySpec::new(self.portal, 0).of_node();
+        let entry = EntrySpec { ignore_bits: u64::MAX, position: Position::Last, ..entry };
         let (shard, former) = &mut self.rooms[room];
         if let Some(former) = former.take() {
             former.detach();

@@ -121,7 +121,8 @@ impl Offer {
                 event_queue: None,
                 user_ptr: 0,
             };
-            let entry = lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer).await;
+            let spec = EntrySpec::new(REPLY_PORTAL, match_bits).of_node();
+            let entry = lnet.attach_async(&spec, &md, buffer).await;
             entries.push((match_bits, entry.map_err(|refused| refused.error)?));
         }
         Ok(Self { entries, next: Cell::new(0) })

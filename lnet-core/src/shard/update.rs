@@ -125,6 +125,14 @@ impl Shard {
         }
     }
 
+    /// Portals that programs use, a bit each: that have entries which are not of services of the node itself,
+    /// or messages that wait where such a service has none.
+    #[must_use]
+    pub fn portals_of_programs(&self) -> u64 {
+        let [own, others] = self.tables.portals_by_user();
+        others | self.portals_in_use() & !own
+    }
+
     fn portals_in_use(&self) -> u64 {
         let lists = self.delayed.records.used().map(|(_, record)| list_of(&record.header));
         // The list behind those of the portals is that of responses.

@@ -361,6 +361,7 @@ fn entries() -> impl Strategy<Value = EntrySpec> {
             ignore_bits,
             auto_unlink,
             position,
+            is_of_node: false,
         })
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Posted {
 impl Core {
     /// Posts the answer to pings on all shards that are asked for it.
     pub(super) fn post(&self, answer: &[u8]) -> Result<Vec<Posted>, LnetError> {
-        let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
+        let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS).of_node();
         let md = MdSpec {
             length_bytes: answer.len() as u64,
             max_size_bytes: None,

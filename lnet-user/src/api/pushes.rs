@@ -115,7 +115,7 @@ impl Core {
     pub(super) fn post_push_targets(&self) -> Result<(), LnetError> {
         let length_bytes = self.runner.machine().push_room_bytes();
         for target in self.runner.pushes.targets().iter_mut().filter(|target| !target.is_posted) {
-            let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
+            let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS).of_node();
             let options = MdOptions::PUT | MdOptions::TRUNCATE | MdOptions::ACK_LATE;
             let md = MdSpec::new(length_bytes as u64, Threshold::Count(1), options, target.queue);
             let post = move |worker: &mut Worker, queues: &mut super::Queues| {
