@@ -57,8 +57,8 @@ pub struct EntrySpec {
     pub auto_unlink: bool,
     /// Where it stands.
     pub position: Position,
-    /// Whether it is of a service of the node itself, as the answers to pings are: who asks what uses the node
-    /// hears nothing of it ([`Shard::portals_of_programs`](crate::shard::Shard::portals_of_programs)).
+    /// Whether it is of a service of the node itself, as the answers to pings are: no use of the node by a
+    /// program ([`Shard::portals_of_programs`](crate::shard::Shard::portals_of_programs)).
     pub is_of_node: bool,
 }
 

@@ -96,8 +96,8 @@ impl PeerNi {
 struct Aside {
     /// NIDs that it has told last and that were this node's own: both nodes have the address.
     shared: Box<[Nid]>,
-    /// NIDs that it had on nets that this node has left, at most [`TOLD_MAX`]: while it is Multi-Rail, what goes
-    /// to one of them goes to its NIs.
+    /// NIDs that it had on nets that this node has left, at most [`TOLD_MAX`]: while it is Multi-Rail, what
+    /// goes to one of them goes to its NIs.
     left: Box<[Nid]>,
 }
 
@@ -459,7 +459,8 @@ pub(super) struct PeerTable {
     peers: BTreeMap<Nid, Box<Peer>>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
-    /// The primary NIDs of peers by the NIDs that they had on nets that this node has left, and that no peer has.
+    /// The primary NIDs of peers by the NIDs that they had on nets that this node has left, and that no peer
+    /// has.
     left: BTreeMap<Nid, Nid>,
     /// NIDs that peers claim.
     claims: Claims,

@@ -220,8 +220,8 @@ fn a_nid_that_was_taken_away_and_is_silent_leads_to_the_peer() {
     }
 }
 
-/// Errors of this node are no silence of the peer: EIO, ENOMEM, EINVAL, ENETDOWN, ECANCELED; EHOSTUNREACH without
-/// an NI that leads there.
+/// Errors of this node are no silence of the peer: EIO, ENOMEM, EINVAL, ENETDOWN, ECANCELED; EHOSTUNREACH
+/// without an NI that leads there.
 #[test]
 fn a_failure_of_this_node_moves_no_nid() {
     for (errno, is_up) in [(5, true), (12, true), (22, true), (100, true), (125, true), (113, false)] {
