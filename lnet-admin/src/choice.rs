@@ -13,7 +13,7 @@ use lnet_wire::Nid;
 use tracing::info;
 
 use super::control::Control;
-use super::error::refusal;
+use super::error::{check_name, refusal};
 
 impl Control {
     /// Tells by which path requests to a NID would go at this moment.
@@ -95,16 +95,6 @@ impl Control {
         info!(?in_map, "peer as the shards know it");
         Ok(())
     }
-}
-
-/// Refuses what can be no NI's name, as a ping of it is refused.
-fn check_name(nid: &Nid) -> Result<(), Refusal> {
-    if nid.can_name_an_ni() {
-        return Ok(());
-    }
-    let refused = refusal(&RequestError::PingWildcard(*nid), &[]);
-    let message = refused.message.trim_start_matches("failed to ping ").to_owned();
-    Err(Refusal { message, ..refused })
 }
 
 /// Whether two shards choose the same for the same reasons. Their numbers may differ: each has used its paths

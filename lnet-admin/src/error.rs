@@ -8,6 +8,7 @@ use lnet_core::node::RequestError;
 use lnet_model::{Errno, Refusal};
 use lnet_user::api::LnetError;
 use lnet_user::netlink::NetlinkError;
+use lnet_wire::Nid;
 use thiserror::Error;
 
 /// Why a node cannot be managed (any more).
@@ -83,4 +84,14 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
     lnet_user::blocking::run(work).await.map_err(|error| Refusal::new(Errno::IO, error.to_string()))
+}
+
+/// Refuses what can be no NI's name, as a ping of it is refused.
+pub(super) fn check_name(nid: &Nid) -> Result<(), Refusal> {
+    if nid.can_name_an_ni() {
+        return Ok(());
+    }
+    let refused = refusal(&RequestError::PingWildcard(*nid), &[]);
+    let message = refused.message.trim_start_matches("failed to ping ").to_owned();
+    Err(Refusal { message, ..refused })
 }

@@ -7,7 +7,7 @@ use lnet_model::{Errno, Refusal};
 use lnet_user::netlink::{Interface, NetlinkError, default_interfaces, interfaces};
 use lnet_wire::{Net, Nid};
 
-use super::error::netlink_errno;
+use super::error::{check_name, netlink_errno};
 
 /// An NI's interface and NID.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +51,10 @@ fn with_address(nid: Nid) -> Result<Interface, Refusal> {
     let Some(wanted) = nid.ip() else {
         return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
     };
+    check_name(&nid).map_err(|refused| {
+        let message = format!("cannot add LNet NI: {}", refused.message);
+        Refusal { message, ..refused }
+    })?;
     let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
     let present = interfaces().map_err(|error| refusal("any", &error))?;
     present.into_iter().find(has).ok_or_else(|| down(format!(": no interface here has the address {wanted}")))

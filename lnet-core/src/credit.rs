@@ -22,6 +22,8 @@ pub(crate) struct Credits<S> {
     /// Credits that are taken and that there are no more: they go when they return.
     excess: u32,
     waiting_count: u32,
+    /// Messages in flight without a credit, which they have passed on.
+    passed_on_count: u32,
     /// The least that was [available](Self::available) so far.
     lowest: i64,
     waiters: MessageQueue<S>,
@@ -34,6 +36,7 @@ impl<S: Staged> Credits<S> {
             free: total,
             excess: 0,
             waiting_count: 0,
+            passed_on_count: 0,
             lowest: total as i64,
             waiters: MessageQueue::new(),
         }
@@ -80,6 +83,17 @@ impl<S: Staged> Credits<S> {
         self.waiting_count
     }
 
+    /// Passes a credit on; the message that now holds it, if one was waiting.
+    pub(crate) fn pass_on(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        self.passed_on_count += 1;
+        self.give_back(messages)
+    }
+
+    /// A message has ended that had passed its credit on.
+    pub(crate) const fn end_passed_on(&mut self) {
+        self.passed_on_count -= 1;
+    }
+
     /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
     pub(crate) fn set_total(&mut self, total: u32) {
         if total == self.total {
@@ -113,9 +127,10 @@ impl<S: Staged> Credits<S> {
         self.waiters.take_expired(messages, expired)
     }
 
-    /// Free credits less waiting messages: what LNet shows as "tx credits".
+    /// Free credits less messages that have none, and wait or are in flight: what LNet shows as "tx credits".
     pub(crate) fn available(&self) -> i64 {
-        i64::from(self.free) - i64::from(self.excess) - i64::from(self.waiting_count)
+        let without = [self.excess, self.waiting_count, self.passed_on_count].map(i64::from);
+        i64::from(self.free) - without.iter().sum::<i64>()
     }
 
     /// How many there are, and the least that was [available](Self::available) since there are so many.
@@ -125,7 +140,7 @@ impl<S: Staged> Credits<S> {
 
     /// Whether all credits are home and no message waits.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.free == self.total && self.excess == 0
+        self.free == self.total && self.excess == 0 && self.passed_on_count == 0
     }
 }
 

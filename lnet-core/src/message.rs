@@ -127,10 +127,10 @@ pub(crate) struct MessageState {
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) release: Release,
-    /// When it got the credit of its NI that it holds.
-    credited: Instant,
+    /// When it became ready for its LND.
+    pub(crate) ready: Instant,
     /// Whether it has passed that credit on.
-    has_passed_on: bool,
+    pub(crate) has_passed_on: bool,
     /// How it ended.
     pub(crate) status: Status,
     /// Whether it is to leave by its NI and no other: it names it, or what it answers came by it.
@@ -152,7 +152,7 @@ impl MessageState {
             started: Instant(0),
             deadline,
             release: (Instant(0), 0),
-            credited: Instant(0),
+            ready: Instant(0),
             has_passed_on: false,
             status: Status::Ok,
             stage: Stage::Queued,
@@ -303,14 +303,16 @@ impl Timers {
         Some(message)
     }
 
-    /// Takes the response that has waited longest off the list, if it has waited since then. A few messages
-    /// are looked at.
+    /// Takes the response that has waited longest for a credit of its peer off the list, if it has waited
+    /// since then. A few messages are looked at. One that waits for the NI waits for what others do not take.
     pub(crate) fn pop_response(
         &mut self,
         messages: &mut Messages,
         since: Instant,
     ) -> Option<Message<Expired>> {
-        let is_due = |record: &MessageState| record.is_response() && record.started <= since;
+        let is_due = |record: &MessageState| {
+            record.is_response() && record.stage == Stage::Queued && record.started <= since
+        };
         let oldest = self.list.iter(&messages.records).take(RESPONSES_LOOKED_AT);
         let slot = oldest.filter(|(_, record)| is_due(record)).map(|(slot, _)| slot).next()?;
         let message = Message::at(slot);
@@ -476,10 +478,7 @@ impl Messages {
     }
 
     /// A message got its NI's credit.
-    #[inline]
-    pub(crate) fn credited(&mut self, now: Instant, message: Message<PeerCredited>) -> Message<Credited> {
-        let record = self.record_mut(&message);
-        (record.credited, record.has_passed_on) = (now, false);
+    pub(crate) fn credited(&mut self, message: Message<PeerCredited>) -> Message<Credited> {
         self.step(message)
     }
 
@@ -490,7 +489,7 @@ impl Messages {
             record.stage == Stage::Submitted
                 && !record.has_passed_on
                 && record.transmit.ni == ni
-                && now - record.credited >= SILENT_MAX
+                && now - record.ready >= SILENT_MAX
         };
         let stuck = self.records.values_mut().filter(|record| is_stuck(record));
         stuck.take(count_max as usize).map(|record| record.has_passed_on = true).count() as u32
@@ -522,11 +521,13 @@ impl Messages {
 
     /// A message that ended is sent anew, and keeps the credit of its peer.
     pub(crate) fn resent(&mut self, message: Message<Done>) -> Message<PeerCredited> {
+        self.records[message.slot].has_passed_on = false;
         self.step(message)
     }
 
     /// A message goes to another NI of its peer, and keeps no credit.
     pub(crate) fn requeued<S>(&mut self, message: Message<S>) -> Message<Queued> {
+        self.records[message.slot].has_passed_on = false;
         self.step(message)
     }
 

@@ -78,7 +78,7 @@ impl EntrySpec {
         }
     }
 
-    /// The same entry, of a service of the node itself.
+    /// Makes it an entry of a service of the node itself.
     #[must_use]
     pub const fn of_node(self) -> Self {
         Self { is_of_node: true, ..self }
@@ -148,7 +148,7 @@ enum EntryKind {
 struct Portal {
     kind: Option<EntryKind>,
     entry_count: u32,
-    /// Those of them that are of services of the node itself.
+    /// Entries among them of services of the node itself.
     own_count: u32,
     /// The lowest stamp given out, and the next one above all.
     lowest: i64,

@@ -396,18 +396,20 @@ impl<O: Clone> Node<O> {
         found.flat_map(|peer| &peer.nis).any(|ni| ni.nid != *asked && told.contains(&ni.nid))
     }
 
-    /// Whether a ping has failed since nothing answers at its NID: its time has passed, the host there has
-    /// refused it, or no host is there though an NI of this node leads to it. Errors of this node say nothing
-    /// of the peer.
+    /// Whether a ping has failed since nothing answers at its NID: the host there has refused it; or its time
+    /// has passed, or no host is there, though an NI of this node leads to it. Errors of this node say
+    /// nothing of the peer.
     fn is_silence(&self, ping: &Ping, error: &RequestError) -> bool {
-        let error = match error {
-            RequestError::PingTimeout { .. } => return true,
-            RequestError::Ping { error, .. } => error,
+        let errno = match error {
+            RequestError::PingTimeout { .. } => Ok(errno::ETIMEDOUT),
+            RequestError::Ping { error, .. } => u8::try_from(error.errno),
             _ => return false,
         };
-        match u8::try_from(error.errno) {
-            Ok(errno::ETIMEDOUT | errno::ECONNREFUSED) => true,
-            Ok(errno::EHOSTDOWN | errno::EHOSTUNREACH) => self.leads_to(&ping.nid, ping.source),
+        match errno {
+            Ok(errno::ECONNREFUSED) => true,
+            Ok(errno::ETIMEDOUT | errno::EHOSTDOWN | errno::EHOSTUNREACH) => {
+                self.leads_to(&ping.nid, ping.source)
+            }
             _ => false,
         }
     }

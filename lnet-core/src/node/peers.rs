@@ -14,6 +14,7 @@
 //! shard knows nothing but silent paths before it has reported them.
 
 mod announce;
+mod aside;
 mod claims;
 mod edit;
 mod elsewhere;
@@ -43,6 +44,7 @@ use super::recovery::Recovery;
 use crate::time::Instant;
 use crate::topology::HEALTH_MAX;
 
+use aside::Aside;
 pub(super) use shares::PeerOrigin;
 use shares::Shares;
 
@@ -89,16 +91,6 @@ impl PeerNi {
         let (is_up, received_at, source) = (None, None, None);
         Self { nid, health: HEALTH_MAX, is_up, received_at, recovery, source, is_configured: false }
     }
-}
-
-/// NIDs of a peer that are none of its NIs.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-struct Aside {
-    /// NIDs that it has told last and that were this node's own: both nodes have the address.
-    shared: Box<[Nid]>,
-    /// NIDs that it had on nets that this node has left, at most [`TOLD_MAX`]: while it is Multi-Rail, what
-    /// goes to one of them goes to its NIs.
-    left: Box<[Nid]>,
 }
 
 /// A node that this one knows of.
@@ -204,39 +196,6 @@ impl Peer {
     #[must_use]
     pub fn shown_primary(&self) -> Nid {
         self.primary_claim().map_or(self.primary, |claim| claim.ni.nid)
-    }
-
-    /// NIDs that it tells to be its own and that were this node's own when it told them: it is not reached by
-    /// them, and they are none of its NIs.
-    #[must_use]
-    pub fn shared_nids(&self) -> &[Nid] {
-        self.aside.as_deref().map_or(&[], |aside| &aside.shared)
-    }
-
-    /// NIDs that it had on nets that this node has left.
-    pub(super) fn left(&self) -> &[Nid] {
-        self.aside.as_deref().map_or(&[], |aside| &aside.left)
-    }
-
-    pub(super) fn set_shared(&mut self, shared: &[Nid]) {
-        self.set_aside(Aside { shared: shared.into(), left: self.left().into() });
-    }
-
-    fn set_left(&mut self, left: impl IntoIterator<Item = Nid>) {
-        let left = left.into_iter().take(TOLD_MAX).collect();
-        self.set_aside(Aside { shared: self.shared_nids().into(), left });
-    }
-
-    /// Has it keep those alone of the NIDs that it had on nets that this node has left.
-    pub(super) fn retain_left(&mut self, stays: impl Fn(&Nid) -> bool) {
-        if !self.left().is_empty() {
-            let left: Vec<Nid> = self.left().iter().filter(|nid| stays(nid)).copied().collect();
-            self.set_left(left);
-        }
-    }
-
-    fn set_aside(&mut self, aside: Aside) {
-        self.aside = (aside != Aside::default()).then(|| Box::new(aside));
     }
 
     /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. Where a peer with a
@@ -613,7 +572,8 @@ impl PeerTable {
         self.number_lock(&mut peer);
         for ni in &peer.nis {
             self.primaries.insert(ni.nid, primary);
-            self.left.remove(&ni.nid);
+            // The name of another peer ends with that.
+            self.changed.extend(self.left.remove(&ni.nid));
         }
         for nid in peer.left().iter().filter(|nid| !self.primaries.contains_key(nid)) {
             self.left.insert(*nid, primary);

@@ -143,8 +143,8 @@ impl<O: Clone> Node<O> {
         true
     }
 
-    /// A peer as the shards know it. What goes to a NID of this node's own stays here, whoever else has it
-    /// by configuration: such a NID is no path to the peer, nor its name.
+    /// A peer as the shards know it. A NID of this node's own that is configured for the peer is no path to
+    /// it, nor its name: what goes there stays here.
     fn view(&self, peer: &Peer) -> Option<PeerView> {
         let foreign = peer.nis.iter().filter(|ni| !self.is_local(&ni.nid));
         // There are many peers, and few have own NIDs.

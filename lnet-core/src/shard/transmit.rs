@@ -85,9 +85,11 @@ impl Shard {
         shard_ni.look_at = now + LOOK_INTERVAL;
         let waiting_count = shard_ni.credits.waiting_count();
         let passed_count = self.messages.pass_on_credits(now, ni, waiting_count);
-        self.counters.credits_passed_on += u64::from(passed_count);
         for _ in 0..passed_count {
-            self.return_ni_credit(now, ni);
+            if let Some(message) = self.nis[usize::from(ni.0)].credits.pass_on(&mut self.messages) {
+                self.counters.credits_passed_on += 1;
+                self.ni_credited(now, ni, message);
+            }
         }
         self.settle(now);
     }
@@ -169,11 +171,11 @@ impl Shard {
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         if shard_ni.credits.try_take() {
             shard_ni.timers.forget(&mut self.messages, &message);
-            let message = self.messages.credited(now, message);
+            let message = self.messages.credited(message);
             self.credited(now, ni, message);
         } else {
             if shard_ni.credits.waiting_count() == 0 {
-                shard_ni.look_at = now + LOOK_INTERVAL;
+                shard_ni.look_at = shard_ni.look_at.max(now);
             }
             shard_ni.timers.watch(&mut self.messages, &message);
             shard_ni.credits.wait(&mut self.messages, message);
@@ -209,6 +211,7 @@ impl Shard {
         {
             self.end(message, status);
         } else {
+            self.messages.record_mut(&message).ready = now;
             self.nis[usize::from(ni.0)].ready.push(&mut self.messages, message);
         }
     }
@@ -226,6 +229,7 @@ impl Shard {
                 ..
             } = *record;
             let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
+            let has_passed_on = record.has_passed_on;
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
                 self.messages.keep_forwarded(message);
@@ -236,8 +240,8 @@ impl Shard {
             if let Some(ended) = EndedOperation::of(&purpose, &header) {
                 self.complete(ended, status);
             }
-            if has_ni_credit {
-                self.return_ni_credit(now, ni);
+            if has_ni_credit || has_passed_on {
+                self.return_from_ni(now, ni, has_ni_credit);
             }
             if has_peer_credit {
                 self.return_peer_credit(now, peer);
@@ -308,16 +312,12 @@ impl Shard {
         self.readdress(choice.ni, &message);
         if let Some(peer) = former_peer {
             let message = self.messages.requeued(message);
-            if has_ni_credit {
-                self.return_ni_credit(now, ni);
-            }
+            self.return_from_ni(now, ni, has_ni_credit);
             self.release_peer(now, peer);
             self.take_peer_credit(now, message);
         } else {
             let message = self.messages.resent(message);
-            if has_ni_credit {
-                self.return_ni_credit(now, ni);
-            }
+            self.return_from_ni(now, ni, has_ni_credit);
             self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
@@ -389,12 +389,21 @@ impl Shard {
         }
     }
 
+    /// A message leaves an NI that its LND has had, with its credit or after it has passed that on.
+    fn return_from_ni(&mut self, now: Instant, ni: NiId, has_credit: bool) {
+        if has_credit {
+            self.return_ni_credit(now, ni);
+        } else {
+            self.nis[usize::from(ni.0)].credits.end_passed_on();
+        }
+    }
+
     /// A message that waited has got its NI's credit.
     pub(super) fn ni_credited(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let cause = self.overdue(now, self.messages.record(&message));
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         shard_ni.timers.forget(&mut self.messages, &message);
-        let message = self.messages.credited(now, message);
+        let message = self.messages.credited(message);
         match cause {
             None => self.credited(now, ni, message),
             Some(cause) => self.end(message, Status::NeverSent(cause)),

@@ -61,7 +61,7 @@ impl Socklnd {
         for other in its {
             let connection = &self.connections[*other];
             messages += connection.outgoing.sending_count(&self.items);
-            messages += u32::from(connection.incoming.is_within_message());
+            messages += u32::from(connection.incoming.has_message()) + connection.shelved_count;
         }
         if errno.is_none() && messages == 0 {
             return;

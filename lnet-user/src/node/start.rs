@@ -94,7 +94,7 @@ pub(super) fn new_machine(
     let defaults = config.lnd_defaults();
     let changes: Vec<_> = config.nis.iter().map(|ni| NodeChange::AddNi(ni.spec(&defaults))).collect();
     machine.validate(&changes)?;
-    plan::check_nis(&config)?;
+    plan::check_nis(config)?;
     Ok((machine, changes))
 }
 

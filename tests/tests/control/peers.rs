@@ -240,6 +240,7 @@ fn own_nids_are_a_peer_once_they_were_asked() {
         node.bad(&format!("explain {nid}"), &["errno: -22", nid, "other hosts reach it"]);
         node.bad(&format!("cpt-of-nid {other},{nid}"), &["errno: -22", nid, "other hosts reach it"]);
         node.bad(&format!("net add --nid {nid} --if veth-a"), &["errno: -22", nid]);
+        node.bad(&format!("net add --nid {nid}"), &["errno: -22", nid]);
         node.bad(&format!("peer add --prim_nid {nid}"), &["errno: -22", nid, "that others reach by it"]);
         node.bad(&format!("peer add --prim_nid 10.9.0.7@tcp --nid {nid}"), &["errno: -22", nid]);
     }

@@ -14,6 +14,7 @@ impl Peer {
         if !gone.left().is_empty() {
             let left: Vec<Nid> = self.left().iter().chain(gone.left()).copied().collect();
             self.set_left(left);
+            self.has_left |= gone.has_left;
         }
     }
 }

@@ -208,6 +208,16 @@ impl Incoming {
             )
     }
 
+    /// Whether a message has begun to arrive that has not been received: also one that waits for the shard,
+    /// and none that is shelved.
+    pub(crate) const fn has_message(&self) -> bool {
+        match self.reading {
+            Reading::Behind | Reading::Delayed { .. } => true,
+            Reading::Shelving { .. } => false,
+            _ => self.is_within_message(),
+        }
+    }
+
     /// When that has made no progress for too long.
     pub(super) fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
         self.is_within_message().then(|| self.received_at + timeout)

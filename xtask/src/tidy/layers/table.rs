@@ -101,7 +101,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
                     "tunables",
                 ],
             ),
-            ("node", &["lnd", "shard", "time", "topology", "tunables", "udsp"]),
+            ("node", &["errno", "lnd", "shard", "time", "topology", "tunables", "udsp"]),
         ],
     },
     Crate {
