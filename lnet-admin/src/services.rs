@@ -89,6 +89,8 @@ impl Control {
         let mut record = FramesRecord::default();
         for ni in self.lnet.nis() {
             let nid = ni.config.nid;
+            let alarm = ni.xdp.as_ref().and_then(|xdp| xdp.alarm.as_ref());
+            record.alarms.extend(alarm.map(|alarm| format!("{nid}: {alarm}")));
             record.nis.extend(ni.xdp.map(|xdp| FramesNi { nid, mode: xdp.mode }));
         }
         let xdp = self.lnet.xdp_frames().map_err(|error| failed(error.to_string()))?;

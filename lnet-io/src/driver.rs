@@ -75,7 +75,7 @@ pub trait Driver: Lnd<Memory = Memory> {
     /// Names messages that arrive from here on. To be called before the first port comes.
     fn set_first_name(&mut self, first: u32);
 
-    /// Takes part in an NI from now on.
+    /// Takes part in an NI from now on, or takes in what has come to an NI that it has.
     fn add_port(&mut self, port: Self::Port);
 
     /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.

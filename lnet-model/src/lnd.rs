@@ -330,6 +330,7 @@ pub const XDP: LndRow = LndRow {
     options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum],
     facts: &[
         FactRow { key: "no rings", is_brief: true },
+        FactRow { key: "alarm", is_brief: true },
         FactRow { key: "active mode", is_brief: false },
         FactRow { key: "active queues", is_brief: false },
         FactRow { key: "mtu", is_brief: false },

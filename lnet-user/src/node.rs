@@ -175,6 +175,12 @@ impl NodeDriver {
         Some((NiId(*number), changed))
     }
 
+    /// Follows what has changed about the interface of an NI: what the shards are to take in
+    /// ([`Worker::extend_port`]).
+    pub(crate) fn follow_ni(&mut self, ni: NiId) -> Vec<ShardPort> {
+        self.kinds.follow(&self.host, ni)
+    }
+
     /// Closes an NI, with the parts of all shards ([`Worker::remove_port`], or those that were never added).
     /// The last one of an interface detaches its XDP program; the frames that the kernel has of it go home to
     /// the shards, which takes a moment.

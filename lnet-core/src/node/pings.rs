@@ -148,8 +148,14 @@ impl<O: Clone> Node<O> {
         let peer = self.peers.get(&nid).filter(|peer| peer.is_multi_rail());
         let known = peer.map_or_else(|| alloc::vec![nid], Peer::nids);
         let is_path = |its: &Nid| *its == nid || peer.is_some_and(Peer::is_own) || !self.is_local(its);
+        // What goes by an NI whose link is down waits for that.
+        let waits = |nid: &Nid| {
+            let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Down);
+            source.is_none() && nis.any(|config| !config.is_absent && config.spec.nid.net() == nid.net())
+        };
+        let may_go = |nid: &Nid| self.leads_to(nid, source) || waits(nid);
         let mut known = known.iter().filter(|its| is_path(its));
-        if !known.any(|nid| self.leads_to(nid, source)) && !nid.is_loopback() {
+        if !known.any(may_go) && !nid.is_loopback() {
             return Err(RequestError::PingUnreachable(nid));
         }
         let max = self.config.ping_timeout_max;

@@ -85,9 +85,22 @@ impl Shard {
     /// The path of a request to `destination`; with `self_nid` from exactly the NI with that NID. To
     /// `0@lo` everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). Pings find out about a
     /// peer, by whichever NI. `None` when no such NI serves on a net of the destination's. The caller
-    /// says whose slot the peer NI has ([`Shard::take_turn`]).
+    /// says whose slot the peer NI has ([`Shard::take_turn`]). Where none serves, one whose link is down is
+    /// taken, since links that were reset come back in a moment: its LND has messages wait.
     #[inline]
     pub(super) fn select(
+        &mut self,
+        now: Instant,
+        destination: &Nid,
+        self_nid: Option<&Nid>,
+        request: (Option<MemoryNode>, bool),
+    ) -> Option<(Choice, Turn)> {
+        let serving = self.select_serving(now, destination, self_nid, request);
+        serving.or_else(|| Some((self.select_down(destination, self_nid)?, Turn::None)))
+    }
+
+    #[inline]
+    fn select_serving(
         &mut self,
         now: Instant,
         destination: &Nid,
@@ -104,6 +117,19 @@ impl Shard {
             }
         }
         Some((self.select_given(now, destination, self_nid)?, Turn::None))
+    }
+
+    /// The path of a request by an NI whose link is down, on a net of the destination's, or of its peer's.
+    #[cold]
+    pub(super) fn select_down(&self, destination: &Nid, self_nid: Option<&Nid>) -> Option<Choice> {
+        let is_down = |ni: &LocalNi| ni.status == NiStatus::Down && self_nid.is_none_or(|nid| ni.nid == *nid);
+        let view = self.topology.peer(destination).filter(|view| view.is_multi_rail);
+        let others = view.into_iter().flat_map(|view| view.nis.iter().map(|peer| peer.nid));
+        core::iter::once(*destination).chain(others).find_map(|nid| {
+            let mut locals = self.topology.local_nis();
+            let (ni, _) = locals.find(|(_, ni)| ni.net == nid.net() && is_down(ni))?;
+            Some(Choice::direct(ni, nid))
+        })
     }
 
     /// The path of a request for which nothing is to be chosen.

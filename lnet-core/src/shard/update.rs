@@ -41,9 +41,10 @@ impl Shard {
     ///
     /// A message that waits for credits, for a delay rule or for its LND at an NI that is not
     /// [up](NiStatus::Up) any more leaves by another NI, from whose NID it then comes: one of its net or, to
-    /// a Multi-Rail peer, of another net. Without one it ends as [`Cause::Unreachable`]. Responses, and
-    /// requests that name their NI, leave by no other: responses go on unless the NI is closed, the rest
-    /// ends. A message that arrived by a closed NI and waits is dropped.
+    /// a Multi-Rail peer, of another net. Without one it stays where the NI is [down](NiStatus::Down), which
+    /// links are for a moment that are reset, and else ends as [`Cause::Unreachable`]. Responses, and
+    /// requests that name their NI, leave by no other: responses go on unless the NI is closed, requests
+    /// where it is down, the rest ends. A message that arrived by a closed NI and waits is dropped.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an NI has gone, or another one has its slot,
@@ -323,12 +324,18 @@ impl Shard {
         if record.is_response() {
             return self.is_still_answered_by(ni).then_some(path);
         }
+        // A link that is down may be back in a moment.
+        let waits = || match self.topology.known_ni(ni).status {
+            NiStatus::Down => Some(path),
+            _ if record.is_bound => None,
+            _ => self.select_down(&path.destination, None),
+        };
         if record.is_bound {
-            None
-        } else {
-            let memory = self.memory_node_of(&record.purpose);
-            self.select_again(now, &path, (memory, super::initiator::finds_out(&header.body)))
+            return waits();
         }
+        let memory = self.memory_node_of(&record.purpose);
+        let other = self.select_again(now, &path, (memory, super::initiator::finds_out(&header.body)));
+        other.or_else(waits)
     }
 
     /// Whether responses leave by an NI.

@@ -120,9 +120,9 @@ fn what_has_no_other_path_ends_unsent() {
     put(&mut node, 2, Some(nid(1, 1)));
     put(&mut node, 2, None);
     put(&mut node, 2, Some(nid(1, 1)));
-    update(&mut node, &with_status(&slots, 0, NiStatus::Down));
+    update(&mut node, &with_status(&slots, 0, NiStatus::Leaving));
     assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "they name the NI");
-    let gone = with_status(&with_status(&slots, 0, NiStatus::Down), 1, NiStatus::Down);
+    let gone = with_status(&with_status(&slots, 0, NiStatus::Leaving), 1, NiStatus::Leaving);
     update(&mut node, &gone);
     assert_eq!(statuses(&mut node), [UNREACHABLE]);
     put(&mut node, 2, None);
@@ -131,6 +131,30 @@ fn what_has_no_other_path_ends_unsent() {
     put(&mut node, 2, None);
     assert_eq!(all(&mut node, FIRST).len() + all(&mut node, SECOND).len(), 1, "they are up again");
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(1));
+}
+
+/// A link that was reset is back in a moment.
+#[test]
+fn what_has_no_other_path_waits_for_a_link_that_is_down() {
+    let slots = rails(2, 2);
+    let mut node = node(&slots);
+    put(&mut node, 2, Some(nid(1, 1)));
+    put(&mut node, 2, None);
+    put(&mut node, 2, Some(nid(1, 1)));
+    let down = with_status(&with_status(&slots, 0, NiStatus::Down), 1, NiStatus::Down);
+    update(&mut node, &down);
+    put(&mut node, 3, None);
+    put(&mut node, 3, Some(nid(1, 9)));
+    assert_eq!(statuses(&mut node), []);
+    update(&mut node, &slots);
+    let mut count = 0;
+    while count < 5 {
+        let sent = [FIRST, SECOND].map(|ni| all(&mut node, ni)).concat();
+        assert_ne!(sent.len(), 0, "after {count}");
+        count += sent.len();
+        sent.iter().for_each(|message| node.shard.sent(NOW, message.tx, Status::Ok));
+    }
+    assert_eq!(statuses(&mut node), [Status::Ok; 5]);
 }
 
 #[test]

@@ -116,6 +116,17 @@ impl Run {
         self.slots.iter().position(|slot| slot.is_some_and(|ni| ni.net == net && ni.status == NiStatus::Up))
     }
 
+    /// Whether a request may leave by an NI, or wait for its link.
+    fn takes(ni: &LocalNi) -> bool {
+        matches!(ni.status, NiStatus::Up | NiStatus::Down)
+    }
+
+    /// An NI whose link is down, on a net of which none is up.
+    fn down_on(&self, net: u16) -> Option<usize> {
+        let net = nid(net, 1).net();
+        self.slots.iter().position(|slot| slot.is_some_and(|ni| ni.net == net && Self::takes(&ni)))
+    }
+
     /// Whether a message that was not sent yet has still a way.
     fn has_path(&self, message: &Message) -> bool {
         let status = |slot: usize| self.slots[slot].map(|ni| ni.status);
@@ -123,8 +134,8 @@ impl Run {
             Some(slot) if message.is_response => {
                 status(slot).is_some_and(|status| status != NiStatus::Closed)
             }
-            Some(slot) => status(slot) == Some(NiStatus::Up),
-            None => (1..3).any(|net| nid(net, 1).net() == message.peer.net() && self.up_on(net).is_some()),
+            Some(slot) => self.slots[slot].is_some_and(|ni| Self::takes(&ni)),
+            None => (1..3).any(|net| nid(net, 1).net() == message.peer.net() && self.down_on(net).is_some()),
         }
     }
 
@@ -187,10 +198,10 @@ impl Run {
         };
         self.node.shard.put(NOW, &put).unwrap();
         let serves = bound.map_or_else(
-            || self.up_on(net),
+            || self.up_on(net).or_else(|| self.down_on(net)),
             |slot| {
                 self.slots[slot]
-                    .is_some_and(|ni| ni.net == target.nid.net() && ni.status == NiStatus::Up)
+                    .is_some_and(|ni| ni.net == target.nid.net() && Self::takes(&ni))
                     .then_some(slot)
             },
         );
@@ -255,8 +266,7 @@ impl Run {
         assert_eq!(message.flying, None, "it is sent twice");
         assert!(message.bound.is_none_or(|bound| bound == slot));
         assert_eq!((header.source.nid, header.destination.nid), (ni.nid, message.peer));
-        let serves =
-            if message.is_response { ni.status != NiStatus::Closed } else { ni.status == NiStatus::Up };
+        let serves = if message.is_response { ni.status != NiStatus::Closed } else { Self::takes(&ni) };
         assert!(serves, "a message leaves by an NI that is {:?}", ni.status);
         self.messages.get_mut(&number).unwrap().flying = Some((transmit.tx, slot));
     }

@@ -96,6 +96,12 @@ pub trait OpenNi: std::fmt::Debug + Send {
         NiOptions::default()
     }
 
+    /// Whether something about its interface is so new that its LND has not followed it
+    /// ([`LndKind::follow`]).
+    fn has_changed(&self) -> bool {
+        false
+    }
+
     /// Facts that its LND tells of it, in the order of the LND's row.
     fn facts(&self) -> Vec<Option<NiFact>> {
         Vec::new()
@@ -139,6 +145,13 @@ pub trait LndKind: Sized {
         request: &NiRequest<'_>,
         plan: Self::Plan,
     ) -> Result<Opened<Self>, Self::Error>;
+
+    /// Follows what has changed about the interface of an open NI ([`OpenNi::has_changed`]); what the shards are
+    /// to take in, in their order, if there is anything ([`Driver::add_port`]). The calling thread is in the
+    /// node's network namespace.
+    fn follow(&mut self, _host: &Host, _ni: NiId) -> Vec<Part<Self::Driver>> {
+        Vec::new()
+    }
 
     /// Closes an NI, with the parts of the shards that had it.
     fn close(&mut self, host: &Host, ni: Self::Ni, parts: Vec<Part<Self::Driver>>);

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolLinkModeAttr};
+use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolHandle, EthtoolLinkModeAttr};
 use futures_util::{StreamExt, TryStreamExt};
 use lnet_core::topology::Reach;
 use rtnetlink::Handle;
@@ -93,6 +93,21 @@ pub fn device_of(interface: &str) -> &str {
 #[must_use]
 pub fn link_speed_mbits(name: &str) -> Option<u32> {
     on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
+}
+
+/// Receive and transmit queues of an interface that are in use now; `None` where its driver has no channels to
+/// count. Blocks as [`Interface::by_name`] does.
+#[must_use]
+pub fn queues_now(name: &str) -> Option<(u32, u32)> {
+    let count = || {
+        runtime()?.block_on(async {
+            Ok(match ethtool() {
+                Some(mut ethtool) => channels(&mut ethtool, device_of(name)).await,
+                None => None,
+            })
+        })
+    };
+    on_a_thread(count).ok().flatten()
 }
 
 /// Interfaces of the calling thread's network namespace but its loopback, in the order of their indices.
@@ -243,14 +258,18 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
     }
     let mac = mac.filter(|_| kind == LinkLayerType::Ether);
     // The counts in the link message are those allocated; a driver with channels knows which are in use.
-    let (rx_queues, tx_queues) = channels(device).await.unwrap_or(queues);
+    let (rx_queues, tx_queues) = match ethtool() {
+        Some(mut ethtool) => channels(&mut ethtool, device).await.unwrap_or(queues),
+        None => queues,
+    };
     Ok(Interface {
         name: device.to_owned(),
         index,
         mac,
         mtu_bytes,
         enabled: link.header.flags.contains(LinkFlags::Up),
-        up: is_up(link.header.flags),
+        // The kernel tells of a carrier that has gone a second late (net/core/link_watch.c).
+        up: is_up(link.header.flags) && link.header.flags.contains(LinkFlags::LowerUp),
         addresses,
         rx_queues,
         tx_queues,
@@ -340,10 +359,15 @@ async fn labelled(handle: &Handle, index: u32) -> Result<Vec<Address>, NetlinkEr
     Ok(messages.iter().filter_map(address).collect())
 }
 
-/// Receive and transmit queues in use (`ethtool -l`); `None` where the driver has no channels to report.
-async fn channels(name: &str) -> Option<(u32, u32)> {
-    let (connection, mut handle, _) = ethtool::new_connection().ok()?;
+/// Opens a socket for requests to ethtool, served by a task of the current runtime.
+pub(super) fn ethtool() -> Option<EthtoolHandle> {
+    let (connection, handle, _) = ethtool::new_connection().ok()?;
     tokio::spawn(connection);
+    Some(handle)
+}
+
+/// Receive and transmit queues in use (`ethtool -l`); `None` where the driver has no channels to report.
+pub(super) async fn channels(handle: &mut EthtoolHandle, name: &str) -> Option<(u32, u32)> {
     let answers = handle.channel().get(Some(name)).execute().await.ok()?;
     let mut answers = std::pin::pin!(answers);
     let (mut receive, mut transmit) = (0, 0);
@@ -364,8 +388,7 @@ async fn channels(name: &str) -> Option<(u32, u32)> {
 }
 
 async fn speed(name: &str) -> Option<u32> {
-    let (connection, mut handle, _) = ethtool::new_connection().ok()?;
-    tokio::spawn(connection);
+    let mut handle = ethtool()?;
     let answers = handle.link_mode().get(Some(name)).execute().await.ok()?;
     let mut answers = std::pin::pin!(answers);
     let mut speed_mbits = None;

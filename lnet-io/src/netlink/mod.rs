@@ -17,7 +17,9 @@ use rtnetlink::Handle;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
-pub use interface::{Interface, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits};
+pub use interface::{
+    Interface, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits, queues_now,
+};
 pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 
 /// An Ethernet address, in the order of its bytes on the wire.

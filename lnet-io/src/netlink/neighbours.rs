@@ -74,6 +74,8 @@ pub(super) struct FollowedInterface {
     pub(super) interface_index: u32,
     /// The interface's MTU, 0 while it is not known.
     mtu_bytes: AtomicU32,
+    /// Receive and transmit queues in use, 0 while they are not known.
+    queues: [AtomicU32; 2],
     /// The Ethernet address that frames to it have, and those who follow that.
     mac: Mutex<(Option<Mac>, Vec<MacHook>)>,
     /// The interface whose Ethernet address that is, where it is not this one.
@@ -98,6 +100,7 @@ impl FollowedInterface {
         Self {
             interface_index,
             mtu_bytes: AtomicU32::new(0),
+            queues: [const { AtomicU32::new(0) }; 2],
             mac: Mutex::default(),
             bond_index: AtomicU32::new(0),
             is_down: AtomicBool::new(false),
@@ -115,6 +118,20 @@ impl FollowedInterface {
     /// Takes in the interface's MTU; whether it is another one.
     pub(super) fn set_mtu(&self, mtu_bytes: u32) -> bool {
         self.mtu_bytes.swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes
+    }
+
+    /// Takes in how many receive and transmit queues are in use; whether these are others.
+    pub(super) fn set_queues(&self, (receive, transmit): (u32, u32)) -> bool {
+        let former = [(0, receive), (1, transmit)].map(|(of, count)| {
+            // Readers look at both behind the generation.
+            self.queues[of].swap(count, Ordering::Relaxed)
+        });
+        former != [receive, transmit]
+    }
+
+    pub(super) fn queues(&self) -> Option<(u32, u32)> {
+        let [receive, transmit] = [0, 1].map(|of| self.queues[of].load(Ordering::Relaxed));
+        (receive != 0 && transmit != 0).then_some((receive, transmit))
     }
 
     /// Takes in the Ethernet address that frames to the interface have; whether it is another one.
@@ -156,6 +173,10 @@ impl FollowedInterface {
             self.name.store(Arc::new(name.to_owned()));
         }
         is_new
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.name.load().as_str().to_owned()
     }
 
     /// Takes in the interface's addresses; whether they are others.
@@ -244,6 +265,14 @@ impl Neighbours {
         Some(self.shared.mtu_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
+    /// Receive and transmit queues that are in use now, as the driver counts its channels; `None` while that is
+    /// not known, and where the driver has none to count. The generation changes with them. Drivers change
+    /// them without a word (virtio when an XDP program is attached), so they are counted every few seconds.
+    #[must_use]
+    pub fn queues(&self) -> Option<(u32, u32)> {
+        self.shared.queues()
+    }
+
     /// The Ethernet address that frames to the interface have now: its own, or where it is the slave of a
     /// bond, the bond's. `None` while that is not known. The generation changes with it.
     #[must_use]
@@ -283,7 +312,7 @@ impl Neighbours {
     /// The interface's name, as it is now.
     #[must_use]
     pub fn name(&self) -> String {
-        self.shared.name.load().as_str().to_owned()
+        self.shared.name()
     }
 
     /// Whether the interface has an address now.
@@ -341,6 +370,12 @@ impl Neighbours {
     /// Publishes the interface's MTU.
     pub fn answer_mtu(&self, mtu_bytes: u32) {
         self.shared.set_mtu(mtu_bytes);
+        self.publish_again();
+    }
+
+    /// Publishes how many queues the interface has.
+    pub fn answer_queues(&self, queues: (u32, u32)) {
+        self.shared.set_queues(queues);
         self.publish_again();
     }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use ethtool::{EthtoolHandle, EthtoolMessage};
 use futures_util::{FutureExt, Stream, StreamExt};
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
@@ -37,6 +38,8 @@ use super::{NetlinkError, SameHost, connect, request, to_io};
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Least time between two refreshes, but for those of an interface that has come up.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// How often queues are counted: drivers change them without a word.
+const COUNT_INTERVAL: Duration = Duration::from_secs(3);
 /// A refresh waits this long for further events of the same change.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// Room for an event of every entry at once, as when the kernel gives up on all of them.
@@ -59,6 +62,8 @@ const GROUPS: [MulticastGroup; 9] = [
 
 type Message = NetlinkMessage<RouteNetlinkMessage>;
 type Events = Pin<Box<dyn Stream<Item = (Message, SocketAddr)>>>;
+/// Changes that were made by ethtool, of whichever interface.
+type Changes = Pin<Box<dyn Stream<Item = ()>>>;
 
 struct Destination {
     /// The next hop.
@@ -94,10 +99,13 @@ struct Resolver {
     hops: HashMap<IpAddr, Hop>,
     refresh_at: Option<Instant>,
     refreshed: Instant,
+    /// Counts queues; `None` where the kernel has no ethtool by netlink.
+    ethtool: Option<EthtoolHandle>,
+    count_at: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
-    /// Whether something about the interface itself is new: its MTU, its name, its addresses, whether it
-    /// carries frames.
+    /// Whether something about the interface itself is new: its MTU, its name, its addresses, its queues,
+    /// whether it carries frames.
     interface_changed: bool,
 }
 
@@ -109,7 +117,7 @@ pub(super) async fn run(
     ready: SyncSender<Result<(), NetlinkError>>,
 ) {
     // The receiver waits for exactly one word; if it is gone, so are the questions.
-    let (mut resolver, mut events) = match Resolver::new(shared, resolves).await {
+    let (mut resolver, mut events, mut changes) = match Resolver::new(shared, resolves).await {
         Ok(started) => started,
         Err(error) => return drop(ready.send(Err(error))),
     };
@@ -123,6 +131,7 @@ pub(super) async fn run(
                 None => std::future::pending().await,
             }
         };
+        let count_at = resolver.count_at;
         tokio::select! {
             event = events.next() => {
                 match event {
@@ -143,6 +152,8 @@ pub(super) async fn run(
                 }
             }
             () = refresh => resolver.refresh().await,
+            Some(()) = changes.next() => resolver.count_soon(),
+            () = tokio::time::sleep_until(count_at) => resolver.count_queues().await,
         }
         resolver.publish();
     }
@@ -163,10 +174,34 @@ fn subscribe() -> Result<Events, NetlinkError> {
     Ok(Box::pin(events))
 }
 
+/// Subscribes to what is changed by ethtool: channels, rings (`Documentation/networking/ethtool-netlink.rst`,
+/// the multicast group `monitor`). Without it, as where the kernel has no ethtool by netlink, changes are
+/// found when queues are counted.
+async fn ethtool_changes(ethtool: Option<&EthtoolHandle>) -> Changes {
+    let none = || Box::pin(futures_util::stream::pending());
+    let Some(ethtool) = ethtool else { return none() };
+    let Ok(family) = ethtool.handle.resolve_family::<EthtoolMessage>().await else { return none() };
+    let Some(group) = family.multicast_groups.get("monitor") else { return none() };
+    let Ok((mut connection, handle, messages)) = ethtool::new_connection() else { return none() };
+    if connection.socket_mut().socket_mut().add_membership(*group).is_err() {
+        return none();
+    }
+    tokio::spawn(connection);
+    // The connection ends with its last handle.
+    Box::pin(messages.map(move |_| {
+        let _ = &handle;
+    }))
+}
+
 impl Resolver {
-    async fn new(shared: Arc<FollowedInterface>, resolves: bool) -> Result<(Self, Events), NetlinkError> {
+    async fn new(
+        shared: Arc<FollowedInterface>,
+        resolves: bool,
+    ) -> Result<(Self, Events, Changes), NetlinkError> {
         // Before anything is asked, so that no change falls in between.
         let events = subscribe()?;
+        let ethtool = interface::ethtool();
+        let changes = ethtool_changes(ethtool.as_ref()).await;
         let mut handle = connect()?;
         look(&mut handle, &shared).await?;
         if shared.is_gone() {
@@ -182,9 +217,39 @@ impl Resolver {
         }
         let (destinations, hops, refreshed) = (HashMap::new(), HashMap::new(), Instant::now());
         let (refresh_at, dirty, interface_changed) = (None, false, false);
-        let resolver =
-            Self { handle, shared, destinations, hops, refresh_at, refreshed, dirty, interface_changed };
-        Ok((resolver, events))
+        let mut resolver = Self {
+            handle,
+            shared,
+            destinations,
+            hops,
+            refresh_at,
+            refreshed,
+            ethtool,
+            count_at: refreshed,
+            dirty,
+            interface_changed,
+        };
+        resolver.count_queues().await;
+        Ok((resolver, events, changes))
+    }
+
+    /// Counts the queues of the interface; where it has gone, there is nothing to count any more.
+    async fn count_queues(&mut self) {
+        self.count_at = Instant::now() + COUNT_INTERVAL;
+        if self.shared.is_gone() {
+            return;
+        }
+        let name = self.shared.name();
+        if let Some(ethtool) = &mut self.ethtool
+            && let Some(queues) = interface::channels(ethtool, &name).await
+        {
+            self.interface_changed |= self.shared.set_queues(queues);
+        }
+    }
+
+    /// Has the queues counted once the change is over that was told just now.
+    fn count_soon(&mut self) {
+        self.count_at = self.count_at.min(Instant::now() + SETTLE_TIME);
     }
 
     async fn question(&mut self, address: IpAddr) {
@@ -417,6 +482,7 @@ impl Resolver {
             return;
         }
         self.interface_changed |= follow_link(&self.shared, message, up);
+        self.count_soon();
         if is_deleted {
             self.interface_changed |= self.shared.set_gone();
         }

@@ -38,6 +38,9 @@ pub struct FramesRecord {
     pub sockets: BTreeMap<String, u64>,
     /// What became of connections of NIs with the LND tcp.
     pub connections: BTreeMap<String, u64>,
+    /// What is wrong with the queues of an NI, by which frames arrive nowhere, and the remedy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<String>,
 }
 
 /// The name of frames that UDP sockets received.

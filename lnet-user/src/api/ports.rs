@@ -366,6 +366,20 @@ impl Core {
         node.nis().find(|state| state.ni == ni).ok_or(NodeError::NoNi(ni.0).into())
     }
 
+    /// Follows what has changed about the interface of an NI, and gives every shard its part. Shards that do
+    /// not take part yet are given it when the interface is looked at next.
+    pub(super) fn follow_ni(&self, ni: NiId) {
+        let mut node = self.node();
+        let takes_part = |end: &super::ShardEnd| end.run(move |worker, _| worker.takes_part_in(ni));
+        if !self.shards.iter().all(|end| takes_part(end).unwrap_or(false)) {
+            return;
+        }
+        for (end, part) in self.shards.iter().zip(node.follow_ni(ni)) {
+            // A shard that has ended needs nothing any more.
+            let _ = end.run(move |worker, _| worker.extend_port(part));
+        }
+    }
+
     /// Takes the parts of an NI from all shards, which are quiet about it, and closes it. It may take a
     /// moment.
     pub(super) fn close_ni(&self, ni: NiId) -> Result<(), LnetError> {

@@ -32,7 +32,7 @@ use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use lnet_io::blocking;
 use lnet_io::locks::{Mutex, MutexGuard};
-use lnet_io::netlink::device_of;
+use lnet_io::netlink::{Interface, device_of};
 use lnet_wire::Nid;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
@@ -54,6 +54,12 @@ use crate::runtime::{Clock, Deputy, Fate, Worker};
 /// How often new peers that have sent something are looked for, and interfaces that have gone; those that
 /// there are tell what changes, and shards tell at once of peers that requests go to.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often it is looked whether frames arrive nowhere.
+const WATCH_INTERVAL: Duration = Duration::from_secs(3);
+/// How long a link may take to carry when an NI was opened on it, and how often that is looked at. Resets by
+/// drivers take up to 3 s.
+const CARRIER_PATIENCE: Duration = Duration::from_secs(5);
+const CARRIER_INTERVAL: Duration = Duration::from_millis(50);
 /// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
@@ -91,6 +97,8 @@ struct Books {
     /// NIs whose interface is being looked for, and why those that were not opened anew the last time were
     /// not.
     sought: HashSet<Nid>,
+    /// NIs whose interface is being followed.
+    followed: HashSet<NiId>,
     refusals: HashMap<Nid, String>,
     /// What answers pings.
     posted: Vec<Posted>,
@@ -141,6 +149,10 @@ enum Done {
     Sought {
         nid: Nid,
         reopened: Option<Result<(), LnetError>>,
+    },
+    /// What has changed about the interface of an NI was followed.
+    Followed {
+        ni: NiId,
     },
 }
 
@@ -297,6 +309,7 @@ impl Runner {
                 let result = result.map(|state| drop(books.nis.insert(ni.0, *state)));
                 machine.handle_report(now, Report::Opened { ni, result });
                 if let Some(state) = books.nis.get(&ni.0) {
+                    machine.handle_report(now, Report::Link { ni, is_up: state.down.is_none() });
                     report_distances(&mut machine, now, &self.numa, state);
                     if let Some(reach) = &state.reach {
                         machine.handle_report(now, Report::Reach { ni, reach });
@@ -316,6 +329,7 @@ impl Runner {
             }
             Done::Forgotten => {}
             Done::Sought { nid, reopened } => books.sought(nid, reopened),
+            Done::Followed { ni } => drop(books.followed.remove(&ni)),
         }
     }
 }
@@ -395,6 +409,7 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let mut work = Work::new();
     let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watch_at = Instant::now();
     // When shards are asked what has failed, if one has noted a failure.
     let mut failures_at = None;
     while !*runner.over.borrow() {
@@ -426,12 +441,20 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
                 failures_at = None;
                 core.follow_peers().await?;
             }
-            () = interface_changes.notified() => core.look_at_links(),
+            () = interface_changes.notified() => {
+                core.look_at_links();
+                follow(core, &work);
+            }
             _ = looks.tick() => {
                 // What had no room is tried again and again.
                 let _ = core.post_push_targets();
                 core.look_at_links();
                 seek(core, &work);
+                follow(core, &work);
+                if Instant::now() >= watch_at {
+                    watch_at = Instant::now() + WATCH_INTERVAL;
+                    core.watch_frames().await?;
+                }
                 core.follow_traffic().await?;
                 core.follow_peers().await?;
                 core.log_peers().await?;
@@ -456,6 +479,23 @@ fn seek(core: &Arc<Core>, work: &Work) {
             }
             Done::Sought { nid, reopened }
         }));
+    }
+}
+
+/// Has LNDs follow what has changed about interfaces: queues that have come get sockets.
+fn follow(core: &Arc<Core>, work: &Work) {
+    let mut books = core.runner.books();
+    for ni in core.view.changed() {
+        // An NI that is being opened is seen to when it is open.
+        if books.nis.contains_key(&ni.0) && books.followed.insert(ni) {
+            let core = Arc::clone(core);
+            work.push(Box::pin(async move {
+                if let Err(error) = blocking::run(move || core.follow_ni(ni)).await {
+                    warn!(%error, "the queues of an interface are looked at later");
+                }
+                Done::Followed { ni }
+            }));
+        }
     }
 }
 
@@ -545,7 +585,14 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
 }
 
 async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
-    let opened = blocking::run(move || core.open_ni(ni, &config)).await;
+    let begun = Instant::now();
+    let opener = Arc::clone(&core);
+    let mut opened = blocking::run(move || opener.open_ni(ni, &config)).await;
+    if let Ok(Ok(state)) = &mut opened {
+        await_carrier(state, begun).await;
+        // Its link may have come, or gone, since.
+        state.down = core.view.nis().into_iter().find(|now| now.ni == ni).map_or(state.down, |now| now.down);
+    }
     let result = match opened {
         Ok(opened) => opened.map(Box::new).map_err(|error| driver_error(&error)),
         Err(error) => {
@@ -553,6 +600,28 @@ async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
         }
     };
     Done::Opened { ni, result }
+}
+
+/// Waits for the carrier of an NI that was opened: drivers reset the link when a program is attached. Without one
+/// the NI is there all the same.
+async fn await_carrier(state: &NiState, begun: Instant) {
+    // An NI without an interface has nothing to wait for.
+    if state.lnd().is_none_or(|lnd| lnd.asked.is_none()) {
+        return;
+    }
+    loop {
+        let interface = state.config.interface.clone();
+        let lacks_carrier = move || Interface::by_name(&interface).is_ok_and(|found| !found.up);
+        if !blocking::run(lacks_carrier).await.unwrap_or(false) {
+            return;
+        }
+        if begun.elapsed() >= CARRIER_PATIENCE {
+            let NiConfig { nid, interface, .. } = &state.config;
+            warn!(%nid, interface, "NI added, its link does not carry: messages wait for it");
+            return;
+        }
+        sleep(CARRIER_INTERVAL).await;
+    }
 }
 
 async fn close(core: Arc<Core>, ni: NiId) -> Done {

@@ -93,6 +93,13 @@ macro_rules! lnds {
                 }
             }
 
+            /// Follows what has changed about the interface of an open NI; what the shards are to take in.
+            pub(crate) fn follow(&mut self, host: &Host, ni: NiId) -> Vec<ShardPort> {
+                let mut parts = Vec::new();
+                $(parts.extend(self.$field.follow(host, ni).into_iter().map(ShardPort::$Choice));)*
+                parts
+            }
+
             /// Closes an NI, with the parts of the shards that had it.
             pub(crate) fn close(&mut self, host: &Host, open: OpenLnd, parts: Vec<ShardPort>) {
                 match open {

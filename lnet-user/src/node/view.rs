@@ -96,11 +96,28 @@ impl NodeView {
         self.open_nis().iter().map(state).collect()
     }
 
+    /// The NIs whose LND has not followed yet what has changed about their interface.
+    pub(crate) fn changed(&self) -> Vec<NiId> {
+        let nis = self.open_nis();
+        let changed = nis.iter().filter(|(_, open)| open.lnd.as_ni().has_changed());
+        changed.map(|(number, _)| NiId(*number)).collect()
+    }
+
     /// The interface of an NI whose netlink thread has panicked, if there is one.
     pub(crate) fn unfollowed(&self) -> Option<String> {
         let has_panicked =
             |open: &&OpenNi| open.lnd.as_ni().followed().is_some_and(|(found, _)| found.has_panicked());
         self.open_nis().values().find(has_panicked).map(|open| open.config.interface.clone())
+    }
+
+    /// Whether there are frames to be watched ([`NodeView::watch_frames`]).
+    pub(crate) fn has_rings(&self) -> bool {
+        self.programs.are_there()
+    }
+
+    /// Looks whether frames arrive nowhere, by what shards have received ([`Programs::watch`]).
+    pub(crate) fn watch_frames(&self, arrived: &BTreeMap<u32, u64>) -> Result<(), NodeError> {
+        Ok(self.programs.watch(arrived)?)
     }
 
     /// Counters of the XDP programs: [`NodeDriver::xdp_frames`](super::NodeDriver::xdp_frames).

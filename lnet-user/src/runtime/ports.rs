@@ -46,6 +46,23 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether the shard takes part in an NI: it has its part, and its topology had the NI.
+    pub(crate) fn takes_part_in(&self, ni: NiId) -> bool {
+        self.nis.contains(&ni)
+    }
+
+    /// Takes in what has come to an NI that it [takes part in](Worker::takes_part_in).
+    pub(crate) fn extend_port(&mut self, port: ShardPort) {
+        let token = Token(port.ni().0.into());
+        for fd in port.watched() {
+            match self.waiter.watch(fd, token) {
+                Ok(watch) => self.watches.push((fd.as_raw_fd(), watch)),
+                Err(error) => tracing::error!(%error, "what arrives by a queue that has come is seen late"),
+            }
+        }
+        self.lnd.add_port(port);
+    }
+
     /// Takes part in NIs that the topology has, each with the timeout that it has there.
     fn take_early(&mut self) {
         let topology = Arc::clone(self.shard.topology());

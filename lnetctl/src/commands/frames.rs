@@ -76,7 +76,7 @@ fn quiet(daemon: &mut Daemon<'_>, task: Task) -> Result<FramesRecord> {
 
 /// What is wrong with the frames. Shards and fault rules are those of XDP.
 fn failures(frames: &FramesRecord, share_min: u64, loss_per_million: u64) -> Vec<String> {
-    let mut failures = Vec::new();
+    let mut failures = frames.alarms.clone();
     let (arrived, accounted) = (frames.arrived(), frames.accounted());
     if frames.misdirected != 0 {
         failures.push(format!("{} frames arrived at the wrong shard", frames.misdirected));

@@ -525,6 +525,8 @@ fn frames_that_are_not_accounted_for_fail_the_check() {
     let node = Node::start(model.clone());
     assert!(node.good("frames check").contains("taken: 7"));
     assert!(node.run("frames check --share-min 1").stderr.contains("shard 0 took 0 of 7 frames"));
+    model.frames.alarms = vec!["10.0.0.1@xdp: 4 receive queues, sockets on 2".to_owned()];
+    assert!(Node::start(model.clone()).run("frames check").stderr.contains("sockets on 2"));
     model.frames.misdirected = 1;
     let ran = Node::start(model).run("frames check --json");
     assert!(ran.status == 1 && ran.stdout.starts_with('{'), "{ran:?}");

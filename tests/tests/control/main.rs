@@ -16,6 +16,7 @@ mod hostile_floods;
 mod hostile_pushes;
 mod hostile_tcp;
 mod hostile_xdp;
+mod links;
 mod local;
 mod nettest;
 mod pair;
@@ -23,6 +24,7 @@ mod pair;
 #[path = "../../../lnet-wire/tests/captures/pcap.rs"]
 mod pcap;
 mod peers;
+mod queues;
 mod rails;
 mod replay;
 mod routes;

@@ -166,11 +166,12 @@ pub(crate) fn ensure_sources() -> anyhow::Result<Compiler> {
 /// # Errors
 /// Names what is missing, why it could not be installed, and the command that would do it.
 pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
-    const TOOLS: [(&str, &[&str]); 6] = [
+    const TOOLS: [(&str, &[&str]); 7] = [
         ("gcc", &["gcc", "libc6-dev"]),
         ("make", &["make"]),
         ("pkg-config", &["pkg-config"]),
         ("ip", &["iproute2"]),
+        ("ethtool", &["ethtool"]),
         ("rpcinfo", &["rpcbind"]),
         ("tshark", &["tshark"]),
     ];

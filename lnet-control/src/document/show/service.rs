@@ -13,6 +13,9 @@ pub fn frames(frames: &FramesRecord) -> Map {
     let ni = |ni: &FramesNi| json!({"nid": text(ni.nid), "active mode": ni.mode});
     map.extend(block("local NI(s)", frames.nis.iter().map(ni)));
     map.extend(block("steered", frames.slots.iter().map(|slot| json!(slot))));
+    if !frames.alarms.is_empty() {
+        put(&mut map, "alarms", json!(frames.alarms));
+    }
     put(&mut map, "misdirected", frames.misdirected);
     put(&mut map, "lost with interfaces", frames.lost_with_interfaces);
     for (key, counters) in [

@@ -1,6 +1,8 @@
 //! What the runner looks at itself: with which peers shards have traffic, what they have learned of peers and
 //! interfaces, and how links are. The state machine hears of it, and the log.
 
+use std::collections::BTreeMap;
+
 use lnet_core::node::{NamedClaim, Report};
 use tracing::{info, warn};
 
@@ -108,6 +110,24 @@ impl Core {
         differences.iter().for_each(|difference| log.note_difference(now, difference));
         if is_due {
             log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());
+        }
+        Ok(())
+    }
+
+    /// Looks whether frames arrive nowhere.
+    pub(super) async fn watch_frames(&self) -> Result<(), LnetError> {
+        if !self.view.has_rings() {
+            return Ok(());
+        }
+        let arrived = |worker: &mut Worker| {
+            worker.xdp().map(|lnd| lnd.arrived().collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let mut sums = BTreeMap::new();
+        for (interface_index, frames) in self.ask(arrived).await?.into_iter().flatten() {
+            *sums.entry(interface_index).or_default() += frames;
+        }
+        if let Err(error) = self.view.watch_frames(&sums) {
+            warn!(%error, "frames that arrive nowhere are not noticed");
         }
         Ok(())
     }

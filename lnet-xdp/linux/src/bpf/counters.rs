@@ -60,6 +60,24 @@ impl Counters {
         Reason::ALL.map(|reason| (reason, self.frames(reason)))
     }
 
+    /// Frames that found no socket, and frames that were redirected, of so many queues and shards: a few reads,
+    /// where [`Counters`] takes thousands.
+    pub(super) fn outline(
+        slots: &PerCpuArray<MapData, u64>,
+        reasons: &PerCpuArray<MapData, u64>,
+        (queues, shards): (u32, u32),
+    ) -> Result<[u64; 2], BpfError> {
+        let mut outline = [0; 2];
+        for queue in 0..queues.min(QUEUES_MAX) {
+            let no_socket = queue * REASONS_PER_QUEUE + Reason::NoSocket as u32;
+            outline[0] += sum("REASON_FRAMES", reasons, no_socket)?;
+            for shard in 0..shards {
+                outline[1] += sum("SLOT_FRAMES", slots, queue * SHARDS_MAX + shard)?;
+            }
+        }
+        Ok(outline)
+    }
+
     pub(super) fn read(
         slots: &PerCpuArray<MapData, u64>,
         reasons: &PerCpuArray<MapData, u64>,

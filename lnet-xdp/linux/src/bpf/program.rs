@@ -222,6 +222,16 @@ impl XdpProgram {
         Ok(mode)
     }
 
+    /// Takes the program off its interface and attaches it there again, in the same mode: a veth has its queues
+    /// that have come since go without (`drivers/net/veth.c: veth_enable_range_safe`). Frames pass up meanwhile.
+    ///
+    /// # Errors
+    /// As [`XdpProgram::attach`]: the program is not attached any more.
+    pub(crate) fn attach_anew(&mut self) -> Result<(), BpfError> {
+        let Some(Attachment { interface, mode, .. }) = self.attachment.take() else { return Ok(()) };
+        self.attach_as(&Interface::by_name(&interface)?, mode).map(drop)
+    }
+
     /// Detaches the program from its interface, if it has one. Its maps stay as they are.
     pub fn detach(&mut self) {
         self.attachment = None;
@@ -395,6 +405,14 @@ impl XdpProgram {
     /// [`BpfError::Map`].
     pub fn counters(&self) -> Result<Counters, BpfError> {
         Counters::read(&self.slot_frames, &self.reason_frames)
+    }
+
+    /// Frames that found no socket, and frames that were redirected, by the first so many queues and shards.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub(crate) fn outline(&self, queues: u32, shards: u32) -> Result<[u64; 2], BpfError> {
+        Counters::outline(&self.slot_frames, &self.reason_frames, (queues, shards))
     }
 
     /// Instructions that the kernel's verifier walked through before it took the program; `None` from

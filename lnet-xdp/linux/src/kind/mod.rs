@@ -10,6 +10,7 @@
 
 mod config;
 mod error;
+mod link;
 mod log;
 mod plan;
 mod programs;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
+use lnet_core::lnd::NiId;
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
@@ -34,6 +36,7 @@ use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
 pub use config::{DEFAULT_PORT, XdpConfig};
 pub use error::XdpError;
+use link::LinkState;
 pub use plan::XdpPlan;
 pub use programs::{Programs, SharedProgram, XdpFrames};
 use rings::RingNet;
@@ -97,6 +100,8 @@ pub struct XdpNiState {
     pub queues: u32,
     /// Why it has sockets, where mode `auto` could not have rings.
     pub no_rings: Option<String>,
+    /// What is wrong with the queues of the interface, and the remedy.
+    pub alarm: Option<String>,
 }
 
 /// An NI of the xdp LND that is open, as a node keeps it.
@@ -104,7 +109,8 @@ pub struct XdpNiState {
 pub struct XdpNi {
     port: Port,
     mode: XdpMode,
-    queues: u32,
+    /// Queues of the interface, and what is wrong with them.
+    link: Arc<LinkState>,
     /// Follows the interface.
     neighbours: Arc<Neighbours>,
     /// Lack that kept it from rings, if it was to have them where they can be had.
@@ -121,8 +127,9 @@ impl XdpNi {
             interface_index: self.port.interface_index,
             mode: self.mode,
             udp_port: self.port.udp_port,
-            queues: self.queues,
+            queues: self.link.served(),
             no_rings: self.no_rings.clone(),
+            alarm: self.link.alarm(),
         }
     }
 }
@@ -132,11 +139,16 @@ impl OpenNi for XdpNi {
         Some((&self.neighbours, &self.port.address))
     }
 
+    fn has_changed(&self) -> bool {
+        self.mode != XdpMode::Socket && self.link.differs(self.neighbours.queues())
+    }
+
     fn facts(&self) -> Vec<Option<NiFact>> {
-        let queues = if self.mode == XdpMode::Socket { 0 } else { self.queues };
+        let queues = if self.mode == XdpMode::Socket { 0 } else { self.link.served() };
         let mtu_bytes = self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32);
         vec![
             self.no_rings.clone().map(NiFact::Text),
+            self.link.alarm().map(NiFact::Text),
             Some(NiFact::Text(self.mode.to_string())),
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
@@ -300,6 +312,12 @@ impl LndKind for XdpKind {
         let (ni, parts) = self.open_as_planned(host, request, &plan)?;
         self.open.push(OpenPort { port: ni.port, mode: ni.mode });
         Ok((ni, parts))
+    }
+
+    fn follow(&mut self, host: &Host, ni: NiId) -> Vec<Part<XdpLnd>> {
+        let mut with_rings = self.open.iter().filter(|open| open.mode != XdpMode::Socket);
+        let port = with_rings.find(|open| open.port.ni == ni).map(|open| open.port);
+        port.map_or_else(Vec::new, |port| self.follow_queues(host, &port))
     }
 
     fn close(&mut self, host: &Host, ni: XdpNi, parts: Vec<Part<XdpLnd>>) {

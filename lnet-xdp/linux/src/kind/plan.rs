@@ -12,6 +12,7 @@ use lnet_model::ni::XdpMode;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::QUEUES_MAX;
 
+use super::link::LinkState;
 use super::{XdpConfig, XdpError, XdpNi};
 use crate::lnd::{DATAGRAM_BYTES_MIN, Port};
 
@@ -43,11 +44,10 @@ impl XdpPlan {
     pub(super) fn opened(
         &self,
         mode: XdpMode,
-        neighbours: Arc<Neighbours>,
+        (neighbours, link): (Arc<Neighbours>, Arc<LinkState>),
         reserved: Option<UdpSocket>,
     ) -> XdpNi {
-        let queues = self.interface.rx_queues;
-        XdpNi { port: self.port, mode, queues, neighbours, no_rings: None, _reserved: reserved }
+        XdpNi { port: self.port, mode, link, neighbours, no_rings: None, _reserved: reserved }
     }
 }
 

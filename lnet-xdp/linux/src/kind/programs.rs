@@ -14,6 +14,7 @@ use lnet_io::netlink::Neighbours;
 use lnet_io::xsk::Umem;
 use lnet_wire::steer::Policy;
 
+use super::link::{LinkState, Seen};
 use crate::bpf::{BpfError, Counters, SlotCount, XdpProgram};
 
 /// An XDP program that several threads may have something to do with.
@@ -85,6 +86,8 @@ struct Rings {
 struct Listed {
     program: SharedProgram,
     neighbours: Arc<Neighbours>,
+    interface_index: u32,
+    link: Arc<LinkState>,
 }
 
 /// Locks a value. Each is whole, whatever a thread was doing that has panicked.
@@ -103,8 +106,8 @@ impl Programs {
     pub(super) fn add(
         &self,
         mut program: XdpProgram,
-        neighbours: &Arc<Neighbours>,
-        umem: &Arc<Umem>,
+        (neighbours, interface_index): (&Arc<Neighbours>, u32),
+        (link, umem): (&Arc<LinkState>, &Arc<Umem>),
     ) -> Result<SharedProgram, BpfError> {
         let mut rings = lock(&self.rings);
         // A node that is opened later finds the program here.
@@ -112,7 +115,12 @@ impl Programs {
             program.set_shards(self.shards)?;
         }
         let program = Arc::new(Mutex::new(program));
-        rings.programs.push(Listed { program: Arc::clone(&program), neighbours: Arc::clone(neighbours) });
+        rings.programs.push(Listed {
+            program: Arc::clone(&program),
+            neighbours: Arc::clone(neighbours),
+            interface_index,
+            link: Arc::clone(link),
+        });
         rings.umem = Some(Arc::clone(umem));
         Ok(program)
     }
@@ -179,6 +187,29 @@ impl Programs {
         umem.register(length_bytes).map(Buffer::from)
     }
 
+    /// Whether there is any program.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        !lock(&self.rings).programs.is_empty()
+    }
+
+    /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while shards
+    /// receive nothing. `arrived` are the frames that shards have received by each interface
+    /// ([`XdpLnd::arrived`](crate::XdpLnd::arrived)). The NIs tell it, and the log.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn watch(&self, arrived: &BTreeMap<u32, u64>) -> Result<(), BpfError> {
+        let programs = lock(&self.rings).programs.clone();
+        for Listed { program, neighbours, interface_index, link } in programs {
+            let queues = neighbours.queues().map_or(0, |(receive, _)| receive).max(link.served());
+            let [no_socket, steered] = lock(&program).outline(queues, self.shards)?;
+            let arrived = arrived.get(&interface_index).copied().unwrap_or(0);
+            link.note_frames(&neighbours.name(), Seen { no_socket, steered, arrived });
+        }
+        Ok(())
+    }
+
     /// Frames that the programs have counted since the node had none, those of interfaces that have gone
     /// among them.
     ///
@@ -190,7 +221,7 @@ impl Programs {
             let rings = lock(&self.rings);
             (rings.programs.clone(), rings.gone.clone())
         };
-        for Listed { program, neighbours } in programs {
+        for Listed { program, neighbours, .. } in programs {
             // First: what is gone steers no more.
             let is_gone = neighbours.is_gone();
             sums.add(&lock(&program).counters()?, is_gone);

@@ -11,27 +11,30 @@ use std::time::Duration;
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, InterfaceError, NiRequest};
-use lnet_io::netlink::{Interface, Neighbours};
+use lnet_io::netlink::{Interface, Neighbours, Role, queues_now};
 use lnet_io::port;
-use lnet_io::xsk::{self, Census, Frame, QueueConfig, Umem, UmemConfig};
+use lnet_io::xsk::{self, Census, Frame, QueueConfig, RingSizes, Umem, UmemConfig};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::XdpMode;
 use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
-use lnet_wire::steer::PolicyWord;
+use lnet_wire::steer::{PolicyWord, QUEUES_MAX};
 
+use super::link::LinkState;
 use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
 use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
-use crate::lnd::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
+use crate::lnd::{self, FurtherQueues, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 /// Patience where an XDP program is attached: the process that has the program also has the queues, and
 /// lives, unless it is just ending.
 const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
+/// Frames with which a queue that has come can take a burst; with fewer it gets no sockets.
+const QUEUE_FRAMES_MIN: u32 = 256;
 
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
@@ -49,8 +52,10 @@ struct RingLink {
     program: SharedProgram,
     mode: ActiveMode,
     neighbours: Arc<Neighbours>,
-    /// The shard that owns each queue.
+    /// The shard that owns each queue that has sockets.
     owners: Vec<usize>,
+    /// What its NIs tell of it.
+    state: Arc<LinkState>,
     /// The shards that have receive rings.
     serving: ShardSet,
     /// Outlives the program, so that its last lines are printed too.
@@ -136,8 +141,9 @@ impl XdpKind {
         let reserved = port::reserve(plan.port.udp_address())?;
         lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
+        let state = Arc::clone(&link.state);
         let (_, parts) = self.keep(None, ports);
-        Ok((plan.opened(mode, neighbours, Some(reserved)), parts))
+        Ok((plan.opened(mode, (neighbours, state), Some(reserved)), parts))
     }
 
     fn open_link(
@@ -146,7 +152,7 @@ impl XdpKind {
         request: &NiRequest<'_>,
         plan: &XdpPlan,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
-        let owners = self.owners_of(host, plan)?;
+        let (mut owners, most_owned) = self.owners_of(host, plan)?;
         let mut program = self.load_program(host, plan.port)?;
         let neighbours = host.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
@@ -157,24 +163,61 @@ impl XdpKind {
         };
         let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
         let umem = Arc::clone(&net.umem);
-        let rings = open_queues(
-            &self.config,
-            (host.shard_count(), &umem),
-            plan,
-            (&neighbours, &owners),
-            &mut program,
-        )?;
+        let shards = host.shard_count();
+        let opening = Opening {
+            config: &self.config,
+            shards,
+            umem: &umem,
+            interface: &plan.interface,
+            serving: plan.serving,
+            neighbours: &neighbours,
+        };
+        let mut rings = opening.queues(0, &owners, most_owned, &mut program)?;
         let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
         let wanted =
             [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
         // A slave has that of its bond.
         program.set_mac(neighbours.mac().unwrap_or(plan.port.mac))?;
         let mode = program.attach(&plan.interface.name, wanted)?;
-        let program = self.programs.add(program, &neighbours, &umem)?;
+        let state = LinkState::new(owners.len() as u32, neighbours.queues());
+        // Drivers take further queues for a program (virtio), of which netlink tells nothing.
+        let counted = queues_now(&plan.interface.name);
+        if let Some((receive, transmit)) = counted {
+            let number = (plan.interface.index, owners.as_slice());
+            match self.further_owners(host, number, plan.serving, receive) {
+                Ok((further, _)) if further.is_empty() => {}
+                Ok((further, most_owned)) => {
+                    let first = owners.len() as u32;
+                    match opening.queues(first, &further, most_owned, &mut program) {
+                        Ok(more) => {
+                            rings.iter_mut().zip(more).for_each(|(rings, more)| rings.extend(more));
+                            owners.extend(further);
+                            state.serve(owners.len() as u32);
+                        }
+                        Err(error) => state.note_unserved(&plan.interface.name, receive, &error.to_string()),
+                    }
+                }
+                Err(lacking) => state.note_unserved(&plan.interface.name, receive, &lacking),
+            }
+            // What is counted for sending besides are queues that the driver keeps for programs.
+            state.note_counted((receive, transmit));
+        }
+        let followed = (&neighbours, plan.interface.index);
+        let program = self.programs.add(program, followed, (&state, &umem))?;
         follow_mac(&neighbours, &program);
         let interface = plan.interface.clone();
         let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
-        let link = RingLink { interface, program, mode, neighbours: follows, owners, serving, _log: log };
+        let kept = Arc::clone(&state);
+        let link = RingLink {
+            interface,
+            program,
+            mode,
+            neighbours: follows,
+            owners,
+            state: kept,
+            serving,
+            _log: log,
+        };
         let mut frames = frames.map(|frames| self.deal_out(host, frames).into_iter());
         let shares = rings.into_iter().map(|rings| {
             let frames = frames.as_mut().and_then(Iterator::next);
@@ -187,7 +230,120 @@ impl XdpKind {
         }
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
-        Ok((plan.opened(mode.into(), neighbours, Some(reserved)), parts))
+        Ok((plan.opened(mode.into(), (neighbours, state), Some(reserved)), parts))
+    }
+
+    /// Deals the queues out of an interface with so many receive queues that have no sockets yet; with how many
+    /// queues the shard owns then that owns most. They share the memory that the node has.
+    ///
+    /// # Errors
+    /// What is lacking, and the way out.
+    fn further_owners(
+        &self,
+        host: &Host,
+        (index, owners): (u32, &[usize]),
+        serving: ShardSet,
+        receive: u32,
+    ) -> Result<(Vec<usize>, u32), String> {
+        let known = owners.len() as u32;
+        if receive > QUEUES_MAX {
+            return Err(format!("steering reaches {QUEUES_MAX} queues"));
+        }
+        let more = receive.saturating_sub(known);
+        let others = self.rings().into_iter().flat_map(|net| &net.links);
+        let others: Vec<_> = others.filter(|link| link.interface.index != index).collect();
+        let mut owned = vec![0; host.shard_count() as usize];
+        others.iter().flat_map(|link| &link.owners).chain(owners).for_each(|owner| owned[*owner] += 1);
+        let further = deal(&mut owned, more, serving);
+        let most = owned.into_iter().max().unwrap_or(1).max(1);
+        let sockets = self.open.iter().filter(|open| open.mode == XdpMode::Socket).count() as u32;
+        let elsewhere: u32 = others.iter().map(|link| link.owners.len() as u32).sum();
+        if elsewhere + receive + sockets > self.queues_max {
+            return Err(format!(
+                "the node was started for {} queues (`lnetd --queues-max`)",
+                self.queues_max
+            ));
+        }
+        let RingSizes { fill, tx, .. } = self.config.rings;
+        let out = self.rings().map_or(0, |net| net.left.len() as u32 * fill);
+        let fixed = tx * (others.len() as u32 + 1) + self.config.early_chunks_max() + out;
+        let share = self.frames_per_shard.saturating_sub(fixed) / most;
+        let least = fill.min(QUEUE_FRAMES_MIN);
+        if more != 0 && share < least {
+            let wanted = u64::from((fixed + least * most) * host.shard_count());
+            let megabytes = (wanted * u64::from(xsk::CHUNK_BYTES)).div_ceil(1 << 20);
+            return Err(format!("their rings want more memory (`lnetd --memory {megabytes}M`)"));
+        }
+        Ok((further, most))
+    }
+
+    /// Follows the queues of an interface: those that have come get sockets, on all shards. Queues that the
+    /// driver has given up keep theirs, since the kernel does not take queues away that have some; no frame
+    /// arrives there or leaves by them.
+    pub(super) fn follow_queues(&mut self, host: &Host, port: &Port) -> Vec<Part<XdpLnd>> {
+        let (index, shards) = (port.interface_index, host.shard_count());
+        let Some(net) = self.rings() else { return Vec::new() };
+        let Some(link) = net.links.iter().find(|link| link.interface.index == index) else {
+            return Vec::new();
+        };
+        let Some((receive, transmit)) = link.neighbours.queues() else { return Vec::new() };
+        let former = link.state.note_counted((receive, transmit));
+        let (state, umem, program) =
+            (Arc::clone(&link.state), Arc::clone(&net.umem), Arc::clone(&link.program));
+        let (mut interface, neighbours) = (link.interface.clone(), Arc::clone(&link.neighbours));
+        interface.name = neighbours.name();
+        // A driver that counts others than it sends by does so from the attach on.
+        if former.is_some_and(|(_, before)| before != transmit) {
+            interface.tx_queues = transmit;
+        }
+        let first = link.owners.len() as u32;
+        let dealt = self.further_owners(host, (index, &link.owners), link.serving, receive);
+        let opening = Opening {
+            config: &self.config,
+            shards,
+            umem: &umem,
+            interface: &interface,
+            serving: link.serving,
+            neighbours: &neighbours,
+        };
+        let opened = dealt.and_then(|(further, most_owned)| {
+            let mut program = lock(&program);
+            let rings = opening.queues(first, &further, most_owned, &mut program);
+            let rings = rings.map_err(|error| error.to_string())?;
+            if interface.role == Role::Veth && !further.is_empty() {
+                program.attach_anew().map_err(|error| error.to_string())?;
+            }
+            Ok((further, rings))
+        });
+        let (further, rings) = opened.unwrap_or_else(|lacking| {
+            state.note_unserved(&interface.name, receive, &lacking);
+            let most_owned = 0;
+            (Vec::new(), (0..shards).map(|_| opening.none(most_owned)).collect())
+        });
+        let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
+        let Some(link) = net.links.iter_mut().find(|link| link.interface.index == index) else {
+            unreachable!("the link was found");
+        };
+        let is_same = further.is_empty() && link.interface.tx_queues == interface.tx_queues;
+        link.interface.tx_queues = interface.tx_queues;
+        link.owners.extend(further);
+        if link.owners.len() as u32 >= receive {
+            state.serve(link.owners.len() as u32);
+        }
+        if is_same {
+            return Vec::new();
+        }
+        let (queues, interface) = (link.owners.len(), interface.name);
+        tracing::info!(
+            interface,
+            queues,
+            transmit,
+            "the queues of an interface are others: all have sockets"
+        );
+        let transmit_queues = link.interface.tx_queues;
+        let further = |rings| XdpPort::Queues(FurtherQueues { port: *port, rings, transmit_queues });
+        let ports = rings.into_iter().map(further);
+        Part::of_shards(Vec::new(), ports.collect())
     }
 
     /// The frames of each shard.
@@ -199,12 +355,13 @@ impl XdpKind {
         shares
     }
 
-    /// Deals the queues of an interface out to the shards that serve it; refuses it where frames are too few.
+    /// Deals the queues of an interface out to the shards that serve it; with how many queues the shard owns
+    /// that owns most. Refuses it where frames are too few.
     fn owners_of(
         &mut self,
         host: &Host,
         XdpPlan { interface, serving, .. }: &XdpPlan,
-    ) -> Result<Vec<usize>, XdpError> {
+    ) -> Result<(Vec<usize>, u32), XdpError> {
         self.reclaim_left();
         let links = self.rings().into_iter().flat_map(|net| &net.links);
         let mut owned = vec![0; host.shard_count() as usize];
@@ -225,7 +382,7 @@ impl XdpKind {
                 present: self.frames_per_shard * host.shard_count(),
             });
         }
-        Ok(owners)
+        Ok((owners, most))
     }
 
     fn load_program(&self, host: &Host, port: Port) -> Result<XdpProgram, XdpError> {
@@ -373,43 +530,60 @@ fn unresolved_responses_max(request: &NiRequest<'_>, shards: u32) -> u32 {
         .max(share(request.options.number(NiOption::PeerCredits)))
 }
 
-/// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for the
-/// others, and hands each shard its own. Each queue is owned by one.
-fn open_queues(
-    config: &XdpConfig,
-    (shards, umem): (u32, &Arc<Umem>),
-    XdpPlan { interface, serving, .. }: &XdpPlan,
-    (neighbours, owners): (&Arc<Neighbours>, &[usize]),
-    program: &mut XdpProgram,
-) -> Result<Vec<Rings>, XdpError> {
-    let none = || Rings {
-        interface_index: interface.index,
-        neighbours: Arc::clone(neighbours),
-        lanes: Vec::new(),
-        owned: Vec::new(),
-    };
-    let mut rings: Vec<Rings> = (0..shards).map(|_| none()).collect();
-    let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
-    let only_send = (0..shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
-    let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
-    let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
-    for (queue, &owner) in (0..).zip(owners) {
-        let mut queue_config = QueueConfig::new(interface.index, queue);
-        (queue_config.socket_count, queue_config.transmit_only) = (shards, transmit_only);
-        queue_config.rings = config.rings;
-        queue_config.patience = patience;
-        let opened = xsk::open_queue(umem, &queue_config)?;
-        let device = opened.sockets[owner].device.clone();
-        let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
-        for shard in 0..shards {
-            program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
+/// What queues are opened with.
+struct Opening<'a> {
+    config: &'a XdpConfig,
+    shards: u32,
+    umem: &'a Arc<Umem>,
+    interface: &'a Interface,
+    serving: ShardSet,
+    neighbours: &'a Arc<Neighbours>,
+}
+
+impl Opening<'_> {
+    fn none(&self, most_owned: u32) -> Rings {
+        Rings {
+            interface_index: self.interface.index,
+            neighbours: Arc::clone(self.neighbours),
+            lanes: Vec::new(),
+            owned: Vec::new(),
+            most_owned,
         }
-        for (shard, socket) in opened.sockets.into_iter().enumerate() {
-            let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
-            owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
-            rings[shard].lanes.push(lane);
-        }
-        rings[owner].owned.push(owned);
     }
-    Ok(rings)
+
+    /// Opens a socket per (queue, shard), from queue `first` on, puts those of shards that receive into the
+    /// program's map, also for the others, and hands each shard its own. Each queue is owned by one.
+    fn queues(
+        &self,
+        first: u32,
+        owners: &[usize],
+        most_owned: u32,
+        program: &mut XdpProgram,
+    ) -> Result<Vec<Rings>, XdpError> {
+        let &Self { config, shards, umem, interface, serving, .. } = self;
+        let mut rings: Vec<Rings> = (0..shards).map(|_| self.none(most_owned)).collect();
+        let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
+        let only_send = (0..shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
+        let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
+        let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
+        for (queue, &owner) in (first..).zip(owners) {
+            let mut queue_config = QueueConfig::new(interface.index, queue);
+            (queue_config.socket_count, queue_config.transmit_only) = (shards, transmit_only);
+            queue_config.rings = config.rings;
+            queue_config.patience = patience;
+            let opened = xsk::open_queue(umem, &queue_config)?;
+            let device = opened.sockets[owner].device.clone();
+            let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
+            for shard in 0..shards {
+                program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
+            }
+            for (shard, socket) in opened.sockets.into_iter().enumerate() {
+                let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
+                owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
+                rings[shard].lanes.push(lane);
+            }
+            rings[owner].owned.push(owned);
+        }
+        Ok(rings)
+    }
 }

@@ -13,6 +13,7 @@ use lnet_io::reactor::Reactor;
 use lnet_io::reactor::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_model::ni::XdpMode;
 
+use super::link::LinkState;
 use super::plan::XdpPlan;
 use super::{XdpConfig, XdpError, XdpKind, XdpNi};
 use crate::lnd::{Port, SendFault, SocketPort, XdpLnd, XdpPort, reuseport};
@@ -66,7 +67,8 @@ impl XdpKind {
         let ports = ports.collect::<Result<_, XdpError>>()?;
         let (net, parts) = self.keep(fresh, ports);
         net.buffer_bytes = Some(buffer_bytes);
-        Ok((plan.opened(XdpMode::Socket, neighbours, None), parts))
+        let link = LinkState::new(plan.interface.rx_queues, None);
+        Ok((plan.opened(XdpMode::Socket, (neighbours, link), None), parts))
     }
 }
 

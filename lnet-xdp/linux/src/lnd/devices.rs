@@ -19,6 +19,10 @@ pub(super) struct Devices {
     pub(super) refill_count: u32,
     /// Frames that are kept for sending.
     transmit_reserve: usize,
+    /// Queues that the shard owns which owns most, if memory is dealt out by that.
+    pub(super) most_owned: u32,
+    /// Frames that a fill ring has at most.
+    pub(super) fill_max: u32,
     /// Chunks of the longest frame.
     pub(super) chunks_max: usize,
     /// Counts of the kernel for the lanes that were taken away.
@@ -34,6 +38,8 @@ impl Devices {
             owned: Vec::new(),
             refill_count: 1,
             transmit_reserve: 0,
+            most_owned: 0,
+            fill_max: u32::MAX,
             chunks_max: 1,
             gone: Statistics::default(),
             arrived_by_gone: 0,
@@ -72,9 +78,14 @@ impl Devices {
         Ok(count)
     }
 
-    /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries.
-    pub(super) fn follow_rings(&mut self, interfaces: usize, tx: u32) {
-        self.refill_count = self.owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1);
+    /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries. `frames`
+    /// are those of a shard that are no longer kept for the transfer protocol: queues that came later share
+    /// what was there for others.
+    pub(super) fn follow_rings(&mut self, interfaces: usize, tx: u32, frames: u32) {
+        let spare = frames.saturating_sub(tx * interfaces as u32);
+        self.fill_max = spare.checked_div(self.most_owned).unwrap_or(u32::MAX);
+        let fill_max = self.fill_max;
+        self.refill_count = self.owned.iter().map(|queue| queue.refill_count(fill_max)).min().unwrap_or(1);
         // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
         // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
         // dry as soon as many are there.
@@ -138,8 +149,8 @@ impl Devices {
     fn fill_rings(&mut self, home: &mut Home) {
         for queue in &mut self.owned {
             let spare = home.stock.len().saturating_sub(self.transmit_reserve);
-            let room = queue.fill.free_slots();
-            if spare == 0 || room < queue.refill_count() {
+            let room = queue.room(self.fill_max);
+            if spare == 0 || room < queue.refill_count(self.fill_max) {
                 continue;
             }
             home.moving.extend(home.stock.drain(..spare.min(room as usize)));

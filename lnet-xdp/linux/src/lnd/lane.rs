@@ -297,8 +297,15 @@ impl OwnedQueue {
         (lane.owner, lane.borrowed) = (owner, Arc::clone(&self.borrowed));
     }
 
-    /// Free entries of its fill ring that make a refill worth its while: seldom, and many at once.
-    pub(super) fn refill_count(&self) -> u32 {
-        (self.fill.size() / 4).max(1)
+    /// Free entries of its fill ring, in which so many frames may be, that make a refill worth its while:
+    /// seldom, and many at once.
+    pub(super) fn refill_count(&self, fill_max: u32) -> u32 {
+        (self.fill.size().min(fill_max) / 4).max(1)
+    }
+
+    /// How many frames its fill ring may take, in which so many may be.
+    pub(super) fn room(&mut self, fill_max: u32) -> u32 {
+        let free = self.fill.free_slots();
+        free.min(fill_max.saturating_sub(self.fill.size() - free))
     }
 }

@@ -77,8 +77,8 @@ pub use fault::SendFault;
 pub(crate) use frames::DATAGRAM_BYTES_MIN;
 pub(crate) use lane::{Lane, OwnedQueue};
 use paths::Paths;
+pub(crate) use ports::{FurtherQueues, Rings, UmemShare};
 pub use ports::{RingPort, XdpPort};
-pub(crate) use ports::{Rings, UmemShare};
 use refusals::Asked;
 pub use socket::SocketPort;
 
@@ -330,6 +330,11 @@ impl XdpLnd {
     #[must_use]
     pub fn datagrams_dropped(&self) -> u64 {
         self.nis.datagrams_dropped()
+    }
+
+    /// Frames that the shard has received by rings: interfaces, each as often as it has lanes, and how many.
+    pub fn arrived(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.devices.lanes.iter().map(|lane| (lane.interface_index, lane.frames_received))
     }
 
     /// Frames that the shard received by interfaces that have gone, or whose last NI was closed; those that

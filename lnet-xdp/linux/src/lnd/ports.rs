@@ -24,7 +24,7 @@ use lnet_io::driver::{Counted, Driver};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::reactor::udp::RefusalProbe;
-use lnet_io::xsk::{Device, Frame, Umem};
+use lnet_io::xsk::{Device, Frame, RingSizes, Umem};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_xdp_proto::XferNi;
 
@@ -32,7 +32,7 @@ use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
 use super::refusals;
 use super::socket::SocketPort;
-use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
+use super::{Common, Lane, OwnedQueue, Port, XdpLnd, receive_bytes, reuseport};
 
 /// What one shard has of an interface.
 pub struct Rings {
@@ -43,9 +43,18 @@ pub struct Rings {
     pub(crate) lanes: Vec<Lane>,
     /// The queues that the shard owns.
     pub(crate) owned: Vec<OwnedQueue>,
+    /// Queues of all interfaces that the shard owns which owns most; 0 where memory is not dealt out by that.
+    pub(crate) most_owned: u32,
 }
 
 impl Rings {
+    /// Takes further queues of the interface.
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.lanes.extend(more.lanes);
+        self.owned.extend(more.owned);
+        self.most_owned = more.most_owned;
+    }
+
     /// Sockets to watch while the shard sleeps.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let receiving = self.lanes.iter().filter(|lane| lane.receives());
@@ -73,6 +82,16 @@ pub enum XdpPort {
     },
     /// Over a UDP socket.
     Socket(SocketPort),
+    /// Queues of an open NI over rings that have come, on their way to the shard.
+    Queues(FurtherQueues),
+}
+
+/// Queues of the interface of an open NI that have come, as one shard gets them.
+pub struct FurtherQueues {
+    pub(crate) port: Port,
+    pub(crate) rings: Rings,
+    /// Transmit queues of its interface.
+    pub(crate) transmit_queues: u32,
 }
 
 impl lnet_io::driver::Port for XdpPort {
@@ -84,6 +103,7 @@ impl lnet_io::driver::Port for XdpPort {
         match self {
             Self::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
             Self::Socket(open) => vec![open.endpoint.fd()],
+            Self::Queues(further) => further.rings.sockets().collect(),
         }
     }
 }
@@ -93,6 +113,7 @@ impl XdpPort {
         match self {
             Self::Rings { port, .. } => &port.port,
             Self::Socket(socket) => &socket.port,
+            Self::Queues(further) => &further.port,
         }
     }
 }
@@ -173,7 +194,7 @@ impl Nis {
     pub(super) fn datagrams_dropped(&self) -> u64 {
         let closed = self.closed.iter().filter_map(|closed| match closed {
             XdpPort::Socket(socket) => Some(socket),
-            XdpPort::Rings { .. } => None,
+            XdpPort::Rings { .. } | XdpPort::Queues(_) => None,
         });
         self.dropped_by_gone + self.sockets.iter().chain(closed).map(SocketPort::dropped).sum::<u64>()
     }
@@ -199,12 +220,28 @@ impl XdpLnd {
     }
 
     fn add_rings(&mut self, rings: Rings) {
-        let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
+        let Rings { interface_index, neighbours, mut lanes, mut owned, most_owned } = rings;
         self.devices.lanes.append(&mut lanes);
         self.devices.owned.append(&mut owned);
+        self.devices.most_owned = most_owned;
         self.nis.links.push(ShardInterface { interface_index, neighbours, generation: u64::MAX });
         self.follow_rings();
         self.devices.refill(&mut self.home, true);
+    }
+
+    /// Takes queues that have come, and sends by those that can be sent by now. Frames of the others go on.
+    fn add_queues(&mut self, FurtherQueues { port, rings, transmit_queues }: FurtherQueues) {
+        let Rings { mut lanes, mut owned, most_owned, .. } = rings;
+        let interface_index = port.interface_index;
+        self.devices.lanes.append(&mut lanes);
+        self.devices.owned.append(&mut owned);
+        self.devices.most_owned = most_owned;
+        for lane in self.devices.lanes.iter_mut().filter(|lane| lane.interface_index == interface_index) {
+            lane.sends = lane.queue < transmit_queues;
+        }
+        self.follow_rings();
+        self.devices.refill(&mut self.home, true);
+        self.follow_ports();
     }
 
     /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for
@@ -238,14 +275,20 @@ impl XdpLnd {
         let link = self.nis.links.iter().position(|link| link.interface_index == interface_index);
         let ShardInterface { neighbours, .. } =
             self.nis.links.remove(link.expect("an interface with lanes has a link"));
+        if self.nis.links.is_empty() {
+            self.devices.most_owned = 0;
+        }
+        let most_owned = self.devices.most_owned;
         self.follow_rings();
         self.follow_ports();
-        Rings { interface_index, neighbours, lanes, owned }
+        Rings { interface_index, neighbours, lanes, owned, most_owned }
     }
 
     /// Takes in which queues there are.
     fn follow_rings(&mut self) {
-        self.devices.follow_rings(self.nis.links.len(), self.common.rings.tx);
+        let Common { frames_per_shard, early_chunks_max, rings, .. } = &self.common;
+        let frames = frames_per_shard.saturating_sub(*early_chunks_max as u32);
+        self.devices.follow_rings(self.nis.links.len(), rings.tx, frames);
     }
 
     /// Takes in which NIs there are.
@@ -262,7 +305,9 @@ impl XdpLnd {
         let rings = self.nis.ports.iter().map(|port| port.receive_bytes);
         // Peers are not told by which NI they may send how much.
         if let Some(least) = rings.chain(self.nis.sockets.iter().map(|socket| socket.receive_bytes)).min() {
-            self.receive_bytes = least;
+            let rings = &self.common.rings;
+            let rings = RingSizes { fill: rings.fill.min(self.devices.fill_max), ..*rings };
+            self.receive_bytes = least.min(receive_bytes(&rings, self.common.shards, 1));
             self.follow_siblings();
         }
         self.follow_interfaces();
@@ -270,7 +315,8 @@ impl XdpLnd {
         self.unresolved.retry = true;
     }
 
-    /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
+    /// The lane by which frames of this shard leave: that of a queue that it owns, or any. A driver that has
+    /// fewer transmit queues than lanes has one at least.
     fn lane_to(&self, interface_index: u32) -> usize {
         let is_candidate = |lane: &Lane| lane.interface_index == interface_index && lane.sends;
         let all: Vec<usize> =
@@ -293,10 +339,15 @@ impl Driver for XdpLnd {
     }
 
     fn add_port(&mut self, port: XdpPort) {
+        let port = match port {
+            XdpPort::Queues(further) => return self.add_queues(further),
+            port => port,
+        };
         let Port { ni, nid, checksum, .. } = *port.port();
         let datagram_max_bytes = match &port {
             XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
+            XdpPort::Queues(_) => unreachable!("they were taken in above"),
         };
         self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum });
         match port {
@@ -314,6 +365,7 @@ impl Driver for XdpLnd {
                 self.home.add_buffers(early_count, &self.exchange, open.buffer_bytes);
                 self.nis.sockets.push(open);
             }
+            XdpPort::Queues(_) => unreachable!("they were taken in above"),
         }
         self.follow_ports();
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
-use lnet_core::lnd::{self, Cause, Uplink};
+use lnet_core::lnd::{self, Uplink};
 use lnet_core::time::{self, Instant};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
@@ -32,11 +32,12 @@ use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, T
 use super::path::{End, Path, TEMPLATE_BYTES_MAX};
 use super::receive::Origin;
 use super::refusals;
+use super::transmit::leave;
 use super::{Port, XdpDrop, XdpLnd};
 
 /// How long a socket rests whose receive has ended with an error.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long an interface may be down before its messages end without it.
+/// How long an interface may be down before its messages go another way, if they have one.
 const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An NI over a socket that a shard has.
@@ -51,7 +52,7 @@ pub struct SocketPort {
     pub(super) buffer_bytes: u32,
     /// Generation of what is known of the interface.
     generation: u64,
-    /// Since when it is known to be down, or its messages were ended for that.
+    /// Since when it is known to be down, or other ways were looked for.
     down_since: Option<Instant>,
     /// When the socket is tried again whose receive has ended with an error.
     retry_at: Option<Instant>,
@@ -300,8 +301,8 @@ impl XdpLnd {
         }
     }
 
-    /// Looks at what the kernel has refused, and at the interfaces; ends the messages of one that has been
-    /// down for too long.
+    /// Looks at what the kernel has refused, and at the interfaces. Messages of one that has been down for a
+    /// while go another way; without one they wait, unless it has gone.
     #[inline]
     pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
         for socket in &mut self.nis.sockets {
@@ -318,7 +319,7 @@ impl XdpLnd {
             if socket.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
                 // And those that come later, at the latest then.
                 socket.down_since = Some(now);
-                self.xfer.fail_ni(now, socket.port.ni, Cause::Device, up);
+                leave(&mut self.xfer, now, (socket.port.ni, socket.neighbours.is_gone()), up);
             }
         }
     }

@@ -9,7 +9,7 @@ use lnet_io::memory::Memory;
 use lnet_io::netlink::{Resolution, Unreachable};
 use lnet_io::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 use lnet_wire::Nid;
-use lnet_xdp_proto::{Content, OutgoingFrame};
+use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 
 use super::fault::Fate;
 use super::frames::Source;
@@ -76,7 +76,10 @@ impl XdpLnd {
     /// Hands a message whose next hop is known, or was and will be, to the transfer protocol.
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
-        let given_up = |port: usize| self.devices.lanes[self.nis.ports[port].lane_index].is_given_up();
+        let given_up = |port: usize| {
+            let RingPort { lane_index, link_index, .. } = &self.nis.ports[port];
+            self.devices.lanes[*lane_index].is_given_up() && self.nis.links[*link_index].neighbours.is_gone()
+        };
         if self.nis.ring_of(transmit.ni).is_none_or(given_up) {
             self.refuse(transmit, Cause::Device);
             return Ok(());
@@ -393,8 +396,9 @@ impl XdpLnd {
         self.flush_sockets();
     }
 
-    /// Tries devices again that refuse to send; ends the messages of one that has refused for too long, or of
-    /// an interface that has been down for so long.
+    /// Tries devices again that refuse to send. Messages of one that has refused for a while, or of an interface
+    /// that has been down for so long, go another way; without one they wait as long as they may, unless the
+    /// interface has gone.
     pub(super) fn follow_devices(&mut self, now: Instant, up: &mut impl Uplink) {
         for lane_index in 0..self.devices.lanes.len() {
             match self.devices.lanes[lane_index].follow_refusal(now) {
@@ -407,28 +411,44 @@ impl XdpLnd {
                 }
                 Followed::GivenUp => {}
             }
-            for RingPort { port, lane_index: its_lane, .. } in &self.nis.ports {
+            for RingPort { port, lane_index: its_lane, link_index, .. } in &self.nis.ports {
                 if *its_lane == lane_index {
-                    self.xfer.fail_ni(now, port.ni, Cause::Device, up);
+                    let is_gone = self.nis.links[*link_index].neighbours.is_gone();
+                    leave(&mut self.xfer, now, (port.ni, is_gone), up);
                 }
             }
         }
         for RingPort { port, link_index, down, .. } in &mut self.nis.ports {
             let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
-            let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
+            let Some(Down { address, is_given_up, since }) = down.as_mut().filter(is_due) else { continue };
+            let neighbours = &self.nis.links[*link_index].neighbours;
             // The interface may be up again with nothing sent since.
-            *is_given_up = self.nis.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
-            if *is_given_up {
-                self.xfer.fail_ni(now, port.ni, Cause::Device, up);
+            if neighbours.lookup(*address) == INTERFACE_DOWN {
+                *is_given_up = neighbours.is_gone();
+                *since = now;
+                leave(&mut self.xfer, now, (port.ni, *is_given_up), up);
             } else {
                 *down = None;
             }
         }
     }
 
-    /// When an interface has been down for too long.
+    /// When messages are to leave an interface that is down, if there are some.
     pub(super) fn down_until(&self) -> Option<Instant> {
+        if self.xfer.usage().messages == 0 {
+            return None;
+        }
         let downs = self.nis.ports.iter().filter_map(|open| open.down).filter(|down| !down.is_given_up);
         downs.map(|down| down.since + DOWN_PATIENCE).min()
+    }
+}
+
+/// Has messages leave an NI whose interface is down: all of them where it has gone, else those that have another
+/// way.
+pub(super) fn leave(xfer: &mut Xfer, now: Instant, (ni, is_gone): (NiId, bool), up: &mut impl Uplink) {
+    if is_gone {
+        xfer.fail_ni(now, ni, Cause::Device, up);
+    } else {
+        xfer.avoid_ni(now, ni, Cause::Device, up);
     }
 }

@@ -508,8 +508,14 @@ impl SendingSide {
         }
     }
 
-    /// An NI does not send any more: messages that only it carried end.
-    pub(super) fn fail_ni(&mut self, ni: NiId, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
+    /// An NI does not send any more: messages that only it carried end; those that have no other way stay where
+    /// these wait.
+    pub(super) fn fail_ni(
+        &mut self,
+        ni: NiId,
+        (cause, others_wait): (Cause, bool),
+        call: &mut SendContext<'_, impl Uplink>,
+    ) {
         for path in 0..call.sessions.paths.capacity() {
             if call.sessions.paths.get(path).is_some_and(|path| path.ni == ni) {
                 call.sessions.note_silence(path, call.up);
@@ -519,7 +525,9 @@ impl SendingSide {
             let Some(message) = self.messages.get(slot) else { continue };
             let is_elsewhere =
                 || call.sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
-            if call.sessions.paths[message.path].ni == ni && !is_elsewhere() {
+            let path = &call.sessions.paths[message.path];
+            let waits = || others_wait && call.up.another_path(&path.as_path(), |_| true).is_none();
+            if path.ni == ni && !is_elsewhere() && !waits() {
                 let status = message.unfinished(cause);
                 self.finish(slot, status, call);
             }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Full, Lent, Lnd, NiId, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Span, Status,
-    Transmit, TxId, Uplink, Verdict,
+    Full, Lent, Lnd, NiId, Path as LndPath, PeerSlot, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId,
+    Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_io::driver::{Driver, Part};
@@ -134,6 +134,8 @@ pub struct Recorder {
     pub received: u32,
     /// How messages that were submitted have ended.
     pub sent: Vec<(TxId, Status)>,
+    /// Whether messages could go another way.
+    pub has_another_way: bool,
     /// Match bits of messages that are delayed.
     pub lazy: Option<u64>,
     /// Messages that are delayed, with where they are to go.
@@ -180,6 +182,11 @@ impl Uplink for Recorder {
 
     fn sent(&mut self, _now: Instant, tx: TxId, status: Status) {
         self.sent.push((tx, status));
+    }
+
+    fn another_path(&self, path: &LndPath, has: impl Fn(NiId) -> bool) -> Option<LndPath> {
+        let other = LndPath { ni: NiId(path.ni.0 + 1), ..*path };
+        (self.has_another_way && has(other.ni)).then_some(other)
     }
 }
 
@@ -382,7 +389,7 @@ impl Node {
         let (lnds, return_rings) = XdpLnd::for_shards(&common, &wakers);
         let shards = lnds.into_iter().zip(lanes).map(|(mut lnd, (lanes, owned))| {
             let neighbours = Arc::clone(&neighbours);
-            let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
+            let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned, most_owned: 0 });
             let frames = Some(UmemShare { umem: Arc::clone(&umem), frames: stocks.pop_front().unwrap() });
             let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards, 1), 4);
             lnd.add_port(XdpPort::Rings { port, frames, rings });
