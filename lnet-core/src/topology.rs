@@ -62,6 +62,8 @@ pub struct LocalNi {
     pub facts: LndFacts,
     /// Whether it serves.
     pub status: NiStatus,
+    /// Whether messages without another way wait for it while it is [down](NiStatus::Down).
+    pub awaits_carrier: bool,
     /// Its health, at most [`HEALTH_MAX`].
     pub health: u32,
     /// Its priority by the selection policies; the lower one wins.
@@ -159,6 +161,7 @@ impl LocalNi {
             lnd_timeout: None,
             facts: LndFacts::KERNEL,
             status,
+            awaits_carrier: true,
             health,
             priority,
             net_priority,
@@ -171,6 +174,11 @@ impl LocalNi {
     #[must_use]
     pub const fn loopback(message_timeout: Duration) -> Self {
         Self::new(Nid::LO, u32::MAX, u32::MAX, message_timeout)
+    }
+
+    /// Whether messages wait for its link.
+    pub(crate) const fn holds_messages(&self) -> bool {
+        matches!(self.status, NiStatus::Down) && self.awaits_carrier
     }
 
     /// Whether new requests may leave by it.

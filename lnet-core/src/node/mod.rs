@@ -223,6 +223,14 @@ impl<O: Clone> Node<O> {
                     self.end_ping(now, &ping, Err(RequestError::Ping { nid: ping.nid, error }));
                 }
             }
+            Report::Carrier { ni, is_awaited } => {
+                if let Some(config) = self.nis.get_mut(ni)
+                    && core::mem::replace(&mut config.awaits_carrier, is_awaited) != is_awaited
+                    && !config.has_link
+                {
+                    self.publish();
+                }
+            }
             Report::Link { ni, is_up } => {
                 if let Some(config) = self.nis.get_mut(ni)
                     && core::mem::replace(&mut config.has_link, is_up) != is_up

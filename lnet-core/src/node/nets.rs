@@ -98,6 +98,8 @@ pub struct NiConfig<O> {
     pub health: u32,
     /// Whether its driver says that it can send.
     pub has_link: bool,
+    /// Whether messages wait for its link where that is down ([`Report::Carrier`](super::Report::Carrier)).
+    pub awaits_carrier: bool,
     /// Whether its driver has nothing of it, since it could not be opened again ([`NodeChange::ReopenNi`]):
     /// it is down, and shards do not know it.
     ///
@@ -131,6 +133,7 @@ impl<O> NiConfig<O> {
             tunables,
             health,
             has_link,
+            awaits_carrier: false,
             is_absent,
             is_failed,
             recovery,
@@ -198,6 +201,7 @@ impl<O> NiConfig<O> {
             lnd_timeout: Some(lnd_timeout),
             facts: self.spec.options.facts,
             status: self.status(),
+            awaits_carrier: self.awaits_carrier,
             health: self.health,
             priority: rules.ni_priority(&self.spec.nid),
             net_priority: rules.net_priority(self.spec.nid.net()),

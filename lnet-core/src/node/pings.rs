@@ -151,7 +151,8 @@ impl<O: Clone> Node<O> {
         // What goes by an NI whose link is down waits for that.
         let waits = |nid: &Nid| {
             let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Down);
-            source.is_none() && nis.any(|config| !config.is_absent && config.spec.nid.net() == nid.net())
+            let is_awaited = |config: &super::NiConfig<O>| config.awaits_carrier && !config.is_absent;
+            source.is_none() && nis.any(|config| is_awaited(config) && config.spec.nid.net() == nid.net())
         };
         let may_go = |nid: &Nid| self.leads_to(nid, source) || waits(nid);
         let mut known = known.iter().filter(|its| is_path(its));

@@ -122,7 +122,7 @@ impl Shard {
     /// The path of a request by an NI whose link is down, on a net of the destination's, or of its peer's.
     #[cold]
     pub(super) fn select_down(&self, destination: &Nid, self_nid: Option<&Nid>) -> Option<Choice> {
-        let is_down = |ni: &LocalNi| ni.status == NiStatus::Down && self_nid.is_none_or(|nid| ni.nid == *nid);
+        let is_down = |ni: &LocalNi| ni.holds_messages() && self_nid.is_none_or(|nid| ni.nid == *nid);
         let view = self.topology.peer(destination).filter(|view| view.is_multi_rail);
         let others = view.into_iter().flat_map(|view| view.nis.iter().map(|peer| peer.nid));
         core::iter::once(*destination).chain(others).find_map(|nid| {

@@ -325,10 +325,10 @@ impl Shard {
             return self.is_still_answered_by(ni).then_some(path);
         }
         // A link that is down may be back in a moment.
-        let waits = || match self.topology.known_ni(ni).status {
-            NiStatus::Down => Some(path),
-            _ if record.is_bound => None,
-            _ => self.select_down(&path.destination, None),
+        let waits = || match self.topology.known_ni(ni).holds_messages() {
+            true => Some(path),
+            false if record.is_bound => None,
+            false => self.select_down(&path.destination, None),
         };
         if record.is_bound {
             return waits();

@@ -342,7 +342,7 @@ impl Run {
                 self.messages.values().filter(|message| message.flying.is_some_and(|(_, at)| at == slot));
             let available = self.node.shard.ni_credits(by).unwrap();
             assert!(available <= i64::from(ni.credits) - flying.count() as i64, "credits were made up");
-            if ni.status != NiStatus::Up {
+            if !Self::takes(ni) {
                 assert_eq!(self.node.shard.is_quiet(by), self.is_quiet(slot), "{by:?}");
             }
         }

@@ -309,6 +309,8 @@ impl Runner {
                 let result = result.map(|state| drop(books.nis.insert(ni.0, *state)));
                 machine.handle_report(now, Report::Opened { ni, result });
                 if let Some(state) = books.nis.get(&ni.0) {
+                    let is_awaited = state.down == Some(DownReason::NoLink);
+                    machine.handle_report(now, Report::Carrier { ni, is_awaited });
                     machine.handle_report(now, Report::Link { ni, is_up: state.down.is_none() });
                     report_distances(&mut machine, now, &self.numa, state);
                     if let Some(reach) = &state.reach {

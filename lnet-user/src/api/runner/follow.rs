@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use crate::api::peer_log::refused;
 use crate::api::traffic::moved;
 use crate::api::{Core, LnetError};
-use crate::node::NiConfig;
+use crate::node::{DownReason, NiConfig};
 use crate::runtime::Worker;
 
 impl Core {
@@ -146,6 +146,8 @@ impl Core {
                 continue;
             }
             let (ni, is_up, now) = (state.ni, state.down.is_none(), self.runner.clock.now());
+            let is_awaited = state.down == Some(DownReason::NoLink);
+            machine.handle_report(now, Report::Carrier { ni, is_awaited });
             machine.handle_report(now, Report::Link { ni, is_up });
             if let Some(reach) = &state.reach {
                 machine.handle_report(now, Report::Reach { ni, reach });
