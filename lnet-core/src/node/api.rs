@@ -228,8 +228,8 @@ pub enum Report<'a> {
         /// Why.
         error: DriverError,
     },
-    /// Whether an NI that cannot send may do so again by itself, since only its carrier is lacking: then messages
-    /// without another way wait for it. Tell it before [`Report::Link`].
+    /// Whether an NI that cannot send may do so again by itself, since only its carrier is lacking: then
+    /// messages without another way wait for it. Tell it before [`Report::Link`].
     Carrier {
         /// Slot of the NI, which may have gone meanwhile: then nothing happens.
         ni: NiId,

@@ -146,9 +146,9 @@ pub trait LndKind: Sized {
         plan: Self::Plan,
     ) -> Result<Opened<Self>, Self::Error>;
 
-    /// Follows what has changed about the interface of an open NI ([`OpenNi::has_changed`]); what the shards are
-    /// to take in, in their order, if there is anything ([`Driver::add_port`]). The calling thread is in the
-    /// node's network namespace.
+    /// Follows what has changed about the interface of an open NI ([`OpenNi::has_changed`]); what the
+    /// shards are to take in, in their order, if there is anything ([`Driver::add_port`]). The calling
+    /// thread is in the node's network namespace.
     fn follow(&mut self, _host: &Host, _ni: NiId) -> Vec<Part<Self::Driver>> {
         Vec::new()
     }

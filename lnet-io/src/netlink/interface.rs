@@ -95,8 +95,8 @@ pub fn link_speed_mbits(name: &str) -> Option<u32> {
     on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
 }
 
-/// Receive and transmit queues of an interface that are in use now; `None` where its driver has no channels to
-/// count. Blocks as [`Interface::by_name`] does.
+/// Receive and transmit queues of an interface that are in use now; `None` where its driver has no channels
+/// to count. Blocks as [`Interface::by_name`] does.
 #[must_use]
 pub fn queues_now(name: &str) -> Option<(u32, u32)> {
     let count = || {

@@ -265,9 +265,10 @@ impl Neighbours {
         Some(self.shared.mtu_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
-    /// Receive and transmit queues that are in use now, as the driver counts its channels; `None` while that is
-    /// not known, and where the driver has none to count. The generation changes with them. Drivers change
-    /// them without a word (virtio when an XDP program is attached), so they are counted every few seconds.
+    /// Receive and transmit queues that are in use now, as the driver counts its channels; `None` while
+    /// that is not known, and where the driver has none to count. The generation changes with them. Drivers
+    /// change them without a word (virtio when an XDP program is attached), so they are counted every few
+    /// seconds.
     #[must_use]
     pub fn queues(&self) -> Option<(u32, u32)> {
         self.shared.queues()

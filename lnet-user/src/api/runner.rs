@@ -32,7 +32,7 @@ use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use lnet_io::blocking;
 use lnet_io::locks::{Mutex, MutexGuard};
-use lnet_io::netlink::{Interface, device_of};
+use lnet_io::netlink::device_of;
 use lnet_wire::Nid;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
@@ -56,10 +56,6 @@ use crate::runtime::{Clock, Deputy, Fate, Worker};
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is looked whether frames arrive nowhere.
 const WATCH_INTERVAL: Duration = Duration::from_secs(3);
-/// How long a link may take to carry when an NI was opened on it, and how often that is looked at. Resets by
-/// drivers take up to 3 s.
-const CARRIER_PATIENCE: Duration = Duration::from_secs(5);
-const CARRIER_INTERVAL: Duration = Duration::from_millis(50);
 /// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
@@ -591,7 +587,7 @@ async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
     let opener = Arc::clone(&core);
     let mut opened = blocking::run(move || opener.open_ni(ni, &config)).await;
     if let Ok(Ok(state)) = &mut opened {
-        await_carrier(state, begun).await;
+        follow::await_carrier(state, begun).await;
         // Its link may have come, or gone, since.
         state.down = core.view.nis().into_iter().find(|now| now.ni == ni).map_or(state.down, |now| now.down);
     }
@@ -602,28 +598,6 @@ async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
         }
     };
     Done::Opened { ni, result }
-}
-
-/// Waits for the carrier of an NI that was opened: drivers reset the link when a program is attached. Without one
-/// the NI is there all the same.
-async fn await_carrier(state: &NiState, begun: Instant) {
-    // An NI without an interface has nothing to wait for.
-    if state.lnd().is_none_or(|lnd| lnd.asked.is_none()) {
-        return;
-    }
-    loop {
-        let interface = state.config.interface.clone();
-        let lacks_carrier = move || Interface::by_name(&interface).is_ok_and(|found| !found.up);
-        if !blocking::run(lacks_carrier).await.unwrap_or(false) {
-            return;
-        }
-        if begun.elapsed() >= CARRIER_PATIENCE {
-            let NiConfig { nid, interface, .. } = &state.config;
-            warn!(%nid, interface, "NI added, its link does not carry: messages wait for it");
-            return;
-        }
-        sleep(CARRIER_INTERVAL).await;
-    }
 }
 
 async fn close(core: Arc<Core>, ni: NiId) -> Done {

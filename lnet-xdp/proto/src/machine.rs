@@ -530,8 +530,8 @@ impl Xfer {
         self.sending.fail_ni(ni, failed, &mut SendContext { sessions: &mut self.sessions, up });
     }
 
-    /// An NI does not send at present: messages that only it carried end if the [`Uplink`] knows another way for
-    /// them; those that have none wait, as long as they may.
+    /// An NI does not send at present: messages that only it carried end if the [`Uplink`] knows another
+    /// way for them; those that have none wait, as long as they may.
     pub fn avoid_ni(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
         self.sessions.local.now = now;
         self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });

@@ -46,8 +46,8 @@ fn queues(daemon: &Daemon) -> (Vec<u32>, u64) {
     (queues, frames.reasons.get("no_socket").copied().unwrap_or(0))
 }
 
-/// `ethtool -L` gives both ends more queues under load: all of them have sockets a moment later, messages arrive by
-/// them, and none is lost.
+/// `ethtool -L` gives both ends more queues under load: all of them have sockets a moment later, messages
+/// arrive by them, and none is lost.
 #[test]
 fn queues_that_come_under_load_get_sockets() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -94,8 +94,8 @@ fn queues_that_come_under_load_get_sockets() {
     assert!(log.contains("the queues of an interface are others"), "{log}");
 }
 
-/// Without memory for their rings, queues that come have no sockets: what arrives there is lost, which is said until
-/// they have gone again.
+/// Without memory for their rings, queues that come have no sockets: what arrives there is lost, which is
+/// said until they have gone again.
 #[test]
 fn queues_without_sockets_raise_an_alarm() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

@@ -2,15 +2,24 @@
 //! interfaces, and how links are. The state machine hears of it, and the log.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lnet_core::node::{NamedClaim, Report};
+use lnet_io::blocking;
+use lnet_io::netlink::Interface;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::api::peer_log::refused;
 use crate::api::traffic::moved;
 use crate::api::{Core, LnetError};
-use crate::node::{DownReason, NiConfig};
+use crate::node::{DownReason, NiConfig, NiState};
 use crate::runtime::Worker;
+
+/// How long a link may take to carry when an NI was opened on it, and how often that is looked at. Resets by
+/// drivers take up to 3 s.
+const CARRIER_PATIENCE: Duration = Duration::from_secs(5);
+const CARRIER_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Core {
     /// Has the state machine hear what shards have learned, and do what follows.
@@ -167,5 +176,27 @@ impl Core {
                 None => info!(%nid, interface, "NI up"),
             }
         }
+    }
+}
+
+/// Waits for the carrier of an NI that was opened: drivers reset the link when a program is attached.
+/// Without one the NI is there all the same.
+pub(super) async fn await_carrier(state: &NiState, begun: Instant) {
+    // An NI without an interface has nothing to wait for.
+    if state.lnd().is_none_or(|lnd| lnd.asked.is_none()) {
+        return;
+    }
+    loop {
+        let interface = state.config.interface.clone();
+        let lacks_carrier = move || Interface::by_name(&interface).is_ok_and(|found| !found.up);
+        if !blocking::run(lacks_carrier).await.unwrap_or(false) {
+            return;
+        }
+        if begun.elapsed() >= CARRIER_PATIENCE {
+            let NiConfig { nid, interface, .. } = &state.config;
+            warn!(%nid, interface, "NI added, its link does not carry: messages wait for it");
+            return;
+        }
+        sleep(CARRIER_INTERVAL).await;
     }
 }

@@ -60,8 +60,8 @@ impl Counters {
         Reason::ALL.map(|reason| (reason, self.frames(reason)))
     }
 
-    /// Frames that found no socket, and frames that were redirected, of so many queues and shards: a few reads,
-    /// where [`Counters`] takes thousands.
+    /// Frames that found no socket, and frames that were redirected, of so many queues and shards: a few
+    /// reads, where [`Counters`] takes thousands.
     pub(super) fn outline(
         slots: &PerCpuArray<MapData, u64>,
         reasons: &PerCpuArray<MapData, u64>,

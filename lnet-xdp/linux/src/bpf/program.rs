@@ -222,8 +222,9 @@ impl XdpProgram {
         Ok(mode)
     }
 
-    /// Takes the program off its interface and attaches it there again, in the same mode: a veth has its queues
-    /// that have come since go without (`drivers/net/veth.c: veth_enable_range_safe`). Frames pass up meanwhile.
+    /// Takes the program off its interface and attaches it there again, in the same mode: a veth has its
+    /// queues that have come since go without (`drivers/net/veth.c: veth_enable_range_safe`). Frames pass
+    /// up meanwhile.
     ///
     /// # Errors
     /// As [`XdpProgram::attach`]: the program is not attached any more.

@@ -6,10 +6,10 @@ use lnet_io::locks::Mutex;
 
 /// Queues of an interface with rings. The NIs of the interface share it.
 #[derive(Debug)]
-pub(super) struct LinkState(Mutex<Known>);
+pub(super) struct LinkState(Mutex<Queues>);
 
 #[derive(Debug)]
-struct Known {
+struct Queues {
     /// Receive queues that have sockets.
     served: u32,
     /// Receive and transmit queues that were counted when the sockets were last seen to.
@@ -27,11 +27,11 @@ struct Known {
 /// Frames of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// Those that the program found no socket for.
+    /// Frames that the program found no socket for.
     pub(super) no_socket: u64,
-    /// Those that it steered.
+    /// Frames that it steered.
     pub(super) steered: u64,
-    /// Those that shards have received.
+    /// Frames that shards have received.
     pub(super) arrived: u64,
 }
 
@@ -42,7 +42,7 @@ const CALM_LOOKS: u32 = 10;
 
 impl LinkState {
     pub(super) fn new(served: u32, counted: Option<(u32, u32)>) -> std::sync::Arc<Self> {
-        std::sync::Arc::new(Self(Mutex::new(Known {
+        std::sync::Arc::new(Self(Mutex::new(Queues {
             served,
             counted,
             unserved: None,
@@ -52,7 +52,7 @@ impl LinkState {
         })))
     }
 
-    fn known(&self) -> lnet_io::locks::MutexGuard<'_, Known> {
+    fn known(&self) -> lnet_io::locks::MutexGuard<'_, Queues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,8 +89,8 @@ impl LinkState {
         known.unserved = Some(text);
     }
 
-    /// Takes in what was counted, every few seconds. Frames that have arrived nowhere since are logged once, and told
-    /// by the NIs until there were none for a while.
+    /// Takes in what was counted, every few seconds. Frames that have arrived nowhere since are logged
+    /// once, and told by the NIs until there were none for a while.
     pub(super) fn note_frames(&self, interface: &str, seen: Seen) {
         let mut known = self.known();
         let Some(former) = known.seen.replace(seen) else { return };

@@ -193,8 +193,8 @@ impl Programs {
         !lock(&self.rings).programs.is_empty()
     }
 
-    /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while shards
-    /// receive nothing. `arrived` are the frames that shards have received by each interface
+    /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while
+    /// shards receive nothing. `arrived` are the frames that shards have received by each interface
     /// ([`XdpLnd::arrived`](crate::XdpLnd::arrived)). The NIs tell it, and the log.
     ///
     /// # Errors

@@ -207,14 +207,14 @@ impl XdpKind {
         follow_mac(&neighbours, &program);
         let interface = plan.interface.clone();
         let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
-        let kept = Arc::clone(&state);
+        let told = Arc::clone(&state);
         let link = RingLink {
             interface,
             program,
             mode,
             neighbours: follows,
             owners,
-            state: kept,
+            state: told,
             serving,
             _log: log,
         };
@@ -233,8 +233,8 @@ impl XdpKind {
         Ok((plan.opened(mode.into(), (neighbours, state), Some(reserved)), parts))
     }
 
-    /// Deals the queues out of an interface with so many receive queues that have no sockets yet; with how many
-    /// queues the shard owns then that owns most. They share the memory that the node has.
+    /// Deals the queues out of an interface with so many receive queues that have no sockets yet; with how
+    /// many queues the shard owns then that owns most. They share the memory that the node has.
     ///
     /// # Errors
     /// What is lacking, and the way out.

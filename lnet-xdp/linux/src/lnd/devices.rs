@@ -78,9 +78,9 @@ impl Devices {
         Ok(count)
     }
 
-    /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries. `frames`
-    /// are those of a shard that are no longer kept for the transfer protocol: queues that came later share
-    /// what was there for others.
+    /// Takes in which queues there are, of so many interfaces, whose transmit rings have `tx` entries.
+    /// `frames` are those of a shard that are no longer kept for the transfer protocol: queues that came
+    /// later share what was there for others.
     pub(super) fn follow_rings(&mut self, interfaces: usize, tx: u32, frames: u32) {
         let spare = frames.saturating_sub(tx * interfaces as u32);
         self.fill_max = spare.checked_div(self.most_owned).unwrap_or(u32::MAX);

@@ -32,7 +32,7 @@ use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, T
 use super::path::{End, Path, TEMPLATE_BYTES_MAX};
 use super::receive::Origin;
 use super::refusals;
-use super::transmit::leave;
+use super::transmit::avoid;
 use super::{Port, XdpDrop, XdpLnd};
 
 /// How long a socket rests whose receive has ended with an error.
@@ -319,7 +319,7 @@ impl XdpLnd {
             if socket.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
                 // And those that come later, at the latest then.
                 socket.down_since = Some(now);
-                leave(&mut self.xfer, now, (socket.port.ni, socket.neighbours.is_gone()), up);
+                avoid(&mut self.xfer, now, (socket.port.ni, socket.neighbours.is_gone()), up);
             }
         }
     }

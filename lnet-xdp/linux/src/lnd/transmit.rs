@@ -396,9 +396,9 @@ impl XdpLnd {
         self.flush_sockets();
     }
 
-    /// Tries devices again that refuse to send. Messages of one that has refused for a while, or of an interface
-    /// that has been down for so long, go another way; without one they wait as long as they may, unless the
-    /// interface has gone.
+    /// Tries devices again that refuse to send. Messages of one that has refused for a while, or of an
+    /// interface that has been down for so long, go another way; without one they wait as long as they may,
+    /// unless the interface has gone.
     pub(super) fn follow_devices(&mut self, now: Instant, up: &mut impl Uplink) {
         for lane_index in 0..self.devices.lanes.len() {
             match self.devices.lanes[lane_index].follow_refusal(now) {
@@ -414,7 +414,7 @@ impl XdpLnd {
             for RingPort { port, lane_index: its_lane, link_index, .. } in &self.nis.ports {
                 if *its_lane == lane_index {
                     let is_gone = self.nis.links[*link_index].neighbours.is_gone();
-                    leave(&mut self.xfer, now, (port.ni, is_gone), up);
+                    avoid(&mut self.xfer, now, (port.ni, is_gone), up);
                 }
             }
         }
@@ -426,7 +426,7 @@ impl XdpLnd {
             if neighbours.lookup(*address) == INTERFACE_DOWN {
                 *is_given_up = neighbours.is_gone();
                 *since = now;
-                leave(&mut self.xfer, now, (port.ni, *is_given_up), up);
+                avoid(&mut self.xfer, now, (port.ni, *is_given_up), up);
             } else {
                 *down = None;
             }
@@ -443,9 +443,9 @@ impl XdpLnd {
     }
 }
 
-/// Has messages leave an NI whose interface is down: all of them where it has gone, else those that have another
-/// way.
-pub(super) fn leave(xfer: &mut Xfer, now: Instant, (ni, is_gone): (NiId, bool), up: &mut impl Uplink) {
+/// Has messages leave an NI whose interface is down: all of them where it has gone, else those that have
+/// another way.
+pub(super) fn avoid(xfer: &mut Xfer, now: Instant, (ni, is_gone): (NiId, bool), up: &mut impl Uplink) {
     if is_gone {
         xfer.fail_ni(now, ni, Cause::Device, up);
     } else {

@@ -508,8 +508,8 @@ impl SendingSide {
         }
     }
 
-    /// An NI does not send any more: messages that only it carried end; those that have no other way stay where
-    /// these wait.
+    /// An NI does not send any more: messages that only it carried end; those that have no other way stay
+    /// where these wait.
     pub(super) fn fail_ni(
         &mut self,
         ni: NiId,

@@ -361,8 +361,8 @@ fn a_message_to_somebody_silent_ends_in_time() {
     assert!(now.0 >= 49_000_000_000, "{now:?}");
 }
 
-/// The interface is down: what is under way goes another way after a while, not at once, and without one it waits
-/// until its own time is over.
+/// The interface is down: what is under way goes another way after a while, not at once, and without one it
+/// waits until its own time is over.
 #[test]
 fn messages_wait_for_their_interface_or_go_another_way() {
     for (comes_back, has_another_way) in [(false, false), (false, true), (true, false), (true, true)] {
