@@ -41,6 +41,8 @@ named! {
         Queues => "queues",
         /// Whether payloads have checksums.
         Checksum => "checksum",
+        /// Whether rings have zero copy.
+        ZeroCopy => "zero_copy",
     }
 }
 
@@ -78,6 +80,20 @@ words! {
         #[default]
         On = "on",
         /// Off.
+        Off = "off",
+    }
+}
+
+words! {
+    /// Whether the device reads and writes the frames of rings itself.
+    #[derive(Default)]
+    ZeroCopy {
+        /// Where the device can.
+        #[default]
+        Auto = "auto",
+        /// Always: an NI that cannot have it is refused.
+        On = "on",
+        /// Never: the kernel copies.
         Off = "off",
     }
 }
@@ -267,6 +283,15 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
         is_lenient: false,
         ..NUMBER
     },
+    OptionRow {
+        option: NiOption::ZeroCopy,
+        values: OptionValues::Words(ZeroCopy::NAMES),
+        unit: "CHOICE",
+        meaning: "Zero copy of an xdp NI over rings; auto is where the driver has it and frames fit",
+        default: "auto",
+        is_lenient: false,
+        ..NUMBER
+    },
 ];
 
 /// `lo`: what a node sends to itself. What is true of the whole node is told here, since every node has it.
@@ -327,13 +352,14 @@ pub const XDP: LndRow = LndRow {
     net_types: &[NetType::XDP, NetType::TCP],
     default_of: Some(NetType::XDP),
     net_defaults: [180, 128, 0, 1024],
-    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum],
+    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum, NiOption::ZeroCopy],
     facts: &[
         FactRow { key: "no rings", is_brief: true },
         FactRow { key: "alarm", is_brief: true },
         FactRow { key: "active mode", is_brief: false },
         FactRow { key: "active queues", is_brief: false },
         FactRow { key: "mtu", is_brief: false },
+        FactRow { key: "active zero copy", is_brief: false },
     ],
     proves_sources: true,
     reaches_itself: false,

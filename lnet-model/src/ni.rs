@@ -8,7 +8,9 @@ use lnet_wire::{Net, Nid};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use crate::lnd::{IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, Switch, fabric_of};
+use crate::lnd::{
+    IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, Switch, ZeroCopy, fabric_of,
+};
 
 pub use crate::lnd::{Lnd, XdpMode};
 
@@ -106,6 +108,13 @@ impl NiOptions {
     #[must_use]
     pub fn has_checksum(&self) -> bool {
         self.get(NiOption::Checksum) != Some(Switch::Off as i64)
+    }
+
+    /// Whether rings are to have zero copy.
+    #[must_use]
+    pub fn zero_copy(&self) -> ZeroCopy {
+        let word = self.number::<usize>(NiOption::ZeroCopy);
+        word.and_then(|word| ZeroCopy::ALL.get(word)).copied().unwrap_or_default()
     }
 
     /// The options that have a value, in their order.

@@ -43,7 +43,7 @@ pub use link::DownReason;
 pub(crate) use link::is_back;
 pub use lnet_io::reactor::{Chosen, Reactor, ReactorChoice};
 pub use lnet_io::xsk::{CHUNK_BYTES, RingSizes};
-pub use lnet_model::lnd::Switch;
+pub use lnet_model::lnd::{Switch, ZeroCopy};
 pub use lnet_model::ni::XdpMode;
 pub use lnet_xdp::{DEFAULT_PORT, SendFault, XdpConfig, XdpError};
 pub(crate) use numa::Numa;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use lnet_io::netlink::Interface;
 use lnet_io::reactor::{Reactor, Token, Waiter};
 use lnet_io::xsk::{
-    CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
-    RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,
+    Binding, CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
+    RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue, open_queue_with,
 };
 use lnet_tests::netns::{
     Inside, NET_ADMIN, NET_RAW, Netns, SYS_ADMIN, Wiring, enter, enter_here, ip, require_privilege,
@@ -194,6 +194,39 @@ fn registered_memory_is_sent_from_where_it_lies() {
     assert!(umem.register(1 << 20).is_none());
     umem.reclaim_queue(wire.interface_index(), 0, Duration::from_secs(5)).unwrap();
     assert!(umem.register(1 << 20).is_some());
+}
+
+/// Frames are in the fill ring before the bind, and are back where that is refused: veth has no zero copy, and
+/// no queue of that number. Another interface has the same memory in a mode of its own.
+#[test]
+fn a_queue_begins_with_frames_in_a_mode_of_its_interface() {
+    let Some(wire) = Wire::new(1500) else { return };
+    ip(wire.netns.a(), "link add other0 type veth peer name other1");
+    ip(wire.netns.a(), "link set other0 up");
+    ip(wire.netns.a(), "link set other1 up");
+    let (umem, mut stock) = umem(64);
+    let good = QueueConfig::new(wire.interface_index(), 0);
+    let zero_copy = Binding { zero_copy: true, multi_buffer: false };
+    let refused =
+        open_queue_with(&umem, &QueueConfig { binding: zero_copy, ..good }, &mut stock).unwrap_err();
+    assert!(matches!(refused, SocketError::NoZeroCopy { .. }), "{refused}");
+    let nowhere = QueueConfig { queue_index: 9, ..good };
+    open_queue_with(&umem, &nowhere, &mut stock).unwrap_err();
+    assert_eq!((stock.len(), umem.census()), (64, Census { user: 64, kernel: 0 }));
+
+    let rings = RingSizes { fill: 16, ..good.rings };
+    let queue = open_queue_with(&umem, &QueueConfig { rings, ..good }, &mut stock).unwrap();
+    assert_eq!((queue.binding, stock.len()), (Binding::COPY, 48));
+    let other = Interface::by_name("other0").unwrap().index;
+    let one_buffer = Binding { multi_buffer: false, ..Binding::COPY };
+    let other_config = QueueConfig { rings, binding: one_buffer, ..QueueConfig::new(other, 0) };
+    let other_queue = open_queue_with(&umem, &other_config, &mut stock).unwrap();
+    assert_eq!((other_queue.binding, stock.len()), (one_buffer, 32));
+    assert_eq!(umem.census(), Census { user: 32, kernel: 32 });
+    drop((queue, other_queue));
+    for index in [wire.interface_index(), other] {
+        assert_eq!(umem.reclaim_queue(index, 0, Duration::from_secs(5)).unwrap().len(), 16);
+    }
 }
 
 /// Two queues, three sockets each, all on one UMEM: 100,000 frames go out, and each comes back.

@@ -6,6 +6,7 @@
 mod interface;
 mod messages;
 mod neighbours;
+mod netdev;
 mod resolver;
 
 use std::fmt;
@@ -21,6 +22,7 @@ pub use interface::{
     Interface, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits, queues_now,
 };
 pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
+pub use netdev::{XdpFeatures, xdp_features};
 
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];

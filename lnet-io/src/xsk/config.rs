@@ -43,6 +43,21 @@ impl RingSizes {
     }
 }
 
+/// How the kernel and the device have the frames of an interface's sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// Whether the device reads and writes the chunks itself (`XDP_ZEROCOPY`); else the kernel copies
+    /// (`XDP_COPY`), whatever the device can.
+    pub zero_copy: bool,
+    /// Whether a frame may have several descriptors (`XDP_USE_SG`), which kernels know from Linux 6.6 on.
+    pub multi_buffer: bool,
+}
+
+impl Binding {
+    /// Copies, frames of several descriptors where the kernel knows them.
+    pub const COPY: Self = Self { zero_copy: false, multi_buffer: true };
+}
+
 /// The sockets of one queue of one interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
@@ -56,6 +71,8 @@ pub struct QueueConfig {
     pub transmit_only: u64,
     /// Sizes of the rings.
     pub rings: RingSizes,
+    /// How the sockets have their frames. Where the interface has sockets on this UMEM, theirs.
+    pub binding: Binding,
     /// How long to wait for a queue that is in use. The kernel releases a queue only some time after its
     /// last socket was closed.
     pub patience: Duration,
@@ -71,6 +88,7 @@ impl QueueConfig {
             socket_count: 1,
             transmit_only: 0,
             rings: RingSizes::default(),
+            binding: Binding::COPY,
             patience: Duration::from_secs(2),
         }
     }

@@ -88,10 +88,10 @@ pub enum SocketError {
         /// The kernel's answer.
         source: Errno,
     },
-    /// The UMEM would have to be locked in memory, and that is limited.
+    /// The UMEM would have to be locked in memory, once for each interface, and that is limited.
     #[error(
-        "a UMEM of {length_bytes} bytes cannot be pinned in memory (RLIMIT_MEMLOCK is {}); \
-         raise the limit or grant CAP_IPC_LOCK",
+        "a UMEM of {length_bytes} bytes, which counts once for each interface, cannot be pinned in memory \
+         (RLIMIT_MEMLOCK is {}); raise the limit or grant CAP_IPC_LOCK",
         .limit_bytes.map_or_else(|| "unlimited".to_owned(), |limit| format!("{limit} bytes"))
     )]
     MemoryLock {
@@ -116,9 +116,14 @@ pub enum SocketError {
     /// Another UMEM, of this process or another, has the queue.
     #[error("{0} is bound by an AF_XDP socket of another node or program: stop that one, or use mode socket")]
     QueueBusy(QueueLabel),
-    /// This kernel knows no frames of several descriptors.
-    #[error("multi-buffer frames on {0} were refused: they need Linux 6.6")]
-    NoMultiBuffer(QueueLabel),
+    /// The device does not take the memory, or has no zero copy.
+    #[error("zero copy on {queue} was refused: {source}")]
+    NoZeroCopy {
+        /// The queue.
+        queue: QueueLabel,
+        /// The kernel's answer.
+        source: Errno,
+    },
     /// More queues than one UMEM serves.
     #[error("one UMEM serves at most {max} queues")]
     TooManyQueues {

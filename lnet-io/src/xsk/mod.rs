@@ -4,6 +4,8 @@
 //! and the frame's owner has the chunk's bytes to itself. Frames go to the kernel through a
 //! [`FillRing`] or a [`TxRing`] and come back through an [`RxRing`] or a [`CompletionRing`]
 //! (kernel, Documentation/networking/af_xdp.rst). [`open_queue`] opens the sockets of one hardware queue.
+//! Each interface has the memory registered for itself, so that one may have zero copy beside others that
+//! have not.
 //!
 //! Invariants:
 //! - For a chunk that is with the user there is at most one `Frame`; for one that is with the kernel none.
@@ -30,10 +32,10 @@ pub mod ring;
 mod socket;
 mod umem;
 
-pub use config::{QueueConfig, RING_ENTRIES_MAX, RingSizes};
+pub use config::{Binding, QueueConfig, RING_ENTRIES_MAX, RingSizes};
 pub use error::{QueueLabel, ReclaimError, SocketError, UmemError};
 pub use memory::prefetch;
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RingDescriptor, RxRing, TxRing};
-pub use socket::{Device, Kick, Queue, Socket, Statistics, open_queue};
+pub use socket::{Device, Kick, Queue, Socket, Statistics, open_queue, open_queue_with};
 pub use umem::{CHUNK_BYTES, CHUNK_COUNT_MAX, Census, Frame, RECEIVE_BYTES, Umem, UmemConfig};

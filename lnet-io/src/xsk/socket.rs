@@ -13,11 +13,11 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use super::config::QueueConfig;
+use super::config::{Binding, QueueConfig};
 use super::error::{QueueLabel, SocketError};
 use super::memory::Mapping;
 use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RxRing, Side, TxRing};
-use super::umem::{CHUNK_BYTES, RingsId, Umem};
+use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 /// A queue of an interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +61,9 @@ pub struct Queue {
     pub completion: CompletionRing,
     /// The sockets, as many as configured.
     pub sockets: Vec<Socket>,
+    /// How the sockets have their frames: what was asked for, but without `multi_buffer` on a kernel before
+    /// Linux 6.6.
+    pub binding: Binding,
 }
 
 /// An AF_XDP socket with its own rings. It can move between threads.
@@ -189,15 +192,31 @@ impl AsFd for Device {
     }
 }
 
-/// Opens the sockets of one queue of one interface on `umem`.
-///
-/// The first socket ever on a UMEM registers it and decides its modes; each further queue's first socket
-/// shares it, with rings of its own for fill and completion; further sockets of a queue share those as well
-/// (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
+/// Opens the sockets of one queue of one interface on `umem`, with an empty fill ring.
 ///
 /// # Errors
-/// [`SocketError`] says what was refused and what helps.
+/// [`open_queue_with`]'s.
 pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, SocketError> {
+    open_queue_with(umem, config, &mut Vec::new())
+}
+
+/// Opens the sockets of one queue of one interface on `umem`.
+///
+/// The first socket of an interface registers the memory and decides the modes of its sockets; each further
+/// queue's first socket shares that, with rings of its own for fill and completion; further sockets of a
+/// queue share those as well (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
+///
+/// As many frames of `stock` as fit go into the fill ring before the bind, with which a driver fills its own
+/// ring: some receive nothing if there is nothing then.
+///
+/// # Errors
+/// [`SocketError`] says what was refused and what helps. `stock` is as before then, unless the kernel has
+/// some of its frames ([`Umem::reclaim_queue`]).
+pub fn open_queue_with(
+    umem: &Arc<Umem>,
+    config: &QueueConfig,
+    stock: &mut Vec<Frame>,
+) -> Result<Queue, SocketError> {
     config.rings.check()?;
     if config.socket_count == 0 {
         return Err(SocketError::NoSockets);
@@ -209,7 +228,11 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         if attachment.queue == queue {
             return Err(SocketError::QueueBusy(queue.label()));
         }
-        root = Some(attachment);
+        let is_its = (attachment.queue.namespace, attachment.queue.interface_index)
+            == (queue.namespace, queue.interface_index);
+        if is_its {
+            root = Some(attachment);
+        }
     }
 
     let number = registry.number_of(queue)?;
@@ -220,12 +243,25 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         opening.register(umem)?;
     }
     let (fill, completion, offsets) = opening.shared_rings(config, &first)?;
+    let mut fill = FillRing::new(fill, Arc::clone(umem), id);
     let receives = |number: u32| config.transmit_only.checked_shr(number).unwrap_or(0) & 1 == 0;
     let socket = opening.socket((config, receives(0)), &offsets, (umem, id), &first)?;
-    match &root {
-        None => opening.bind_first(config)?,
-        Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
-    }
+    let lent = stock.split_off(stock.len().saturating_sub(config.rings.fill as usize));
+    let addresses: Vec<u64> = lent.iter().map(Frame::address).collect();
+    let mut lent = lent;
+    fill.fill(&mut lent);
+    let bound = match &root {
+        None => opening.bind_first(config),
+        Some(root) => opening.bind_shared(Opening::of(root).fd, config).map(|()| config.binding),
+    };
+    let binding = match bound {
+        Ok(binding) => binding,
+        Err(error) => {
+            // A socket that is not bound has given the kernel nothing.
+            stock.extend(addresses.into_iter().filter_map(|address| umem.take(address, id)));
+            return Err(error);
+        }
+    };
     // Bound from here on: remembered before anything can fail, for `Umem::reclaim_queue`.
     registry.bound[number] = Some(queue);
     registry.attached.push(Arc::downgrade(&first));
@@ -239,11 +275,12 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         registry.attached.push(Arc::downgrade(&attachment));
         sockets.push(socket);
     }
-    Ok(Queue {
-        fill: FillRing::new(fill, Arc::clone(umem), id),
-        completion: CompletionRing::new(completion, Arc::clone(umem), id),
-        sockets,
-    })
+    if binding.zero_copy {
+        // A device that is down has no ring to fill, and says so; it fills that as it comes up.
+        let _ = sockets[0].device.wake_fill();
+    }
+    let completion = CompletionRing::new(completion, Arc::clone(umem), id);
+    Ok(Queue { fill, completion, sockets, binding })
 }
 
 /// A fresh AF_XDP socket.
@@ -359,34 +396,44 @@ impl<'a> Opening<'a> {
             .map_err(|errno| self.fault("layout of a ring", errno))
     }
 
-    /// Binds the UMEM's first socket, which decides the modes of all.
-    fn bind_first(&self, config: &QueueConfig) -> Result<(), SocketError> {
-        // With no flag for a mode the kernel tries zero copy and falls back to copy (`xp_assign_dev`).
-        let plain = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        match self.bind(plain | SocketAddrXdpFlags::XDP_USE_SG, config.patience) {
+    /// Binds an interface's first socket, which decides the modes of all; what is in force then. A mode is
+    /// always named: without one the kernel takes zero copy where it can, also for a program that runs in
+    /// the network stack, where drivers then refuse to send.
+    fn bind_first(&self, config: &QueueConfig) -> Result<Binding, SocketError> {
+        let Binding { zero_copy, multi_buffer } = config.binding;
+        let mode = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
+        let plain = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | mode;
+        let asked = if multi_buffer { plain | SocketAddrXdpFlags::XDP_USE_SG } else { plain };
+        match self.bind(asked, config.patience) {
+            Ok(()) => Ok(config.binding),
             // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
-            Err(Errno::INVAL) => {
-                let queue = self.queue.label();
-                Err(match self.bind(plain, Duration::ZERO) {
-                    Ok(()) => SocketError::NoMultiBuffer(queue),
-                    Err(_) => SocketError::NoSuchQueue(queue),
-                })
-            }
-            bound => bound.map_err(|errno| self.fault("bind", errno)),
+            Err(Errno::INVAL) if multi_buffer && !zero_copy => match self.bind(plain, Duration::ZERO) {
+                Ok(()) => Ok(Binding { multi_buffer: false, ..config.binding }),
+                Err(_) => Err(SocketError::NoSuchQueue(self.queue.label())),
+            },
+            Err(errno) => Err(self.not_bound(config.binding, errno)),
         }
     }
 
-    /// Binds a socket that shares the UMEM, and on the same queue the rings, of `root`. The kernel takes no
+    /// Why a socket could not be bound. A driver has answers of its own where zero copy is asked for.
+    fn not_bound(&self, binding: Binding, errno: Errno) -> SocketError {
+        match errno {
+            Errno::NODEV | Errno::BUSY | Errno::NETDOWN | Errno::NXIO => self.fault("bind", errno),
+            source if binding.zero_copy => SocketError::NoZeroCopy { queue: self.queue.label(), source },
+            // Every other cause of this answer was checked before.
+            Errno::INVAL => SocketError::NoSuchQueue(self.queue.label()),
+            errno => self.fault("bind", errno),
+        }
+    }
+
+    /// Binds a socket that shares the registration, and on the same queue the rings, of `root`. The kernel takes no
     /// other flags here: they are the first socket's.
     fn bind_shared(&self, root: BorrowedFd<'_>, config: &QueueConfig) -> Result<(), SocketError> {
         let QueueId { interface_index, queue_index, .. } = self.queue;
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface_index, queue_index);
         let addr = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: root };
-        match patiently(config.patience, || rustix::net::bind(self.fd, &addr)) {
-            // Every other cause of this answer was checked before.
-            Err(Errno::INVAL) => Err(SocketError::NoSuchQueue(self.queue.label())),
-            bound => bound.map_err(|errno| self.fault("bind", errno)),
-        }
+        let bound = patiently(config.patience, || rustix::net::bind(self.fd, &addr));
+        bound.map_err(|errno| self.not_bound(config.binding, errno))
     }
 
     pub(super) fn bind(&self, flags: SocketAddrXdpFlags, patience: Duration) -> rustix::io::Result<()> {

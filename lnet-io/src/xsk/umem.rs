@@ -90,6 +90,11 @@ impl Frame {
     pub const fn chunk_index(&self) -> u32 {
         self.chunk_index
     }
+
+    /// The chunk's first byte, as the kernel counts.
+    pub(super) fn address(&self) -> u64 {
+        u64::from(self.chunk_index) * u64::from(CHUNK_BYTES)
+    }
 }
 
 /// Who holds the chunks of a UMEM.
@@ -292,7 +297,7 @@ impl Umem {
         self.assert_own(&frame);
         // Relaxed: the ring's release and acquire order this before whatever the kernel does next.
         self.holders[frame.chunk_index as usize].store(rings.0, Ordering::Relaxed);
-        u64::from(frame.chunk_index) * u64::from(CHUNK_BYTES)
+        frame.address()
     }
 
     /// Takes back the chunk that `address` lies in, if the kernel got it by these rings and holds it still.

@@ -105,6 +105,7 @@ fn an_xdp_net_has_its_own_tunables() {
                   port: 1988
                   queues: 2
                   checksum: off
+                  zero_copy: auto
                   active mode: socket
                   active queues: 0
                   mtu: 1500
@@ -136,6 +137,10 @@ fn an_xdp_net_has_its_own_tunables() {
     node.bad_with("import", of_tcp, 234, &["'checksum' is a tunable of the xdp LND"]);
     node.bad("net add --net xdp8 --if eth1 --checksum maybe", 234, &["one of on, off"]);
     assert!(node.good("net add --help").contains("--checksum <SWITCH>"));
+    node.good("net add --net xdp9 --if eth1 --zero-copy on");
+    assert_eq!(value(&node.good("net show --net xdp9 -v"), "zero_copy").unwrap(), "on");
+    assert!(node.good("export").contains("zero_copy: on"));
+    node.bad("net add --net xdp8 --if eth1 --zero-copy maybe", 234, &["one of auto, on, off"]);
     assert_eq!(value(&node.good("net show --net tcp -v"), "lnd").unwrap(), "xdp");
     node.bad("net add --net xdp --if eth1 --mode natve", 234, &["auto, native, generic, socket"]);
     node.bad("net add --net xdp --if eth1 --port 0", 234, &["1 to 65535"]);

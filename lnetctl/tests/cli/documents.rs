@@ -263,10 +263,11 @@ fn spec() -> impl Strategy<Value = NiSpec> {
         number(128),
         prop::option::of(0_i64..256),
         prop::option::of(0_i64..2),
+        prop::option::of(0_i64..3),
     );
     let place = (any::<bool>(), 0_u16..3, 0..4_usize, any::<bool>(), prop::collection::vec(0_u32..2, 0..3));
     (tunables, lnd, place).prop_map(|(tunables, lnd, place)| {
-        let (xdp, mode, port, queues, conns_per_peer, tos, checksum) = lnd;
+        let (xdp, mode, port, queues, conns_per_peer, tos, checksum, zero_copy) = lnd;
         let (is_tcp, number, interface, by_nid, mut cpts) = place;
         cpts.dedup();
         let net = Net::new(if is_tcp { NetType::TCP } else { NetType::XDP }, number);
@@ -279,6 +280,7 @@ fn spec() -> impl Strategy<Value = NiSpec> {
                 (NiOption::Port, port.map(i64::from)),
                 (NiOption::Queues, queues.map(i64::from)),
                 (NiOption::Checksum, checksum),
+                (NiOption::ZeroCopy, zero_copy),
             ]
         } else {
             vec![(NiOption::ConnsPerPeer, conns_per_peer.map(i64::from)), (NiOption::Tos, tos)]

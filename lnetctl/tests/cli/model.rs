@@ -395,7 +395,8 @@ fn options_of(spec: &NiSpec) -> Result<NiOptions> {
             .with(NiOption::Mode, or(NiOption::Mode, 0))
             .with(NiOption::Port, or(NiOption::Port, 988))
             .with(NiOption::Queues, or(NiOption::Queues, 0))
-            .with(NiOption::Checksum, or(NiOption::Checksum, 0))),
+            .with(NiOption::Checksum, or(NiOption::Checksum, 0))
+            .with(NiOption::ZeroCopy, or(NiOption::ZeroCopy, 0))),
         None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
     }
 }

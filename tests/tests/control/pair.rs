@@ -69,6 +69,8 @@ fn two_daemons_are_configured_and_ping_each_other() {
         "active mode: native",
         "active queues: 2",
         "mtu: 1500",
+        "zero_copy: auto",
+        "off, the driver has none",
         "get: 2",
         "reply: 2",
     ] {

@@ -15,7 +15,7 @@ use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
 use lnet_user::Buffer;
-use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
+use lnet_user::node::{NiConfig, NodeConfig, XdpMode, ZeroCopy};
 use lnet_user::runtime::{LendError, Worker};
 use lnet_wire::Nid;
 use lnet_wire::nid::{Net, NetType};
@@ -191,6 +191,33 @@ fn a_driver_that_refuses_xdp() {
     for mode in [XdpMode::Generic, XdpMode::Auto] {
         let (node, _workers) = start(namespace, &on(mode));
         assert_eq!(node.mode().to_string(), "generic");
+    }
+    works(&netns);
+}
+
+/// A veth pair has no zero copy: an NI that must have it is refused, and others say why they have none.
+#[test]
+fn zero_copy_is_refused_where_it_cannot_be() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let (namespace, interface) = (netns.a(), netns.a().interface());
+    let nid = nid_v4(interface, 0);
+    let on = |mode, zero_copy| {
+        let ni = NiConfig::new(nid, interface.name.as_str()).zero_copy(Some(zero_copy));
+        config(namespace, nid).mode(mode).nis(vec![ni])
+    };
+    for mode in [XdpMode::Auto, XdpMode::Native] {
+        let parts = ["cannot have zero copy: the driver has none", "zero_copy auto or off is expected"];
+        refuse(namespace, &on(mode, ZeroCopy::On), &parts);
+    }
+    let parts = ["cannot have zero copy: the XDP program is in generic mode"];
+    refuse(namespace, &on(XdpMode::Generic, ZeroCopy::On), &parts);
+    refuse(namespace, &on(XdpMode::Socket, ZeroCopy::On), &["zero_copy on is for AF_XDP rings"]);
+    for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
+        let (node, _workers) = start(namespace, &on(XdpMode::Auto, zero_copy));
+        assert_eq!(node.mode(), XdpMode::Native);
     }
     works(&netns);
 }

@@ -1,6 +1,7 @@
 //! What each of the four rings carries, from the user's side.
 
 use core::mem::{align_of, size_of};
+use core::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
 use rustix::net::xdp::XdpDesc;
@@ -113,12 +114,15 @@ impl FillRing {
         self.half.available(self.half.size())
     }
 
-    /// Whether the driver waits to be woken ([`crate::xsk::Device::wake_fill`]) before it takes frames.
-    /// Never in copy mode.
+    /// Whether the driver waits to be woken ([`crate::xsk::Device::wake_fill`]) before it takes frames that
+    /// are there. Never in copy mode. A driver may say so at any time: it looks for frames and finds none,
+    /// frames are given to it, and only then it says that it waits. So it is asked in each turn, with frames
+    /// given or not; and behind a full fence, without which this CPU may look before others see the frames.
     #[inline]
     #[must_use]
-    pub fn needs_wakeup(&self) -> bool {
-        self.half.needs_wakeup()
+    pub fn needs_wakeup(&mut self) -> bool {
+        fence(Ordering::SeqCst);
+        self.half.needs_wakeup() && self.half.available(self.half.size()) != self.half.size()
     }
 
     /// Entries of the ring.

@@ -45,11 +45,16 @@ fn frames_travel_through_all_four_rings() {
 
 #[test]
 fn wake_ups_are_seen() {
-    let (umem, _stock) = Umem::plain(1).unwrap();
-    let (user, kernel) = rings(&umem, &SMALL, 0).unwrap();
+    let (umem, mut stock) = Umem::plain(1).unwrap();
+    let (mut user, mut kernel) = rings(&umem, &SMALL, 0).unwrap();
     assert!(!user.fill.needs_wakeup());
     kernel.fill.set_needs_wakeup(true);
+    assert!(!user.fill.needs_wakeup(), "a driver is woken for nothing");
+    assert_eq!(user.fill.fill(&mut stock), 1);
     assert!(user.fill.needs_wakeup());
+    assert!(user.fill.needs_wakeup(), "until it has listened");
+    assert!(kernel.fill.take().is_some());
+    assert!(!user.fill.needs_wakeup(), "the driver has all that there is");
 }
 
 #[test]

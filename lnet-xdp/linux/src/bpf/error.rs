@@ -48,7 +48,7 @@ pub enum BpfError {
     },
     /// The kernel is older than XDP programs for frames of several buffers.
     #[error(
-        "kernel {kernel} does not know multi-buffer XDP (section xdp.frags); rings need Linux 6.6 or later, mode `socket` does not"
+        "kernel {kernel} does not know multi-buffer XDP (section xdp.frags); rings need Linux 6.1 or later, mode `socket` does not"
     )]
     FragsUnsupported {
         /// Its release, as `uname -r` prints it.

@@ -85,6 +85,14 @@ pub enum XdpError {
         /// The option.
         option: &'static str,
     },
+    /// Rings cannot have the zero copy that they must have.
+    #[error("interface {interface} cannot have zero copy: {reason}; zero_copy auto or off is expected")]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+        /// Why not.
+        reason: String,
+    },
     /// Neither rings nor sockets can be had.
     #[error("no mode works; with rings: {rings}; with sockets: {sockets}")]
     NoMode {
@@ -128,8 +136,7 @@ impl XdpError {
             Self::Interface(InterfaceError::NotEthernet(_)) => true,
             Self::Umem(error) => matches!(error, UmemError::Map { .. }),
             Self::Socket(error) => {
-                error.is_not_permitted()
-                    || matches!(error, SocketError::NoXdpSockets { .. } | SocketError::NoMultiBuffer { .. })
+                error.is_not_permitted() || matches!(error, SocketError::NoXdpSockets { .. })
             }
             _ => false,
         }

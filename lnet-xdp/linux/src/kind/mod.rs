@@ -16,6 +16,7 @@ mod plan;
 mod programs;
 mod rings;
 mod sockets;
+mod zero_copy;
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
 use lnet_io::random;
 use lnet_io::xsk::Census;
-use lnet_model::lnd::{LndRow, NiFact, XDP};
+use lnet_model::lnd::{LndRow, NiFact, XDP, ZeroCopy};
 use lnet_model::ni::XdpMode;
 use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
@@ -115,6 +116,8 @@ pub struct XdpNi {
     neighbours: Arc<Neighbours>,
     /// Lack that kept it from rings, if it was to have them where they can be had.
     no_rings: Option<String>,
+    /// Whether its rings have zero copy, and why.
+    zero_copy: Option<String>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
@@ -152,6 +155,7 @@ impl OpenNi for XdpNi {
             Some(NiFact::Text(self.mode.to_string())),
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
+            self.zero_copy.clone().map(NiFact::Text),
         ]
     }
 }
@@ -228,7 +232,6 @@ impl XdpKind {
             frames_per_shard: self.frames_per_shard,
             rings: config.rings,
             early_chunks_max: config.early_chunks_max() as usize,
-            frame_max_bytes: lnd::frame_max_bytes(&config.rings),
             send_fault: config.send_fault,
             opened: Arc::clone(&host.opened),
             xfer: self.xfer_config(host, lnd::receive_bytes(&config.rings, host.shard_count(), 1))?,
@@ -268,7 +271,7 @@ impl XdpKind {
             return self.open_sockets(host, plan);
         }
         match self.open_rings(host, request, plan) {
-            Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack() => {
+            Err(rings) if plan.mode == XdpMode::Auto && plan.zero_copy != ZeroCopy::On && rings.is_lack() => {
                 let lacking = rings.to_string();
                 let opened = self.open_sockets(host, plan).map_err(|sockets| XdpError::NoMode {
                     rings: Box::new(rings),

@@ -7,7 +7,7 @@ use lnet_core::handle::ShardSet;
 use lnet_io::kind::{InterfaceError, NiRequest, check_address, usable_interface};
 use lnet_io::netlink::{Interface, Neighbours};
 use lnet_io::xsk::CHUNK_BYTES;
-use lnet_model::lnd::NiOption;
+use lnet_model::lnd::{NiOption, ZeroCopy};
 use lnet_model::ni::XdpMode;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::QUEUES_MAX;
@@ -22,6 +22,7 @@ pub struct XdpPlan {
     pub(super) interface: Interface,
     pub(super) port: Port,
     pub(super) mode: XdpMode,
+    pub(super) zero_copy: ZeroCopy,
     pub(super) serving: ShardSet,
 }
 
@@ -37,7 +38,7 @@ impl XdpPlan {
             check_queues(&interface)?;
             check_transmit_ring(&port, &interface, config.rings.tx)?;
         }
-        Ok(Self { interface, port, mode, serving: request.serving })
+        Ok(Self { interface, port, mode, zero_copy: options.zero_copy(), serving: request.serving })
     }
 
     /// The NI, once it is open.
@@ -47,7 +48,8 @@ impl XdpPlan {
         (neighbours, link): (Arc<Neighbours>, Arc<LinkState>),
         reserved: Option<UdpSocket>,
     ) -> XdpNi {
-        XdpNi { port: self.port, mode, link, neighbours, no_rings: None, _reserved: reserved }
+        let (no_rings, zero_copy) = (None, None);
+        XdpNi { port: self.port, mode, link, neighbours, no_rings, zero_copy, _reserved: reserved }
     }
 }
 

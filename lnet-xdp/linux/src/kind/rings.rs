@@ -1,20 +1,25 @@
 //! NIs over `AF_XDP` rings.
 //!
-//! Invariants: the frames of all interfaces lie in one UMEM, whose size was fixed at the start, and an
-//! interface is refused for which there are too few; NIs of one interface share its program and its rings;
-//! when the last of them is closed, the frames that the kernel has of it go home to their shards.
+//! Invariants: the frames of all interfaces lie in one memory, whose size was fixed at the start, and which
+//! each interface has registered for itself; an interface is refused for which there are too few; NIs of one
+//! interface share its program and its rings; when the last of them is closed, the frames that the kernel has
+//! of it go home to their shards.
+//!
+//! A driver with zero copy wants frames to receive into before it is told of a socket. Those of the first
+//! interface are at hand, as shards have none yet. So that there are some for later ones, a few are spared:
+//! they never reach a shard, unless by such an interface.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, InterfaceError, NiRequest};
-use lnet_io::netlink::{Interface, Neighbours, Role, queues_now};
+use lnet_io::netlink::{Interface, Neighbours, Role, queues_now, xdp_features};
 use lnet_io::port;
-use lnet_io::xsk::{self, Census, Frame, QueueConfig, RingSizes, Umem, UmemConfig};
-use lnet_model::lnd::NiOption;
+use lnet_io::xsk::{self, Binding, Census, Frame, QueueConfig, RingSizes, SocketError, Umem, UmemConfig};
+use lnet_model::lnd::{NiOption, ZeroCopy};
 use lnet_model::ni::XdpMode;
 use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
@@ -24,6 +29,7 @@ use super::link::LinkState;
 use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
+use super::zero_copy::{self, Asked, Chosen, Reason};
 use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::{self, FurtherQueues, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
@@ -36,11 +42,17 @@ const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
 /// Frames with which a queue that has come can take a burst; with fewer it gets no sockets.
 const QUEUE_FRAMES_MIN: u32 = 256;
 
+/// Part of a fill ring that is spared for an interface that comes later: 128 frames of 2048, twice what a
+/// driver takes at once.
+const PRIME_SHARE: u32 = 16;
+
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
 pub(super) struct RingNet {
     umem: Arc<Umem>,
     links: Vec<RingLink>,
+    /// Frames for the rings of interfaces to come.
+    spare: Vec<Frame>,
     /// Queues that were closed and that the kernel has not let go of: interface and queue.
     left: Vec<(u32, u32)>,
 }
@@ -51,6 +63,7 @@ struct RingLink {
     interface: Interface,
     program: SharedProgram,
     mode: ActiveMode,
+    zero_copy: Chosen,
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue that has sockets.
     owners: Vec<usize>,
@@ -83,9 +96,10 @@ fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
 }
 
 impl RingNet {
-    /// Who holds the frames.
+    /// Who holds the frames, but for those that are spared.
     pub(super) fn census(&self) -> Census {
-        self.umem.census()
+        let Census { user, kernel } = self.umem.census();
+        Census { user: user - self.spare.len() as u32, kernel }
     }
 }
 
@@ -119,9 +133,9 @@ impl XdpKind {
         plan: &XdpPlan,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
         let none = (0..host.shard_count()).map(|_| (None, None));
-        let ports = ring_ports(&self.config, host, (request, plan), none);
-        let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
-        let link = &mut net.links[index];
+        let Some(net) = self.rings() else { unreachable!("the link was found") };
+        let ports = ring_ports(&self.config, host, (request, plan), &net.links[index].zero_copy, none);
+        let link = &net.links[index];
         if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
             let present = format!(
                 "the XDP program of another NI in {active} mode: NIs of one interface share it, so mode {active} or auto is \
@@ -138,12 +152,24 @@ impl XdpKind {
             );
             return Err(InterfaceError::Unsuitable { interface: plan.interface.name.clone(), present }.into());
         }
+        let has = link.zero_copy.binding.zero_copy;
+        let other = if has { ZeroCopy::Off } else { ZeroCopy::On };
+        if plan.zero_copy == other {
+            let present = format!(
+                "the rings of another NI with zero copy {}: NIs of one interface share them, so zero_copy {} or auto is \
+                 expected",
+                link.zero_copy,
+                if has { ZeroCopy::On } else { ZeroCopy::Off }
+            );
+            return Err(InterfaceError::Unsuitable { interface: plan.interface.name.clone(), present }.into());
+        }
         let reserved = port::reserve(plan.port.udp_address())?;
         lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let state = Arc::clone(&link.state);
+        let zero_copy = Some(link.zero_copy.to_string());
         let (_, parts) = self.keep(None, ports);
-        Ok((plan.opened(mode, (neighbours, state), Some(reserved)), parts))
+        Ok((XdpNi { zero_copy, ..plan.opened(mode, (neighbours, state), Some(reserved)) }, parts))
     }
 
     fn open_link(
@@ -157,80 +183,113 @@ impl XdpKind {
         let neighbours = host.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
         let fresh = self.fresh(host)?;
-        let (fresh_net, frames) = match self.rings() {
+        let (mut fresh_net, frames) = match self.rings() {
             Some(_) => (None, None),
             None => Some(self.make_ring_net(host)?).unzip(),
         };
-        let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
+        let is_first = fresh_net.is_some();
+        let further = (self.frames_per_shard - self.wanted_for(&owners, host)) / self.config.rings.fill;
+        let known = self.net.as_mut().and_then(|net| net.rings.as_mut());
+        let Some(net) = fresh_net.as_mut().or(known) else { unreachable!("one was made") };
         let umem = Arc::clone(&net.umem);
-        let shards = host.shard_count();
-        let opening = Opening {
+        // Frames that the shards have yet to get are at hand.
+        let mut frames = frames.map(|frames| deal_out(self.frames_per_shard, host, frames));
+        let of_spare = [std::mem::take(&mut net.spare)];
+        let mut opening = Opening {
             config: &self.config,
-            shards,
-            umem: &umem,
+            shards: host.shard_count(),
+            umem: Arc::clone(&umem),
             interface: &plan.interface,
             serving: plan.serving,
             neighbours: &neighbours,
+            frames: frames.take().unwrap_or(of_spare.into()),
+            prime: if is_first { self.config.rings.fill } else { prime(&self.config) },
         };
-        let mut rings = opening.queues(0, &owners, most_owned, &mut program)?;
-        let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
-        let wanted =
-            [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
-        // A slave has that of its bond.
-        program.set_mac(neighbours.mac().unwrap_or(plan.port.mac))?;
-        let mode = program.attach(&plan.interface.name, wanted)?;
+        let dealt = Dealt { first: 0, owners: &owners, most_owned };
+        let opened = opening.open(plan, dealt, &mut program);
+        if opened.is_err() && !is_first {
+            opening.take_back(dealt);
+        }
+        let Opening { frames: mut left, .. } = opening;
+        if opened.is_err() && !is_first {
+            net.spare = left.pop().unwrap_or_default();
+        }
+        let Opened { mut rings, mode, zero_copy, log } = opened?;
+        if is_first {
+            net.spare = spare(&mut left, further * prime(&self.config));
+        }
         let state = LinkState::new(owners.len() as u32, neighbours.queues());
         // Drivers take further queues for a program (virtio), of which netlink tells nothing.
         let counted = queues_now(&plan.interface.name);
         if let Some((receive, transmit)) = counted {
-            let number = (plan.interface.index, owners.as_slice());
-            match self.further_owners(host, number, plan.serving, receive) {
-                Ok((further, _)) if further.is_empty() => {}
-                Ok((further, most_owned)) => {
-                    let first = owners.len() as u32;
-                    match opening.queues(first, &further, most_owned, &mut program) {
-                        Ok(more) => {
-                            rings.iter_mut().zip(more).for_each(|(rings, more)| rings.extend(more));
-                            owners.extend(further);
-                            state.serve(owners.len() as u32);
-                        }
-                        Err(error) => state.note_unserved(&plan.interface.name, receive, &error.to_string()),
+            let known = (plan.interface.index, owners.as_slice());
+            let more =
+                self.further_owners(host, known, plan.serving, receive).and_then(|(further, most_owned)| {
+                    let dealt = Dealt { first: owners.len() as u32, owners: &further, most_owned };
+                    let mut opening = Opening {
+                        config: &self.config,
+                        shards: host.shard_count(),
+                        umem: Arc::clone(&umem),
+                        interface: &plan.interface,
+                        serving: plan.serving,
+                        neighbours: &neighbours,
+                        frames: std::mem::take(&mut left),
+                        prime: prime(&self.config),
+                    };
+                    let more = opening.queues(dealt, &mut program, &zero_copy);
+                    if more.is_err() {
+                        opening.take_back(dealt);
                     }
+                    left = opening.frames;
+                    Ok((further, more.map_err(|error| error.to_string())?))
+                });
+            match more {
+                Ok((further, (more, _))) if !further.is_empty() => {
+                    rings.iter_mut().zip(more).for_each(|(rings, more)| rings.extend(more));
+                    owners.extend(further);
+                    state.serve(owners.len() as u32);
                 }
+                Ok(_) => {}
                 Err(lacking) => state.note_unserved(&plan.interface.name, receive, &lacking),
             }
             // What is counted for sending besides are queues that the driver keeps for programs.
             state.note_counted((receive, transmit));
         }
+        if let (false, Some(net)) = (is_first, self.rings_mut()) {
+            net.spare = left.pop().unwrap_or_default();
+        }
+        let mut frames = is_first.then(|| left.into_iter());
         let followed = (&neighbours, plan.interface.index);
         let program = self.programs.add(program, followed, (&state, &umem))?;
         follow_mac(&neighbours, &program);
         let interface = plan.interface.clone();
         let (follows, serving) = (Arc::clone(&neighbours), plan.serving);
-        let told = Arc::clone(&state);
+        let words = Some(zero_copy.to_string());
+        let shares = rings.into_iter().map(|rings| {
+            let frames = frames.as_mut().and_then(Iterator::next);
+            let share = |frames: Vec<_>| UmemShare { umem: Arc::clone(&umem), frames: frames.into() };
+            (frames.map(share), Some(rings))
+        });
+        let ports = ring_ports(&self.config, host, (request, plan), &zero_copy, shares);
         let link = RingLink {
             interface,
             program,
             mode,
+            zero_copy,
             neighbours: follows,
             owners,
-            state: told,
+            state: Arc::clone(&state),
             serving,
             _log: log,
         };
-        let mut frames = frames.map(|frames| self.deal_out(host, frames).into_iter());
-        let shares = rings.into_iter().map(|rings| {
-            let frames = frames.as_mut().and_then(Iterator::next);
-            (frames.map(|frames| UmemShare { umem: Arc::clone(&umem), frames }), Some(rings))
-        });
-        let ports = ring_ports(&self.config, host, (request, plan), shares);
         let (xdp, parts) = self.keep(fresh, ports);
         if let Some(net) = fresh_net {
             xdp.rings = Some(net);
         }
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
-        Ok((plan.opened(mode.into(), (neighbours, state), Some(reserved)), parts))
+        let open = plan.opened(mode.into(), (neighbours, state), Some(reserved));
+        Ok((XdpNi { zero_copy: words, ..open }, parts))
     }
 
     /// Deals the queues out of an interface with so many receive queues that have no sockets yet; with how
@@ -298,18 +357,27 @@ impl XdpKind {
         }
         let first = link.owners.len() as u32;
         let dealt = self.further_owners(host, (index, &link.owners), link.serving, receive);
-        let opening = Opening {
+        let (serving, zero_copy) = (link.serving, link.zero_copy.clone());
+        let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
+        let of_spare = std::mem::take(&mut net.spare);
+        let mut opening = Opening {
             config: &self.config,
             shards,
-            umem: &umem,
+            umem,
             interface: &interface,
-            serving: link.serving,
+            serving,
             neighbours: &neighbours,
+            frames: vec![of_spare],
+            prime: prime(&self.config),
         };
         let opened = dealt.and_then(|(further, most_owned)| {
             let mut program = lock(&program);
-            let rings = opening.queues(first, &further, most_owned, &mut program);
-            let rings = rings.map_err(|error| error.to_string())?;
+            let dealt = Dealt { first, owners: &further, most_owned };
+            let opened = opening.queues(dealt, &mut program, &zero_copy);
+            if opened.is_err() {
+                opening.take_back(dealt);
+            }
+            let (rings, _) = opened.map_err(|error| error.to_string())?;
             if interface.role == Role::Veth && !further.is_empty() {
                 program.attach_anew().map_err(|error| error.to_string())?;
             }
@@ -320,7 +388,9 @@ impl XdpKind {
             let most_owned = 0;
             (Vec::new(), (0..shards).map(|_| opening.none(most_owned)).collect())
         });
+        let spare = opening.frames.pop().unwrap_or_default();
         let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
+        net.spare = spare;
         let Some(link) = net.links.iter_mut().find(|link| link.interface.index == index) else {
             unreachable!("the link was found");
         };
@@ -344,15 +414,6 @@ impl XdpKind {
         let further = |rings| XdpPort::Queues(FurtherQueues { port: *port, rings, transmit_queues });
         let ports = rings.into_iter().map(further);
         Part::of_shards(Vec::new(), ports.collect())
-    }
-
-    /// The frames of each shard.
-    fn deal_out(&self, host: &Host, frames: Vec<Frame>) -> Vec<VecDeque<Frame>> {
-        let mut shares: Vec<_> = host.wakers.iter().map(|_| VecDeque::new()).collect();
-        for frame in frames {
-            shares[(frame.chunk_index() / self.frames_per_shard) as usize].push_back(frame);
-        }
-        shares
     }
 
     /// Deals the queues of an interface out to the shards that serve it; with how many queues the shard owns
@@ -385,6 +446,13 @@ impl XdpKind {
         Ok((owners, most))
     }
 
+    /// Frames of each shard that the first interface wants.
+    fn wanted_for(&self, owners: &[usize], host: &Host) -> u32 {
+        let owned = (0..host.shard_count() as usize)
+            .map(|shard| owners.iter().filter(|owner| **owner == shard).count() as u32);
+        self.config.frames_per_shard(1, owned.max().unwrap_or(0))
+    }
+
     fn load_program(&self, host: &Host, port: Port) -> Result<XdpProgram, XdpError> {
         let config = &self.config;
         let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
@@ -413,7 +481,7 @@ impl XdpKind {
             registered_bytes: self.config.registered_bytes,
             ..UmemConfig::new(self.frames_per_shard * host.shard_count())
         })?;
-        Ok((RingNet { umem, links: Vec::new(), left: Vec::new() }, frames))
+        Ok((RingNet { umem, links: Vec::new(), spare: Vec::new(), left: Vec::new() }, frames))
     }
 
     /// Closes an NI over rings.
@@ -453,10 +521,12 @@ impl XdpKind {
 
     /// Sends the frames home that the kernel has let go of.
     fn reclaim_left(&mut self) {
+        let prime = prime(&self.config) as usize;
         let Some(XdpNet { rings: Some(net), return_rings, .. }) = &mut self.net else { return };
-        let RingNet { umem, left, .. } = net;
+        let RingNet { umem, left, spare, .. } = net;
         left.retain(|(interface_index, queue)| match umem.reclaim_queue(*interface_index, *queue, RECLAIM_PATIENCE) {
-            Ok(frames) => {
+            Ok(mut frames) => {
+                spare.extend(frames.drain(..prime.min(frames.len())));
                 return_rings.send(frames);
                 false
             }
@@ -509,14 +579,16 @@ fn ring_ports(
     config: &XdpConfig,
     host: &Host,
     (request, plan): (&NiRequest<'_>, &XdpPlan),
+    zero_copy: &Chosen,
     shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
 ) -> Vec<XdpPort> {
     let shards = host.shard_count();
     let unresolved_responses_max = unresolved_responses_max(request, shards);
     let sharers = plan.serving.sharers_max(shards as u8);
     let receive_bytes = lnd::receive_bytes(&config.rings, shards, sharers);
+    let frame_max_bytes = zero_copy.frame_max_bytes(lnd::frame_max_bytes(&config.rings));
     let port = |(frames, rings)| {
-        let port = RingPort::new(plan.port, receive_bytes, unresolved_responses_max);
+        let port = RingPort::new(plan.port, receive_bytes, frame_max_bytes, unresolved_responses_max);
         XdpPort::Rings { port, frames, rings }
     };
     shares.map(port).collect()
@@ -530,14 +602,55 @@ fn unresolved_responses_max(request: &NiRequest<'_>, shards: u32) -> u32 {
         .max(share(request.options.number(NiOption::PeerCredits)))
 }
 
+/// Frames of a queue that a driver begins with, where the shards have the others.
+fn prime(config: &XdpConfig) -> u32 {
+    (config.rings.fill / PRIME_SHARE).max(1)
+}
+
+/// The frames of each shard.
+fn deal_out(frames_per_shard: u32, host: &Host, frames: Vec<Frame>) -> Vec<Vec<Frame>> {
+    let mut shares: Vec<_> = host.wakers.iter().map(|_| Vec::new()).collect();
+    for frame in frames {
+        shares[(frame.chunk_index() / frames_per_shard) as usize].push(frame);
+    }
+    shares
+}
+
+/// Takes so many frames of each shard.
+fn spare(shares: &mut [Vec<Frame>], count: u32) -> Vec<Frame> {
+    let take = |share: &mut Vec<Frame>| share.split_off(share.len().saturating_sub(count as usize));
+    shares.iter_mut().flat_map(take).collect()
+}
+
+/// Queues of an interface from the first of these on, with the shard that owns each; and how many queues the
+/// shard owns then that owns most.
+#[derive(Clone, Copy)]
+struct Dealt<'a> {
+    first: u32,
+    owners: &'a [usize],
+    most_owned: u32,
+}
+
 /// What queues are opened with.
 struct Opening<'a> {
     config: &'a XdpConfig,
     shards: u32,
-    umem: &'a Arc<Umem>,
+    umem: Arc<Umem>,
     interface: &'a Interface,
     serving: ShardSet,
     neighbours: &'a Arc<Neighbours>,
+    /// Frames that drivers may begin with: of each shard, or all in one.
+    frames: Vec<Vec<Frame>>,
+    /// Frames that each queue begins with at most.
+    prime: u32,
+}
+
+/// An interface with rings and an XDP program.
+struct Opened {
+    rings: Vec<Rings>,
+    mode: ActiveMode,
+    zero_copy: Chosen,
+    log: Option<LogThread>,
 }
 
 impl Opening<'_> {
@@ -551,39 +664,126 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens a socket per (queue, shard), from queue `first` on, puts those of shards that receive into the
-    /// program's map, also for the others, and hands each shard its own. Each queue is owned by one.
-    fn queues(
-        &self,
-        first: u32,
-        owners: &[usize],
-        most_owned: u32,
+    /// Opens sockets and rings, then attaches the program.
+    fn open(
+        &mut self,
+        plan: &XdpPlan,
+        dealt: Dealt<'_>,
         program: &mut XdpProgram,
-    ) -> Result<Vec<Rings>, XdpError> {
-        let &Self { config, shards, umem, interface, serving, .. } = self;
-        let mut rings: Vec<Rings> = (0..shards).map(|_| self.none(most_owned)).collect();
+    ) -> Result<Opened, XdpError> {
+        let XdpPlan { interface, mode: asked, port, .. } = plan;
+        let is_generic = *asked == XdpMode::Generic || interface.role == Role::Bond;
+        let expected = if is_generic { ActiveMode::Generic } else { ActiveMode::Native };
+        let (mut rings, mut zero_copy) = self.open_as_chosen(plan, dealt, program, expected)?;
+        let log = self.config.log_refusals.then(|| LogThread::start(program)).transpose()?;
+        let wanted =
+            [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| *asked == (*mode).into());
+        // A slave has that of its bond.
+        program.set_mac(self.neighbours.mac().unwrap_or(port.mac))?;
+        let mode = program.attach(&interface.name, wanted)?;
+        if mode == ActiveMode::Generic && zero_copy.binding.zero_copy {
+            // The driver refuses the program, and to send from sockets without it.
+            program.detach();
+            drop(rings);
+            self.take_back(dealt);
+            (rings, zero_copy) = self.open_as_chosen(plan, dealt, program, mode)?;
+            program.attach(&interface.name, Some(mode))?;
+        }
+        let zero_copy = zero_copy.given_mode(mode);
+        tracing::info!(interface = interface.name, %mode, %zero_copy, "rings are open");
+        Ok(Opened { rings, mode, zero_copy, log })
+    }
+
+    /// Opens the queues with zero copy where that is chosen and can be had.
+    fn open_as_chosen(
+        &mut self,
+        plan: &XdpPlan,
+        dealt: Dealt<'_>,
+        program: &mut XdpProgram,
+        mode: ActiveMode,
+    ) -> Result<(Vec<Rings>, Chosen), XdpError> {
+        let XdpPlan { interface, zero_copy: option, port, .. } = plan;
+        let must_not = |reason: Reason| XdpError::NoZeroCopy {
+            interface: interface.name.clone(),
+            reason: reason.to_string(),
+        };
+        let features = if *option == ZeroCopy::Off { None } else { xdp_features(interface.index)? };
+        let asked = Asked { option: *option, mode, mtu_bytes: port.mtu_bytes, features };
+        let chosen = zero_copy::choose(&asked).map_err(must_not)?;
+        match self.queues(dealt, program, &chosen) {
+            Err(XdpError::Socket(error @ SocketError::NoZeroCopy { .. })) => {
+                self.take_back(dealt);
+                let reason = Reason::Refused(error.to_string());
+                if *option == ZeroCopy::On {
+                    return Err(must_not(reason));
+                }
+                self.queues(dealt, program, &Chosen::copying(mode, reason))
+            }
+            opened => opened,
+        }
+    }
+
+    /// Takes frames back that drivers began with, of queues that were closed.
+    fn take_back(&mut self, Dealt { first, owners, .. }: Dealt<'_>) {
+        for (queue, &owner) in (first..).zip(owners) {
+            match self.umem.reclaim_queue(self.interface.index, queue, RECLAIM_PATIENCE) {
+                Ok(frames) => {
+                    let share = self.share_of(owner);
+                    self.frames[share].extend(frames);
+                }
+                Err(error) => tracing::warn!(%error, queue, "frames of a closed queue are missing"),
+            }
+        }
+    }
+
+    /// Which of the frames are for a queue of this shard.
+    fn share_of(&self, owner: usize) -> usize {
+        owner.min(self.frames.len() - 1)
+    }
+
+    /// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for
+    /// the others, and hands each shard its own. Each queue is owned by one.
+    fn queues(
+        &mut self,
+        dealt: Dealt<'_>,
+        program: &mut XdpProgram,
+        chosen: &Chosen,
+    ) -> Result<(Vec<Rings>, Chosen), XdpError> {
+        let (interface, serving, shards) = (self.interface, self.serving, self.shards);
+        let mut rings: Vec<Rings> = (0..shards).map(|_| self.none(dealt.most_owned)).collect();
         let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
         let only_send = (0..shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
         let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
         let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
-        for (queue, &owner) in (first..).zip(owners) {
+        let mut given = chosen.clone();
+        for (queue, &owner) in (dealt.first..).zip(dealt.owners) {
             let mut queue_config = QueueConfig::new(interface.index, queue);
             (queue_config.socket_count, queue_config.transmit_only) = (shards, transmit_only);
-            queue_config.rings = config.rings;
+            (queue_config.rings, queue_config.binding) = (self.config.rings, given.binding);
             queue_config.patience = patience;
-            let opened = xsk::open_queue(umem, &queue_config)?;
+            let share = self.share_of(owner);
+            let frames = &mut self.frames[share];
+            let mut stock = frames.split_off(frames.len().saturating_sub(self.prime as usize));
+            let opened = xsk::open_queue_with(&self.umem, &queue_config, &mut stock);
+            frames.append(&mut stock);
+            let opened = opened?;
+            given = given.given(opened.binding);
             let device = opened.sockets[owner].device.clone();
-            let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
+            let (fill, completion) = (opened.fill, opened.completion);
+            let Binding { zero_copy, .. } = opened.binding;
+            let owned = OwnedQueue::new(interface.index, Some(device), fill, completion, zero_copy);
             for shard in 0..shards {
                 program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
             }
+            let how = (opened.binding, given.descriptors_max());
             for (shard, socket) in opened.sockets.into_iter().enumerate() {
-                let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
+                let sends = queue < interface.tx_queues;
+                let mut lane = Lane::new((interface.index, queue), socket, sends, how);
                 owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
                 rings[shard].lanes.push(lane);
             }
             rings[owner].owned.push(owned);
         }
-        Ok(rings)
+        Ok((rings, given))
     }
 }

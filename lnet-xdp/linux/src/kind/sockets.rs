@@ -11,6 +11,7 @@ use lnet_io::kind::Host;
 use lnet_io::port;
 use lnet_io::reactor::Reactor;
 use lnet_io::reactor::udp::{Endpoint, EndpointConfig, UdpSocket};
+use lnet_model::lnd::ZeroCopy;
 use lnet_model::ni::XdpMode;
 
 use super::link::LinkState;
@@ -41,6 +42,7 @@ impl XdpKind {
             ("log_refusals", *log_refusals),
             ("send_fault", *send_fault != SendFault::default()),
             ("frame_loss_per_million", *frame_loss_per_million != 0),
+            ("zero_copy on", plan.zero_copy == ZeroCopy::On),
         ] {
             if is_set {
                 return Err(XdpError::OnlyRings { option });

@@ -3,13 +3,17 @@
 //! Invariant: fill rings take no frame that is kept for sending.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use lnet_core::time::Instant;
+use lnet_core::time::{self, Instant};
 use lnet_io::xsk::{Device, SocketError, Statistics};
 
 use super::exchange::Exchange;
 use super::home::Home;
 use super::lane::{Lane, OwnedQueue};
+
+/// How often a driver with zero copy is told again of what it has not taken.
+const URGE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Lanes and queues that a shard sends and receives by, of all interfaces with rings.
 pub(super) struct Devices {
@@ -25,6 +29,10 @@ pub(super) struct Devices {
     pub(super) fill_max: u32,
     /// Chunks of the longest frame.
     pub(super) chunks_max: usize,
+    /// Whether a device reads and writes the chunks itself.
+    zero_copy: bool,
+    /// When drivers are told again of what they have not taken.
+    urge_at: Option<Instant>,
     /// Counts of the kernel for the lanes that were taken away.
     gone: Statistics,
     /// Frames that arrived by those lanes, or that their rings had no room for.
@@ -41,6 +49,8 @@ impl Devices {
             most_owned: 0,
             fill_max: u32::MAX,
             chunks_max: 1,
+            zero_copy: false,
+            urge_at: None,
             gone: Statistics::default(),
             arrived_by_gone: 0,
         }
@@ -90,6 +100,8 @@ impl Devices {
         // Frames in them are not in stock: with all of the rings' frames as the reserve, fill rings would run
         // dry as soon as many are there.
         self.transmit_reserve = tx as usize * interfaces / 2;
+        self.zero_copy = self.lanes.iter().any(|lane| lane.zero_copy);
+        self.urge_at = None;
     }
 
     /// Whether frames to send are missed.
@@ -97,9 +109,33 @@ impl Devices {
         home.stock.len() < self.transmit_reserve / 2
     }
 
-    /// When the first device that refuses to send is to be tried again.
+    /// When the first device that refuses to send is to be tried again, or a driver told again.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.lanes.iter().filter_map(Lane::retry_at).min()
+        time::earliest([self.lanes.iter().filter_map(Lane::retry_at).min(), self.urge_at])
+    }
+
+    /// Tells drivers with zero copy of frames to receive into that they wait for, and of frames to send that
+    /// they have left.
+    #[inline]
+    pub(super) fn wake_drivers(&mut self, now: Instant) {
+        if self.zero_copy {
+            self.wake_waiting(now);
+        }
+    }
+
+    fn wake_waiting(&mut self, now: Instant) {
+        let mut waiting = false;
+        for queue in &mut self.owned {
+            waiting |= queue.wake_driver();
+        }
+        if self.urge_at.is_some_and(|urge_at| now < urge_at) {
+            return;
+        }
+        let is_due = self.urge_at.is_some();
+        for lane in &mut self.lanes {
+            waiting |= if is_due { lane.urge() } else { lane.has_left() };
+        }
+        self.urge_at = waiting.then_some(now + URGE_INTERVAL);
     }
 
     /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only
@@ -156,12 +192,6 @@ impl Devices {
             home.moving.extend(home.stock.drain(..spare.min(room as usize)));
             queue.fill.fill(&mut home.moving);
             home.stock.extend(home.moving.drain(..));
-            if queue.fill.needs_wakeup()
-                && let Some(device) = &queue.device
-                && let Err(error) = device.wake_fill()
-            {
-                tracing::warn!(%error, "the driver was not told of free frames");
-            }
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use lnet_core::time::Instant;
 use lnet_io::xsk::{
-    CompletionRing, Device, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, RxRing, Socket,
-    TxRing,
+    Binding, CompletionRing, Device, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, RxRing,
+    Socket, TxRing,
 };
 
 use super::BUDGET_MAX;
@@ -38,6 +38,10 @@ pub(crate) struct Lane {
     pub(super) device: Option<Device>,
     /// Whether the interface has a transmit queue of this number.
     pub(super) sends: bool,
+    /// Whether the device sends from the chunks itself.
+    pub(super) zero_copy: bool,
+    /// Descriptors of a frame at most.
+    pub(super) descriptors_max: usize,
     /// The shard that owns the queue, if that is another one.
     pub(super) owner: Option<usize>,
     /// What the owner of the queue counts.
@@ -80,13 +84,20 @@ enum Outage {
 }
 
 impl Lane {
-    /// `sends`: whether the interface has a transmit queue of this number.
-    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket, sends: bool) -> Self {
+    /// `sends`: whether the interface has a transmit queue of this number. `descriptors_max`: descriptors of
+    /// a frame at most.
+    pub(crate) fn new(
+        (interface_index, queue): (u32, u32),
+        socket: Socket,
+        sends: bool,
+        (binding, descriptors_max): (Binding, usize),
+    ) -> Self {
         let Socket { device, mut rx, tx } = socket;
         if let Some(rx) = &mut rx {
             rx.fetch_ahead(FETCHED_BYTES);
         }
-        Self { sends, device: Some(device), ..Self::over(interface_index, queue, rx, tx) }
+        let lane = Self::over(interface_index, queue, rx, tx);
+        Self { sends, device: Some(device), zero_copy: binding.zero_copy, descriptors_max, ..lane }
     }
 
     pub(super) fn over(interface_index: u32, queue: u32, rx: Option<RxRing>, tx: TxRing) -> Self {
@@ -98,6 +109,8 @@ impl Lane {
             tx,
             device: None,
             sends: true,
+            zero_copy: false,
+            descriptors_max: FRAGMENTS_MAX as usize,
             owner: None,
             borrowed: Borrowed::default(),
             arrived,
@@ -194,6 +207,21 @@ impl Lane {
         }
     }
 
+    /// Whether a driver has not taken all frames that it was told of.
+    pub(super) fn has_left(&mut self) -> bool {
+        self.zero_copy && !self.refuses() && self.tx.free_slots() != self.tx.size()
+    }
+
+    /// Has a driver go on with frames that it has not taken: it stops without a word where completions have
+    /// no room. Whether there were such frames.
+    pub(super) fn urge(&mut self) -> bool {
+        let has_left = self.has_left();
+        if has_left {
+            self.kick();
+        }
+        has_left
+    }
+
     /// Tells the kernel of all that was pushed. Whether there was anything to tell.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
@@ -277,6 +305,10 @@ pub(crate) struct OwnedQueue {
     pub(super) device: Option<Device>,
     pub(crate) fill: FillRing,
     pub(crate) completion: CompletionRing,
+    /// Whether the device receives into the chunks itself.
+    pub(super) zero_copy: bool,
+    /// Whether the driver's refusal to be woken was logged.
+    pub(super) told_of_deafness: bool,
     /// Frames of other shards on this queue.
     pub(super) borrowed: Borrowed,
 }
@@ -287,8 +319,32 @@ impl OwnedQueue {
         device: Option<Device>,
         fill: FillRing,
         completion: CompletionRing,
+        zero_copy: bool,
     ) -> Self {
-        Self { interface_index, device, fill, completion, borrowed: Borrowed::default() }
+        Self {
+            interface_index,
+            device,
+            fill,
+            completion,
+            zero_copy,
+            told_of_deafness: false,
+            borrowed: Borrowed::default(),
+        }
+    }
+
+    /// Wakes a driver that waits for frames which are there. Whether it did wait.
+    pub(super) fn wake_driver(&mut self) -> bool {
+        if !self.zero_copy || !self.fill.needs_wakeup() {
+            return false;
+        }
+        let woken = self.device.as_ref().map_or(Ok(()), Device::wake_fill);
+        if let Err(error) = &woken
+            && !self.told_of_deafness
+        {
+            tracing::warn!(%error, "the driver was not told of free frames; it is told again");
+        }
+        self.told_of_deafness = woken.is_err();
+        true
     }
 
     /// Makes `lane`, on this queue, count here what its shard sends. `owner` is this queue's shard, if that

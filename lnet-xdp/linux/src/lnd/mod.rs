@@ -169,8 +169,6 @@ pub(crate) struct Common {
     pub(crate) rings: RingSizes,
     /// Chunks of packets that a shard keeps for the transfer protocol at most.
     pub(crate) early_chunks_max: usize,
-    /// Bytes of a frame that the rings can hold.
-    pub(crate) frame_max_bytes: usize,
     /// What goes wrong on purpose.
     pub(crate) send_fault: SendFault,
     /// Whether the node lets frames in: until then, sockets receive nothing.
@@ -520,6 +518,7 @@ impl XdpLnd {
             (self.pace.turns_unkept, self.pace.frames_unkept) = (0, 0);
             progress.completed += self.keep_up(now, budget, up, memory);
         }
+        self.devices.wake_drivers(now);
         self.pace.was_idle = progress == Progress::default();
         progress
     }

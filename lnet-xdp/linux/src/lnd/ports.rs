@@ -123,6 +123,8 @@ pub struct RingPort {
     pub(super) port: Port,
     /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,
+    /// Bytes of a frame that the rings of its interface can hold.
+    pub(super) frame_max_bytes: usize,
     /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
     pub(super) unresolved_responses_max: u32,
     /// The lane that its frames leave by.
@@ -138,13 +140,19 @@ pub struct RingPort {
 }
 
 impl RingPort {
-    pub(crate) fn new(port: Port, receive_bytes: u32, unresolved_responses_max: u32) -> Self {
+    pub(crate) fn new(
+        port: Port,
+        receive_bytes: u32,
+        frame_max_bytes: usize,
+        unresolved_responses_max: u32,
+    ) -> Self {
         let (lane_index, link_index, down) = (0, 0, None);
         let last_sender = Sender::UNKNOWN;
         let refusals = refusals::probe(&port);
         Self {
             port,
             receive_bytes,
+            frame_max_bytes,
             unresolved_responses_max,
             lane_index,
             link_index,
@@ -345,7 +353,7 @@ impl Driver for XdpLnd {
         };
         let Port { ni, nid, checksum, .. } = *port.port();
         let datagram_max_bytes = match &port {
-            XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
+            XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(port.frame_max_bytes),
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
             XdpPort::Queues(_) => unreachable!("they were taken in above"),
         };

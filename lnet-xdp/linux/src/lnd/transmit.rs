@@ -7,7 +7,7 @@ use lnet_core::time::Instant;
 use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::{Resolution, Unreachable};
-use lnet_io::xsk::{FRAGMENTS_MAX, RegisteredRuns};
+use lnet_io::xsk::RegisteredRuns;
 use lnet_wire::Nid;
 use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 
@@ -166,17 +166,16 @@ impl XdpLnd {
     /// Takes in the Ethernet addresses of the interfaces, and tells the transfer protocol how long datagrams
     /// may be now.
     pub(super) fn follow_interfaces(&mut self) {
-        let frame_max_bytes = self.common.frame_max_bytes;
-        for RingPort { port, link_index, .. } in &mut self.nis.ports {
+        for RingPort { port, link_index, frame_max_bytes, .. } in &mut self.nis.ports {
             let neighbours = &self.nis.links[*link_index].neighbours;
             port.mac = neighbours.mac().unwrap_or(port.mac);
             let mtu = neighbours.mtu_bytes();
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
-                self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(frame_max_bytes));
+                self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(*frame_max_bytes));
             }
         }
-        let frames_bytes = self.nis.ports.iter().map(|open| open.port.frame_max_bytes(frame_max_bytes));
+        let frames_bytes = self.nis.ports.iter().map(|open| open.port.frame_max_bytes(open.frame_max_bytes));
         self.devices.chunks_max = frames_bytes.max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize);
     }
 
@@ -320,10 +319,8 @@ impl XdpLnd {
         if !runs.are_of(self.home.umem()) {
             return None;
         }
-        let descriptors = 1 + runs.len();
-        let fits =
-            descriptors <= FRAGMENTS_MAX as usize && self.devices.lanes[lane_index].has_room(descriptors);
-        fits.then_some(runs)
+        let (lane, descriptors) = (&mut self.devices.lanes[lane_index], 1 + runs.len());
+        (descriptors <= lane.descriptors_max && lane.has_room(descriptors)).then_some(runs)
     }
 
     /// Pushes a frame whose headers are written into a chunk, and whose payload lies in `runs`.

@@ -73,6 +73,8 @@ pub struct Plan {
     pub send_fault: SendFault,
     /// Whether the shards' buffers are registered.
     pub registered: bool,
+    /// Whether a frame has one descriptor, as with zero copy in many drivers.
+    pub one_buffer: bool,
 }
 
 impl Plan {
@@ -89,6 +91,7 @@ impl Plan {
             checksum: true,
             send_fault: SendFault::default(),
             registered: false,
+            one_buffer: false,
         }
     }
 
@@ -352,7 +355,8 @@ impl Node {
             mtu_bytes: plan.mtu_bytes,
             checksum: plan.checksum,
         };
-        let frame_max_bytes = frame_max_bytes(&plan.rings);
+        let one_buffer = plan.one_buffer.then_some(RECEIVE_BYTES as usize);
+        let frame_max_bytes = one_buffer.unwrap_or_else(|| frame_max_bytes(&plan.rings));
         let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
         let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let xfer = XferConfig {
@@ -374,7 +378,6 @@ impl Node {
             frames_per_shard,
             rings: plan.rings,
             early_chunks_max: early_chunks_max as usize,
-            frame_max_bytes,
             send_fault: plan.send_fault,
             opened: Arc::default(),
             xfer,
@@ -391,7 +394,7 @@ impl Node {
             let neighbours = Arc::clone(&neighbours);
             let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned, most_owned: 0 });
             let frames = Some(UmemShare { umem: Arc::clone(&umem), frames: stocks.pop_front().unwrap() });
-            let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards, 1), 4);
+            let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards, 1), frame_max_bytes, 4);
             lnd.add_port(XdpPort::Rings { port, frames, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
@@ -613,10 +616,14 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
             let (user, kernel) = rings(umem, &plan.rings, u32::MAX - 3).unwrap();
             if shard == owner {
                 let (fill, completion) = (user.fill, user.completion);
-                owned.push(OwnedQueue::new(INTERFACE, None, fill, completion));
+                owned.push(OwnedQueue::new(INTERFACE, None, fill, completion, false));
                 shared = Some((kernel.fill, kernel.completion));
             }
-            lanes.push(Lane::over(INTERFACE, queue, Some(user.rx), user.tx));
+            let mut lane = Lane::over(INTERFACE, queue, Some(user.rx), user.tx);
+            if plan.one_buffer {
+                lane.descriptors_max = 1;
+            }
+            lanes.push(lane);
             sockets.push((kernel.rx, kernel.tx));
         }
         for shard in (0..lanes.len()).filter(|shard| *shard != owner) {

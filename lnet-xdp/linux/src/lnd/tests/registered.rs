@@ -46,6 +46,23 @@ fn what_is_registered_is_not_copied() {
     }
 }
 
+/// A frame that must lie in one buffer is copied there, and is no longer than that.
+#[test]
+fn frames_of_one_buffer_are_copied_and_fit() {
+    for (ipv6, registered) in [(false, true), (false, false), (true, true)] {
+        let plan = |host| Plan { ipv6, registered, one_buffer: true, ..Plan::new(host) };
+        let mut wire = Wire::new(plan(1), plan(2));
+        let mut longest = 0;
+        for length_bytes in [0, 64, 3000, 4000, 9000, 200_001, PAYLOAD_BYTES_MAX] {
+            longest = carry(&mut wire, length_bytes).into_iter().max().unwrap().max(longest);
+        }
+        // Fragments begin at multiples of 64 bytes.
+        assert!((3840 - 64..=3840).contains(&longest), "{longest} bytes");
+        assert_eq!(in_place(&wire), 0);
+        wire.assert_frames_conserved();
+    }
+}
+
 /// The kernel still has descriptors of a payload when its acknowledgement comes: the message has not ended.
 #[test]
 fn a_message_ends_when_the_kernel_has_done_with_it() {

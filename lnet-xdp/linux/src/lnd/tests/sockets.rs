@@ -26,8 +26,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
-    Common, DATAGRAM_BYTES_MIN, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
-    frame_max_bytes, reuseport,
+    Common, DATAGRAM_BYTES_MIN, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort, reuseport,
 };
 use super::node::cut;
 
@@ -122,7 +121,6 @@ impl Node {
             frames_per_shard: 16,
             rings,
             early_chunks_max: 0,
-            frame_max_bytes: frame_max_bytes(&rings),
             send_fault: SendFault::default(),
             opened: Arc::new(AtomicBool::new(true)),
             xfer: XferConfig {
