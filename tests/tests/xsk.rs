@@ -196,8 +196,8 @@ fn registered_memory_is_sent_from_where_it_lies() {
     assert!(umem.register(1 << 20).is_some());
 }
 
-/// Frames are in the fill ring before the bind, and are back where that is refused: veth has no zero copy, and
-/// no queue of that number. Another interface has the same memory in a mode of its own.
+/// Frames are in the fill ring before the bind, and are back where that is refused: veth has no zero copy,
+/// and no queue of that number. Another interface has the same memory in a mode of its own.
 #[test]
 fn a_queue_begins_with_frames_in_a_mode_of_its_interface() {
     let Some(wire) = Wire::new(1500) else { return };
@@ -300,7 +300,7 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     let Some(wire) = Wire::new(1500) else { return };
     let (umem, mut stock) = umem(8);
     let config = QueueConfig::new(wire.interface_index(), 0);
-    let Queue { mut fill, completion, mut sockets } = open_queue(&umem, &config).unwrap();
+    let Queue { mut fill, completion, mut sockets, .. } = open_queue(&umem, &config).unwrap();
     assert_eq!(fill.fill(&mut stock), 8);
     let duplicate = sockets[0].device.as_fd().try_clone_to_owned().unwrap();
     let patience = Duration::from_millis(50);

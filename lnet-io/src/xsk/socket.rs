@@ -426,8 +426,8 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// Binds a socket that shares the registration, and on the same queue the rings, of `root`. The kernel takes no
-    /// other flags here: they are the first socket's.
+    /// Binds a socket that shares the registration, and on the same queue the rings, of `root`. The kernel
+    /// takes no other flags here: they are the first socket's.
     fn bind_shared(&self, root: BorrowedFd<'_>, config: &QueueConfig) -> Result<(), SocketError> {
         let QueueId { interface_index, queue_index, .. } = self.queue;
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface_index, queue_index);

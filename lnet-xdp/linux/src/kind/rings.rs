@@ -711,9 +711,9 @@ impl Opening<'_> {
         let asked = Asked { option: *option, mode, mtu_bytes: port.mtu_bytes, features };
         let chosen = zero_copy::choose(&asked).map_err(must_not)?;
         match self.queues(dealt, program, &chosen) {
-            Err(XdpError::Socket(error @ SocketError::NoZeroCopy { .. })) => {
+            Err(XdpError::Socket(SocketError::NoZeroCopy { source, .. })) => {
                 self.take_back(dealt);
-                let reason = Reason::Refused(error.to_string());
+                let reason = Reason::Refused(source);
                 if *option == ZeroCopy::On {
                     return Err(must_not(reason));
                 }

@@ -6,13 +6,14 @@ use lnet_io::netlink::XdpFeatures;
 use lnet_io::xsk::{Binding, FRAGMENTS_MAX, RECEIVE_BYTES};
 use lnet_model::lnd::ZeroCopy;
 use lnet_wire::packet::ETHERNET_BYTES;
+use rustix::io::Errno;
 
 use crate::bpf::ActiveMode;
 
 /// Bytes of the tag that a frame may have besides its Ethernet header.
 const TAG_BYTES: usize = 4;
 /// Bytes of a frame in one page, as drivers lay it out for programs: behind room for headers, before what
-/// the stack keeps there (net/core: `XDP_PACKET_HEADROOM`, `skb_shared_info`). What is longer comes in pieces.
+/// the stack keeps there (net/core: `XDP_PACKET_HEADROOM`, `skb_shared_info`). A longer one comes in pieces.
 const PAGE_FRAME_BYTES: usize = 4096 - 256 - 320;
 
 /// What the choice of zero copy for an interface depends on.
@@ -43,7 +44,7 @@ pub(super) enum Reason {
     /// A frame is longer than the buffers that one may have.
     Mtu { mtu_bytes: usize, buffers: u32 },
     /// A bind was refused.
-    Refused(String),
+    Refused(Errno),
 }
 
 impl fmt::Display for Reason {
@@ -58,7 +59,9 @@ impl fmt::Display for Reason {
                 f,
                 "frames of MTU {mtu_bytes} take more than the driver's {buffers} buffers of {RECEIVE_BYTES} bytes"
             ),
-            Self::Refused(answer) => f.write_str(answer),
+            // Kernels answer so that do not tell of drivers.
+            Self::Refused(Errno::OPNOTSUPP) => Self::NoFeature.fmt(f),
+            Self::Refused(errno) => write!(f, "the driver refuses it ({errno})"),
         }
     }
 }
@@ -193,7 +196,7 @@ mod tests {
         let with = |mtu, count| chosen(asked(ZeroCopy::Auto, mtu, features(Some(count))));
         assert_eq!(with(9000, 8), (true, true, 8, 30_720, "on, the driver has it".into()));
         assert_eq!(with(9000, 200).2, 18);
-        assert_eq!(with(1500, 8).1, false, "one buffer is enough");
+        assert!(!with(1500, 8).1, "one buffer is enough");
         assert!(with(9000, 2).4.starts_with("off, frames of MTU 9000"));
     }
 
