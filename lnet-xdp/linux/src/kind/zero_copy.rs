@@ -55,6 +55,9 @@ impl fmt::Display for Reason {
             Self::Off => f.write_str("zero_copy is off"),
             Self::Generic => f.write_str("the XDP program is in generic mode"),
             Self::NoFeature => f.write_str("the driver has none"),
+            Self::Mtu { mtu_bytes, buffers: 1 } => {
+                write!(f, "frames of MTU {mtu_bytes} take more than one buffer of {RECEIVE_BYTES} bytes")
+            }
             Self::Mtu { mtu_bytes, buffers } => write!(
                 f,
                 "frames of MTU {mtu_bytes} take more than the driver's {buffers} buffers of {RECEIVE_BYTES} bytes"
@@ -187,7 +190,7 @@ mod tests {
         let on = "on, the driver has it; frames of 3840 bytes at most";
         assert_eq!(with(1500), (true, false, 1, 3840, on.into()));
         assert_eq!(with(3822), (true, false, 1, 3840, on.into()));
-        let off = "off, frames of MTU 3823 take more than the driver's 1 buffers of 3840 bytes";
+        let off = "off, frames of MTU 3823 take more than one buffer of 3840 bytes";
         assert_eq!(with(3823), (false, true, 18, 60_000, off.into()));
     }
 
