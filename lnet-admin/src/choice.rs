@@ -1,6 +1,5 @@
 //! What a node would do, and is about to do: the paths of requests, the NIs that recover, the shards of NIDs.
 
-use lnet_core::node::RequestError;
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::topology::PRIORITY_NONE;
 use lnet_model::records::{
@@ -13,7 +12,7 @@ use lnet_wire::Nid;
 use tracing::info;
 
 use super::control::Control;
-use super::error::{check_name, refusal};
+use super::error::check_name;
 
 impl Control {
     /// Tells by which path requests to a NID would go at this moment.

@@ -12,6 +12,7 @@ mod config;
 mod error;
 mod link;
 mod log;
+mod opening;
 mod plan;
 mod programs;
 mod rings;

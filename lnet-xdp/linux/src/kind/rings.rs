@@ -11,14 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use lnet_core::handle::{ShardId, ShardSet};
+use lnet_core::handle::ShardSet;
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, InterfaceError, NiRequest};
-use lnet_io::netlink::{Interface, Neighbours, Role, queues_now, xdp_features};
+use lnet_io::netlink::{Interface, Neighbours, Role, queues_now};
 use lnet_io::port;
-use lnet_io::xsk::{self, Binding, Census, Frame, QueueConfig, RingSizes, SocketError, Umem, UmemConfig};
+use lnet_io::xsk::{self, Census, Frame, RingSizes, Umem, UmemConfig};
 use lnet_model::lnd::{NiOption, ZeroCopy};
 use lnet_model::ni::XdpMode;
 use lnet_model::pattern::cpts_text;
@@ -27,24 +26,16 @@ use lnet_wire::steer::{PolicyWord, QUEUES_MAX};
 
 use super::link::LinkState;
 use super::log::LogThread;
+use super::opening::{Dealt, Opened, Opening, RECLAIM_PATIENCE, deal_out, prime, spare};
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
-use super::zero_copy::{self, Asked, Chosen, Reason};
+use super::zero_copy::Chosen;
 use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
-use crate::lnd::{self, FurtherQueues, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
+use crate::lnd::{self, FurtherQueues, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
 
-/// How long the kernel may take to let go of a queue whose sockets were closed.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
-/// Patience where an XDP program is attached: the process that has the program also has the queues, and
-/// lives, unless it is just ending.
-const OCCUPIED_PATIENCE: Duration = Duration::from_millis(1500);
 /// Frames with which a queue that has come can take a burst; with fewer it gets no sockets.
 const QUEUE_FRAMES_MIN: u32 = 256;
-
-/// Part of a fill ring that is spared for an interface that comes later: 128 frames of 2048, twice what a
-/// driver takes at once.
-const PRIME_SHARE: u32 = 16;
 
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
@@ -600,190 +591,4 @@ fn unresolved_responses_max(request: &NiRequest<'_>, shards: u32) -> u32 {
     let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(shards);
     (share(request.options.number(NiOption::Credits)) / 2)
         .max(share(request.options.number(NiOption::PeerCredits)))
-}
-
-/// Frames of a queue that a driver begins with, where the shards have the others.
-fn prime(config: &XdpConfig) -> u32 {
-    (config.rings.fill / PRIME_SHARE).max(1)
-}
-
-/// The frames of each shard.
-fn deal_out(frames_per_shard: u32, host: &Host, frames: Vec<Frame>) -> Vec<Vec<Frame>> {
-    let mut shares: Vec<_> = host.wakers.iter().map(|_| Vec::new()).collect();
-    for frame in frames {
-        shares[(frame.chunk_index() / frames_per_shard) as usize].push(frame);
-    }
-    shares
-}
-
-/// Takes so many frames of each shard.
-fn spare(shares: &mut [Vec<Frame>], count: u32) -> Vec<Frame> {
-    let take = |share: &mut Vec<Frame>| share.split_off(share.len().saturating_sub(count as usize));
-    shares.iter_mut().flat_map(take).collect()
-}
-
-/// Queues of an interface from the first of these on, with the shard that owns each; and how many queues the
-/// shard owns then that owns most.
-#[derive(Clone, Copy)]
-struct Dealt<'a> {
-    first: u32,
-    owners: &'a [usize],
-    most_owned: u32,
-}
-
-/// What queues are opened with.
-struct Opening<'a> {
-    config: &'a XdpConfig,
-    shards: u32,
-    umem: Arc<Umem>,
-    interface: &'a Interface,
-    serving: ShardSet,
-    neighbours: &'a Arc<Neighbours>,
-    /// Frames that drivers may begin with: of each shard, or all in one.
-    frames: Vec<Vec<Frame>>,
-    /// Frames that each queue begins with at most.
-    prime: u32,
-}
-
-/// An interface with rings and an XDP program.
-struct Opened {
-    rings: Vec<Rings>,
-    mode: ActiveMode,
-    zero_copy: Chosen,
-    log: Option<LogThread>,
-}
-
-impl Opening<'_> {
-    fn none(&self, most_owned: u32) -> Rings {
-        Rings {
-            interface_index: self.interface.index,
-            neighbours: Arc::clone(self.neighbours),
-            lanes: Vec::new(),
-            owned: Vec::new(),
-            most_owned,
-        }
-    }
-
-    /// Opens sockets and rings, then attaches the program.
-    fn open(
-        &mut self,
-        plan: &XdpPlan,
-        dealt: Dealt<'_>,
-        program: &mut XdpProgram,
-    ) -> Result<Opened, XdpError> {
-        let XdpPlan { interface, mode: asked, port, .. } = plan;
-        let is_generic = *asked == XdpMode::Generic || interface.role == Role::Bond;
-        let expected = if is_generic { ActiveMode::Generic } else { ActiveMode::Native };
-        let (mut rings, mut zero_copy) = self.open_as_chosen(plan, dealt, program, expected)?;
-        let log = self.config.log_refusals.then(|| LogThread::start(program)).transpose()?;
-        let wanted =
-            [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| *asked == (*mode).into());
-        // A slave has that of its bond.
-        program.set_mac(self.neighbours.mac().unwrap_or(port.mac))?;
-        let mode = program.attach(&interface.name, wanted)?;
-        if mode == ActiveMode::Generic && zero_copy.binding.zero_copy {
-            // The driver refuses the program, and to send from sockets without it.
-            program.detach();
-            drop(rings);
-            self.take_back(dealt);
-            (rings, zero_copy) = self.open_as_chosen(plan, dealt, program, mode)?;
-            program.attach(&interface.name, Some(mode))?;
-        }
-        let zero_copy = zero_copy.given_mode(mode);
-        tracing::info!(interface = interface.name, %mode, %zero_copy, "rings are open");
-        Ok(Opened { rings, mode, zero_copy, log })
-    }
-
-    /// Opens the queues with zero copy where that is chosen and can be had.
-    fn open_as_chosen(
-        &mut self,
-        plan: &XdpPlan,
-        dealt: Dealt<'_>,
-        program: &mut XdpProgram,
-        mode: ActiveMode,
-    ) -> Result<(Vec<Rings>, Chosen), XdpError> {
-        let XdpPlan { interface, zero_copy: option, port, .. } = plan;
-        let must_not = |reason: Reason| XdpError::NoZeroCopy {
-            interface: interface.name.clone(),
-            reason: reason.to_string(),
-        };
-        let features = if *option == ZeroCopy::Off { None } else { xdp_features(interface.index)? };
-        let asked = Asked { option: *option, mode, mtu_bytes: port.mtu_bytes, features };
-        let chosen = zero_copy::choose(&asked).map_err(must_not)?;
-        match self.queues(dealt, program, &chosen) {
-            Err(XdpError::Socket(SocketError::NoZeroCopy { source, .. })) => {
-                self.take_back(dealt);
-                let reason = Reason::Refused(source);
-                if *option == ZeroCopy::On {
-                    return Err(must_not(reason));
-                }
-                self.queues(dealt, program, &Chosen::copying(mode, reason))
-            }
-            opened => opened,
-        }
-    }
-
-    /// Takes frames back that drivers began with, of queues that were closed.
-    fn take_back(&mut self, Dealt { first, owners, .. }: Dealt<'_>) {
-        for (queue, &owner) in (first..).zip(owners) {
-            match self.umem.reclaim_queue(self.interface.index, queue, RECLAIM_PATIENCE) {
-                Ok(frames) => {
-                    let share = self.share_of(owner);
-                    self.frames[share].extend(frames);
-                }
-                Err(error) => tracing::warn!(%error, queue, "frames of a closed queue are missing"),
-            }
-        }
-    }
-
-    /// Which of the frames are for a queue of this shard.
-    fn share_of(&self, owner: usize) -> usize {
-        owner.min(self.frames.len() - 1)
-    }
-
-    /// Opens a socket per (queue, shard), puts those of shards that receive into the program's map, also for
-    /// the others, and hands each shard its own. Each queue is owned by one.
-    fn queues(
-        &mut self,
-        dealt: Dealt<'_>,
-        program: &mut XdpProgram,
-        chosen: &Chosen,
-    ) -> Result<(Vec<Rings>, Chosen), XdpError> {
-        let (interface, serving, shards) = (self.interface, self.serving, self.shards);
-        let mut rings: Vec<Rings> = (0..shards).map(|_| self.none(dealt.most_owned)).collect();
-        let stand_in = |shard: u32| usize::from(serving.stand_in(ShardId(shard as u8)).0);
-        let only_send = (0..shards).filter(|shard| !serving.has(ShardId(*shard as u8)));
-        let transmit_only = only_send.fold(0, |bits, shard| bits | 1_u64 << shard);
-        let patience = if interface.xdp_program_id.is_some() { OCCUPIED_PATIENCE } else { RECLAIM_PATIENCE };
-        let mut given = chosen.clone();
-        for (queue, &owner) in (dealt.first..).zip(dealt.owners) {
-            let mut queue_config = QueueConfig::new(interface.index, queue);
-            (queue_config.socket_count, queue_config.transmit_only) = (shards, transmit_only);
-            (queue_config.rings, queue_config.binding) = (self.config.rings, given.binding);
-            queue_config.patience = patience;
-            let share = self.share_of(owner);
-            let frames = &mut self.frames[share];
-            let mut stock = frames.split_off(frames.len().saturating_sub(self.prime as usize));
-            let opened = xsk::open_queue_with(&self.umem, &queue_config, &mut stock);
-            frames.append(&mut stock);
-            let opened = opened?;
-            given = given.given(opened.binding);
-            let device = opened.sockets[owner].device.clone();
-            let (fill, completion) = (opened.fill, opened.completion);
-            let Binding { zero_copy, .. } = opened.binding;
-            let owned = OwnedQueue::new(interface.index, Some(device), fill, completion, zero_copy);
-            for shard in 0..shards {
-                program.set_socket(queue, shard, &opened.sockets[stand_in(shard)].device)?;
-            }
-            let how = (opened.binding, given.descriptors_max());
-            for (shard, socket) in opened.sockets.into_iter().enumerate() {
-                let sends = queue < interface.tx_queues;
-                let mut lane = Lane::new((interface.index, queue), socket, sends, how);
-                owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
-                rings[shard].lanes.push(lane);
-            }
-            rings[owner].owned.push(owned);
-        }
-        Ok((rings, given))
-    }
 }
