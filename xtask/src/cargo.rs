@@ -54,6 +54,22 @@ pub(crate) fn build_programs<const N: usize>(
     build(root, &mut command, names)
 }
 
+/// Features of the whole workspace in tests: a second loader, and the hooks that switch bugs on for the
+/// simulator's checkers to find. Clippy, tests and what tests start have the same ones, so that each crate is
+/// built once.
+pub(crate) const TEST_FEATURES: &str = "lnet-tests/libbpf,lnet-tests/sabotage";
+
+/// Builds programs as the tests' build does, which has built them already if it came before.
+///
+/// # Errors
+/// Builds as [`build_binary`] does.
+pub(crate) fn build_tested<const N: usize>(root: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
+    let mut command = cargo(root);
+    command.args(["build", "--features", TEST_FEATURES]);
+    command.args(names.iter().flat_map(|name| ["--bin", name]));
+    build(root, &mut command, names)
+}
+
 /// Builds an example, unoptimized, and gives its path.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 mod bare;
 mod bench;
 mod build_ebpf;
+mod cards;
 mod cargo;
 mod deny;
 mod dist;
@@ -35,7 +36,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Find or install what the XDP program and the privileged tests need
+    /// Find or install what the XDP program, the privileged tests and virtual machines need
     Setup,
     /// Build the XDP program into lnet-xdp/linux/bpf
     BuildEbpf,
@@ -50,16 +51,14 @@ enum Verb {
     /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and
     /// report
     Interop(interop::Options),
+    /// Run two daemons in virtual machines with other kernels and models of NICs, and report (needs root)
+    Cards(cards::Options),
     /// Lay out what is to be installed: programs, man pages, completions, a systemd unit
     Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
     /// Check format, lints, documentation and house rules, and run all tests that this machine can
-    Test {
-        /// Leave out what needs privileges: the XDP program, network namespaces, the run
-        #[arg(long)]
-        unprivileged: bool,
-    },
+    Test(levels::Options),
     /// Check the house rules
     Tidy {
         /// Print how many lines of code each crate has instead
@@ -91,7 +90,8 @@ fn dispatch(cli: Cli) -> Result<()> {
     match cli.verb {
         Verb::Setup => {
             setup::ensure(&root)?;
-            setup::ensure_test_tools()
+            setup::ensure_test_tools()?;
+            cards::fetch()
         }
         Verb::BuildEbpf => {
             let objects = build_ebpf::build(&root, &setup::ensure(&root)?)?;
@@ -103,9 +103,10 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Sim(options) => sim::sim(&root, &options),
         Verb::Fuzz(options) => fuzz::fuzz(&root, &options).map(drop),
         Verb::Interop(options) => interop::interop(&root, &options),
+        Verb::Cards(options) => cards::cards(&root, &options),
         Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),
-        Verb::Test { unprivileged } => levels::test(&root, unprivileged),
+        Verb::Test(options) => levels::test(&root, options),
         Verb::Tidy { size: true } => {
             print!("{}", tidy::size(&root)?);
             Ok(())

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test level that this machine can run.
 //!
-//! - A level that cannot run is a failure that names the missing capability; only `--unprivileged` leaves
-//!   levels out, and the summary says so. No level counts as passed that did not run.
+//! - A level that cannot run is a failure that names what is missing; only `--unprivileged` and `--no-vm`
+//!   leave levels out, and the summary says so. No level counts as passed that did not run.
 //! - A level whose tests are none fails: a filter that matches nothing proves nothing.
 //! - Clippy and tests see the whole workspace with all features, so that cargo builds each crate once for
 //!   either. What is built for tests is told apart from their run.
@@ -17,13 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 use xtask::command::{say, succeed, words};
 use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
-use crate::cargo::{build_programs, cargo};
-use crate::{bare, build_ebpf, fuzz, run, setup, tidy};
+use crate::cargo::{TEST_FEATURES, build_programs, build_tested, cargo};
+use crate::{bare, build_ebpf, cards, fuzz, run, setup, tidy};
 use cargo_test::{SecondRuns, run_all};
 
-/// Features of the whole workspace: the tests with a second loader, and the hooks that switch bugs on for the
-/// simulator's checkers to find. Clippy and tests have the same ones, so that each crate is built once.
-const FEATURES: &str = "lnet-tests/libbpf,lnet-tests/sabotage";
 /// Features that need no C toolchain.
 const UNPRIVILEGED_FEATURES: &str = "lnet-tests/sabotage";
 /// Packages with such hooks.
@@ -67,29 +64,56 @@ const LEVELS: &[Level] = &[
     // A C++ compiler is needed, which root can install.
     Level { name: "fuzz", needs: &NETNS_NODES, run: |root, _| short_fuzz(root) },
     Level { name: "run", needs: &NETNS_NODES, run: |root, _| short_run(root) },
+    Level { name: CARDS, needs: &NETNS_NODES, run: |root, _| short_cards(root) },
 ];
+
+/// The level that boots virtual machines.
+const CARDS: &str = "cards";
+
+/// What the user leaves out.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Leave out what needs privileges: the XDP program, network namespaces, the run, virtual machines
+    #[arg(long)]
+    unprivileged: bool,
+    /// Leave out what boots virtual machines: another kernel, and the driver of a NIC
+    #[arg(long)]
+    no_vm: bool,
+}
+
+impl Options {
+    /// The option that leaves a level out.
+    fn leaves_out(self, level: &Level) -> Option<&'static str> {
+        if self.unprivileged && !level.needs.is_empty() {
+            Some("--unprivileged")
+        } else {
+            (self.no_vm && level.name == CARDS).then_some("--no-vm")
+        }
+    }
+}
 
 /// How a level ended.
 enum End {
     Passed(String),
     Failed(String),
-    /// The user asked for it.
-    LeftOut,
+    /// The user asked for it, by this option.
+    LeftOut(&'static str),
 }
 
 /// Runs all levels and prints a summary.
 ///
 /// # Errors
 /// When a level fails or cannot run.
-pub(crate) fn test(root: &Path, unprivileged: bool) -> Result<()> {
+pub(crate) fn test(root: &Path, options: Options) -> Result<()> {
+    let unprivileged = options.unprivileged;
     let mut rows = Vec::new();
     let mut failed = Vec::new();
     let mut interrupted = None;
     for level in LEVELS {
         say(format_args!("\n== {} ==", level.name));
         let start = Instant::now();
-        let end = if unprivileged && !level.needs.is_empty() {
-            End::LeftOut
+        let end = if let Some(option) = options.leaves_out(level) {
+            End::LeftOut(option)
         } else {
             match privilege::require("this level", level.needs).and_then(|()| (level.run)(root, unprivileged))
             {
@@ -124,7 +148,7 @@ fn row(name: &str, end: &End, time: Duration) -> [String; 4] {
     let (result, note) = match end {
         End::Passed(note) => ("passed", note.clone()),
         End::Failed(why) => ("FAILED", first_line(why)),
-        End::LeftOut => ("left out", "as --unprivileged asks".to_owned()),
+        End::LeftOut(option) => ("left out", format!("as {option} asks")),
     };
     [name.to_owned(), result.to_owned(), format!("{:.1} s", time.as_secs_f64()), note]
 }
@@ -167,7 +191,7 @@ fn minor_version(text: &str) -> Option<u32> {
 }
 
 fn features(unprivileged: bool) -> &'static str {
-    if unprivileged { UNPRIVILEGED_FEATURES } else { FEATURES }
+    if unprivileged { UNPRIVILEGED_FEATURES } else { TEST_FEATURES }
 }
 
 /// Installs the programs that the other levels use.
@@ -252,6 +276,11 @@ fn short_run(root: &Path) -> Result<String> {
     Ok(format!("built in {:.0} s; {RUN_COUNT} messages", built.as_secs_f64()))
 }
 
+/// The daemon that the tests started, in virtual machines.
+fn short_cards(root: &Path) -> Result<String> {
+    cards::short(root, &build_tested(root, ["lnetd", "lnetctl"])?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,7 +302,19 @@ mod tests {
         let check = |end: End, expected: [&str; 4]| assert_eq!(row("x", &end, second), expected);
         check(End::Passed("3 tests".into()), ["x", "passed", "1.0 s", "3 tests"]);
         check(End::Failed("why\nmore".into()), ["x", "FAILED", "1.0 s", "why"]);
-        check(End::LeftOut, ["x", "left out", "1.0 s", "as --unprivileged asks"]);
+        check(End::LeftOut("--unprivileged"), ["x", "left out", "1.0 s", "as --unprivileged asks"]);
+    }
+
+    #[test]
+    fn machines_are_left_out_alone_and_the_option_is_named() {
+        let left_out = |unprivileged, no_vm| {
+            let options = Options { unprivileged, no_vm };
+            let left_out = LEVELS.iter().filter_map(|level| Some((level.name, options.leaves_out(level)?)));
+            left_out.collect::<Vec<_>>()
+        };
+        assert_eq!(left_out(false, false), []);
+        assert_eq!(left_out(false, true), [("cards", "--no-vm")]);
+        assert!(left_out(true, true).contains(&("cards", "--unprivileged")));
     }
 
     #[test]
@@ -287,7 +328,7 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["tools", "other targets", "XDP program", "fuzz", "run"] {
+        for name in ["tools", "other targets", "XDP program", "fuzz", "run", "cards"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
         for name in ["format", "clippy", "documentation", "tidy", "test hooks", "tests"] {

@@ -202,6 +202,40 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Finds or installs what virtual machines are made and run with.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the command that would do it.
+pub(crate) fn ensure_machine_tools() -> anyhow::Result<()> {
+    const TOOLS: [(&str, &str); 9] = [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("dpkg-deb", "dpkg"),
+        ("depmod", "kmod"),
+        ("ethtool", "ethtool"),
+        ("ip", "iproute2"),
+        ("setpriv", "util-linux"),
+        ("strip", "binutils"),
+        ("xz", "xz-utils"),
+        ("zstd", "zstd"),
+    ];
+    // Programs of root are not on every user's PATH.
+    let is_missing = |tool: &str| {
+        let in_sbin = ["/usr/sbin", "/sbin"].map(|directory| Path::new(directory).join(tool));
+        find_program(tool).is_none() && !in_sbin.iter().any(|path| path.is_file())
+    };
+    let mut missing: Vec<_> =
+        TOOLS.iter().filter(|(tool, _)| is_missing(tool)).map(|(_, package)| *package).collect();
+    if !Path::new("/usr/share/keyrings/debian-archive-keyring.gpg").exists() {
+        missing.push("debian-archive-keyring");
+    }
+    if !missing.is_empty() {
+        let needs = "virtual machines need QEMU, and Debian's packages of kernels (`--no-vm` does without)";
+        apt::install(&missing, "virtual machines with other kernels and NICs").context(needs)?;
+    }
+    eprintln!("setup: virtual machines with qemu-system-x86_64, kernels by apt");
+    Ok(())
+}
+
 /// Finds or installs a C++ compiler, for libFuzzer.
 ///
 /// # Errors

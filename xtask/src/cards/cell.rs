@@ -1,0 +1,164 @@
+//! One cell: two daemons join a net, each pings the other, a load is verified, frames are accounted for.
+
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+
+use super::image::Kernel;
+use super::machine::{Lans, Machine, Qemu};
+use super::outcomes::Seen;
+use super::table::{Boot, Cell};
+
+/// Messages of the load, half of them Puts, half Gets.
+const MESSAGES: u32 = 1000;
+
+/// Two machines of one kind, up.
+pub(super) struct Pair {
+    machines: [Machine; 2],
+    /// Removed last.
+    _lans: Lans,
+}
+
+impl Pair {
+    /// Boots both machines at once.
+    ///
+    /// # Errors
+    /// When one does not boot.
+    pub(super) fn boot(boot: Boot, qemu: &Qemu, kernel: &Kernel, root: &[u8]) -> Result<Self> {
+        let lans = Lans::create(boot.queues)?;
+        let directory = std::env::temp_dir().join(format!("lnet-cards-{}", std::process::id()));
+        let start = |number: u8| {
+            Machine::start(number, boot, (qemu, kernel, root), &lans, directory.join(number.to_string()))
+        };
+        let mut machines = [start(1)?, start(2)?];
+        both(&mut machines, Machine::await_boot)?;
+        Ok(Self { machines, _lans: lans })
+    }
+
+    /// Runs a cell. What is seen of it comes with the failure, if there is one.
+    pub(super) fn run(&mut self, cell: Cell) -> (Seen, Result<()>) {
+        let result = self.prepare(cell).and_then(|()| self.exchange(cell));
+        let (seen, frames) = match self.look() {
+            Ok((seen, frames)) => (seen, frames),
+            Err(error) => (Seen::default(), Err(error)),
+        };
+        let stopped = both(&mut self.machines, |machine| machine.run("cell stop").map(drop));
+        let healthy = both(&mut self.machines, Machine::check);
+        (seen, result.and(frames).and(stopped).and(healthy))
+    }
+
+    fn prepare(&mut self, cell: Cell) -> Result<()> {
+        let Cell { boot, mtu_bytes, device, mode } = cell;
+        let on_both = |machines: &mut [Machine; 2], command: String| {
+            both(machines, |machine| machine.run(&command).map(drop))
+        };
+        on_both(&mut self.machines, format!("cell device {device} {mtu_bytes}"))?;
+        on_both(&mut self.machines, format!("cell start {}", boot.cpus))?;
+        let (net, mode) = match mode {
+            "tcp" => ("tcp", ""),
+            "auto" => ("xdp", ""),
+            mode => ("xdp", mode),
+        };
+        on_both(&mut self.machines, format!("cell add {net} {mode}")).context("net add")
+    }
+
+    fn exchange(&mut self, cell: Cell) -> Result<()> {
+        let net = if cell.mode == "tcp" { "tcp" } else { "xdp" };
+        let [one, two] = &mut self.machines;
+        one.run(&format!("cell ping 10.97.0.2@{net}")).context("ping")?;
+        two.run(&format!("cell ping 10.97.0.1@{net}")).context("ping")?;
+        two.run("cell target").context("load")?;
+        one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
+        Ok(())
+    }
+
+    /// Looks at both nodes; the second result is whether all frames are accounted for.
+    fn look(&mut self) -> Result<(Seen, Result<()>)> {
+        let mut seen = Seen::default();
+        let mut frames = Ok(());
+        for machine in &mut self.machines {
+            let lost = read_state(&machine.run("cell state")?, &mut seen);
+            if let Some(lost) = lost.filter(|_| frames.is_ok()) {
+                frames = Err(anyhow::anyhow!("frames check: {lost}"));
+            }
+        }
+        Ok((seen, frames))
+    }
+}
+
+/// Does something on both machines at once.
+fn both(machines: &mut [Machine; 2], action: impl Fn(&mut Machine) -> Result<()> + Sync) -> Result<()> {
+    let [one, two] = machines;
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| action(one));
+        let second = action(two);
+        (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
+    });
+    first.and(second)
+}
+
+/// Reads the lines of `cell state`; gives what `frames check` said, if it failed.
+fn read_state(text: &str, seen: &mut Seen) -> Option<String> {
+    let mut frames = None;
+    for (key, value) in text.lines().filter_map(|line| line.split_once(": ")) {
+        let value = value.trim();
+        match key {
+            "active mode" => value.clone_into(&mut seen.active_mode),
+            "zc" => {
+                let words: Vec<_> = value.split_whitespace().collect();
+                for pair in words.chunks_exact(2) {
+                    let count: u32 = pair[0].parse().unwrap_or(0);
+                    seen.zero_copy.1 += count;
+                    seen.zero_copy.0 += if pair[1] == "zc:1" { count } else { 0 };
+                }
+            }
+            "driver" => value.clone_into(&mut seen.driver),
+            "queues" => seen.queues = value.parse().unwrap_or(0),
+            "frames" => frames = Some(value.to_owned()),
+            _ => {
+                let said = if key == "log" { without_time(value) } else { format!("{key}: {value}") };
+                if !seen.said.contains(&said) {
+                    seen.said.push(said);
+                }
+            }
+        }
+    }
+    frames
+}
+
+/// A line of the log from its level on.
+fn without_time(line: &str) -> String {
+    let begins = ["WARN ", "ERROR "].iter().filter_map(|level| line.find(level)).min();
+    line[begins.unwrap_or(0)..].to_owned()
+}
+
+/// Checks that a cell has gone as the one in `cargo xtask test` is to go: over rings in a driver's own mode.
+///
+/// # Errors
+/// Says what was seen instead.
+pub(super) fn check_native(seen: &Seen) -> Result<()> {
+    ensure!(seen.active_mode == "native", "mode `native` is expected in force, not {seen:?}");
+    ensure!(seen.zero_copy.1 > 0, "sockets of rings are expected, not {seen:?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_both_machines_is_added_up() {
+        let mut seen = Seen::default();
+        let state = "active mode: native\nzc:  2 zc:0 1 zc:1 \ndriver: igb\nqueues: 4\n\
+                     log: 2026-01-01T00:00:00Z  WARN a: b\n";
+        assert_eq!(read_state(state, &mut seen), None);
+        let state = format!("{state}no rings: why\nframes: 3 frames are missing\n");
+        assert_eq!(read_state(&state, &mut seen).as_deref(), Some("3 frames are missing"));
+        let said = ["WARN a: b", "no rings: why"].map(str::to_owned).to_vec();
+        let expected =
+            Seen { active_mode: "native".into(), zero_copy: (2, 6), driver: "igb".into(), queues: 4, said };
+        assert_eq!(seen, expected);
+        check_native(&seen).unwrap();
+        check_native(&Seen::default()).unwrap_err();
+    }
+}

@@ -1,0 +1,117 @@
+#!/bin/sh
+# Steps of a cell in a machine. The log of the daemon is /tmp/lnetd.log.
+#   device NAME MTU    gives /run/device: eth0 itself, or a device upon it, with the address 10.97.0.N
+#   start SHARDS       starts the daemon and configures the node
+#   add NET MODE       adds the net on /run/device
+#   ping NID           again, for 40 seconds
+#   target             the load's far end
+#   load NID MESSAGES  the load, verified at both ends
+#   state              `key: value` lines of what came of it
+#   stop               ends the daemon
+id=$(cat /run/id)
+other=$((3 - id))
+
+device() {
+	for name in upper tunl0; do ip link del "$name" 2> /dev/null; done
+	for name in eth0 eth1; do
+		ip link set "$name" nomaster 2> /dev/null
+		ip address flush dev "$name"
+		ip link set "$name" down
+	done
+	ip link set eth0 mtu "$2" || return 1
+	device=upper
+	case $1 in
+	plain) device=eth0 ;;
+	vlan) ip link set eth0 up && ip link add link eth0 name upper type vlan id 7 ;;
+	bridge) ip link add upper type bridge stp_state 0 forward_delay 0 && ip link set eth0 master upper && ip link set eth0 up ;;
+	active-backup | balance-xor | 802.3ad)
+		ip link add upper type bond mode "$1" miimon 100 || return 1
+		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up
+		;;
+	macvlan) ip link set eth0 up && ip link add link eth0 name upper type macvlan mode bridge ;;
+	vxlan)
+		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up &&
+			ip link add upper type vxlan id 9 dstport 4789 dev eth0 local "10.98.0.$id" remote "10.98.0.$other"
+		;;
+	ipip)
+		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up &&
+			ip link add upper type ipip local "10.98.0.$id" remote "10.98.0.$other"
+		;;
+	esac || return 1
+	ip link set "$device" up && ip address add "10.97.0.$id/24" dev "$device" || return 1
+	echo "$device" > /run/device
+	# The link carries, and the other machine answers, before a net is added.
+	tries=0
+	while [ "$(cat "/sys/class/net/$device/carrier" 2> /dev/null)" != 1 ] && [ $tries -lt 100 ]; do
+		usleep 100000
+		tries=$((tries + 1))
+	done
+	[ "$(cat "/sys/class/net/$device/carrier")" = 1 ] || { echo "no carrier on $1"; return 1; }
+}
+
+stop() {
+	pid=$(cat /run/lnetd.pid 2> /dev/null) || return 0
+	rm -f /run/lnetd.pid
+	kill "$pid" 2> /dev/null
+	tries=0
+	while kill -0 "$pid" 2> /dev/null && [ $tries -lt 200 ]; do usleep 100000; tries=$((tries + 1)); done
+	! kill -0 "$pid" 2> /dev/null || { kill -9 "$pid"; echo "lnetd does not end within 20 s"; return 1; }
+}
+
+start() {
+	RUST_BACKTRACE=1 setsid lnetd --shards "$1" > /tmp/lnetd.log 2>&1 &
+	pid=$!
+	echo $pid > /run/lnetd.pid
+	tries=0
+	while kill -0 $pid 2> /dev/null && [ $tries -lt 100 ]; do
+		! lnetctl lnet configure > /tmp/out 2>&1 || return 0
+		usleep 200000
+		tries=$((tries + 1))
+	done
+	cat /tmp/out
+	tail -n 5 /tmp/lnetd.log
+	return 1
+}
+
+add() {
+	set -- --net "$1" --if "$(cat /run/device)" ${2:+--mode "$2"}
+	lnetctl net add "$@"
+}
+
+ping() {
+	tries=1
+	began=$(date +%s)
+	while ! lnetctl ping "$1" > /tmp/out 2>&1; do
+		[ $(($(date +%s) - began)) -lt 40 ] || { cat /tmp/out; return 1; }
+		tries=$((tries + 1))
+		sleep 1
+	done
+	[ $tries = 1 ] || echo "try $tries"
+}
+
+load() {
+	lnetctl --json load start initiator --to "$1" --messages "$2" --window 16 --timeout-ms 100000 > /tmp/out 2>&1 ||
+		{ cat /tmp/out; return 1; }
+	number=$(grep -oE '[0-9]+' /tmp/out | tail -n 1)
+	lnetctl load wait "$number" > /tmp/out 2>&1
+	status=$?
+	cat /tmp/out
+	return $status
+}
+
+state() {
+	lnetctl net show -v 1 | grep -E 'active mode|no rings|zero copy|status: down' | sed 's/^[ -]*//'
+	echo "zc: $(ss --xdp -e -i 2> /dev/null | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
+	lnetctl frames check > /tmp/out 2>&1 || { echo "frames: $(tr -s ' \n' ' ' < /tmp/out)"; }
+	driver=$(readlink /sys/class/net/eth0/device/driver)
+	echo "driver: ${driver##*/}"
+	echo "queues: $(ls /sys/class/net/eth0/queues | grep -c rx)"
+	grep -E ' WARN | ERROR |panicked' /tmp/lnetd.log | tail -n 3 | sed 's/^/log: /'
+}
+
+step=$1
+shift
+case $step in
+target) lnetctl load start target ;;
+*) $step "$@" ;;
+esac

@@ -1,0 +1,359 @@
+//! Virtual machines and the net between them.
+//!
+//! - QEMU emulates the CPU in software: a cell judges what happens, never how fast.
+//! - All traffic stays in a network namespace of its own. There are two LANs, one for each NIC of a machine:
+//!   a bridge with a tap device of each machine, as several queues of virtio want.
+//! - A machine ends with this process, however that ends (`PR_SET_PDEATHSIG`).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use xtask::command::{output, say};
+use xtask::netns;
+
+use super::image::Kernel;
+use super::packages::{Cache, Suites};
+use super::table::Boot;
+
+/// How long a machine may take to boot.
+const BOOT_MAX: Duration = Duration::from_secs(150);
+/// How long a command may take, beyond what the machine itself allows.
+const ANSWER_MAX: Duration = Duration::from_secs(260);
+/// Memory of a machine in MiB.
+const MEMORY_MIB: u32 = 640;
+/// The largest MTU of the LANs in bytes.
+const LAN_MTU_BYTES: u16 = 9000;
+/// LACP's bit among the groups that a bridge's port forwards (IEEE 802.1D, 7.12.6).
+const FORWARD_LACP: u16 = 1 << 2;
+/// What a kernel says when it is ill.
+const ILL: [&str; 7] = [
+    "Kernel panic",
+    "Oops",
+    "BUG:",
+    "kernel BUG at",
+    "general protection fault",
+    "WARNING: CPU",
+    "Out of memory",
+];
+
+/// QEMU, and where its files are.
+pub(super) struct Qemu {
+    program: PathBuf,
+    /// Where packages were unpacked that are not installed.
+    unpacked: Option<PathBuf>,
+}
+
+impl Qemu {
+    /// The machine's own QEMU, which `setup` installs.
+    pub(super) fn installed() -> Self {
+        Self { program: PathBuf::from("qemu-system-x86_64"), unpacked: None }
+    }
+
+    /// QEMU of Debian's backports, which has more models of NICs. The installed one brings its libraries.
+    ///
+    /// # Errors
+    /// Names the package that could not be had.
+    pub(super) fn newer(cache: &Cache) -> Result<Self> {
+        let packages = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+        let unpacked = cache.unpacked("qemu", Suites::Backports, &packages)?;
+        Ok(Self { program: unpacked.join("usr/bin/qemu-system-x86_64"), unpacked: Some(unpacked) })
+    }
+
+    /// Its version.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub(super) fn version(&self) -> Result<String> {
+        let answer = output(&self.program.to_string_lossy(), ["--version"]);
+        let answer = answer.context("missing for virtual machines: QEMU (package qemu-system-x86)")?;
+        let version = answer.split_whitespace().nth(3);
+        Ok(version.context("QEMU tells no version")?.to_owned())
+    }
+
+    fn command(&self, namespace: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", namespace]).arg(&self.program);
+        if let Some(unpacked) = &self.unpacked {
+            let libraries = unpacked.join("usr/lib/x86_64-linux-gnu");
+            command.env("QEMU_MODULE_DIR", libraries.join("qemu")).env("LD_LIBRARY_PATH", libraries);
+            for share in ["usr/share/qemu", "usr/share/seabios"] {
+                command.arg("-L").arg(unpacked.join(share));
+            }
+        }
+        command
+    }
+}
+
+/// The namespace of the LANs; removed when dropped.
+pub(super) struct Lans {
+    namespace: String,
+}
+
+impl Lans {
+    /// Makes the LANs, with several queues for each machine where `queues` is more than 1.
+    ///
+    /// # Errors
+    /// When `ip` fails; what was made is removed.
+    pub(super) fn create(queues: u8) -> Result<Self> {
+        let lans = Self { namespace: format!("lnet-{}-cards", std::process::id()) };
+        output("ip", ["netns", "add", &lans.namespace])?;
+        lans.ip("link set lo up")?;
+        let several = if queues > 1 { "multi_queue" } else { "" };
+        for lan in 0..2 {
+            lans.ip(&format!("link add lan{lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"))?;
+            for machine in 1..=2 {
+                let tap = tap(machine, lan);
+                lans.ip(&format!("tuntap add dev {tap} mode tap {several}"))?;
+                lans.ip(&format!("link set {tap} mtu {LAN_MTU_BYTES} master lan{lan} up"))?;
+                lans.ip(&format!("link set {tap} type bridge_slave group_fwd_mask {FORWARD_LACP}"))?;
+            }
+            lans.ip(&format!("link set lan{lan} up"))?;
+        }
+        Ok(lans)
+    }
+
+    fn ip(&self, arguments: &str) -> Result<String> {
+        output("ip", ["-n", &self.namespace].into_iter().chain(arguments.split_whitespace()))
+    }
+}
+
+impl Drop for Lans {
+    fn drop(&mut self) {
+        if let Err(error) = netns::remove(&self.namespace) {
+            say(format_args!("the network namespace {} was not removed: {error:#}", self.namespace));
+        }
+    }
+}
+
+fn tap(machine: u8, lan: u8) -> String {
+    format!("vm{machine}-{lan}")
+}
+
+/// A machine that is up; ended when dropped.
+pub(super) struct Machine {
+    number: u8,
+    process: Child,
+    directory: PathBuf,
+    agent: BufReader<UnixStream>,
+}
+
+impl Machine {
+    /// Starts a machine in a directory of its own; [`Machine::await_boot`] waits for it.
+    ///
+    /// # Errors
+    /// When QEMU does not start; the error has what it said.
+    pub(super) fn start(
+        number: u8,
+        boot: Boot,
+        (qemu, kernel, root): (&Qemu, &Kernel, &[u8]),
+        lans: &Lans,
+        directory: PathBuf,
+    ) -> Result<Self> {
+        fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+        let initrd = directory.join("initrd");
+        fs::write(&initrd, [root, &fs::read(&kernel.modules)?].concat())?;
+        let socket = directory.join("agent");
+        let errors = directory.join("qemu.log");
+        let mut command = qemu.command(&lans.namespace);
+        command.args([
+            "-machine",
+            "q35,usb=off,vmport=off,smm=off",
+            "-accel",
+            "tcg,thread=multi,tb-size=256",
+        ]);
+        command.args(["-cpu", "max,la57=off", "-nodefaults", "-no-user-config", "-display", "none"]);
+        command.args(["-no-reboot", "-m", &MEMORY_MIB.to_string(), "-smp", &boot.cpus.to_string()]);
+        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initrd);
+        command.args(["-append", &kernel_words(number, boot.nic)]);
+        command.args(["-serial", &format!("file:{}", console(&directory).display())]);
+        command.args(["-chardev", &format!("socket,id=agent,path={},server=on,wait=off", socket.display())]);
+        command.args(["-serial", "chardev:agent"]).args(nics(number, boot));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&errors)?);
+        let mut process = command.process_group(0).spawn().context("`setpriv` did not start")?;
+        let agent = connect(&socket, &mut process).with_context(|| {
+            let said = fs::read_to_string(&errors).unwrap_or_default();
+            // A process that has ended needs no signal.
+            let _ = process.kill();
+            format!("QEMU does not start: {}", said.trim())
+        })?;
+        Ok(Self { number, process, directory, agent: BufReader::new(agent) })
+    }
+
+    /// Waits until the machine takes commands.
+    ///
+    /// # Errors
+    /// When the machine takes too long or ends; the error has the end of its console.
+    pub(super) fn await_boot(&mut self) -> Result<()> {
+        self.agent.get_ref().set_read_timeout(Some(BOOT_MAX))?;
+        loop {
+            match self.line() {
+                Ok(line) if line.contains("READY") => break,
+                Ok(_) => {}
+                Err(error) => return Err(error.context(format!("VM {} does not boot", self.number))),
+            }
+        }
+        Ok(self.agent.get_ref().set_read_timeout(Some(ANSWER_MAX))?)
+    }
+
+    /// Runs a command of a shell, one line, and gives its output.
+    ///
+    /// # Errors
+    /// When the command fails, with its output; or when the machine does not answer, with its console.
+    pub(super) fn run(&mut self, command: &str) -> Result<String> {
+        ensure!(!command.contains('\n'), "a command is one line: {command:?}");
+        self.agent.get_ref().write_all(format!("{command}\n").as_bytes())?;
+        let line = self.line()?;
+        let mut words = line.split_whitespace();
+        let (Some("END"), Some(Ok(status)), Some(Ok(bytes))) =
+            (words.next(), words.next().map(str::parse::<i32>), words.next().map(str::parse::<usize>))
+        else {
+            bail!("VM {} answers {line:?}", self.number)
+        };
+        let mut answer = vec![0; bytes];
+        self.agent.read_exact(&mut answer).with_context(|| self.last_words())?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        ensure!(status == 0, "VM {}: `{command}`: {}", self.number, end_of(&answer, status));
+        Ok(answer)
+    }
+
+    /// Checks that the kernel has said nothing of a machine that is ill.
+    ///
+    /// # Errors
+    /// The line that it said.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let console = fs::read(console(&self.directory)).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let ill = console.lines().find(|line| ILL.iter().any(|words| line.contains(words)));
+        ensure!(ill.is_none(), "VM {}: {}", self.number, ill.unwrap_or_default().trim());
+        Ok(())
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        let read = self.agent.read_line(&mut line);
+        if let Err(error) = read {
+            bail!("VM {} does not answer ({error}){}", self.number, self.last_words());
+        }
+        ensure!(!line.is_empty(), "VM {} has ended{}", self.number, self.last_words());
+        Ok(line)
+    }
+
+    fn last_words(&self) -> String {
+        const LINES: usize = 8;
+        let console = fs::read(console(&self.directory)).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<_> = console.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        if last.is_empty() { String::new() } else { format!("; its console ends with:\n{last}") }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // A machine that has ended needs no signal, and leaves what its directory is dropped with.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// What a command that failed has said, or its status.
+fn end_of(answer: &str, status: i32) -> String {
+    match answer.trim() {
+        "" if status == 137 => "it took too long".to_owned(),
+        "" => format!("exit status {status}"),
+        said => said.to_owned(),
+    }
+}
+
+fn console(directory: &Path) -> PathBuf {
+    directory.join("console.log")
+}
+
+/// The kernel's command line.
+fn kernel_words(number: u8, nic: &str) -> String {
+    let modules = match nic {
+        "virtio" => "virtio_net",
+        "rtl8139" => "8139cp,8139too",
+        other => other,
+    };
+    format!(
+        "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr i8042.noaux i8042.nokbd tsc=reliable cryptomgr.notests \
+         net.ifnames=0 cards.id={number} cards.nic={modules}"
+    )
+}
+
+/// QEMU's arguments for the two NICs of a machine.
+fn nics(number: u8, boot: Boot) -> Vec<String> {
+    let Boot { nic, queues, .. } = boot;
+    let (model, tap_queues) = match nic {
+        "virtio" if queues > 1 => (
+            format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES},mq=on,vectors={}", 2 * queues + 2),
+            format!(",queues={queues}"),
+        ),
+        "virtio" => (format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"), String::new()),
+        other => (other.to_owned(), String::new()),
+    };
+    let nic = |lan: u8| {
+        let tap = tap(number, lan);
+        [
+            "-netdev".to_owned(),
+            format!("tap,id=lan{lan},ifname={tap},script=no,downscript=no{tap_queues}"),
+            "-device".to_owned(),
+            // Slots in the order of the LANs, so that the names of the interfaces are in that order too.
+            format!(
+                "{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},bus=pcie.0,addr={:#x}",
+                0x10 + lan
+            ),
+        ]
+    };
+    [nic(0), nic(1)].concat()
+}
+
+/// Waits for QEMU's socket.
+fn connect(socket: &Path, process: &mut Child) -> Result<UnixStream> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => {}
+        }
+        if let Some(status) = process.try_wait()? {
+            bail!("{status}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_virtio_is_told_its_queues() {
+        let boot = Boot { kernel: "6.12", nic: "virtio", queues: 4, cpus: 2 };
+        let arguments = nics(1, boot).join(" ");
+        assert!(arguments.contains("ifname=vm1-1,script=no,downscript=no,queues=4"), "{arguments}");
+        assert!(arguments.contains("mq=on,vectors=10,"), "{arguments}");
+        let arguments = nics(2, Boot { nic: "igb", queues: 1, ..boot }).join(" ");
+        assert!(
+            arguments.contains("-device igb,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=pcie.0,addr=0x10")
+        );
+        assert!(!arguments.contains("queues"), "{arguments}");
+    }
+
+    #[test]
+    fn a_command_that_says_nothing_tells_its_status() {
+        assert_eq!(end_of("\n", 3), "exit status 3");
+        assert_eq!(end_of("", 137), "it took too long");
+        assert_eq!(end_of("words\n", 1), "words");
+    }
+}

@@ -1,0 +1,200 @@
+//! The table of cells: what is booted, and what runs in it.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+
+/// Kernels of the table.
+const KERNELS: [&str; 3] = ["6.1", "6.12", "sid"];
+/// The small kernel of the cell in `cargo xtask test`.
+pub(super) const SMALL: &str = "6.12-cloud";
+/// Models of NICs, with the largest MTU that each is tried with.
+const NICS: [(&str, u16); 6] = [
+    ("virtio", 9000),
+    ("igb", 9000),
+    ("e1000e", 9000),
+    ("e1000", 9000),
+    ("vmxnet3", 9000),
+    ("rtl8139", 3500),
+];
+/// Where the net lies: the NIC itself, or a device upon it.
+const DEVICES: [&str; 9] =
+    ["plain", "vlan", "bridge", "active-backup", "balance-xor", "802.3ad", "macvlan", "vxlan", "ipip"];
+/// Modes of the `xdp` LND, and the `tcp` LND.
+pub(super) const MODES: [&str; 5] = ["auto", "native", "generic", "socket", "tcp"];
+/// The MTU of Ethernet.
+const MTU_BYTES: u16 = 1500;
+
+/// Two machines of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Boot {
+    /// Label of the kernel.
+    pub(super) kernel: &'static str,
+    /// Model of the two NICs.
+    pub(super) nic: &'static str,
+    /// Queues that a NIC is given; only virtio takes the number, others have what their driver makes.
+    pub(super) queues: u8,
+    /// CPUs of each machine.
+    pub(super) cpus: u8,
+}
+
+/// A cell of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cell {
+    /// What it runs in.
+    pub(super) boot: Boot,
+    /// MTU of the NIC in bytes.
+    pub(super) mtu_bytes: u16,
+    /// Where the net lies: `plain`, or a device on the NIC.
+    pub(super) device: &'static str,
+    /// How messages travel.
+    pub(super) mode: &'static str,
+}
+
+impl fmt::Display for Boot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, nic, queues, cpus } = self;
+        write!(formatter, "{kernel}/{nic}/{queues}q/{cpus}c")
+    }
+}
+
+/// The cell's name: its parts with slashes between them.
+impl fmt::Display for Cell {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { boot, mtu_bytes, device, mode } = self;
+        write!(formatter, "{boot}/{mtu_bytes}/{device}/{mode}")
+    }
+}
+
+impl Boot {
+    const fn usual(kernel: &'static str, nic: &'static str) -> Self {
+        Self { kernel, nic, queues: if is_virtio(nic) { 4 } else { 1 }, cpus: 2 }
+    }
+}
+
+const fn is_virtio(nic: &str) -> bool {
+    matches!(nic.as_bytes(), b"virtio")
+}
+
+/// The cell of `cargo xtask test`.
+pub(super) const fn short() -> Cell {
+    let boot = Boot { kernel: SMALL, nic: "virtio", queues: 4, cpus: 2 };
+    Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto" }
+}
+
+/// All cells, those of one boot together: each kernel and NIC with each mode, and in mode `auto` with other
+/// numbers of queues and CPUs and with a large MTU; each device with each mode, over virtio and the middle
+/// kernel, and over igb in mode `auto`.
+pub(super) fn cells() -> Vec<Cell> {
+    let mut cells = vec![short()];
+    for kernel in KERNELS {
+        for (nic, mtu_max_bytes) in NICS {
+            let boot = Boot::usual(kernel, nic);
+            let plain = Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto" };
+            cells.extend(MODES.map(|mode| Cell { mode, ..plain }));
+            cells.push(Cell { mtu_bytes: mtu_max_bytes, ..plain });
+            if kernel == "6.12" && matches!(nic, "virtio" | "igb") {
+                let modes: &[_] = if is_virtio(nic) { &MODES } else { &["auto"] };
+                let each = |device| modes.iter().map(move |&mode| Cell { device, mode, ..plain });
+                // A tunnel of IP has no Ethernet, which rings need.
+                let fits = |cell: &Cell| cell.device != "ipip" || !matches!(cell.mode, "native" | "generic");
+                cells.extend(DEVICES[1..].iter().copied().flat_map(each).filter(fits));
+            }
+            let others: &[(u8, u8)] = match nic {
+                "virtio" => &[(1, 1), (4, 4)],
+                "igb" | "vmxnet3" => &[(1, 1), (1, 4)],
+                _ => &[],
+            };
+            let others = others.iter().map(|&(queues, cpus)| Boot { queues, cpus, ..boot });
+            cells.extend(others.map(|boot| Cell { boot, ..plain }));
+        }
+    }
+    cells
+}
+
+/// The cells that have all of `words` among the parts of their names.
+///
+/// # Errors
+/// When none has; the parts that there are stand in the error.
+pub(super) fn only(cells: &[Cell], words: &[String]) -> Result<Vec<Cell>> {
+    let has_all = |cell: &Cell| {
+        let name = cell.to_string();
+        words.iter().all(|word| name.split('/').any(|part| part == word))
+    };
+    let found: Vec<_> = cells.iter().copied().filter(has_all).collect();
+    ensure!(
+        !found.is_empty(),
+        "no cell has {} in its name; parts of names: {}",
+        words.join(" and "),
+        parts(cells)
+    );
+    Ok(found)
+}
+
+/// All parts of names, each once.
+fn parts(cells: &[Cell]) -> String {
+    let mut parts = Vec::new();
+    for name in cells.iter().map(Cell::to_string) {
+        for part in name.split('/') {
+            if !parts.iter().any(|known| known == part) {
+                parts.push(part.to_owned());
+            }
+        }
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn words(words: &str) -> Vec<String> {
+        words.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_table_has_each_pair_that_it_promises_and_no_cell_twice() {
+        let cells = cells();
+        assert!((80..=200).contains(&cells.len()), "{}", cells.len());
+        let names: BTreeSet<_> = cells.iter().map(Cell::to_string).collect();
+        assert_eq!(names.len(), cells.len());
+        for kernel in KERNELS {
+            for (nic, mtu_bytes) in NICS {
+                let of = |cell: &&Cell| cell.boot.kernel == kernel && cell.boot.nic == nic;
+                for mode in MODES {
+                    assert!(cells.iter().filter(of).any(|cell| cell.mode == mode), "{kernel} {nic} {mode}");
+                }
+                assert!(cells.iter().filter(of).any(|cell| cell.mtu_bytes == mtu_bytes), "{kernel} {nic}");
+            }
+        }
+        for device in DEVICES {
+            let modes: Vec<_> =
+                cells.iter().filter(|cell| cell.device == device).map(|cell| cell.mode).collect();
+            assert!(device == "ipip" || MODES.iter().all(|mode| modes.contains(mode)), "{device}: {modes:?}");
+        }
+    }
+
+    #[test]
+    fn cells_of_one_boot_stand_together() {
+        let mut boots: Vec<_> = cells().iter().map(|cell| cell.boot).collect();
+        boots.dedup();
+        assert_eq!(boots.iter().collect::<BTreeSet<_>>().len(), boots.len());
+    }
+
+    #[test]
+    fn a_filter_takes_whole_parts_of_names() {
+        let all = cells();
+        assert_eq!(only(&all, &[]).unwrap(), all);
+        let e1000 = only(&all, &words("e1000 6.12")).unwrap();
+        assert!(e1000.iter().all(|cell| cell.boot.nic == "e1000" && cell.boot.kernel == "6.12"));
+        let one = only(&all, &words("6.12 virtio vlan tcp")).unwrap();
+        assert_eq!(one.iter().map(Cell::to_string).collect::<Vec<_>>(), ["6.12/virtio/4q/2c/1500/vlan/tcp"]);
+        let error = only(&all, &words("igb 5.4")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("no cell has igb and 5.4 in its name") && error.contains("rtl8139"),
+            "{error}"
+        );
+    }
+}
