@@ -40,6 +40,20 @@ fn two_in(modes: [&str; 2]) -> Two {
     two
 }
 
+/// Bytes of streams are no frames: `frames check` of a node with a tcp net has nothing to miss.
+#[test]
+fn tcp_nets_have_no_frames_to_account_for() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp"], "");
+    let peer = two.nids(0)[1].replace("@xdp", "@tcp");
+    until_shown(&two.a, &format!("ping {peer}"), &peer);
+    let frames = checked(&two.a);
+    assert_eq!((frames.arrived(), frames.accounted()), (0, 0));
+    assert!(frames.connections["stream_bytes_sent"] > 0, "{frames:?}");
+}
+
 /// Takes the first rail, or one end of it, away under load, and brings it back; the other one stays. The NIs
 /// of the rails are in these modes.
 fn check(modes: [&str; 2], takes_away: impl Fn(&Two, &str), comes_back: impl Fn(&Two, &str)) {

@@ -535,15 +535,15 @@ impl Driver for TcpLnd {
         for (event, count) in self.sock.counters().iter() {
             tell(Counted::Connections, event.name(), count);
         }
-        tell(Counted::Handled, "payload_bytes_placed", self.placed_bytes);
-        tell(Counted::Handled, "payload_bytes_copied", self.copied_bytes);
+        tell(Counted::Connections, "payload_bytes_placed", self.placed_bytes);
+        tell(Counted::Connections, "payload_bytes_copied", self.copied_bytes);
         let streams = self.streams.counters();
-        tell(Counted::Handled, "stream_bytes_placed", streams.placed_bytes);
-        tell(Counted::Handled, "stream_bytes_buffered", streams.copied_bytes);
-        tell(Counted::Handled, "stream_bytes_sent", streams.sent_bytes);
-        tell(Counted::Handled, "stream_bytes_sent_without_copy", streams.zero_copy_bytes);
-        tell(Counted::Handled, "accept_errors", streams.accept_errors);
-        tell(Counted::Handled, "receive_buffers_lacking", streams.buffers_lacking);
+        tell(Counted::Connections, "stream_bytes_placed", streams.placed_bytes);
+        tell(Counted::Connections, "stream_bytes_buffered", streams.copied_bytes);
+        tell(Counted::Connections, "stream_bytes_sent", streams.sent_bytes);
+        tell(Counted::Connections, "stream_bytes_sent_without_copy", streams.zero_copy_bytes);
+        tell(Counted::Connections, "accept_errors", streams.accept_errors);
+        tell(Counted::Connections, "receive_buffers_lacking", streams.buffers_lacking);
         Ok(())
     }
 }
