@@ -10,7 +10,15 @@ use super::outcomes::Seen;
 use super::table::{Boot, Cell};
 
 /// Messages of the load, half of them Puts, half Gets.
-const MESSAGES: u32 = 1000;
+const MESSAGES: u32 = 400;
+
+/// What came of a cell.
+pub(super) struct Ran {
+    /// What is seen of it at its end, also where it failed.
+    pub(super) seen: Seen,
+    /// `Some` where the node refused what the kernel lacks.
+    pub(super) result: Result<Option<String>>,
+}
 
 /// Two machines of one kind, up.
 pub(super) struct Pair {
@@ -26,28 +34,26 @@ impl Pair {
     /// When one does not boot.
     pub(super) fn boot(boot: Boot, qemu: &Qemu, kernel: &Kernel, root: &[u8]) -> Result<Self> {
         let lans = Lans::create(boot.queues)?;
-        let directory = std::env::temp_dir().join(format!("lnet-cards-{}", std::process::id()));
-        let start = |number: u8| {
-            Machine::start(number, boot, (qemu, kernel, root), &lans, directory.join(number.to_string()))
-        };
+        let start = |number| Machine::start(number, boot, (qemu, kernel, root), &lans);
         let mut machines = [start(1)?, start(2)?];
         both(&mut machines, Machine::await_boot)?;
         Ok(Self { machines, _lans: lans })
     }
 
-    /// Runs a cell. What is seen of it comes with the failure, if there is one.
-    pub(super) fn run(&mut self, cell: Cell) -> (Seen, Result<()>) {
-        let result = self.prepare(cell).and_then(|()| self.exchange(cell));
+    /// Runs a cell.
+    pub(super) fn run(&mut self, cell: Cell) -> Ran {
+        let result = self.steps(cell);
         let (seen, frames) = match self.look() {
             Ok((seen, frames)) => (seen, frames),
             Err(error) => (Seen::default(), Err(error)),
         };
         let stopped = both(&mut self.machines, |machine| machine.run("cell stop").map(drop));
         let healthy = both(&mut self.machines, Machine::check);
-        (seen, result.and(frames).and(stopped).and(healthy))
+        let after = frames.and(stopped).and(healthy);
+        Ran { seen, result: result.and_then(|refusal| after.map(|()| refusal)) }
     }
 
-    fn prepare(&mut self, cell: Cell) -> Result<()> {
+    fn steps(&mut self, cell: Cell) -> Result<Option<String>> {
         let Cell { boot, mtu_bytes, device, mode } = cell;
         let on_both = |machines: &mut [Machine; 2], command: String| {
             both(machines, |machine| machine.run(&command).map(drop))
@@ -59,7 +65,10 @@ impl Pair {
             "auto" => ("xdp", ""),
             mode => ("xdp", mode),
         };
-        on_both(&mut self.machines, format!("cell add {net} {mode}")).context("net add")
+        match on_both(&mut self.machines, format!("cell add {net} {mode}")) {
+            Err(refusal) if cell.lacks_native() => Ok(Some(format!("{refusal:#}"))),
+            added => added.context("net add").and_then(|()| self.exchange(cell)).map(|()| None),
+        }
     }
 
     fn exchange(&mut self, cell: Cell) -> Result<()> {

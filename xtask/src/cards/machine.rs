@@ -32,6 +32,8 @@ const MEMORY_MIB: u32 = 640;
 const LAN_MTU_BYTES: u16 = 9000;
 /// LACP's bit among the groups that a bridge's port forwards (IEEE 802.1D, 7.12.6).
 const FORWARD_LACP: u16 = 1 << 2;
+/// What the names of machines' directories begin with; the process that made them follows.
+const DIRECTORY: &str = "lnet-cards-";
 /// What a kernel says when it is ill.
 const ILL: [&str; 7] = [
     "Kernel panic",
@@ -145,7 +147,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine in a directory of its own; [`Machine::await_boot`] waits for it.
+    /// Starts a machine with a directory of its own; [`Machine::await_boot`] waits for it.
     ///
     /// # Errors
     /// When QEMU does not start; the error has what it said.
@@ -154,8 +156,8 @@ impl Machine {
         boot: Boot,
         (qemu, kernel, root): (&Qemu, &Kernel, &[u8]),
         lans: &Lans,
-        directory: PathBuf,
     ) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("{DIRECTORY}{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
         let initrd = directory.join("initrd");
         fs::write(&initrd, [root, &fs::read(&kernel.modules)?].concat())?;
@@ -262,6 +264,22 @@ impl Drop for Machine {
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Removes the directories of machines that killed runs have left.
+///
+/// # Errors
+/// When one cannot be removed.
+pub(super) fn remove_stale() -> Result<()> {
+    for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process =
+            name.strip_prefix(DIRECTORY).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+            fs::remove_dir_all(entry.path()).with_context(|| name)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a command that failed has said, or its status.

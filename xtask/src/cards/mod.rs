@@ -24,7 +24,7 @@ use xtask::command::{output, output_of, say};
 use xtask::{netns, privilege};
 
 use crate::{cargo, setup};
-use cell::Pair;
+use cell::{Pair, Ran};
 use image::Kernel;
 use machine::Qemu;
 use outcomes::{Outcome, Outcomes, Seen};
@@ -76,7 +76,6 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
     }
     privilege::require("cards", &privilege::NETNS_NODES)?;
     setup::ensure_machine_tools()?;
-    netns::remove_stale()?;
     let programs = programs(root)?;
     let mut lab = Lab::open(root, cache, &programs)?;
     lab.qemu = Qemu::newer(&lab.cache)?;
@@ -103,7 +102,6 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
 /// Names what is missing, or says what failed.
 pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
     setup::ensure_machine_tools()?;
-    netns::remove_stale()?;
     let mut lab = Lab::open(root, Cache::open()?, programs)?;
     let outcome = lab.run(table::short())?;
     if let Some(failure) = outcome.failure {
@@ -131,8 +129,11 @@ fn programs(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn verdict(outcome: &Outcome) -> String {
     let Seen { active_mode, zero_copy: (zero, all), .. } = &outcome.seen;
-    let failure = outcome.failure.as_ref().map(|failure| failure.lines().next().unwrap_or_default());
-    let end = failure.map_or_else(|| "passed".to_owned(), |failure| format!("FAILED: {failure}"));
+    let end = match (&outcome.failure, &outcome.refusal) {
+        (Some(failure), _) => format!("FAILED: {}", failure.lines().next().unwrap_or_default()),
+        (None, Some(_)) => "refused as is to be".to_owned(),
+        (None, None) => "passed".to_owned(),
+    };
     format!("{end} ({active_mode} zero copy {zero}/{all})")
 }
 
@@ -161,6 +162,8 @@ struct Up {
 
 impl Lab {
     fn open(root: &Path, cache: Cache, programs: &[PathBuf]) -> Result<Self> {
+        netns::remove_stale()?;
+        machine::remove_stale()?;
         let root_file_system = image::root_file_system(&cache, programs)?;
         let mut git = std::process::Command::new("git");
         let commit = output_of(git.args(["describe", "--always", "--dirty"]).current_dir(root));
@@ -195,9 +198,12 @@ impl Lab {
             Err(error) => outcome.failure = Some(format!("{error:#}")),
             Ok(mut up) => {
                 up.release.clone_into(&mut outcome.release);
-                let (seen, result) = up.pair.run(cell);
+                let Ran { seen, result } = up.pair.run(cell);
                 outcome.seen = seen;
-                outcome.failure = result.err().map(|error| format!("{error:#}"));
+                match result {
+                    Ok(refusal) => outcome.refusal = refusal,
+                    Err(error) => outcome.failure = Some(format!("{error:#}")),
+                }
                 self.up = outcome.failure.is_none().then_some(up);
             }
         }

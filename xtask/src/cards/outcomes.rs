@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// What came of a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Outcome {
     /// The cell's name.
     pub(super) cell: String,
@@ -26,6 +27,8 @@ pub(super) struct Outcome {
     pub(super) seconds: u64,
     /// What failed first; `None` where nothing did.
     pub(super) failure: Option<String>,
+    /// How the node refused what the kernel does not offer; `None` where it works.
+    pub(super) refusal: Option<String>,
     /// What is seen of the NI: the mode that is in force, and what else is told.
     pub(super) seen: Seen,
 }

@@ -66,7 +66,7 @@ pub(super) fn report(cells: &[Cell], outcomes: &Outcomes) -> String {
         }
     }
     if !notes.is_empty() {
-        text += "\n## What failed\n";
+        text += "\n## What failed or is refused\n";
         for (index, note) in notes.iter().enumerate() {
             let _ = writeln!(text, "{}. {note}", index + 1);
         }
@@ -83,7 +83,7 @@ fn summary(count: usize, ran: &[(Cell, &Outcome)]) -> String {
     let passed = ran.iter().filter(|(_, outcome)| outcome.failure.is_none()).count();
     let minutes = ran.iter().map(|(_, outcome)| outcome.seconds).sum::<u64>() / 60;
     format!(
-        "Written by `cargo xtask cards`: {passed} of {} cells passed, {} of {count} cells have not run. Days: {}. Commits: {}. \
+        "Written by `cargo xtask cards`: {passed} of {} cells work or are refused as the kernel wants it, {} of {count} cells have not run. Days: {}. Commits: {}. \
          QEMU {}. The cells took {minutes} minutes.\n",
         ran.len(),
         count - ran.len(),
@@ -102,15 +102,19 @@ fn entry(outcome: &Outcome, notes: &mut Vec<String>) -> String {
         (zero, all) => format!("{active_mode}, {zero} of {all} zero copy"),
     };
     let how = if how.is_empty() { "works".to_owned() } else { how };
-    let Some(failure) = &outcome.failure else { return how };
-    let words: Vec<_> = failure.split_whitespace().collect();
+    let (word, why) = match (&outcome.failure, &outcome.refusal) {
+        (Some(failure), _) => ("**fails**", failure),
+        (None, Some(refusal)) => ("refused", refusal),
+        (None, None) => return how,
+    };
+    let words: Vec<_> = why.split_whitespace().collect();
     let mut note: String = words.join(" ").chars().take(FAILURE_CHARACTERS_MAX).collect();
     note = note.replace('|', "/").replace('<', "&lt;");
     let number = notes.iter().position(|known| *known == note).unwrap_or_else(|| {
         notes.push(note);
         notes.len() - 1
     });
-    format!("**fails** ({})", number + 1)
+    format!("{word} ({})", number + 1)
 }
 
 #[cfg(test)]
@@ -127,6 +131,7 @@ mod tests {
             qemu: "10.0".into(),
             seconds: 61,
             failure: failure.map(str::to_owned),
+            refusal: None,
             seen: Seen { active_mode: "native".into(), zero_copy: (2, 4), queues: 4, ..Seen::default() },
         }
     }
@@ -145,7 +150,7 @@ mod tests {
         let row = "| virtio | 4 | 2 | 1500 | vlan | native, 2 of 4 zero copy | **fails** (1) |";
         assert!(report.contains(row), "{report}");
         assert!(report.contains("1. ping: no answer / &lt;none>\n"), "{report}");
-        assert!(report.starts_with("Written by `cargo xtask cards`: 1 of 3 cells passed, 2 of 5 cells have not run. Days: 2026-01-02."), "{report}");
+        assert!(report.starts_with("Written by `cargo xtask cards`: 1 of 3 cells work or are refused as the kernel wants it, 2 of 5 cells have not run. Days: 2026-01-02."), "{report}");
         assert!(report.contains("\n## Linux 6.12.1\n"), "{report}");
     }
 

@@ -66,6 +66,19 @@ impl fmt::Display for Cell {
     }
 }
 
+impl Cell {
+    /// Whether the kernel's driver has no native XDP there, so that the node is to refuse mode `native`.
+    /// `ndo_bpf` is absent in e1000, e1000e, 8139cp and 8139too, in vmxnet3 before Linux 6.6, and in the
+    /// devices upon a NIC, but for bonds.
+    pub(super) fn lacks_native(&self) -> bool {
+        let device_lacks = matches!(self.device, "vlan" | "bridge" | "macvlan" | "vxlan" | "ipip");
+        let old = self.boot.kernel == "6.1";
+        let nic_lacks =
+            matches!(self.boot.nic, "e1000" | "e1000e" | "rtl8139") || old && self.boot.nic == "vmxnet3";
+        self.mode == "native" && (device_lacks || nic_lacks)
+    }
+}
+
 impl Boot {
     const fn usual(kernel: &'static str, nic: &'static str) -> Self {
         Self { kernel, nic, queues: if is_virtio(nic) { 4 } else { 1 }, cpus: 2 }
@@ -181,6 +194,13 @@ mod tests {
         let mut boots: Vec<_> = cells().iter().map(|cell| cell.boot).collect();
         boots.dedup();
         assert_eq!(boots.iter().collect::<BTreeSet<_>>().len(), boots.len());
+    }
+
+    #[test]
+    fn refusals_are_expected_where_a_driver_has_no_native_xdp() {
+        let lacks = |words_: &str| only(&cells(), &words(words_)).unwrap().iter().all(Cell::lacks_native);
+        assert!(lacks("vlan native") && lacks("e1000e native") && lacks("6.1 vmxnet3 native"));
+        assert!(!lacks("6.12 vmxnet3 native") && !lacks("active-backup native") && !lacks("vlan generic"));
     }
 
     #[test]
