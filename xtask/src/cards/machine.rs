@@ -32,6 +32,8 @@ const MEMORY_MIB: u32 = 640;
 const LAN_MTU_BYTES: u16 = 9000;
 /// LACP's bit among the groups that a bridge's port forwards (IEEE 802.1D, 7.12.6).
 const FORWARD_LACP: u16 = 1 << 2;
+/// What QEMU says, in a machine's directory.
+const ERRORS: &str = "qemu.log";
 /// What the names of machines' directories begin with; the process that made them follows.
 const DIRECTORY: &str = "lnet-cards-";
 /// What a kernel says when it is ill.
@@ -162,7 +164,7 @@ impl Machine {
         let initrd = directory.join("initrd");
         fs::write(&initrd, [root, &fs::read(&kernel.modules)?].concat())?;
         let socket = directory.join("agent");
-        let errors = directory.join("qemu.log");
+        let errors = directory.join(ERRORS);
         let mut command = qemu.command(&lans.namespace);
         command.args([
             "-machine",
@@ -253,7 +255,9 @@ impl Machine {
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
-        if last.is_empty() { String::new() } else { format!("; its console ends with:\n{last}") }
+        let last = if last.is_empty() { last } else { format!("; its console ends with:\n{last}") };
+        let qemu = fs::read_to_string(self.directory.join(ERRORS)).unwrap_or_default();
+        if qemu.is_empty() { last } else { format!("{last}; QEMU: {}", qemu.trim()) }
     }
 }
 
@@ -319,18 +323,25 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
         "virtio" => (format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"), String::new()),
         other => (other.to_owned(), String::new()),
     };
+    // Cards of PCI Express have a port of their own: igb's virtual functions find no address elsewhere.
+    let is_express = !matches!(nic, "e1000" | "rtl8139");
     let nic = |lan: u8| {
         let tap = tap(number, lan);
-        [
+        // Slots in the order of the LANs, so that the names of the interfaces are in that order too.
+        let slot = 0x10 + lan;
+        let port = format!("pcie-root-port,id=port{lan},chassis={lan},slot={lan},bus=pcie.0,addr={slot:#x}");
+        let bus = if is_express { format!("bus=port{lan}") } else { format!("bus=pcie.0,addr={slot:#x}") };
+        let mut arguments = Vec::new();
+        if is_express {
+            arguments.extend(["-device".to_owned(), port]);
+        }
+        arguments.extend([
             "-netdev".to_owned(),
             format!("tap,id=lan{lan},ifname={tap},script=no,downscript=no{tap_queues}"),
             "-device".to_owned(),
-            // Slots in the order of the LANs, so that the names of the interfaces are in that order too.
-            format!(
-                "{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},bus=pcie.0,addr={:#x}",
-                0x10 + lan
-            ),
-        ]
+            format!("{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},{bus}"),
+        ]);
+        arguments
     };
     [nic(0), nic(1)].concat()
 }
@@ -362,9 +373,7 @@ mod tests {
         assert!(arguments.contains("ifname=vm1-1,script=no,downscript=no,queues=4"), "{arguments}");
         assert!(arguments.contains("mq=on,vectors=10,"), "{arguments}");
         let arguments = nics(2, Boot { nic: "igb", queues: 1, ..boot }).join(" ");
-        assert!(
-            arguments.contains("-device igb,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=pcie.0,addr=0x10")
-        );
+        assert!(arguments.contains("-device igb,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=port0"));
         assert!(!arguments.contains("queues"), "{arguments}");
     }
 
