@@ -302,7 +302,7 @@ fn console(directory: &Path) -> PathBuf {
 /// The kernel's command line.
 fn kernel_words(number: u8, nic: &str) -> String {
     let modules = match nic {
-        "virtio" => "virtio_net",
+        "virtio" | "virtio-iommu" => "virtio_net",
         "rtl8139" => "8139cp,8139too",
         other => other,
     };
@@ -315,14 +315,18 @@ fn kernel_words(number: u8, nic: &str) -> String {
 /// QEMU's arguments for the two NICs of a machine.
 fn nics(number: u8, boot: Boot) -> Vec<String> {
     let Boot { nic, queues, .. } = boot;
-    let (model, tap_queues) = match nic {
-        "virtio" if queues > 1 => (
-            format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES},mq=on,vectors={}", 2 * queues + 2),
-            format!(",queues={queues}"),
-        ),
-        "virtio" => (format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"), String::new()),
-        other => (other.to_owned(), String::new()),
+    let mut model = match nic {
+        "virtio" => format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"),
+        "virtio-iommu" => {
+            format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES},iommu_platform=on,disable-legacy=on")
+        }
+        other => other.to_owned(),
     };
+    let mut tap_queues = String::new();
+    if queues > 1 {
+        model = format!("{model},mq=on,vectors={}", 2 * queues + 2);
+        tap_queues = format!(",queues={queues}");
+    }
     // Cards of PCI Express have a port of their own: igb's virtual functions find no address elsewhere.
     let is_express = !matches!(nic, "e1000" | "rtl8139");
     let nic = |lan: u8| {
@@ -375,6 +379,8 @@ mod tests {
         let arguments = nics(2, Boot { nic: "igb", queues: 1, ..boot }).join(" ");
         assert!(arguments.contains("-device igb,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=port0"));
         assert!(!arguments.contains("queues"), "{arguments}");
+        let arguments = nics(2, Boot { nic: "virtio-iommu", ..boot }).join(" ");
+        assert!(arguments.contains("iommu_platform=on,disable-legacy=on,mq=on,"), "{arguments}");
     }
 
     #[test]

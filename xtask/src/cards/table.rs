@@ -8,9 +8,11 @@ use anyhow::{Result, ensure};
 const KERNELS: [&str; 3] = ["6.1", "6.12", "sid"];
 /// The small kernel of the cell in `cargo xtask test`.
 pub(super) const SMALL: &str = "6.12-cloud";
-/// Models of NICs, with the largest MTU that each is tried with.
-const NICS: [(&str, u16); 6] = [
+/// Models of NICs, with the largest MTU that each is tried with. `virtio-iommu` is virtio that goes by the DMA
+/// API, which it needs for zero copy.
+const NICS: [(&str, u16); 7] = [
     ("virtio", 9000),
+    ("virtio-iommu", 9000),
     ("igb", 9000),
     ("e1000e", 9000),
     ("e1000", 9000),
@@ -81,12 +83,13 @@ impl Cell {
 
 impl Boot {
     const fn usual(kernel: &'static str, nic: &'static str) -> Self {
-        Self { kernel, nic, queues: if is_virtio(nic) { 4 } else { 1 }, cpus: 2 }
+        Self { kernel, nic, queues: if has_queues(nic) { 4 } else { 1 }, cpus: 2 }
     }
 }
 
-const fn is_virtio(nic: &str) -> bool {
-    matches!(nic.as_bytes(), b"virtio")
+/// Whether a NIC is told how many queues it has.
+const fn has_queues(nic: &str) -> bool {
+    matches!(nic.as_bytes(), b"virtio" | b"virtio-iommu")
 }
 
 /// The cell of `cargo xtask test`.
@@ -107,7 +110,7 @@ pub(super) fn cells() -> Vec<Cell> {
             cells.extend(MODES.map(|mode| Cell { mode, ..plain }));
             cells.push(Cell { mtu_bytes: mtu_max_bytes, ..plain });
             if kernel == "6.12" && matches!(nic, "virtio" | "igb") {
-                let modes: &[_] = if is_virtio(nic) { &MODES } else { &["auto"] };
+                let modes: &[_] = if nic == "virtio" { &MODES } else { &["auto"] };
                 let each = |device| modes.iter().map(move |&mode| Cell { device, mode, ..plain });
                 // A tunnel of IP has no Ethernet, which rings need.
                 let fits = |cell: &Cell| cell.device != "ipip" || !matches!(cell.mode, "native" | "generic");
@@ -115,6 +118,8 @@ pub(super) fn cells() -> Vec<Cell> {
             }
             let others: &[(u8, u8)] = match nic {
                 "virtio" => &[(1, 1), (4, 4)],
+                // As many queues as CPUs leave none that XDP could add.
+                "virtio-iommu" => &[(4, 4)],
                 "igb" | "vmxnet3" => &[(1, 1), (1, 4)],
                 _ => &[],
             };
