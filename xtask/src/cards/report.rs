@@ -12,6 +12,8 @@ use super::table::{Cell, MODES};
 const BEGIN: &str = "<!-- cells -->";
 /// What it ends with.
 const END: &str = "<!-- end of cells -->";
+/// What a line of `net show` begins with that says why mode `auto` took sockets.
+const NO_RINGS: &str = "no rings";
 /// Characters of a failure in the report, at most.
 const FAILURE_CHARACTERS_MAX: usize = 300;
 
@@ -66,7 +68,7 @@ pub(super) fn report(cells: &[Cell], outcomes: &Outcomes) -> String {
         }
     }
     if !notes.is_empty() {
-        text += "\n## What failed or is refused\n";
+        text += "\n## What failed, is refused or has a reason\n";
         for (index, note) in notes.iter().enumerate() {
             let _ = writeln!(text, "{}. {note}", index + 1);
         }
@@ -102,10 +104,12 @@ fn entry(outcome: &Outcome, notes: &mut Vec<String>) -> String {
         (zero, all) => format!("{active_mode}, {zero} of {all} zero copy"),
     };
     let how = if how.is_empty() { "works".to_owned() } else { how };
-    let (word, why) = match (&outcome.failure, &outcome.refusal) {
-        (Some(failure), _) => ("**fails**", failure),
-        (None, Some(refusal)) => ("refused", refusal),
-        (None, None) => return how,
+    let no_rings = outcome.seen.said.iter().find(|said| said.starts_with(NO_RINGS));
+    let (word, why) = match (&outcome.failure, &outcome.refusal, no_rings) {
+        (Some(failure), ..) => ("**fails**", failure),
+        (None, Some(refusal), _) => ("refused", refusal),
+        (None, None, Some(reason)) => (how.as_str(), reason),
+        (None, None, None) => return how,
     };
     let words: Vec<_> = why.split_whitespace().collect();
     let mut note: String = words.join(" ").chars().take(FAILURE_CHARACTERS_MAX).collect();
@@ -145,12 +149,17 @@ mod tests {
         outcomes.add(outcome(cells[0], None)).unwrap();
         outcomes.add(outcome(cells[1], Some("ping: no\nanswer | <none>"))).unwrap();
         outcomes.add(outcome(cells[2], Some("ping: no answer / &lt;none>"))).unwrap();
+        let mut with_reason = outcome(cells[3], None);
+        with_reason.seen.active_mode = "socket".into();
+        with_reason.seen.said = vec!["no rings: why".into()];
+        with_reason.seen.zero_copy = (0, 0);
+        outcomes.add(with_reason).unwrap();
         let report = report(&cells, &outcomes);
         std::fs::remove_file(path).unwrap();
-        let row = "| virtio | 4 | 2 | 1500 | vlan | native, 2 of 4 zero copy | **fails** (1) |";
+        let row = "| virtio | 4 | 2 | 1500 | vlan | native, 2 of 4 zero copy | **fails** (1) | **fails** (1) | socket (2) |";
         assert!(report.contains(row), "{report}");
         assert!(report.contains("1. ping: no answer / &lt;none>\n"), "{report}");
-        assert!(report.starts_with("Written by `cargo xtask cards`: 1 of 3 cells work or are refused as the kernel wants it, 2 of 5 cells have not run. Days: 2026-01-02."), "{report}");
+        assert!(report.starts_with("Written by `cargo xtask cards`: 2 of 4 cells work or are refused as the kernel wants it, 1 of 5 cells have not run. Days: 2026-01-02."), "{report}");
         assert!(report.contains("\n## Linux 6.12.1\n"), "{report}");
     }
 
