@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 const KERNELS: [&str; 3] = ["6.1", "6.12", "sid"];
 /// The small kernel of the cell in `cargo xtask test`.
 pub(super) const SMALL: &str = "6.12-cloud";
-/// Models of NICs, with the largest MTU that each is tried with. `virtio-iommu` is virtio that goes by the DMA
-/// API, which it needs for zero copy.
+/// Models of NICs, with the largest MTU that each is tried with. `virtio-iommu` is virtio that goes by the
+/// DMA API, which it needs for zero copy.
 const NICS: [(&str, u16); 7] = [
     ("virtio", 9000),
     ("virtio-iommu", 9000),
@@ -118,7 +118,7 @@ pub(super) fn cells() -> Vec<Cell> {
             }
             let others: &[(u8, u8)] = match nic {
                 "virtio" => &[(1, 1), (4, 4)],
-                // As many queues as CPUs leave none that XDP could add.
+                // Queues that are as many as CPUs leave none that XDP could add.
                 "virtio-iommu" => &[(4, 4)],
                 "igb" | "vmxnet3" => &[(1, 1), (1, 4)],
                 _ => &[],
