@@ -171,6 +171,25 @@ impl Control {
     }
 }
 
+fn has_ni(list: &[NiState], ni: &NiState) -> bool {
+    list.iter().any(|one| one.config.nid == ni.config.nid)
+}
+
+/// Says in the log which NIs have gone and which have come.
+fn log_changes(before: &[NiState], after: &[NiState]) {
+    for ni in before.iter().filter(|ni| !has_ni(after, ni)) {
+        info!(nid = %ni.config.nid, interface = ni.config.interface, "NI deleted");
+    }
+    for ni in after.iter().filter(|ni| !has_ni(before, ni)) {
+        let NiState { config, xdp, .. } = ni;
+        let mode = xdp.as_ref().map(|xdp| tracing::field::display(xdp.mode));
+        // Sockets have no queues.
+        let queues = xdp.as_ref().filter(|xdp| xdp.mode != XdpMode::Socket).map(|xdp| xdp.queues);
+        let port = xdp.as_ref().map(|xdp| xdp.udp_port);
+        info!(nid = %config.nid, interface = config.interface, mode, queues, port, "NI added");
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
@@ -218,24 +237,5 @@ mod tests {
             assert_eq!((refusal.errno, refusal.message), (Errno::BUSY, message));
             assert_eq!(unconfigure(Some(entry.of_node())), Ok(vec![Effect::Changed]));
         }
-    }
-}
-
-fn has_ni(list: &[NiState], ni: &NiState) -> bool {
-    list.iter().any(|one| one.config.nid == ni.config.nid)
-}
-
-/// Says in the log which NIs have gone and which have come.
-fn log_changes(before: &[NiState], after: &[NiState]) {
-    for ni in before.iter().filter(|ni| !has_ni(after, ni)) {
-        info!(nid = %ni.config.nid, interface = ni.config.interface, "NI deleted");
-    }
-    for ni in after.iter().filter(|ni| !has_ni(before, ni)) {
-        let NiState { config, xdp, .. } = ni;
-        let mode = xdp.as_ref().map(|xdp| tracing::field::display(xdp.mode));
-        // Sockets have no queues.
-        let queues = xdp.as_ref().filter(|xdp| xdp.mode != XdpMode::Socket).map(|xdp| xdp.queues);
-        let port = xdp.as_ref().map(|xdp| xdp.udp_port);
-        info!(nid = %config.nid, interface = config.interface, mode, queues, port, "NI added");
     }
 }
