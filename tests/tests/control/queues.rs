@@ -74,12 +74,15 @@ fn queues_that_come_under_load_get_sockets() {
     two.a.good(&format!("load stop {load}"));
     two.b.good(&format!("load stop {target}"));
     wait_until("messages arrive by queues that have come", PATIENCE, || {
-        let load = format!("load start initiator --to {b} --messages 400 --window 32");
-        let target = load_number(&two.b.good("load start target"));
-        let load = load_number(&two.a.good(&load));
-        two.a.good(&format!("load wait {load}"));
-        two.a.good(&format!("load stop {load}"));
-        two.b.good(&format!("load stop {target}"));
+        // The shards of an initiator send by all queues, and one shard of a target answers.
+        for (from, to, nid) in [(&two.a, &two.b, &b), (&two.b, &two.a, &a)] {
+            let target = load_number(&to.good("load start target"));
+            let load = format!("load start initiator --to {nid} --messages 400 --window 32");
+            let load = load_number(&from.good(&load));
+            from.good(&format!("load wait {load}"));
+            from.good(&format!("load stop {load}"));
+            to.good(&format!("load stop {target}"));
+        }
         [&two.a, &two.b].iter().all(|daemon| queues(daemon).0 == [0, 1, 2, 3])
     });
     // The kernel takes no queues away that have sockets: the NI stays as it was.
