@@ -136,7 +136,7 @@ fn interfaces_that_do_not_serve() {
     let on = |interface: &str| config(namespace, nid).nis(vec![NiConfig::new(nid, interface)]);
 
     refuse(namespace, &on("nosuch0"), &["\"nosuch0\"", "veth-a"]);
-    refuse(namespace, &on("lo"), &["\"lo\"", "Ethernet", "loopback"]);
+    refuse(namespace, &on("lo"), &["\"lo\"", "loopback", "another interface"]);
     let four = on(&first.name).queues(Some(4));
     refuse(namespace, &four, &["veth-a has 2 receive and 2 transmit queues", "4 of each", "numrxqueues 4"]);
     ip(namespace, "link set dev veth-a1 down");
