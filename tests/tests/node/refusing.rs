@@ -1,5 +1,5 @@
-//! Links of a sender that are down for a while: what is under way waits, no thread spins, and all is sent when
-//! they are up again.
+//! Links of a sender that are down for a while: what is under way waits, no thread spins, and all is sent
+//! when they are up again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
