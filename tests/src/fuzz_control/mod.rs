@@ -158,8 +158,8 @@ impl World {
                     assert!(self.topology.peer(nid).is_none(), "shards know no peer {nid} that is the node");
                     continue;
                 }
-                // A claim that is not proven is shown with its claimant, and is no destination. What is for an
-                // own NID stays here, whichever peer it is configured for.
+                // A claim that is not proven is shown with its claimant, and is no destination. What is for
+                // an own NID stays here, whichever peer it is configured for.
                 if peer.ni(nid).is_none() || self.topology.is_local(nid) {
                     continue;
                 }
