@@ -28,7 +28,7 @@ pub enum Counted {
     Recovery,
     /// Frames and messages that were dropped, by reason.
     Drops,
-    /// What became of connections, and of the bytes that they carried.
+    /// Fate of connections, and of the bytes that they carried.
     Connections,
     /// The kernel's counters of rings.
     Rings,

@@ -148,7 +148,7 @@ impl<O: Clone> Node<O> {
         let peer = self.peers.get(&nid).filter(|peer| peer.is_multi_rail());
         let known = peer.map_or_else(|| alloc::vec![nid], Peer::nids);
         let is_path = |its: &Nid| *its == nid || peer.is_some_and(Peer::is_own) || !self.is_local(its);
-        // What goes by an NI whose link is down waits for that.
+        // Messages wait for an NI whose link is down.
         let waits = |nid: &Nid| {
             let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Down);
             let is_awaited = |config: &super::NiConfig<O>| config.awaits_carrier && !config.is_absent;

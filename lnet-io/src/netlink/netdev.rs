@@ -1,4 +1,4 @@
-//! What a device says of XDP: the family `netdev` of generic netlink, which kernels have from Linux 6.3 on
+//! Word of a device about XDP: the family `netdev` of generic netlink, which kernels have from Linux 6.3 on
 //! (Documentation/netlink/specs/netdev.yaml).
 
 use std::io;
@@ -37,7 +37,7 @@ const GENERIC_HEADER_BYTES: usize = 4;
 /// The kernel answers while it is asked, so this is never waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a device can do with XDP, as it says.
+/// Abilities of a device with XDP, by its own word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpFeatures {
     /// Whether programs run in the driver.
@@ -46,7 +46,7 @@ pub struct XdpFeatures {
     pub zero_copy_segments: Option<u32>,
 }
 
-/// What a device of the calling thread's network namespace says of XDP; `None` where the kernel does not
+/// Asks a device of the calling thread's network namespace about XDP; `None` where the kernel does not
 /// tell.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ pub fn xdp_features(interface_index: u32) -> Result<Option<XdpFeatures>, Netlink
     features(&answer).map(Some).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
 }
 
-/// What the answer about a device says.
+/// Reads the answer about a device.
 fn features(answer: &[u8]) -> Option<XdpFeatures> {
     let bits = number(attribute_of(answer, XDP_FEATURES)?)?;
     // Kernels tell of segments from Linux 6.6 on, as they have frames of several.

@@ -206,7 +206,7 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
 /// queue's first socket shares that, with rings of its own for fill and completion; further sockets of a
 /// queue share those as well (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
 ///
-/// As many frames of `stock` as fit go into the fill ring before the bind, with which a driver fills its own
+/// Frames of `stock` go into the fill ring before the bind, as many as fit, with which a driver fills its own
 /// ring: some receive nothing if there is nothing then.
 ///
 /// # Errors

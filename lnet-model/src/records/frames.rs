@@ -36,10 +36,10 @@ pub struct FramesRecord {
     /// Frames that came by UDP sockets, to NIs in mode `socket`, which XDP does not steer: what was received,
     /// how much of it at another shard than its own, and what the kernel had no room for.
     pub sockets: BTreeMap<String, u64>,
-    /// What became of connections of NIs with the LND tcp, and of the bytes that they carried, which are no
+    /// Fate of connections of NIs with the LND tcp, and of the bytes that they carried, which are no
     /// frames.
     pub connections: BTreeMap<String, u64>,
-    /// What is wrong with the queues of an NI, by which frames arrive nowhere, and the remedy.
+    /// Faults of the queues of an NI, by which frames arrive nowhere, and the remedy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<String>,
 }

@@ -146,7 +146,7 @@ enum Done {
         nid: Nid,
         reopened: Option<Result<(), LnetError>>,
     },
-    /// What has changed about the interface of an NI was followed.
+    /// Changes of an NI's interface were followed.
     Followed {
         ni: NiId,
     },

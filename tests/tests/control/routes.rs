@@ -169,7 +169,7 @@ fn a_tunnel_carries_all_but_rings() {
     two.a.good("load start initiator --to 10.212.0.2@xdp --messages 300 --window 8");
     let done = two.a.good("load wait 1");
     assert!(done.contains("300 messages,"), "{done}");
-    // What has Ethernet goes first where a document names no interface.
+    // Ethernet goes first where a document names no interface.
     two.a.good("net del --net tcp");
     two.a.good_with("import", "net:\n- net type: tcp\n");
     let shown = two.a.good("net show --net tcp");

@@ -12,9 +12,9 @@ use super::table::{Boot, Cell};
 /// Messages of the load, half of them Puts, half Gets.
 const MESSAGES: u32 = 400;
 
-/// What came of a cell.
+/// Result of a cell.
 pub(super) struct Ran {
-    /// What is seen of it at its end, also where it failed.
+    /// Facts seen at its end, also where it failed.
     pub(super) seen: Seen,
     /// `Some` where the node refused what the kernel lacks.
     pub(super) result: Result<Option<String>>,

@@ -1,5 +1,5 @@
-//! What a machine boots: a kernel with the modules that cells use, and a root file system of programs of this
-//! machine, with the libraries that they need.
+//! Images that a machine boots: a kernel with the modules that cells use, and a root file system of programs
+//! of this machine, with the libraries that they need.
 
 use std::collections::BTreeSet;
 use std::fs;

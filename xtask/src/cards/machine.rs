@@ -32,11 +32,11 @@ const MEMORY_MIB: u32 = 640;
 const LAN_MTU_BYTES: u16 = 9000;
 /// LACP's bit among the groups that a bridge's port forwards (IEEE 802.1D, 7.12.6).
 const FORWARD_LACP: u16 = 1 << 2;
-/// What QEMU says, in a machine's directory.
+/// Output of QEMU, in a machine's directory.
 const ERRORS: &str = "qemu.log";
-/// What the names of machines' directories begin with; the process that made them follows.
+/// Beginning of the names of machines' directories; the process that made them follows.
 const DIRECTORY: &str = "lnet-cards-";
-/// What a kernel says when it is ill.
+/// Words of a kernel that is ill.
 const ILL: [&str; 7] = [
     "Kernel panic",
     "Oops",
@@ -286,7 +286,7 @@ pub(super) fn remove_stale() -> Result<()> {
     Ok(())
 }
 
-/// What a command that failed has said, or its status.
+/// Words of a command that failed, or its status.
 fn end_of(answer: &str, status: i32) -> String {
     match answer.trim() {
         "" if status == 137 => "it took too long".to_owned(),

@@ -34,7 +34,7 @@ use table::{Boot, Cell};
 /// The document with the report.
 const DOCUMENT: &str = "docs/cards.md";
 
-/// What is to be run.
+/// Cells to run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask cards
@@ -144,7 +144,7 @@ fn write_report(root: &Path, cells: &[Cell], outcomes: &Outcomes) -> Result<()> 
     fs::write(&path, document).with_context(|| path.display().to_string())
 }
 
-/// What cells run in.
+/// Machines that cells run in.
 struct Lab {
     cache: Cache,
     qemu: Qemu,

@@ -1,4 +1,4 @@
-//! What came of cells: one line of JSON a cell, written when it has ended, so that a run goes on where
+//! Results of cells: one line of JSON a cell, written when it has ended, so that a run goes on where
 //! another was stopped.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What came of a cell.
+/// Result of a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Outcome {
@@ -25,15 +25,15 @@ pub(super) struct Outcome {
     pub(super) qemu: String,
     /// How long it took in seconds.
     pub(super) seconds: u64,
-    /// What failed first; `None` where nothing did.
+    /// First failure; `None` where nothing did.
     pub(super) failure: Option<String>,
     /// How the node refused what the kernel does not offer; `None` where it works.
     pub(super) refusal: Option<String>,
-    /// What is seen of the NI: the mode that is in force, and what else is told.
+    /// Facts of the NI: the mode that is in force, and what else is told.
     pub(super) seen: Seen,
 }
 
-/// What is seen at the end of a cell.
+/// Facts at the end of a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     /// The mode in force; empty for tcp.

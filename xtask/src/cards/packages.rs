@@ -23,7 +23,7 @@ pub(super) enum Suites {
     Stable,
     /// Debian 12 with its backports and security updates.
     Backports,
-    /// What is newest.
+    /// Newest packages.
     Unstable,
 }
 

@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use super::outcomes::{Outcome, Outcomes, Seen};
 use super::table::{Cell, MODES};
 
-/// What the part of the report begins with.
+/// Beginning of the part of the report.
 const BEGIN: &str = "<!-- cells -->";
-/// What it ends with.
+/// End of that part.
 const END: &str = "<!-- end of cells -->";
-/// What a line of `net show` begins with that says why mode `auto` took sockets.
+/// Beginning of the line of `net show` that says why mode `auto` took sockets.
 const NO_RINGS: &str = "no rings";
 /// Characters of a failure in the report, at most.
 const FAILURE_CHARACTERS_MAX: usize = 300;

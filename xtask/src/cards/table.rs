@@ -43,7 +43,7 @@ pub(super) struct Boot {
 /// A cell of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cell {
-    /// What it runs in.
+    /// Machine that it runs in.
     pub(super) boot: Boot,
     /// MTU of the NIC in bytes.
     pub(super) mtu_bytes: u16,

@@ -70,7 +70,7 @@ const LEVELS: &[Level] = &[
 /// The level that boots virtual machines.
 const CARDS: &str = "cards";
 
-/// What the user leaves out.
+/// Levels that the user leaves out.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Leave out what needs privileges: the XDP program, network namespaces, the run, virtual machines

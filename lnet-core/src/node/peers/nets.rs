@@ -75,7 +75,7 @@ impl PeerTable {
     }
 
     /// A net has come: peers that have lost NIDs with one are to be asked for them when they are used again.
-    /// What they had on the nets that this node is on now is to be asked there.
+    /// Names on the nets that this node is on now end: the NIDs are asked there.
     pub(in crate::node) fn gain_net(&mut self, is_local: impl Fn(Net) -> bool) {
         let lost: Vec<Nid> = self.iter().filter(|peer| peer.has_left).map(|peer| peer.primary).collect();
         for primary in lost {

@@ -227,7 +227,7 @@ impl XdpProgram {
     /// up meanwhile.
     ///
     /// # Errors
-    /// As [`XdpProgram::attach`]: the program is not attached any more.
+    /// Errors of [`XdpProgram::attach`]: the program is not attached any more.
     pub(crate) fn attach_anew(&mut self) -> Result<(), BpfError> {
         let Some(Attachment { interface, mode, .. }) = self.attachment.take() else { return Ok(()) };
         self.attach_as(&Interface::by_name(&interface)?, mode).map(drop)

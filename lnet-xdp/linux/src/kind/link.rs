@@ -1,4 +1,4 @@
-//! What the NIs of an interface with rings tell of its queues, and what is wrong with them.
+//! Queues of an interface with rings: what its NIs tell of them, and the alarms.
 
 use std::sync::PoisonError;
 
@@ -16,11 +16,11 @@ struct Queues {
     counted: Option<(u32, u32)>,
     /// Why some queues have no sockets.
     unserved: Option<String>,
-    /// What was counted when frames were last looked at.
+    /// Counts of the last look at frames.
     seen: Option<Seen>,
     /// Looks in a row at which frames were steered and none was received.
     deaf_looks: u32,
-    /// What became of frames that arrived nowhere, and the looks since.
+    /// Fate of frames that arrived nowhere, and the looks since.
     lost: Option<(String, u32)>,
 }
 
@@ -124,7 +124,7 @@ impl LinkState {
         known.lost = Some((text, 0));
     }
 
-    /// What is wrong, if anything is.
+    /// Alarm, if anything is wrong.
     pub(super) fn alarm(&self) -> Option<String> {
         let known = self.known();
         known.unserved.clone().or_else(|| known.lost.as_ref().map(|(text, _)| text.clone()))

@@ -102,7 +102,7 @@ pub struct XdpNiState {
     pub queues: u32,
     /// Why it has sockets, where mode `auto` could not have rings.
     pub no_rings: Option<String>,
-    /// What is wrong with the queues of the interface, and the remedy.
+    /// Alarm about the queues of the interface, and the remedy.
     pub alarm: Option<String>,
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Dealt<'a> {
     pub(super) most_owned: u32,
 }
 
-/// What queues are opened with.
+/// Means to open queues.
 pub(super) struct Opening<'a> {
     pub(super) config: &'a XdpConfig,
     pub(super) shards: u32,

@@ -16,7 +16,7 @@ const TAG_BYTES: usize = 4;
 /// the stack keeps there (net/core: `XDP_PACKET_HEADROOM`, `skb_shared_info`). A longer one comes in pieces.
 const PAGE_FRAME_BYTES: usize = 4096 - 256 - 320;
 
-/// What the choice of zero copy for an interface depends on.
+/// Facts by which zero copy is chosen for an interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     /// The option of the NI.
@@ -24,7 +24,7 @@ pub(super) struct Asked {
     /// How the XDP program is attached.
     pub(super) mode: ActiveMode,
     pub(super) mtu_bytes: usize,
-    /// What the device says; `None` where the kernel does not tell: a bind asks there.
+    /// Word of the device; `None` where the kernel does not tell: a bind asks there.
     pub(super) features: Option<XdpFeatures>,
 }
 
@@ -147,7 +147,7 @@ impl Chosen {
 }
 
 impl fmt::Display for Chosen {
-    /// What is in force, as `net show` has it: with the longest frame where the MTU may exceed it.
+    /// Writes the choice in force as `net show` has it: with the longest frame where the MTU may exceed it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", if self.binding.zero_copy { "on" } else { "off" }, self.reason)?;
         match self.descriptors_max {
