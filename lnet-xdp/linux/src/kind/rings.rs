@@ -58,7 +58,7 @@ struct RingLink {
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue that has sockets.
     owners: Vec<usize>,
-    /// What its NIs tell of it.
+    /// State that its NIs tell.
     state: Arc<LinkState>,
     /// The shards that have receive rings.
     serving: ShardSet,
@@ -87,7 +87,7 @@ fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
 }
 
 impl RingNet {
-    /// Who holds the frames, but for those that are spared.
+    /// Counts the frames by who has them, but for those that are spared.
     pub(super) fn census(&self) -> Census {
         let Census { user, kernel } = self.umem.census();
         Census { user: user - self.spare.len() as u32, kernel }
@@ -201,7 +201,7 @@ impl XdpKind {
         if opened.is_err() && !is_first {
             opening.take_back(dealt);
         }
-        let Opening { frames: mut left, .. } = opening;
+        let mut left = std::mem::take(&mut opening.frames);
         if opened.is_err() && !is_first {
             net.spare = left.pop().unwrap_or_default();
         }
@@ -217,21 +217,12 @@ impl XdpKind {
             let more =
                 self.further_owners(host, known, plan.serving, receive).and_then(|(further, most_owned)| {
                     let dealt = Dealt { first: owners.len() as u32, owners: &further, most_owned };
-                    let mut opening = Opening {
-                        config: &self.config,
-                        shards: host.shard_count(),
-                        umem: Arc::clone(&umem),
-                        interface: &plan.interface,
-                        serving: plan.serving,
-                        neighbours: &neighbours,
-                        frames: std::mem::take(&mut left),
-                        prime: prime(&self.config),
-                    };
+                    (opening.frames, opening.prime) = (std::mem::take(&mut left), prime(&self.config));
                     let more = opening.queues(dealt, &mut program, &zero_copy);
                     if more.is_err() {
                         opening.take_back(dealt);
                     }
-                    left = opening.frames;
+                    left = std::mem::take(&mut opening.frames);
                     Ok((further, more.map_err(|error| error.to_string())?))
                 });
             match more {
@@ -243,7 +234,7 @@ impl XdpKind {
                 Ok(_) => {}
                 Err(lacking) => state.note_unserved(&plan.interface.name, receive, &lacking),
             }
-            // What is counted for sending besides are queues that the driver keeps for programs.
+            // Transmit queues that are counted besides are those of the driver's for programs.
             state.note_counted((receive, transmit));
         }
         if let (false, Some(net)) = (is_first, self.rings_mut()) {
@@ -287,7 +278,7 @@ impl XdpKind {
     /// many queues the shard owns then that owns most. They share the memory that the node has.
     ///
     /// # Errors
-    /// What is lacking, and the way out.
+    /// Words for what is lacking, and the way out.
     fn further_owners(
         &self,
         host: &Host,
