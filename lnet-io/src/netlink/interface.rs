@@ -294,13 +294,15 @@ pub(super) fn is_up(flags: LinkFlags) -> bool {
     flags.contains(LinkFlags::Up | LinkFlags::Running)
 }
 
-/// All links are listed, so that an unknown name can be answered with the known ones.
+/// All links are listed, so that an unknown name can be answered with those that a node can use.
 async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError> {
     let mut links = links(handle).await?;
     match links.iter().position(|link| name(link).is_some_and(|name| name == wanted)) {
         Some(slot) => Ok(links.swap_remove(slot)),
         None => {
-            let present = names(&links).join(", ");
+            let is_usable = |link: &&LinkMessage| !link.header.flags.contains(LinkFlags::Loopback);
+            let usable: Vec<_> = links.iter().filter(is_usable).filter_map(name).cloned().collect();
+            let present = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
             Err(NetlinkError::NoSuchInterface { name: wanted.to_owned(), present })
         }
     }

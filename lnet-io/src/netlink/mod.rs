@@ -54,7 +54,7 @@ pub enum NetlinkError {
     NoSuchInterface {
         /// The name that was asked for.
         name: String,
-        /// The names that there are, separated by commas.
+        /// The names that there are but the loopback's, separated by commas.
         present: String,
     },
     /// No address of the interface has this label.

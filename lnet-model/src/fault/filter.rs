@@ -1,6 +1,7 @@
 //! Messages that a rule is about.
 
 use alloc::format;
+use alloc::string::ToString;
 use core::ops::BitOr;
 
 use lnet_wire::{Body, Header, MessageType, Nid};
@@ -9,6 +10,7 @@ use lnet_wire::{Body, Header, MessageType, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::{Errno, Refusal};
+use crate::pattern::{NO_NI, invalid};
 
 /// A set of message types, with the bits of LNet's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -111,9 +113,13 @@ impl Filter {
     /// The filter in plain terms: with the types that it can really pass.
     ///
     /// # Errors
-    /// [`Refusal`]: portals of messages that have none.
+    /// [`Refusal`]: portals of messages that have none, or a NID that no NI can have.
     pub fn checked(mut self) -> Result<Self, Refusal> {
-        let Self { messages, portals, .. } = self;
+        let Self { source, destination, local_nid, messages, portals } = self;
+        let is_nowhere = |nid: &Nid| !(nid.is_any() || is_whole_net(nid) || nid.can_name_an_ni());
+        if let Some(nid) = [source, destination, local_nid].into_iter().find(is_nowhere) {
+            return Err(invalid(&nid.to_string(), NO_NI));
+        }
         let messages = if messages == MessageTypes::NONE { MessageTypes::ALL } else { messages };
         self.messages = messages;
         if portals != 0 {
@@ -151,4 +157,30 @@ fn nid_matches(pattern: &Nid, nid: &Nid) -> bool {
 /// Whether a NID stands for all of its net.
 fn is_whole_net(nid: &Nid) -> bool {
     nid.to_small().is_some_and(|small| small as u32 == u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nids_that_no_ni_has_are_refused_and_those_of_a_whole_net_are_not() {
+        let named = |text: &str| {
+            let nid = crate::pattern::fault_nid(text).unwrap();
+            [
+                Filter { source: nid, ..Filter::EVERYTHING },
+                Filter { destination: nid, ..Filter::EVERYTHING },
+                Filter { local_nid: nid, ..Filter::EVERYTHING },
+            ]
+        };
+        for good in ["*", "*@tcp", "*@xdp3", "10.0.0.1@tcp", "2001:db8::1@tcp", "0@lo"] {
+            assert!(named(good).into_iter().all(|filter| filter.checked().is_ok()), "{good}");
+        }
+        for bad in ["127.0.0.1@tcp", "0.0.0.0@tcp", "224.0.0.1@xdp", "::1@tcp"] {
+            for filter in named(bad) {
+                let refused = filter.checked().unwrap_err().message;
+                assert!(refused.contains(bad) && refused.contains(NO_NI), "{refused}");
+            }
+        }
+    }
 }

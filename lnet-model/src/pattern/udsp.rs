@@ -12,7 +12,7 @@ use core::str::FromStr;
 use lnet_wire::{Net, NetType, Nid};
 
 use super::expression::{Expression, NumberRange};
-use super::invalid;
+use super::{NO_NI, invalid};
 use crate::errno::Refusal;
 
 /// Types of nets that a pattern may name. A longer name comes before one that it begins with.
@@ -58,6 +58,25 @@ pub enum UdspAddress {
 }
 
 impl UdspPattern {
+    /// The address that it means, if it means one alone.
+    fn only_ip(&self) -> Option<IpAddr> {
+        let only = |ranges: &Vec<NumberRange>| match ranges[..] {
+            [NumberRange { low, high, .. }] if low == high => u8::try_from(low).ok(),
+            _ => None,
+        };
+        match self.address.as_ref()? {
+            UdspAddress::Octets(octets) => {
+                let [a, b, c, d] = octets.each_ref().map(only);
+                Some(Ipv4Addr::new(a?, b?, c?, d?).into())
+            }
+            UdspAddress::Prefix { address, bits } => {
+                let is_whole = *bits == if address.is_ipv4() { 32 } else { 128 };
+                is_whole.then_some(*address)
+            }
+            UdspAddress::Any | UdspAddress::Number(_) => None,
+        }
+    }
+
     fn fits_net(&self, net: Net) -> bool {
         net.net_type() == self.net_type && contains(&self.net_numbers, net.number().into())
     }
@@ -141,7 +160,12 @@ impl FromStr for UdspPattern {
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
         let expected = "a net such as tcp, tcp* or tcp[1-3], or a nid such as 10.0.[1-9].*@tcp or *@xdp";
-        parse(text.trim()).ok_or_else(|| invalid(text, expected))
+        let pattern = parse(text.trim()).ok_or_else(|| invalid(text, expected))?;
+        let only = pattern.only_ip().and_then(|ip| Nid::new_ip(Net::new(pattern.net_type, 0), ip).ok());
+        if only.is_some_and(|nid| !nid.can_name_an_ni()) {
+            return Err(invalid(text, NO_NI));
+        }
+        Ok(pattern)
     }
 }
 
@@ -322,6 +346,12 @@ mod tests {
             let refused = bad.parse::<UdspPattern>().unwrap_err();
             assert!(refused.message.contains("expected a net such as tcp"), "{bad}: {refused}");
         }
+        for bad in ["127.0.0.1@tcp", "0.0.0.0@tcp[1-3]", "[224].0.0.1@o2ib", "10.0.0.1@lo", "ff02::1@tcp"] {
+            let refused = bad.parse::<UdspPattern>().unwrap_err();
+            assert!(refused.message.contains("expected"), "{bad}: {refused}");
+        }
+        let refused = "127.0.0.1@tcp".parse::<UdspPattern>().unwrap_err();
+        assert!(refused.message.contains("by which other hosts reach it"), "{refused}");
     }
 
     #[test]

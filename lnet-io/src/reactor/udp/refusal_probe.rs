@@ -60,8 +60,12 @@ impl RefusalProbe {
     /// # Errors
     /// The kernel's refusal, such as having no route.
     pub fn ask(&self, port: SocketAddr) -> Result<(), Errno> {
-        let ask = || sendto(self.socket.fd(), &[], SendFlags::DONTWAIT, &port).map(drop);
-        // The next call tells an error about another host as well, once.
+        self.ask_by(port, || sendto(self.socket.fd(), &[], SendFlags::DONTWAIT, &port).map(drop))
+    }
+
+    /// Asks a port by a call that may tell an error about another host instead, once for each error.
+    fn ask_by(&self, port: SocketAddr, ask: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        // Errors that are known already are taken off the socket.
         sockopt::socket_error(self.socket.fd())?.ok();
         if ask().is_ok() || ask().is_ok() {
             return Ok(());
@@ -122,9 +126,11 @@ impl RefusalProbe {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::net::UdpSocket as Std;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
+
+    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
 
@@ -163,23 +169,30 @@ mod tests {
             assert_eq!(answer(&probe, Duration::from_secs(10)), Some((other, Errno::CONNREFUSED)));
         }
     }
+
     #[test]
     fn errors_about_other_hosts_are_not_taken_for_this_ones() {
         let local = "127.0.0.1".parse().unwrap();
         let taken = Std::bind((local, 0)).unwrap().local_addr().unwrap();
         let free = Std::bind(("127.0.0.3", 0)).unwrap().local_addr().unwrap();
         let probe = RefusalProbe::new(local, 1).unwrap();
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    probe.ask(free).ok();
+        let send = |port| sendto(probe.socket.fd(), &[], SendFlags::DONTWAIT, &port).map(drop);
+        // Errors about the other host arrive between the call that takes errors off and the one that asks:
+        // before the first try alone, and before each.
+        for errors in [1_u32, 2] {
+            let (left, told) = (Cell::new(errors), Cell::new(0));
+            let asked = probe.ask_by(taken, || {
+                if left.replace(left.get().saturating_sub(1)) > 0 {
+                    send(free).unwrap();
+                    // Reading the error would take it off the socket.
+                    let fd = probe.socket.fd();
+                    let mut fds = [PollFd::new(&fd, PollFlags::empty())];
+                    poll(&mut fds, None).unwrap();
                 }
+                send(taken).inspect_err(|_| told.set(told.get() + 1))
             });
-            let refused = (0..20_000).find_map(|_| probe.ask(taken).err());
-            is_over.store(true, Ordering::Relaxed);
-            assert_eq!(refused, None);
-        });
+            assert_eq!((asked, told.get()), (Ok(()), errors));
+        }
         let without_route = probe.ask("[::1]:1".parse().unwrap());
         assert_eq!(without_route, Err(Errno::AFNOSUPPORT));
     }

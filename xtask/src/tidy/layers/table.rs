@@ -37,7 +37,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("text", &[]),
             ("words", &[]),
             ("pattern", &["errno"]),
-            ("fault", &["errno"]),
+            ("fault", &["errno", "pattern"]),
             ("steering", &["errno"]),
             ("udsp", &["errno", "pattern"]),
             ("lnd", &[]),
