@@ -1,9 +1,10 @@
 //! Credits: how many messages an NI, or a peer behind it, may have in flight.
 //!
-//! Invariants: `free` + credits held by messages = `total`; while a message waits, `free` is 0; waiters are
-//! served in the order they came, and a credit that returns goes to the first of them directly, so no
-//! newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`). A message
-//! that an LND has had for long may pass its credit on: then another one holds it.
+//! Invariants: `free` + credits held by messages = `total` + `excess`; while a message waits, `free` is 0;
+//! messages to one peer get a peer's or an NI's credit in the order they came, and a credit that returns goes
+//! to one that waits directly, so no newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`,
+//! `lnet_return_tx_credits_locked`). A message that an LND has had for long may pass its credit on: then
+//! another one holds it. Whose turn is next at an NI is said by [`turns`](crate::turns).
 
 use crate::message::{Expired, Message, MessageQueue, Messages, Staged};
 
@@ -15,31 +16,22 @@ pub(crate) fn share(credits: u32, shard_count: u8) -> u32 {
     credits.div_ceil(u32::from(shard_count).max(1)).max(1)
 }
 
-/// Credits, and the messages in state `S` that wait for one.
-pub(crate) struct Credits<S> {
+/// How many credits there are, and where they are.
+pub(crate) struct Pool {
     total: u32,
     free: u32,
-    /// Credits that are taken and that there are no more: they go when they return.
+    /// Credits that are taken and that there are no more, or that were lent: they go when they return.
     excess: u32,
     waiting_count: u32,
     /// Messages in flight without a credit, which they have passed on.
     passed_on_count: u32,
     /// The least that was [available](Self::available) so far.
     lowest: i64,
-    waiters: MessageQueue<S>,
 }
 
-impl<S: Staged> Credits<S> {
+impl Pool {
     pub(crate) const fn new(total: u32) -> Self {
-        Self {
-            total,
-            free: total,
-            excess: 0,
-            waiting_count: 0,
-            passed_on_count: 0,
-            lowest: total as i64,
-            waiters: MessageQueue::new(),
-        }
+        Self { total, free: total, excess: 0, waiting_count: 0, passed_on_count: 0, lowest: total as i64 }
     }
 
     /// Takes a credit if one is free.
@@ -54,39 +46,39 @@ impl<S: Staged> Credits<S> {
         true
     }
 
-    /// Queues a message that found no credit.
-    pub(crate) fn wait(&mut self, messages: &mut Messages, message: Message<S>) {
+    /// Takes a credit though none is free.
+    pub(crate) fn lend(&mut self) {
+        assert_eq!(self.free, 0, "a credit is lent though one is free");
+        self.excess += 1;
+        self.lowest = self.lowest.min(self.available());
+    }
+
+    /// Counts a message in that found no credit.
+    pub(crate) fn wait(&mut self) {
         assert_eq!(self.free, 0, "a message waits though a credit is free");
         self.waiting_count += 1;
         self.lowest = self.lowest.min(self.available());
-        self.waiters.push(messages, message);
     }
 
-    /// Returns a credit; the message that now holds it, if one was waiting.
-    pub(crate) fn give_back(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+    /// Counts a message out that waits no longer.
+    pub(crate) const fn end_wait(&mut self) {
+        self.waiting_count -= 1;
+    }
+
+    /// Has a credit come home. [`wait`](Self::wait)ing ones are to be served.
+    pub(crate) fn give_back(&mut self) {
         if self.excess > 0 {
             self.excess -= 1;
-            return None;
-        }
-        let next = self.waiters.pop(messages);
-        if next.is_some() {
-            self.waiting_count -= 1;
         } else {
             self.free += 1;
             assert!(self.free <= self.total, "more credits return than were taken");
         }
-        next
     }
 
-    /// Messages that wait.
-    pub(crate) const fn waiting_count(&self) -> u32 {
-        self.waiting_count
-    }
-
-    /// Passes a credit on; the message that now holds it, if one was waiting.
-    pub(crate) fn pass_on(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+    /// Has a credit come home whose message is still in flight.
+    pub(crate) fn pass_on(&mut self) {
         self.passed_on_count += 1;
-        self.give_back(messages)
+        self.give_back();
     }
 
     /// A message has ended that had passed its credit on.
@@ -94,7 +86,12 @@ impl<S: Staged> Credits<S> {
         self.passed_on_count -= 1;
     }
 
-    /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
+    /// Messages that wait.
+    pub(crate) const fn waiting_count(&self) -> u32 {
+        self.waiting_count
+    }
+
+    /// Changes how many there are. Those that come are free: they are for who waits.
     pub(crate) fn set_total(&mut self, total: u32) {
         if total == self.total {
             return;
@@ -104,27 +101,6 @@ impl<S: Staged> Credits<S> {
         self.excess = taken.saturating_sub(u64::from(total)) as u32;
         self.total = total;
         self.lowest = self.available();
-    }
-
-    /// The next message that waits though a credit is free; it holds one then.
-    pub(crate) fn grant(&mut self, messages: &mut Messages) -> Option<Message<S>> {
-        if self.waiting_count == 0 || !self.try_take() {
-            return None;
-        }
-        self.waiting_count -= 1;
-        self.waiters.pop(messages)
-    }
-
-    /// All messages that wait; the caller has each of them [wait](Self::wait) again or do something else.
-    pub(crate) const fn take_waiters(&mut self) -> MessageQueue<S> {
-        self.waiting_count = 0;
-        self.waiters.take()
-    }
-
-    /// Takes a message out of the queue that will not wait any longer.
-    pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
-        self.waiting_count -= 1;
-        self.waiters.take_expired(messages, expired)
     }
 
     /// Free credits less messages that have none, and wait or are in flight: what LNet shows as "tx credits".
@@ -137,10 +113,69 @@ impl<S: Staged> Credits<S> {
     pub(crate) const fn bounds(&self) -> (u32, i64) {
         (self.total, self.lowest)
     }
+}
+
+/// Credits of a peer, and the messages in state `S` that wait for one, first come first served.
+pub(crate) struct Credits<S> {
+    pool: Pool,
+    waiters: MessageQueue<S>,
+}
+
+impl<S: Staged> Credits<S> {
+    pub(crate) const fn new(total: u32) -> Self {
+        Self { pool: Pool::new(total), waiters: MessageQueue::new() }
+    }
+
+    /// Takes a credit if one is free.
+    pub(crate) const fn try_take(&mut self) -> bool {
+        self.pool.try_take()
+    }
+
+    /// Queues a message that found no credit.
+    pub(crate) fn wait(&mut self, messages: &mut Messages, message: Message<S>) {
+        self.pool.wait();
+        self.waiters.push(messages, message);
+    }
+
+    /// Returns a credit; the message that now holds it, if one was waiting.
+    pub(crate) fn give_back(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        self.pool.give_back();
+        self.grant(messages)
+    }
+
+    /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
+    pub(crate) fn set_total(&mut self, total: u32) {
+        self.pool.set_total(total);
+    }
+
+    /// The next message that waits though a credit is free; it holds one then.
+    pub(crate) fn grant(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        if self.pool.waiting_count() == 0 || !self.pool.try_take() {
+            return None;
+        }
+        self.pool.end_wait();
+        self.waiters.pop(messages)
+    }
+
+    /// Takes a message out of the queue that will not wait any longer.
+    pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
+        self.pool.end_wait();
+        self.waiters.take_expired(messages, expired)
+    }
+
+    /// What [`Pool::available`] says.
+    pub(crate) fn available(&self) -> i64 {
+        self.pool.available()
+    }
+
+    /// What [`Pool::bounds`] says.
+    pub(crate) const fn bounds(&self) -> (u32, i64) {
+        self.pool.bounds()
+    }
 
     /// Whether all credits are home and no message waits.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.free == self.total && self.excess == 0 && self.passed_on_count == 0
+        self.pool.free == self.pool.total && self.pool.excess == 0
     }
 }
 

@@ -31,6 +31,7 @@ pub mod time;
 pub mod topology;
 mod track;
 pub mod tunables;
+mod turns;
 pub mod udsp;
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::handle::BufferHandle;
 use crate::limits::{Limits, SHARED_SLOTS, has_share};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
+use crate::turns::Standing;
 
 /// A state of a message, with what it holds then.
 pub(crate) trait Staged {
@@ -79,8 +80,13 @@ pub(crate) struct Message<S> {
 }
 
 impl<S> Message<S> {
-    const fn at(slot: u32) -> Self {
+    pub(crate) const fn at(slot: u32) -> Self {
         Self { slot, state: PhantomData }
+    }
+
+    /// Where its record is.
+    pub(crate) const fn slot(&self) -> u32 {
+        self.slot
     }
 }
 
@@ -131,6 +137,14 @@ pub(crate) struct MessageState {
     pub(crate) ready: Instant,
     /// Whether it has passed that credit on.
     pub(crate) has_passed_on: bool,
+    /// Whether its LND was found to have it for long.
+    pub(crate) is_stuck: bool,
+    /// The standing in which its NI's credit is held.
+    pub(crate) credit_of: Standing,
+    /// Messages for the same peer that wait behind it for the same NI.
+    pub(crate) followers: List<Waiting>,
+    /// The first message for the same peer that waits for another NI, or [`NONE`].
+    pub(crate) next_head: u32,
     /// How it ended.
     pub(crate) status: Status,
     /// Whether it is to leave by its NI and no other: it names it, or what it answers came by it.
@@ -154,6 +168,10 @@ impl MessageState {
             release: (Instant(0), 0),
             ready: Instant(0),
             has_passed_on: false,
+            is_stuck: false,
+            credit_of: Standing::Unknown,
+            followers: List::new(),
+            next_head: NONE,
             status: Status::Ok,
             stage: Stage::Queued,
             waiting: Link::UNLINKED,
@@ -338,7 +356,7 @@ const RESPONSES_LOOKED_AT: usize = 16;
 
 /// All messages of a shard that are on their way out.
 pub(crate) struct Messages {
-    records: Records,
+    pub(crate) records: Records,
     /// Responses at once at most.
     responses_max: u32,
     /// Room for requests that is for pings and pushes.
@@ -482,21 +500,24 @@ impl Messages {
         self.step(message)
     }
 
-    /// Has messages pass on their credit of this NI that their LND has had for [`SILENT_MAX`]: so many at
-    /// most. Returns how many did.
-    pub(crate) fn pass_on_credits(&mut self, now: Instant, ni: NiId, count_max: u32) -> u32 {
+    /// The first message from `next` on that the LND of this NI has had for [`SILENT_MAX`], and that has not
+    /// passed its credit on.
+    pub(crate) fn next_stuck(&self, now: Instant, ni: NiId, next: &mut u32) -> Option<u32> {
         let is_stuck = |record: &MessageState| {
             record.stage == Stage::Submitted
                 && !record.has_passed_on
                 && record.transmit.ni == ni
                 && now - record.ready >= SILENT_MAX
         };
-        let stuck = self.records.values_mut().filter(|record| is_stuck(record));
-        stuck.take(count_max as usize).map(|record| record.has_passed_on = true).count() as u32
+        let slot =
+            (*next..self.records.capacity()).find(|slot| self.records.get(*slot).is_some_and(is_stuck))?;
+        *next = slot + 1;
+        Some(slot)
     }
 
     /// A message gave its NI's credit back before it was sent.
     pub(crate) fn uncredited(&mut self, message: Message<Credited>) -> Message<PeerCredited> {
+        self.records[message.slot].has_passed_on = false;
         self.step(message)
     }
 

@@ -12,6 +12,7 @@ use crate::credit::Credits;
 use crate::lnd::NiId;
 use crate::message::Queued;
 use crate::stats::NiCounters;
+use crate::turns::Standing;
 
 pub(crate) struct PeerNi {
     pub(crate) nid: Nid,
@@ -32,6 +33,12 @@ pub(crate) struct PeerNi {
     pub(crate) wanted_at: u64,
     /// Under which snapshot a request began last to wait for its discovery.
     pub(crate) gated_at: u64,
+    /// How soon it takes what is sent to it.
+    pub(crate) standing: Standing,
+    /// Messages to it that an LND was found to have for long.
+    pub(crate) stuck_count: u32,
+    /// The first of the messages to it that are its heads at NIs, or [`NONE`].
+    pub(crate) heads: u32,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     chain: Link,
@@ -156,6 +163,9 @@ impl Peers {
             looked_at: 0,
             wanted_at: 0,
             gated_at: 0,
+            standing: Standing::Unknown,
+            stuck_count: 0,
+            heads: NONE,
             is_own: false,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,

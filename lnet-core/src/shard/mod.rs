@@ -52,7 +52,6 @@ pub use select::{Choice, Explanation};
 pub use update::Confirmation;
 
 use crate::collections::{NONE, Seed, Slab};
-use crate::credit::Credits;
 use crate::event::{EqError, Event, EventQueues};
 use crate::fault::Faults;
 use crate::handle::{Cookie, CookieKind, EqHandle, MdHandle, MeHandle, ShardId};
@@ -60,13 +59,14 @@ use crate::limits::Limits;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
 use crate::md::{Ending, MdOptions, MemoryDesc};
-use crate::message::{Credited, MessageQueue, Messages, PeerCredited, Timers};
+use crate::message::{Credited, MessageQueue, Messages, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::stats::{Counters, NiCounters};
 use crate::time::{self, Instant};
 use crate::topology::{MemoryNode, Topology};
 use crate::track::Trackers;
+use crate::turns::NiCredits;
 
 use delayed::DelayedMessages;
 use mesh::Mesh;
@@ -95,7 +95,7 @@ pub struct ShardConfig {
 
 /// A shard's books of one slot of the local NIs.
 struct ShardNi {
-    credits: Credits<PeerCredited>,
+    credits: NiCredits,
     counters: NiCounters,
     /// Messages on their way out by it.
     outgoing_count: u32,
@@ -118,7 +118,7 @@ impl ShardNi {
     /// The state of an empty slot.
     fn vacant() -> Self {
         Self {
-            credits: Credits::new(0),
+            credits: NiCredits::new(0),
             counters: NiCounters::default(),
             outgoing_count: 0,
             arriving_count: 0,

@@ -6,7 +6,7 @@
 //! here recurses however many messages wait.
 //!
 //! A message that its LND has had for a second passes its NI's credit on where another one waits: peers
-//! that take nothing do not stop the others.
+//! that take nothing do not stop the others. Whose turn is next is said by [`turns`](crate::turns).
 //!
 //! A message that its LND could not send leaves by another NI, up to `retry_count` times; what has its path
 //! given, as responses have, by the same one. A response that nothing leads back for leaves by another one.
@@ -19,6 +19,7 @@ use lnet_wire::{Header, MessageType, Nid};
 
 use super::report::EndedOperation;
 use super::{Choice, Shard};
+use crate::collections::NONE;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
@@ -26,9 +27,12 @@ use crate::md::{Ending, MdOptions};
 use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
 use crate::topology::NiStatus;
+use crate::turns::{Standing, head_at};
 
 /// How often it is looked who has had a credit for long, while others wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long an LND has a message that is taken soon.
+const PROMPT_MAX: Duration = Duration::from_millis(250);
 
 impl Shard {
     /// The next message for the LND of an NI, lent; `None` when there is none, or no such NI.
@@ -78,20 +82,81 @@ impl Shard {
         self.wake();
     }
 
-    /// Gives the credits of messages that an LND has had for long to messages that wait.
+    /// Notes which messages an LND has had for long, and gives their credits to messages that wait.
     #[cold]
     fn pass_on_credits(&mut self, now: Instant, ni: NiId) {
-        let shard_ni = &mut self.nis[usize::from(ni.0)];
-        shard_ni.look_at = now + LOOK_INTERVAL;
-        let waiting_count = shard_ni.credits.waiting_count();
-        let passed_count = self.messages.pass_on_credits(now, ni, waiting_count);
-        for _ in 0..passed_count {
-            if let Some(message) = self.nis[usize::from(ni.0)].credits.pass_on(&mut self.messages) {
-                self.counters.credits_passed_on += 1;
-                self.ni_credited(now, ni, message);
+        self.ni(ni).look_at = now + LOOK_INTERVAL;
+        let mut next = 0;
+        while let Some(slot) = self.messages.next_stuck(now, ni, &mut next) {
+            let record = &mut self.messages.records[slot];
+            let (peer, held_as) = (record.peer(), record.credit_of);
+            let is_news = !core::mem::replace(&mut record.is_stuck, true);
+            record.credit_of = Standing::Silent;
+            self.nis[usize::from(ni.0)].credits.restand(held_as, Standing::Silent);
+            if is_news {
+                self.peers.get_mut(peer).stuck_count += 1;
+                self.restand(peer, Standing::Silent);
             }
         }
+        let mut next = 0;
+        while self.ni(ni).credits.waiting_count() > 0
+            && let Some(slot) = self.messages.next_stuck(now, ni, &mut next)
+        {
+            self.messages.records[slot].has_passed_on = true;
+            self.ni(ni).credits.pass_on(Standing::Silent);
+            self.counters.credits_passed_on += 1;
+            self.grant(now, ni);
+        }
+        // Who has been found out may hold what is the reserve of others.
+        self.grant(now, ni);
         self.settle(now);
+    }
+
+    /// Notes that the LND of a message has it no more.
+    pub(super) fn end_stuck<S>(&mut self, message: &Message<S>) {
+        let record = self.messages.record_mut(message);
+        let (peer, is_stuck) = (record.peer(), core::mem::take(&mut record.is_stuck));
+        self.peers.get_mut(peer).stuck_count -= u32::from(is_stuck);
+    }
+
+    /// Has a peer take its turns among those of another standing.
+    #[cold]
+    fn restand(&mut self, slot: u32, standing: Standing) {
+        let peer = self.peers.get_mut(slot);
+        let former = core::mem::replace(&mut peer.standing, standing);
+        let mut head = peer.heads;
+        while former != standing
+            && let Some(record) = self.messages.records.get(head)
+        {
+            let (ni, next) = (record.transmit.ni, record.next_head);
+            self.nis[usize::from(ni.0)].credits.move_head(&mut self.messages, head, former, standing);
+            head = next;
+        }
+    }
+
+    /// Notes that a message to a peer has ended well, which its LND had for so long.
+    #[inline]
+    fn note_taken(&mut self, now: Instant, slot: u32, took: Duration) {
+        let peer = self.peers.get_mut(slot);
+        let is_prompt = peer.stuck_count == 0 && took <= PROMPT_MAX;
+        let standing = if is_prompt { Standing::Prompt } else { Standing::Unknown };
+        if peer.standing == standing {
+            return;
+        }
+        let waits = peer.heads != NONE;
+        self.restand(slot, standing);
+        if waits {
+            (0..self.nis.len()).for_each(|index| self.grant(now, NiId(index as u16)));
+        }
+    }
+
+    /// Gives the credits of an NI that may be had to messages that wait.
+    #[inline]
+    pub(super) fn grant(&mut self, now: Instant, ni: NiId) {
+        let index = usize::from(ni.0);
+        while let Some(message) = self.nis[index].credits.grant(&mut self.messages, &mut self.peers) {
+            self.ni_credited(now, ni, message);
+        }
     }
 
     /// Ends a message that waits for a credit, and is in no list of deadlines any more.
@@ -107,7 +172,7 @@ impl Shard {
             }
             Stage::PeerCredited => {
                 let credits = &mut self.nis[usize::from(ni.0)].credits;
-                let message = credits.withdraw(&mut self.messages, expired);
+                let message = credits.withdraw(&mut self.messages, &mut self.peers, expired);
                 self.end(message, status);
             }
             stage => unreachable!("a message that is {stage:?} waits for no credit"),
@@ -169,8 +234,12 @@ impl Shard {
     #[inline(always)]
     pub(super) fn take_ni_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let shard_ni = &mut self.nis[usize::from(ni.0)];
-        if shard_ni.credits.try_take() {
+        let peer = self.peers.get_mut(self.messages.record(&message).peer());
+        let standing = peer.standing;
+        let is_first = peer.heads == NONE || head_at(&self.messages, peer.heads, ni).is_none();
+        if is_first && shard_ni.credits.try_take(standing) {
             shard_ni.timers.forget(&mut self.messages, &message);
+            self.messages.record_mut(&message).credit_of = standing;
             let message = self.messages.credited(message);
             self.credited(now, ni, message);
         } else {
@@ -178,7 +247,7 @@ impl Shard {
                 shard_ni.look_at = shard_ni.look_at.max(now);
             }
             shard_ni.timers.watch(&mut self.messages, &message);
-            shard_ni.credits.wait(&mut self.messages, message);
+            shard_ni.credits.wait(&mut self.messages, &mut self.peers, message);
         }
     }
 
@@ -229,6 +298,7 @@ impl Shard {
                 ..
             } = *record;
             let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
+            let held_as = record.credit_of;
             let has_passed_on = record.has_passed_on;
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
@@ -241,7 +311,7 @@ impl Shard {
                 self.complete(ended, status);
             }
             if has_ni_credit || has_passed_on {
-                self.return_from_ni(now, ni, has_ni_credit);
+                self.return_from_ni(now, ni, has_ni_credit.then_some(held_as));
             }
             if has_peer_credit {
                 self.return_peer_credit(now, peer);
@@ -290,6 +360,7 @@ impl Shard {
         let is_ping = super::initiator::finds_out(&header.body);
         let memory = self.memory_node_of(&record.purpose);
         let (_, has_ni_credit) = record.credits_held_at_end();
+        let credit = has_ni_credit.then_some(record.credit_of);
         let choice = match may_go_on {
             false => None,
             true if is_given => Some(failed),
@@ -298,6 +369,7 @@ impl Shard {
                 .or_else(|| self.may_take_the_same(status, &failed).then_some(failed)),
         };
         let Some(choice) = choice else { return Err(message) };
+        self.end_stuck(&message);
         let former_peer = if choice.next_hop == next_hop {
             None
         } else {
@@ -312,12 +384,12 @@ impl Shard {
         self.readdress(choice.ni, &message);
         if let Some(peer) = former_peer {
             let message = self.messages.requeued(message);
-            self.return_from_ni(now, ni, has_ni_credit);
+            self.return_from_ni(now, ni, credit);
             self.release_peer(now, peer);
             self.take_peer_credit(now, message);
         } else {
             let message = self.messages.resent(message);
-            self.return_from_ni(now, ni, has_ni_credit);
+            self.return_from_ni(now, ni, credit);
             self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
@@ -379,22 +451,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId) {
+    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId, held_as: Standing) {
         #[cfg(feature = "sabotage")]
         if core::mem::take(&mut self.loses_credit) {
             return;
         }
-        if let Some(message) = self.nis[usize::from(ni.0)].credits.give_back(&mut self.messages) {
-            self.ni_credited(now, ni, message);
-        }
+        self.ni(ni).credits.give_back(held_as);
+        self.grant(now, ni);
     }
 
     /// A message leaves an NI that its LND has had, with its credit or after it has passed that on.
-    fn return_from_ni(&mut self, now: Instant, ni: NiId, has_credit: bool) {
-        if has_credit {
-            self.return_ni_credit(now, ni);
-        } else {
-            self.nis[usize::from(ni.0)].credits.end_passed_on();
+    fn return_from_ni(&mut self, now: Instant, ni: NiId, credit: Option<Standing>) {
+        match credit {
+            Some(held_as) => self.return_ni_credit(now, ni, held_as),
+            None => self.ni(ni).credits.end_passed_on(),
         }
     }
 
@@ -420,6 +490,8 @@ impl Shard {
         let (slot, bytes) = (record.peer(), header.payload_length);
         let peer = self.peers.get_mut(slot);
         peer.queued_bytes -= queued_bytes(bytes);
+        peer.stuck_count -= u32::from(record.is_stuck);
+        let took = now - record.ready;
         if resends > 0 {
             self.counters.count_resent(status);
         }
@@ -448,6 +520,7 @@ impl Shard {
                 counters.put_egress.note(started, now);
             }
         }
+        self.note_taken(now, slot, took);
     }
 
     /// Counts an attempt to send a message that has failed, be it sent again or not, and notes whose health

@@ -15,10 +15,11 @@ use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Message, MessageQueue, MessageState, PeerCredited, Stage};
+use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
+use crate::turns::Standing;
 
 /// What a shard says of the snapshot that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,9 +162,7 @@ impl Shard {
             }
         }
         for (ni, local) in topology.local_nis() {
-            while let Some(message) = self.nis[usize::from(ni.0)].credits.grant(&mut self.messages) {
-                self.ni_credited(now, ni, message);
-            }
+            self.grant(now, ni);
             let before = former.ni(ni).map(|before| before.status);
             if local.status != NiStatus::Up && before != Some(local.status) {
                 self.stop_serving(now, ni);
@@ -257,28 +256,27 @@ impl Shard {
     /// that credit goes to who stays.
     fn redirect_credited(&mut self, now: Instant, ni: NiId) -> MessageQueue<PeerCredited> {
         let mut moving = MessageQueue::new();
-        let mut returned_count = 0;
+        // Credits that come home, by the standing in which they were held.
+        let mut returned = [(Standing::Prompt, 0), (Standing::Unknown, 0), (Standing::Silent, 0)];
         let slot = usize::from(ni.0);
-        let mut waiting = self.nis[slot].credits.take_waiters();
+        let mut waiting = self.nis[slot].credits.take_waiters(&mut self.messages, &mut self.peers);
         let mut ready = self.nis[slot].ready.take();
+        let mut delayed = self.messages.take_delayed();
         while let Some(message) = ready.pop(&mut self.messages) {
             if self.stays(&message) {
                 self.nis[slot].ready.push(&mut self.messages, message);
             } else {
-                returned_count += 1;
-                let message = self.messages.uncredited(message);
+                let message = self.uncredit(message, &mut returned);
                 moving.push(&mut self.messages, message);
             }
         }
-        let mut delayed = self.messages.take_delayed();
         while let Some(message) = delayed.pop(&mut self.messages) {
             let MessageState { transmit: Transmit { ni: by, .. }, release, .. } =
                 *self.messages.record(&message);
             if by != ni || self.stays(&message) {
                 self.messages.delay(message, release);
             } else {
-                returned_count += 1;
-                let message = self.messages.uncredited(message);
+                let message = self.uncredit(message, &mut returned);
                 moving.push(&mut self.messages, message);
             }
         }
@@ -286,15 +284,33 @@ impl Shard {
             if self.stays(&message) {
                 let shard_ni = &mut self.nis[slot];
                 shard_ni.timers.watch(&mut self.messages, &message);
-                shard_ni.credits.wait(&mut self.messages, message);
+                shard_ni.credits.wait(&mut self.messages, &mut self.peers, message);
             } else {
                 moving.push(&mut self.messages, message);
             }
         }
-        for _ in 0..returned_count {
-            self.return_ni_credit(now, ni);
+        for (held_as, count) in returned {
+            (0..count).for_each(|_| self.return_ni_credit(now, ni, held_as));
         }
         moving
+    }
+
+    /// Takes a message away from its NI. A message that a device had no room for may have passed its credit
+    /// on before: then no credit comes home.
+    fn uncredit(
+        &mut self,
+        message: Message<Credited>,
+        returned: &mut [(Standing, u32); 3],
+    ) -> Message<PeerCredited> {
+        self.end_stuck(&message);
+        let record = self.messages.record(&message);
+        let (ni, held_as) = (record.transmit.ni, record.credit_of);
+        if record.has_passed_on {
+            self.ni(ni).credits.end_passed_on();
+        } else {
+            returned[held_as as usize].1 += 1;
+        }
+        self.messages.uncredited(message)
     }
 
     /// Drops what came by an NI and waits here; what a sibling is asked about is dropped when it

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::MdHandle;
-use lnet_core::lnd::{Cause, Status, TxId, Uplink};
+use lnet_core::lnd::{Cause, Full, Status, TxId, Uplink};
 use lnet_core::md::{MdSpec, Unlinked};
-use lnet_core::shard::SubmitError;
+use lnet_core::shard::{PutRequest, SubmitError};
 use lnet_core::time::Instant;
-use lnet_core::topology::Topology;
+use lnet_core::topology::{LocalNi, NiStatus, Topology};
 use lnet_core::{Limits, ShardConfig};
+use lnet_wire::{Nid, ProcessId};
 use proptest::prelude::*;
 
-use crate::common::{MESSAGE_TIMEOUT, NI, Node, config, local_ni, nid, put_request};
+use crate::common::{MESSAGE_TIMEOUT, NI, Node, PID, config, local_ni, nid, put_request};
 
 const NI_CREDITS: u32 = 4;
 const PEER_CREDITS: u32 = 2;
@@ -37,8 +38,33 @@ struct ModelMessage {
     aborted: bool,
     /// When it got its NI's credit.
     credited: Instant,
+    /// The standing in which that credit is held.
+    credit_of: usize,
     /// Whether another one has that credit.
     has_passed_on: bool,
+    /// Whether it was found to be in flight for long.
+    is_stuck: bool,
+}
+
+/// How soon a peer takes messages: an index, the best first.
+const PROMPT: usize = 0;
+const UNKNOWN: usize = 1;
+const SILENT: usize = 2;
+
+struct ModelPeer {
+    free: u32,
+    /// Messages that wait for its credits, and those that have one and wait for the NI's.
+    waiters: VecDeque<usize>,
+    ni_waiters: VecDeque<usize>,
+    standing: usize,
+    stuck_count: u32,
+}
+
+impl Default for ModelPeer {
+    fn default() -> Self {
+        let (waiters, ni_waiters) = (VecDeque::new(), VecDeque::new());
+        Self { free: PEER_CREDITS, waiters, ni_waiters, standing: UNKNOWN, stuck_count: 0 }
+    }
 }
 
 /// What holds credits, and whose turn is next. Messages are named by their numbers.
@@ -46,10 +72,15 @@ struct Model {
     now: Instant,
     messages: Vec<ModelMessage>,
     ni_free: u32,
-    ni_waiters: VecDeque<usize>,
+    /// Credits that were lent.
+    ni_lent: u32,
+    ni_held: [u32; 3],
+    /// Peers whose messages wait for the NI's credits, by standing, in their turns.
+    turns: [VecDeque<u8>; 3],
+    skipped: [u32; 3],
     /// When credits are passed on, while messages wait.
     look_at: Instant,
-    peers: BTreeMap<u8, (u32, VecDeque<usize>)>,
+    peers: BTreeMap<u8, ModelPeer>,
     ready: VecDeque<usize>,
     /// Ends that are to be dealt with: the message, its status, whether it holds a credit of its peer and
     /// one of the NI.
@@ -65,27 +96,55 @@ impl Model {
             deadline: self.now + MESSAGE_TIMEOUT,
             aborted: false,
             credited: Instant(0),
+            credit_of: UNKNOWN,
             has_passed_on: false,
+            is_stuck: false,
         });
-        let (free, waiters) = self.peers.entry(peer).or_insert((PEER_CREDITS, VecDeque::new()));
-        if *free == 0 {
-            waiters.push_back(number);
+        let known = self.peers.entry(peer).or_default();
+        if known.free == 0 {
+            known.waiters.push_back(number);
         } else {
-            *free -= 1;
+            known.free -= 1;
             self.take_ni(number);
         }
     }
 
-    fn take_ni(&mut self, number: usize) {
+    fn ni_waiting_count(&self) -> usize {
+        self.peers.values().map(|peer| peer.ni_waiters.len()).sum()
+    }
+
+    fn may_borrow(&self, standing: usize) -> bool {
+        standing != SILENT && self.ni_held[..=standing].iter().sum::<u32>() < NI_CREDITS / 4
+    }
+
+    /// Takes a credit of the NI, which may be had.
+    fn hold(&mut self, number: usize, standing: usize) {
         if self.ni_free == 0 {
-            if self.ni_waiters.is_empty() {
-                self.look_at = self.look_at.max(self.now);
-            }
-            self.ni_waiters.push_back(number);
+            self.ni_lent += 1;
         } else {
             self.ni_free -= 1;
-            self.credited(number);
         }
+        self.ni_held[standing] += 1;
+        self.messages[number].credit_of = standing;
+    }
+
+    fn take_ni(&mut self, number: usize) {
+        let peer = self.messages[number].peer;
+        let known = &self.peers[&peer];
+        let standing = known.standing;
+        if known.ni_waiters.is_empty() && (self.ni_free > 0 || self.may_borrow(standing)) {
+            self.hold(number, standing);
+            self.credited(number);
+            return;
+        }
+        if self.ni_waiting_count() == 0 {
+            self.look_at = self.look_at.max(self.now);
+        }
+        let known = self.peers.get_mut(&peer).unwrap();
+        if known.ni_waiters.is_empty() {
+            self.turns[standing].push_back(peer);
+        }
+        known.ni_waiters.push_back(number);
     }
 
     fn credited(&mut self, number: usize) {
@@ -93,33 +152,84 @@ impl Model {
         self.ready.push_back(number);
     }
 
-    /// The credit of an NI has come home.
-    fn give_back(&mut self) {
-        match self.ni_waiters.pop_front() {
-            None => self.ni_free += 1,
-            Some(next) => match self.refusal(next) {
+    /// The standing whose peers have the next turn, if there is a credit for one.
+    fn next_standing(&mut self) -> Option<usize> {
+        let waiting: Vec<usize> = (0..3).filter(|it| !self.turns[*it].is_empty()).collect();
+        if self.ni_free == 0 {
+            return waiting.into_iter().find(|standing| self.may_borrow(*standing));
+        }
+        let (&best, worse) = waiting.split_first()?;
+        worse.iter().for_each(|standing| self.skipped[*standing] += 1);
+        let next = worse.iter().copied().find(|standing| self.skipped[*standing] >= 4).unwrap_or(best);
+        self.skipped[next] = 0;
+        Some(next)
+    }
+
+    /// Serves those who wait.
+    fn grant(&mut self) {
+        while let Some(standing) = self.next_standing() {
+            let peer = self.turns[standing].pop_front().unwrap();
+            let known = self.peers.get_mut(&peer).unwrap();
+            let next = known.ni_waiters.pop_front().unwrap();
+            if !known.ni_waiters.is_empty() {
+                self.turns[standing].push_back(peer);
+            }
+            self.hold(next, standing);
+            match self.refusal(next) {
                 None => self.credited(next),
                 Some(cause) => self.ending.push_back((next, Status::NeverSent(cause), true, true)),
-            },
+            }
+        }
+    }
+
+    /// The credit of an NI has come home.
+    fn give_back(&mut self, standing: usize) {
+        self.ni_held[standing] -= 1;
+        if self.ni_lent > 0 {
+            self.ni_lent -= 1;
+        } else {
+            self.ni_free += 1;
+        }
+        self.grant();
+    }
+
+    fn restand(&mut self, peer: u8, standing: usize) {
+        let known = self.peers.get_mut(&peer).unwrap();
+        let former = std::mem::replace(&mut known.standing, standing);
+        if former != standing && !known.ni_waiters.is_empty() {
+            self.turns[former].retain(|other| *other != peer);
+            self.turns[standing].push_back(peer);
         }
     }
 
     /// Messages that were sent for long pass on their credits.
     fn pass_on(&mut self, sent: &[usize]) {
-        if self.ni_waiters.is_empty() || self.look_at > self.now {
+        if self.ni_waiting_count() == 0 || self.look_at > self.now {
             return;
         }
         self.look_at = self.now + LOOK_INTERVAL;
-        let mut waiting_count = self.ni_waiters.len();
-        for &number in sent {
+        let is_long = |message: &ModelMessage| {
+            !message.has_passed_on && self.now - message.credited >= Duration::from_secs(1)
+        };
+        let long: Vec<_> = sent.iter().copied().filter(|number| is_long(&self.messages[*number])).collect();
+        for &number in &long {
             let message = &mut self.messages[number];
-            let is_long = self.now - message.credited >= Duration::from_secs(1);
-            if is_long && !message.has_passed_on && waiting_count > 0 {
-                waiting_count -= 1;
-                message.has_passed_on = true;
-                self.give_back();
+            self.ni_held[message.credit_of] -= 1;
+            self.ni_held[SILENT] += 1;
+            message.credit_of = SILENT;
+            if !std::mem::replace(&mut message.is_stuck, true) {
+                let peer = message.peer;
+                self.peers.get_mut(&peer).unwrap().stuck_count += 1;
+                self.restand(peer, SILENT);
             }
         }
+        for number in long {
+            if self.ni_waiting_count() > 0 {
+                self.messages[number].has_passed_on = true;
+                self.give_back(SILENT);
+            }
+        }
+        self.grant();
         self.settle();
     }
 
@@ -138,17 +248,24 @@ impl Model {
 
     fn settle(&mut self) {
         while let Some((number, status, peer_held, ni_held)) = self.ending.pop_front() {
-            let ModelMessage { peer, aborted, .. } = self.messages[number];
+            let ModelMessage { peer, aborted, credited, credit_of, is_stuck, .. } = self.messages[number];
+            let known = self.peers.get_mut(&peer).unwrap();
+            known.stuck_count -= u32::from(is_stuck);
+            if status == Status::Ok {
+                let is_prompt = known.stuck_count == 0 && self.now - credited <= LOOK_INTERVAL;
+                self.restand(peer, if is_prompt { PROMPT } else { UNKNOWN });
+                self.grant();
+            }
             let status =
                 if aborted && status == Status::Ok { Status::Unknown(Cause::Timeout) } else { status };
             self.ended.push((number as u64, status));
             if ni_held {
-                self.give_back();
+                self.give_back(credit_of);
             }
             if peer_held {
-                let (free, waiters) = self.peers.get_mut(&peer).unwrap();
-                match waiters.pop_front() {
-                    None => *free += 1,
+                let known = self.peers.get_mut(&peer).unwrap();
+                match known.waiters.pop_front() {
+                    None => known.free += 1,
                     Some(next) => match self.refusal(next) {
                         None => self.take_ni(next),
                         Some(cause) => self.ending.push_back((next, Status::NeverSent(cause), true, false)),
@@ -164,21 +281,26 @@ impl Model {
             if self.now < deadline {
                 continue;
             }
-            let waiters = &mut self.peers.get_mut(&peer).unwrap().1;
-            if let Some(at) = waiters.iter().position(|&waiter| waiter == number) {
-                waiters.remove(at);
+            let known = self.peers.get_mut(&peer).unwrap();
+            if let Some(at) = known.waiters.iter().position(|&waiter| waiter == number) {
+                known.waiters.remove(at);
                 self.end(number, Status::NeverSent(Cause::CreditTimeout), false, false);
-            } else if let Some(at) = self.ni_waiters.iter().position(|&waiter| waiter == number) {
-                self.ni_waiters.remove(at);
+            } else if let Some(at) = known.ni_waiters.iter().position(|&waiter| waiter == number) {
+                known.ni_waiters.remove(at);
+                if at == 0 {
+                    let turns = &mut self.turns[known.standing];
+                    turns.retain(|other| *other != peer);
+                    turns.extend((!known.ni_waiters.is_empty()).then_some(peer));
+                }
                 self.end(number, Status::NeverSent(Cause::CreditTimeout), true, false);
             }
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.peers.values().flat_map(|(_, waiters)| waiters).chain(&self.ni_waiters);
+        let waiting = self.peers.values().flat_map(|peer| peer.waiters.iter().chain(&peer.ni_waiters));
         let deadlines = waiting.map(|&number| self.messages[number].deadline);
-        deadlines.chain((!self.ni_waiters.is_empty()).then_some(self.look_at)).min()
+        deadlines.chain((self.ni_waiting_count() > 0).then_some(self.look_at)).min()
     }
 }
 
@@ -199,7 +321,10 @@ impl Run {
                 now: Instant(0),
                 messages: Vec::new(),
                 ni_free: NI_CREDITS,
-                ni_waiters: VecDeque::new(),
+                ni_lent: 0,
+                ni_held: [0; 3],
+                turns: Default::default(),
+                skipped: [0; 3],
                 look_at: Instant(0),
                 peers: BTreeMap::new(),
                 ready: VecDeque::new(),
@@ -280,11 +405,11 @@ impl Run {
         assert_eq!(ended, self.model.ended[seen..]);
         let passed_on =
             self.flying.iter().filter(|&&(number, _)| self.model.messages[number].has_passed_on).count();
-        let without = self.model.ni_waiters.len() + passed_on;
+        let without = self.model.ni_waiting_count() + passed_on + self.model.ni_lent as usize;
         let available = i64::from(self.model.ni_free) - without as i64;
         assert_eq!(self.node.shard.ni_credits(NI), Some(available));
-        for (&peer, (free, waiters)) in &self.model.peers {
-            let available = i64::from(*free) - waiters.len() as i64;
+        for (&peer, known) in &self.model.peers {
+            let available = i64::from(known.free) - known.waiters.len() as i64;
             assert_eq!(self.node.shard.peer_credits(&nid(1, peer)), Some(available));
         }
         assert_eq!(self.node.shard.poll_timeout(), self.model.next_deadline());
@@ -320,38 +445,179 @@ proptest! {
     }
 }
 
-/// Peers that take nothing have all credits of an NI: after a second a friend's messages go on, one after
-/// the other.
+/// A shard whose NI has this many credits, 8 for each peer.
+fn crowded(credits: u32, shard_count: u8) -> Node {
+    let topology = Arc::new(Topology::new(vec![local_ni(nid(1, 1), credits, 8)]));
+    let limits = Limits { requests: 1 << 13, memory_descs: 1 << 14, peers: 1 << 12, ..config().limits };
+    Node::new(ShardConfig { topology, limits, shard_count, ..config() })
+}
+
+/// Sends `count` messages to a peer; the numbers of hosts go on in the next octet.
+fn send(node: &mut Node, now: Instant, peer: u32, count: usize) {
+    for _ in 0..count {
+        let md = node.shard.bind(&MdSpec { event_queue: None, ..node.md(1) }).unwrap();
+        let nid = Nid::from_small(2 << 48 | 1 << 32 | 10 << 24 | u64::from(peer)).unwrap();
+        let target = ProcessId { nid, pid: PID };
+        node.shard.put(now, &PutRequest { target, ..put_request(md, 2) }).unwrap();
+    }
+}
+
+/// Takes all messages that may leave; the last octets of their destinations, and those to the friend end
+/// well.
+fn drain(node: &mut Node, now: Instant, friend: u32) -> (usize, usize) {
+    let (mut of_friend, mut of_others) = (0, 0);
+    while let Some(sent) = node.transmit() {
+        if sent.header.destination.nid.to_small().unwrap() as u32 == 10 << 24 | friend {
+            of_friend += 1;
+            node.shard.sent(now, sent.tx, Status::Ok);
+        } else {
+            of_others += 1;
+        }
+    }
+    (of_friend, of_others)
+}
+
+const FRIEND: u32 = 2;
+
+/// A friend's messages leave at once from the first moment on, however many are for those who take nothing,
+/// and whatever share of the credits a shard has.
 #[test]
-fn who_takes_nothing_stops_nobody_else() {
-    let Run { mut node, .. } = Run::new();
-    let put = |node: &mut Node, now, peer| {
-        let md = node.shard.bind(&node.md(1)).unwrap();
-        node.shard.put(now, &put_request(md, peer)).unwrap();
+fn who_answers_does_not_wait_for_who_does_not() {
+    for (shard_count, silent_count, each) in [(1, 33, 8), (1, 700, 8), (2, 700, 8), (64, 40, 8), (1, 700, 1)]
+    {
+        let mut node = crowded(256, shard_count);
+        let mut now = Instant(0);
+        send(&mut node, now, FRIEND, 1);
+        assert_eq!(drain(&mut node, now, FRIEND), (1, 0));
+        (0..silent_count).for_each(|host| send(&mut node, now, 1_000 + host, each));
+        drain(&mut node, now, FRIEND);
+        for round in 0..400 {
+            send(&mut node, now, FRIEND, 8);
+            let (of_friend, _) = drain(&mut node, now, FRIEND);
+            assert_eq!(of_friend, 8, "{silent_count} of {shard_count} shards, round {round}");
+            now = now + Duration::from_millis(25);
+            if node.shard.poll_timeout().is_some_and(|at| at <= now) {
+                node.shard.handle_timeout(now);
+            }
+        }
+        assert!(node.shard.counters().credits_passed_on > 0);
+    }
+}
+
+/// One that nothing is known of yet goes at once where the silent have been found out. Before that it has
+/// its turn after one message of each: with 700 of them and 256 credits within three times 1.25 s.
+#[test]
+fn who_is_new_waits_for_one_round_of_others_at_most() {
+    for (shard_count, rounds) in [(1, 3), (2, 6)] {
+        let mut node = crowded(256, shard_count);
+        let mut now = Instant(0);
+        (0..700).for_each(|host| send(&mut node, now, 1_000 + host, 8));
+        send(&mut node, now, FRIEND, 1);
+        let mut looks = 0;
+        while drain(&mut node, now, FRIEND).0 == 0 {
+            now = node.shard.poll_timeout().unwrap().max(now + Duration::from_millis(1));
+            node.shard.handle_timeout(now);
+            looks += 1;
+            assert!(looks < 100);
+        }
+        let most = Duration::from_millis(1_250) * rounds;
+        assert!(now - Instant(0) <= most, "{:?} with {shard_count} shards", now - Instant(0));
+        // All have had a turn and a second; the next newcomers find them out.
+        let end = now + Duration::from_secs(12);
+        while now < end {
+            drain(&mut node, now, FRIEND);
+            now = now + LOOK_INTERVAL;
+            node.shard.handle_timeout(now);
+        }
+        for newcomer in 3..9 {
+            drain(&mut node, now, newcomer);
+            send(&mut node, now, newcomer, 1);
+            assert_eq!(drain(&mut node, now, newcomer).0, 1, "newcomer {newcomer}");
+        }
+    }
+}
+
+/// A peer that answers again is served as a friend again, and its messages leave in their order.
+#[test]
+fn who_answers_again_is_a_friend() {
+    let mut node = crowded(4, 1);
+    let mut now = Instant(0);
+    send(&mut node, now, FRIEND, 8);
+    let stuck: Vec<TxId> = std::iter::from_fn(|| node.transmit()).map(|sent| sent.tx).collect();
+    assert_eq!(stuck.len(), 4);
+    send(&mut node, now, 1_000, 8);
+    assert_eq!(drain(&mut node, now, FRIEND), (0, 0));
+    now = now + Duration::from_secs(2);
+    node.shard.handle_timeout(now);
+    assert_eq!(drain(&mut node, now, FRIEND), (0, 4), "others go first");
+    stuck.into_iter().for_each(|tx| node.shard.sent(now, tx, Status::Ok));
+    assert_eq!(drain(&mut node, now, FRIEND), (0, 0), "so late is as good as unknown");
+    now = now + Duration::from_millis(1_250);
+    node.shard.handle_timeout(now);
+    assert_eq!(drain(&mut node, now, FRIEND).0, 4, "it goes before the silent");
+    send(&mut node, now, FRIEND, 3);
+    assert_eq!(drain(&mut node, now, FRIEND), (3, 0));
+}
+
+/// Peers of which all answer have the same share, whoever came first; and others are not forgotten for them.
+#[test]
+fn peers_take_turns() {
+    let mut node = crowded(4, 1);
+    let now = Instant(0);
+    send(&mut node, now, 1_000, 8);
+    send(&mut node, now, 1_001, 8);
+    send(&mut node, now, 1_002, 8);
+    let mut left: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut order = Vec::new();
+    while let Some(sent) = node.transmit() {
+        let host = sent.header.destination.nid.to_small().unwrap() as u32 & 0xffff;
+        order.push(host);
+        *left.entry(host).or_default() += 1;
+        node.shard.sent(now, sent.tx, Status::Ok);
+    }
+    assert_eq!(left.values().copied().collect::<Vec<_>>(), [8, 8, 8]);
+    let last = |host| order.iter().rposition(|other| *other == host).unwrap();
+    assert!(last(1_001) + 8 > last(1_000) && last(1_002) > 15, "{order:?}");
+    // One that has not answered yet has a fifth turn, while better ones always wait.
+    let mut node = crowded(4, 1);
+    for host in 0..4 {
+        send(&mut node, now, 2_000 + host, 1);
+        let sent = node.transmit().unwrap();
+        node.shard.sent(now, sent.tx, Status::Ok);
+    }
+    (0..4).for_each(|host| send(&mut node, now, 2_000 + host, 8));
+    send(&mut node, now, 1_000, 1);
+    let order: Vec<u32> = std::iter::from_fn(|| {
+        let sent = node.transmit()?;
+        node.shard.sent(now, sent.tx, Status::Ok);
+        Some(sent.header.destination.nid.to_small().unwrap() as u32 & 0xffff)
+    })
+    .collect();
+    let at = order.iter().position(|host| *host == 1_000).unwrap();
+    assert_eq!((order.len(), at), (33, 7), "{order:?}");
+}
+
+/// A message that its device gives back after it has passed its credit on leaves no credit behind when its NI
+/// serves no more.
+#[test]
+fn a_message_given_back_returns_no_credit_that_it_passed_on() {
+    let topology = |generation, status| {
+        let ni = LocalNi { status, ..local_ni(nid(1, 1), 1, 1) };
+        Arc::new(Topology::new(vec![ni]).with_generation(generation))
     };
-    let silent = [10, 10, 11, 11].map(|peer| {
-        put(&mut node, Instant(0), peer);
-        node.transmit().unwrap().tx
-    });
-    let friend = 2;
-    put(&mut node, Instant(0), friend);
-    let early = Instant(0) + Duration::from_millis(999);
-    assert_eq!(node.shard.poll_timeout(), Some(Instant(0)), "has one had a credit for long?");
-    node.shard.handle_timeout(early);
-    assert!(node.transmit().is_none(), "a message may take a second");
-    let later = early + LOOK_INTERVAL;
-    assert_eq!(node.shard.poll_timeout(), Some(later));
-    node.shard.handle_timeout(later);
-    for _ in 0..5 {
-        let sent = node.transmit().expect("the friend's turn");
-        assert_eq!(sent.header.destination.nid, nid(1, friend));
-        node.shard.sent(later, sent.tx, Status::Ok);
-        put(&mut node, later, friend);
-    }
+    let mut node = Node::new(ShardConfig { topology: topology(1, NiStatus::Up), ..config() });
+    let put = |node: &mut Node, peer| {
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        node.shard.put(Instant(0), &put_request(md, peer)).unwrap();
+    };
+    put(&mut node, 10);
+    let tx = node.transmit().unwrap().tx;
+    put(&mut node, 11);
+    let now = Instant(0) + Duration::from_secs(1);
+    node.shard.handle_timeout(now);
     assert_eq!(node.shard.counters().credits_passed_on, 1);
-    let last = node.transmit().expect("the friend's turn").tx;
-    for tx in silent.into_iter().chain([last]) {
-        node.shard.sent(later, tx, Status::Ok);
-    }
-    assert_eq!(node.shard.ni_credits(NI), Some(i64::from(NI_CREDITS)), "all are home");
+    node.shard.give_back(Full(tx));
+    node.shard.update(now, topology(2, NiStatus::Closed));
+    assert_eq!(node.events().len(), 2, "both have ended");
+    assert_eq!(node.shard.ni_credits(NI), Some(1));
 }

@@ -1,0 +1,281 @@
+//! Turns at the credits of an NI: which message gets the next one.
+//!
+//! Peers take turns, one message each, so that the messages of many for one do not stop those for others.
+//! Peers that answer come first, then those of which nothing is known yet, then silent ones. Where better
+//! ones always wait, a fourth credit goes to the others all the same.
+//!
+//! A quarter of the credits is a reserve: where those that are not worse hold less than that, a message
+//! takes a credit though none is free. What others hold, as many as there are, is no reason for it to wait.
+//! So an NI has at most half as many messages more in flight than it has credits.
+//!
+//! Invariants: messages to one peer by one NI leave in the order they came; while a message waits, no credit
+//! is free, and those that are not worse than its peer hold the reserve.
+
+use crate::collections::{List, NONE};
+use crate::credit::Pool;
+use crate::lnd::NiId;
+use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Stage, Waiting};
+use crate::peer::Peers;
+
+/// How soon a peer takes what is sent to it, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Standing {
+    /// The last message to it has ended well, and soon; none is stuck.
+    Prompt,
+    /// Nothing has ended well or was stuck so far, or it took long.
+    Unknown,
+    /// A message was with its LND for long when others waited, and none has ended well since.
+    Silent,
+}
+
+const STANDINGS: [Standing; 3] = [Standing::Prompt, Standing::Unknown, Standing::Silent];
+/// Credits of which one goes to peers of a worse standing.
+const TURNS: u8 = 4;
+/// The reserve, as a part of all credits.
+const RESERVE_PART: u32 = 4;
+
+/// Credits of an NI, and the messages that wait for one.
+///
+/// One message of each peer that waits is in a queue, its head; the others are behind that.
+pub(crate) struct NiCredits {
+    pool: Pool,
+    /// The heads, by the standing of their peers.
+    turns: [List<Waiting>; 3],
+    /// Credits that others got while peers of a standing waited.
+    skipped: [u8; 3],
+    /// Credits that are held, by the standing that the peers had then.
+    held: [u32; 3],
+}
+
+impl NiCredits {
+    pub(crate) const fn new(total: u32) -> Self {
+        let turns = [List::new(), List::new(), List::new()];
+        Self { pool: Pool::new(total), turns, skipped: [0; 3], held: [0; 3] }
+    }
+
+    /// Whether a message takes a credit though none is free.
+    fn may_borrow(&self, standing: Standing) -> bool {
+        let (total, _) = self.pool.bounds();
+        let held: u32 = self.held[..=standing as usize].iter().sum();
+        standing != Standing::Silent && total != 0 && held < (total / RESERVE_PART).max(1)
+    }
+
+    /// Takes a credit for a message whose peer has none that waits here; it is noted as one of this standing.
+    #[inline]
+    pub(crate) fn try_take(&mut self, standing: Standing) -> bool {
+        if !self.pool.try_take() {
+            if !self.may_borrow(standing) {
+                return false;
+            }
+            self.pool.lend();
+        }
+        self.held[standing as usize] += 1;
+        true
+    }
+
+    /// Queues a message that found no credit, behind those for its peer.
+    pub(crate) fn wait(
+        &mut self,
+        messages: &mut Messages,
+        peers: &mut Peers,
+        message: Message<PeerCredited>,
+    ) {
+        self.pool.wait();
+        let (ni, peer, slot) = place_of(messages, &message);
+        let peer = peers.get_mut(peer);
+        if let Some(head) = head_at(messages, peer.heads, ni) {
+            let mut followers = core::mem::take(&mut messages.records[head].followers);
+            followers.push_back(&mut messages.records, slot);
+            messages.records[head].followers = followers;
+        } else {
+            messages.records[slot].next_head = core::mem::replace(&mut peer.heads, slot);
+            self.turns[peer.standing as usize].push_back(&mut messages.records, slot);
+        }
+    }
+
+    /// Has a credit come home that was taken in this standing. It is to be [granted](Self::grant).
+    pub(crate) fn give_back(&mut self, standing: Standing) {
+        self.held[standing as usize] -= 1;
+        self.pool.give_back();
+    }
+
+    /// The same, of a message that is still in flight.
+    pub(crate) fn pass_on(&mut self, standing: Standing) {
+        self.held[standing as usize] -= 1;
+        self.pool.pass_on();
+    }
+
+    /// A message has ended that had passed its credit on.
+    pub(crate) const fn end_passed_on(&mut self) {
+        self.pool.end_passed_on();
+    }
+
+    /// Notes that a credit is held by a message to a peer of another standing than was thought.
+    pub(crate) const fn restand(&mut self, from: Standing, to: Standing) {
+        self.held[from as usize] -= 1;
+        self.held[to as usize] += 1;
+    }
+
+    /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
+    pub(crate) fn set_total(&mut self, total: u32) {
+        self.pool.set_total(total);
+    }
+
+    /// The next message that waits and may have a credit; it holds one then.
+    pub(crate) fn grant(
+        &mut self,
+        messages: &mut Messages,
+        peers: &mut Peers,
+    ) -> Option<Message<PeerCredited>> {
+        if self.pool.waiting_count() == 0 {
+            return None;
+        }
+        let standing = if self.pool.try_take() {
+            self.next_standing()?
+        } else {
+            let waits = |standing: &Standing| !self.turns[*standing as usize].is_empty();
+            let standing = STANDINGS.into_iter().find(|it| waits(it) && self.may_borrow(*it))?;
+            self.pool.lend();
+            standing
+        };
+        self.held[standing as usize] += 1;
+        let message = self.pop(messages, peers, standing)?;
+        messages.record_mut(&message).credit_of = standing;
+        Some(message)
+    }
+
+    /// Peers of which standing have the next turn.
+    fn next_standing(&mut self) -> Option<Standing> {
+        let mut waiting = STANDINGS.into_iter().filter(|it| !self.turns[*it as usize].is_empty());
+        let best = waiting.next()?;
+        let (mut next, skipped) = (best, &mut self.skipped);
+        for worse in waiting {
+            skipped[worse as usize] += 1;
+            if next == best && skipped[worse as usize] >= TURNS {
+                next = worse;
+            }
+        }
+        skipped[next as usize] = 0;
+        Some(next)
+    }
+
+    /// Takes out the first message of a standing; the next one for its peer waits for the next round.
+    fn pop(
+        &mut self,
+        messages: &mut Messages,
+        peers: &mut Peers,
+        standing: Standing,
+    ) -> Option<Message<PeerCredited>> {
+        let slot = self.turns[standing as usize].pop_front(&mut messages.records)?;
+        self.succeed(messages, peers, slot);
+        self.pool.end_wait();
+        Some(Message::at(slot))
+    }
+
+    /// Has the first message behind a head that was taken out be the head.
+    fn succeed(&mut self, messages: &mut Messages, peers: &mut Peers, slot: u32) {
+        let records = &mut messages.records;
+        let peer = peers.get_mut(records[slot].peer());
+        let mut followers = core::mem::take(&mut records[slot].followers);
+        let behind = core::mem::replace(&mut records[slot].next_head, NONE);
+        let next = match followers.pop_front(records) {
+            None => behind,
+            Some(first) => {
+                records[first].followers = followers;
+                records[first].next_head = behind;
+                self.turns[peer.standing as usize].push_back(records, first);
+                first
+            }
+        };
+        if peer.heads == slot {
+            peer.heads = next;
+            return;
+        }
+        let mut before = peer.heads;
+        while records[before].next_head != slot {
+            before = records[before].next_head;
+        }
+        records[before].next_head = next;
+    }
+
+    /// All messages that wait; the caller has each of them [wait](Self::wait) again or do something else.
+    pub(crate) fn take_waiters(
+        &mut self,
+        messages: &mut Messages,
+        peers: &mut Peers,
+    ) -> MessageQueue<PeerCredited> {
+        let mut all = MessageQueue::new();
+        for standing in STANDINGS {
+            while let Some(message) = self.pop(messages, peers, standing) {
+                all.push(messages, message);
+            }
+        }
+        all
+    }
+
+    /// Takes a message out of the queue that will not wait any longer.
+    pub(crate) fn withdraw(
+        &mut self,
+        messages: &mut Messages,
+        peers: &mut Peers,
+        expired: Message<Expired>,
+    ) -> Message<PeerCredited> {
+        let (ni, peer, slot) = place_of(messages, &expired);
+        let records = &mut messages.records;
+        assert_eq!(records[slot].stage, Stage::PeerCredited, "a message waits in the wrong queue");
+        let peer = peers.get_mut(peer);
+        let standing = peer.standing;
+        let Some(head) = head_at(messages, peer.heads, ni) else {
+            unreachable!("a message waits for no turn")
+        };
+        if head == slot {
+            self.turns[standing as usize].remove(&mut messages.records, slot);
+            self.succeed(messages, peers, slot);
+        } else {
+            let mut followers = core::mem::take(&mut messages.records[head].followers);
+            followers.remove(&mut messages.records, slot);
+            messages.records[head].followers = followers;
+        }
+        self.pool.end_wait();
+        Message::at(slot)
+    }
+
+    /// Has the peer of a head wait among those of another standing.
+    pub(crate) fn move_head(&mut self, messages: &mut Messages, head: u32, from: Standing, to: Standing) {
+        self.turns[from as usize].remove(&mut messages.records, head);
+        self.turns[to as usize].push_back(&mut messages.records, head);
+    }
+
+    /// Messages that wait.
+    pub(crate) const fn waiting_count(&self) -> u32 {
+        self.pool.waiting_count()
+    }
+
+    /// What [`Pool::available`] says.
+    pub(crate) fn available(&self) -> i64 {
+        self.pool.available()
+    }
+
+    /// What [`Pool::bounds`] says.
+    pub(crate) const fn bounds(&self) -> (u32, i64) {
+        self.pool.bounds()
+    }
+}
+
+/// The NI and the peer of a message, and its slot.
+fn place_of<S>(messages: &Messages, message: &Message<S>) -> (NiId, u32, u32) {
+    let record = messages.record(message);
+    (record.transmit.ni, record.peer(), message.slot())
+}
+
+/// The head at an NI among those of a peer.
+pub(crate) fn head_at(messages: &Messages, heads: u32, ni: NiId) -> Option<u32> {
+    let mut slot = heads;
+    while let Some(record) = messages.records.get(slot) {
+        if record.transmit.ni == ni {
+            return Some(slot);
+        }
+        slot = record.next_head;
+    }
+    None
+}
