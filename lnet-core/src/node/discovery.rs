@@ -141,7 +141,7 @@ impl<O: Clone> Node<O> {
             (!is_queued).then_some((peer.rank(), peer.primary))
         });
         if let Some(Some((rank, primary))) = queued {
-            self.discoveries.turns.push_back(rank, primary);
+            self.queue_visit(rank, primary);
         }
         self.go_on_discovering(now);
     }
@@ -162,7 +162,7 @@ impl<O: Clone> Node<O> {
             (!is_queued).then_some(peer.primary)
         });
         match queued {
-            Some(Some(primary)) => self.discoveries.turns.push_back(Rank::Awaited, primary),
+            Some(Some(primary)) => self.queue_visit(Rank::Awaited, primary),
             Some(None) => {}
             // There is no room for peers.
             None => waiting.into_iter().for_each(|request| self.lose_discovery(request)),
@@ -227,7 +227,7 @@ impl<O: Clone> Node<O> {
             if let Some(peer) = self.peers.get_mut(&primary) {
                 peer.under_way = None;
             }
-            self.discoveries.turns.push_back(rank, primary);
+            self.queue_visit(rank, primary);
         }
     }
 
@@ -491,7 +491,8 @@ impl<O: Clone> Node<O> {
         let Some(peer) = self.peers.get(nid) else { return };
         let (primary, waits) = (peer.primary, peer.is(peer_state::DISCOVERING) && peer.under_way.is_none());
         if waits && !self.discoveries.turns.iter().any(|queued| peer.ni(queued).is_some()) {
-            self.discoveries.turns.push_back(peer.rank(), primary);
+            let rank = peer.rank();
+            self.queue_visit(rank, primary);
         }
     }
 

@@ -199,7 +199,8 @@ impl<O: Clone> Node<O> {
     }
 
     /// A request from a NID waits for the name that its peer is to go by: the NID in question is asked. The
-    /// request waits for [`NAME_WAIT`] at most, and the next one does not.
+    /// request waits for [`NAME_WAIT`] at most, and the next one does not. Its peer is discovered as any that
+    /// has spoken.
     pub(super) fn note_waiting(&mut self, now: Instant, nid: &Nid) {
         let known = self.peers.get(nid);
         let renamed = known.filter(|peer| peer.may_be_renamed()).and_then(|peer| peer.told.first().copied());
@@ -210,7 +211,8 @@ impl<O: Clone> Node<O> {
         } else {
             self.peers.note_traffic(nid, true);
             self.peers.hurry(now, nid);
-            self.discover_for(now, nid, None);
+            // Nothing of this node waits for it.
+            self.discover(now, nid);
         }
         self.windows.entry(*nid).or_insert(now + NAME_WAIT);
     }

@@ -1,17 +1,24 @@
 //! Whose turn it is to be discovered, where there is not room for all at once.
 //!
 //! Peers that something here waits for come first, then those that have acknowledged a push before, then
-//! strangers, which have only spoken. Strangers have half of the room at most. Where there is no room, the
-//! visit that has been silent for longest gives its place up once that was for a second: one that something
-//! waits for is visited again when its turn comes, until its time is over; another one has failed.
+//! strangers, which have only spoken. Strangers have half of the room at most. Among peers of one rank the
+//! addresses that they came from take turns, so that who comes by many names waits behind its own names. An
+//! address has no more visits than there is room for others, and the last quarter of the room is for
+//! addresses without any.
+//!
+//! Where there is no room, the visit that has been silent for longest gives its place up once that was for a
+//! second, one of its own to an address that has some: one that something waits for is visited again when
+//! its turn comes, until its time is over; another one has failed.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use lnet_wire::Nid;
 
 use super::error::RequestError;
-use super::peers::{Peer, peer_state};
+use super::peers::{Peer, PeerOrigin, peer_state};
 use super::pings::{Ping, PingPurpose};
 use super::{Action, Node};
 use crate::time::Instant;
@@ -20,6 +27,8 @@ use crate::time::Instant;
 pub(super) const DISCOVERIES_UNDER_WAY_MAX: usize = 64;
 /// How many of these are strangers at most.
 const STRANGERS_UNDER_WAY_MAX: usize = DISCOVERIES_UNDER_WAY_MAX / 2;
+/// The part of the room that is for addresses without a visit.
+const RESERVE_PART: usize = 4;
 /// How long a visit may be silent while others have no room.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// How long a ping or push of a stranger's visit may take.
@@ -36,32 +45,89 @@ pub(super) enum Rank {
     Stranger,
 }
 
+const RANKS: [Rank; 3] = [Rank::Awaited, Rank::Known, Rank::Stranger];
+
 /// Peers that are to be visited, by a NID of each.
 #[derive(Debug, Default)]
-pub(super) struct Turns([VecDeque<Nid>; 3]);
+pub(super) struct Turns([RankTurns; 3]);
+
+/// Peers of one rank.
+#[derive(Debug, Default)]
+struct RankTurns {
+    /// Peers whose visit has taken a step, and takes the next one at once.
+    going_on: VecDeque<Nid>,
+    /// The addresses of the others, in their turns.
+    order: VecDeque<PeerOrigin>,
+    /// The others by address, none of which is without any.
+    by_origin: BTreeMap<PeerOrigin, VecDeque<Nid>>,
+}
+
+impl RankTurns {
+    fn is_empty(&self) -> bool {
+        self.going_on.is_empty() && self.order.is_empty()
+    }
+
+    /// Takes out the first peer of an address, which has the last turn from then on.
+    fn pop(&mut self, origin: PeerOrigin) -> Option<Nid> {
+        let its = self.by_origin.get_mut(&origin)?;
+        let nid = its.pop_front();
+        let is_last = its.is_empty();
+        self.order.retain(|other| *other != origin);
+        if is_last {
+            self.by_origin.remove(&origin);
+        } else {
+            self.order.push_back(origin);
+        }
+        nid
+    }
+}
 
 impl Turns {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.iter().all(VecDeque::is_empty)
+        self.0.iter().all(RankTurns::is_empty)
     }
 
-    pub(super) fn push_back(&mut self, rank: Rank, nid: Nid) {
-        self.0[rank as usize].push_back(nid);
+    fn push_back(&mut self, rank: Rank, origin: PeerOrigin, nid: Nid) {
+        let RankTurns { order, by_origin, .. } = &mut self.0[rank as usize];
+        let its = by_origin.entry(origin).or_default();
+        if its.is_empty() {
+            order.push_back(origin);
+        }
+        its.push_back(nid);
     }
 
     pub(super) fn push_front(&mut self, rank: Rank, nid: Nid) {
-        self.0[rank as usize].push_front(nid);
+        self.0[rank as usize].going_on.push_front(nid);
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Nid> {
-        self.0.iter().flatten()
+        self.0.iter().flat_map(|turns| turns.going_on.iter().chain(turns.by_origin.values().flatten()))
     }
 
     /// The first rank of which peers wait.
     fn first(&self) -> Option<Rank> {
-        let ranks = [Rank::Awaited, Rank::Known, Rank::Stranger];
-        ranks.into_iter().find(|rank| !self.0[*rank as usize].is_empty())
+        RANKS.into_iter().find(|rank| !self.0[*rank as usize].is_empty())
     }
+}
+
+/// A visit that is under way.
+#[derive(Clone, Copy)]
+struct Visit {
+    rank: Rank,
+    origin: PeerOrigin,
+    ping: Ping,
+}
+
+/// Who has the next turn.
+enum NextTurn {
+    /// A peer whose visit goes on.
+    GoingOn,
+    /// A peer of this address.
+    Of(PeerOrigin),
+    /// A visit is to give its place up first, from then on.
+    Evict(Instant, Ping),
+    /// The ends of visits are awaited.
+    Wait,
 }
 
 impl Peer {
@@ -82,44 +148,90 @@ impl<O: Clone> Node<O> {
         self.peers.get(nid).map_or(Rank::Stranger, Peer::rank)
     }
 
+    /// Has a peer visited when it is its turn.
+    pub(super) fn queue_visit(&mut self, rank: Rank, nid: Nid) {
+        let origin = self.peers.origin(&nid);
+        self.discoveries.turns.push_back(rank, origin, nid);
+    }
+
     /// Visits peers that wait, as far as there is room.
     pub(super) fn go_on_discovering(&mut self, now: Instant) {
         while let Some(rank) = self.discoveries.turns.first() {
-            if !self.has_room_for(rank) && !self.make_room_for(now, rank) {
-                return;
-            }
-            let Some(nid) = self.discoveries.turns.0[rank as usize].pop_front() else { return };
+            let next = self.next_visit(rank);
+            let turns = &mut self.discoveries.turns.0[rank as usize];
+            let nid = match next {
+                NextTurn::GoingOn => turns.going_on.pop_front(),
+                NextTurn::Of(origin) => turns.pop(origin),
+                NextTurn::Evict(at, ping) if at <= now => {
+                    self.give_up(now, &ping);
+                    continue;
+                }
+                NextTurn::Evict(..) | NextTurn::Wait => return,
+            };
+            let Some(nid) = nid else { return };
             self.visit(now, &nid);
         }
     }
 
     /// The visits that are under way.
-    fn visits(&self) -> impl Iterator<Item = (Rank, &Ping)> {
+    fn visits(&self) -> Vec<Visit> {
         let visits = self.pings.values().filter(|ping| ping.is_discovery());
-        visits.map(|ping| (self.rank_of(&ping.nid), ping))
+        let visit = |ping: &Ping| Visit {
+            rank: self.rank_of(&ping.nid),
+            origin: self.peers.origin(&ping.nid),
+            ping: *ping,
+        };
+        visits.map(visit).collect()
     }
 
-    fn has_room_for(&self, rank: Rank) -> bool {
-        let all = self.visits().count();
-        let strangers = || self.visits().filter(|(its, _)| *its == Rank::Stranger).count();
-        all < DISCOVERIES_UNDER_WAY_MAX && (rank != Rank::Stranger || strangers() < STRANGERS_UNDER_WAY_MAX)
-    }
-
-    /// The visit that gives its place up for one of this rank, and from when on it does.
-    fn next_to_go(&self, rank: Rank) -> Option<(Instant, Ping)> {
+    /// Who of a rank of which peers wait has the next turn.
+    fn next_visit(&self, rank: Rank) -> NextTurn {
+        let visits = self.visits();
+        // A visit of a rank counts against those that are not worse, and strangers have a part of the room.
+        let counts = |visit: &&Visit| match rank {
+            Rank::Stranger => visit.rank == rank,
+            _ => visit.rank <= rank,
+        };
+        let most = if rank == Rank::Stranger { STRANGERS_UNDER_WAY_MAX } else { DISCOVERIES_UNDER_WAY_MAX };
+        let mut taken = 0;
+        let mut by_origin = BTreeMap::<PeerOrigin, usize>::new();
+        for visit in visits.iter().filter(counts) {
+            taken += 1;
+            *by_origin.entry(visit.origin).or_default() += 1;
+        }
+        let left = most - most.min(taken);
+        let turns = &self.discoveries.turns.0[rank as usize];
+        // There are not more addresses with visits than so many: the others have the same chance.
+        let mut first = turns.order.iter().copied().take(DISCOVERIES_UNDER_WAY_MAX + 1);
+        let next = if turns.going_on.is_empty() {
+            let may_begin = |origin: &PeerOrigin| {
+                let its = by_origin.get(origin).copied().unwrap_or(0);
+                left > 0 && (its == 0 || its < left && left > most / RESERVE_PART)
+            };
+            first.clone().find(may_begin).map(NextTurn::Of)
+        } else {
+            (left > 0).then_some(NextTurn::GoingOn)
+        };
+        let has_place = next.is_some();
+        if let Some(next) = next.filter(|_| visits.len() < DISCOVERIES_UNDER_WAY_MAX) {
+            return next;
+        }
+        // An address that has visits waits for the ends of these.
+        let is_for_any =
+            has_place || !turns.going_on.is_empty() || first.any(|origin| !by_origin.contains_key(&origin));
+        let waits = |visit: &&Visit| is_for_any || turns.by_origin.contains_key(&visit.origin);
         // The place of a stranger does where strangers have all of theirs.
-        let visits = self.visits().filter(|(its, _)| *its >= rank);
-        let last = visits.min_by_key(|(its, ping)| (core::cmp::Reverse(*its), begun_at(ping)));
-        last.map(|(_, ping)| (begun_at(ping) + SILENT_MAX, *ping))
+        let last = visits.iter().filter(|visit| visit.rank >= rank).filter(waits);
+        let last = last.min_by_key(|visit| (Reverse(visit.rank), begun_at(&visit.ping)));
+        last.map_or(NextTurn::Wait, |visit| NextTurn::Evict(begun_at(&visit.ping) + SILENT_MAX, visit.ping))
     }
 
-    /// Has the visit that was silent for longest give its place up; whether it does.
-    fn make_room_for(&mut self, now: Instant, rank: Rank) -> bool {
-        let Some((_, ping)) = self.next_to_go(rank).filter(|(at, _)| *at <= now) else { return false };
+    /// Has a visit give its place up.
+    fn give_up(&mut self, now: Instant, ping: &Ping) {
         self.pings.remove(&ping.id.request);
         self.actions.push_back(Action::Forget { ping: ping.id });
         self.discoveries.counters.evicted += 1;
-        let Some(primary) = self.end_wait(&ping) else { return true };
+        let Some(primary) = self.end_wait(ping) else { return };
         let since = self.peers.get(&primary).and_then(|peer| peer.awaited_since);
         let time = self.own_timeout();
         if since.is_some_and(|since| now < since + time) {
@@ -129,18 +241,19 @@ impl<O: Clone> Node<O> {
                 if is_ping { peer_state::FORCE_PING } else { peer_state::FORCE_PUSH },
                 0,
             );
-            self.discoveries.turns.push_back(Rank::Awaited, primary);
+            self.queue_visit(Rank::Awaited, primary);
         } else {
-            let error = RequestError::PingTimeout { nid: ping.nid, timeout: now - begun_at(&ping) };
+            let error = RequestError::PingTimeout { nid: ping.nid, timeout: now - begun_at(ping) };
             self.discovered(&primary, Err(error));
         }
-        true
     }
 
     /// When a visit gives its place up for one that waits.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        let rank = self.discoveries.turns.first()?;
-        self.next_to_go(rank).map(|(at, _)| at)
+        match self.next_visit(self.discoveries.turns.first()?) {
+            NextTurn::Evict(at, _) => Some(at),
+            _ => None,
+        }
     }
 }
 

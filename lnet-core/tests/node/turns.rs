@@ -121,3 +121,83 @@ fn a_stranger_that_answers_nothing_is_given_up_soon() {
     runner.advance(Duration::from_secs(10));
     assert_eq!(runner.node.poll_timeout(), None);
 }
+
+/// Many names that come from one address, as `Report::CameFrom` says.
+fn come_from_one_address(runner: &mut Runner, hosts: core::ops::RangeInclusive<u8>) {
+    for host in hosts {
+        let address = nid(1, 77).ip().unwrap();
+        runner.node.handle_report(runner.now, Report::CameFrom { nid: nid(1, host), address });
+        let report = Report::Traffic { nid: nid(1, host), is_incoming: true, first_ni: None };
+        runner.node.handle_report(runner.now, report);
+    }
+    runner.run();
+}
+
+/// How many of these have been sent something that was not looked at.
+fn count_sent(runner: &mut Runner, hosts: core::ops::RangeInclusive<u8>) -> usize {
+    hosts.filter(|host| !sent_to(runner, nid(1, *host)).is_empty()).count()
+}
+
+/// The names of one address wait behind each other, not others behind them: in each rank.
+#[test]
+fn many_names_of_one_address_have_the_share_of_one() {
+    // Strangers.
+    let mut runner = runner();
+    come_from_one_address(&mut runner, 100..=255);
+    push_by_names(&mut runner, 156);
+    assert_eq!(count_sent(&mut runner, 100..=255), 16);
+    for host in 9..14 {
+        let friend = nid(1, host);
+        let bytes = told(friend);
+        let report = Report::Pushed { from: friend, bytes: &bytes, length_bytes: bytes.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.run();
+        assert_eq!(sent_to(&mut runner, friend).len(), 1, "{friend}");
+    }
+    // All of the names have their turns nevertheless.
+    (0..180).for_each(|_| runner.advance(Duration::from_secs(1)));
+    assert_eq!(count_sent(&mut runner, 100..=255), 140);
+    assert_eq!(runner.node.poll_timeout(), None);
+
+    // Peers that something here waits for.
+    let mut runner = self::runner();
+    come_from_one_address(&mut runner, 100..=255);
+    (100..=255).for_each(|host| want(&mut runner, nid(1, host)));
+    assert_eq!(count_sent(&mut runner, 100..=255), 32);
+    for host in 9..40 {
+        assert_eq!(discover(&mut runner, nid(1, host)), Duration::ZERO, "host {host}");
+    }
+
+    // Peers that have acknowledged a push, and do so no more.
+    let mut runner = self::runner();
+    come_from_one_address(&mut runner, 100..=255);
+    runner.acknowledges = true;
+    push_by_names(&mut runner, 156);
+    discover(&mut runner, nid(1, 9));
+    runner.done.clear();
+    runner.acknowledges = false;
+    runner.batch(&[NodeChange::AddNi(spec(1, 2))]).unwrap();
+    assert_eq!(count_sent(&mut runner, 100..=255), 32);
+    assert_eq!(sent_to(&mut runner, nid(1, 9)).len(), 1);
+}
+
+/// Who waits for the name of a stranger has no turn before what something here waits for.
+#[test]
+fn names_that_are_claimed_are_not_awaited_by_this_node() {
+    let mut runner = runner();
+    for host in 100..=200 {
+        // Each claims a NID, and speaks by it before that is proven.
+        let (first, second) =
+            (nid(1, host), Nid::from_small(nid(1, host).to_small().unwrap() + 256).unwrap());
+        let nis = [first, second].map(|nid| PingNi { nid, status: NiStatus::UP }).into_iter();
+        let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+        ping::write(&mut bytes, MULTI_RAIL, 12345, 1, nis).unwrap();
+        let report = Report::Pushed { from: first, bytes: &bytes, length_bytes: bytes.len() };
+        runner.node.handle_report(runner.now, report);
+        runner.node.handle_report(runner.now, Report::Waiting { nid: second });
+        runner.run();
+    }
+    for host in 9..14 {
+        assert_eq!(discover(&mut runner, nid(1, host)), Duration::ZERO, "host {host}");
+    }
+}

@@ -19,6 +19,9 @@ use super::{
 /// one host could be any number of peers.
 const NAMES_PER_ADDRESS_MAX: usize = 4;
 
+/// Peers and connections of which one is few, where they are shared by address.
+const SHARED: u32 = 64;
+
 /// Handshakes that one address may have under way, however few there may be in all.
 const HANDSHAKES_PER_ADDRESS_MIN: usize = 4;
 
@@ -74,7 +77,8 @@ impl Socklnd {
     }
 
     fn insert(&mut self, connection: Connection) -> Option<u32> {
-        let slot = self.connections.insert(connection).ok();
+        let has_share = self.has_share_of_connections(connection.ends.remote.ip());
+        let slot = if has_share { self.connections.insert(connection).ok() } else { None };
         if slot.is_none() {
             self.counters.add(SocklndEvent::ConnectionsFull);
         }
@@ -162,8 +166,22 @@ impl Socklnd {
         let ends = self.connections[slot].ends;
         let (is_at_home, is_own) = (self.is_home(&source.nid, &ends), self.is_own(&source.nid));
         let home = is_at_home.then_some(&source.nid);
+        let from = source.nid.ip().filter(|_| is_at_home).unwrap_or(ends.remote.ip());
+        let known = self.known_peer(local.ni, &source.nid, source.pid);
+        let is_connected = known.is_some_and(|known| !self.peers[known].connections.is_empty());
+        // Names are few already, while each port is a peer.
+        if is_port(source.pid) && !is_connected && !self.has_share_of_peers(ends.remote.ip()) {
+            self.counters.add(SocklndEvent::PeersFull);
+            return self.close(now, slot, up);
+        }
         let mut peer = self.peer(local.ni, &source.nid, source.pid);
+        let mut noted = None;
         if peer.is_none() && (is_at_home || !is_own) && !is_port(source.pid) {
+            // A name that is refused ends none that there is.
+            if !*noted.insert(up.came_from(&source.nid, from)) {
+                self.counters.add(SocklndEvent::NamesFull);
+                return self.close(now, slot, up);
+            }
             self.make_room_for_name(now, slot, home, up);
             peer = self.peer(local.ni, &source.nid, source.pid);
         }
@@ -203,8 +221,7 @@ impl Socklnd {
                 connection: Some(kind),
                 ..*hello
             };
-            let from = source.nid.ip().filter(|_| is_at_home).unwrap_or(ends.remote.ip());
-            let is_noted = up.came_from(&source.nid, from);
+            let is_noted = noted.unwrap_or_else(|| up.came_from(&source.nid, from));
             if !is_noted {
                 self.counters.add(SocklndEvent::NamesFull);
             }
@@ -220,6 +237,30 @@ impl Socklnd {
         }
         self.refuse(now, slot, local, version, source, up);
         self.settle(now, peer);
+    }
+
+    /// Whether an address may have one more peer.
+    fn has_share_of_peers(&self, address: IpAddr) -> bool {
+        let most = self.config.limits.peers;
+        is_shared(most, self.peers.used_count(), || {
+            // Peers without connections make room.
+            let connected = self.connections.used().filter(|(slot, connection)| {
+                let peer = self.peers.get(connection.peer);
+                peer.is_some_and(|peer| peer.connections.first() == *slot)
+            });
+            let its =
+                |count, connection: &Connection| count + u32::from(connection.ends.remote.ip() == address);
+            connected.fold((0, 0), |(all, count), (_, connection)| (all + 1, its(count, connection)))
+        })
+    }
+
+    /// Whether an address may have one more connection.
+    fn has_share_of_connections(&self, address: IpAddr) -> bool {
+        let (most, used) = (self.config.limits.connections, self.connections.used_count());
+        is_shared(most, used, || {
+            let its = self.connections.used().filter(|(_, other)| other.ends.remote.ip() == address);
+            (used, its.count() as u32)
+        })
     }
 
     /// Ends the name that has been silent for longest of those that are claimed from the address of a
@@ -344,6 +385,18 @@ impl Socklnd {
         self.say_bytes(slot, bytes);
         self.connections[slot].phase = Phase::Closing;
     }
+}
+
+/// Whether an address may have one more slot of a table: of the last quarter those have some that have few,
+/// one in 64. The count, of all and of this address, matters there alone.
+fn is_shared(most: u32, used: u32, count: impl FnOnce() -> (u32, u32)) -> bool {
+    let few = most / SHARED;
+    let free = most - few * (SHARED / 4);
+    if few == 0 || used < free {
+        return true;
+    }
+    let (all, its) = count();
+    all < free || its < few
 }
 
 /// Whether a process id is the port of a dialler that nothing vouches for: it has one for each connection.

@@ -82,11 +82,15 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::with(SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4 })
+    }
+
+    fn with(limits: SocklndLimits) -> Self {
         let mut sock = Socklnd::new(SocklndConfig {
             shard: ShardId(0),
             pid: ProcessId::LUSTRE_PID,
-            tunables: SockTunables::DEFAULT,
-            limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4 },
+            tunables: SockTunables { accept: Accept::All, ..SockTunables::DEFAULT },
+            limits,
             seed: 1,
         });
         sock.add_ni(SocklndNi {
@@ -124,9 +128,20 @@ impl Node {
 
     /// Says HELLO in the name of any process.
     fn dial_of(&mut self, address: u8, source: ProcessId, incarnation: u64, kind: ConnectionType) -> Answer {
+        self.dial_by((address, 1000), source, incarnation, kind)
+    }
+
+    /// The same from any port.
+    fn dial_by(
+        &mut self,
+        (address, port): (u8, u16),
+        source: ProcessId,
+        incarnation: u64,
+        kind: ConnectionType,
+    ) -> Answer {
         let ends =
-            Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
-        let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
+            Ends { remote: (nid(0, address).ip().unwrap(), port).into(), local: nid(0, OWN).ip().unwrap() };
+        let Some(conn) = self.sock.accept(NOW, ends, &mut Shard) else { return Answer::Closed };
         let mut request = [0; CONNECTION_REQUEST_BYTES_MAX];
         let length = ConnectionRequest { target: nid(0, OWN) }.encode(&mut request);
         assert_eq!(self.sock.take(NOW, conn, &request[..length], &mut Shard), length);
@@ -312,6 +327,57 @@ fn a_name_that_is_refused_ends_no_other_one() {
     assert_eq!(node.sock.usage().connections, 4);
     node.take(9, 14, 5, ConnectionType::Control);
     assert_eq!(node.sock.usage().connections, 4);
+}
+
+/// A name that is refused ends none where there is no room for its peer either.
+#[test]
+fn a_name_that_is_refused_where_peers_are_full_ends_no_other_one() {
+    let mut node = Node::new();
+    for name in 10..14 {
+        node.take(9, name, 5, ConnectionType::Control);
+    }
+    for friend in 20..20 + PEERS as u8 - 4 {
+        node.take(friend, friend, 5, ConnectionType::Control);
+    }
+    node.closed.clear();
+    assert_eq!(node.dial(9, UNNOTED, 5, ConnectionType::Control), Answer::Closed);
+    assert_eq!((node.sock.usage().connections, node.closed.len()), (PEERS, 1));
+    node.take(9, 14, 5, ConnectionType::Control);
+    assert_eq!(node.sock.usage().connections, PEERS);
+}
+
+/// Processes of one host that nothing vouches for, each a peer, leave room for other hosts; so do the
+/// connections of few peers.
+#[test]
+fn one_host_does_not_fill_the_tables() {
+    let limits = SocklndLimits { connections: 1 << 10, handshakes: 8, peers: 256, messages: 4 };
+    let mut node = Node::with(limits);
+    let by_port = |node: &mut Node, host, port| {
+        let source = ProcessId::lustre(nid(0, host));
+        node.closed.clear();
+        node.dial_by((host, port), source, 5, ConnectionType::Control)
+    };
+    let taken = (0..500).filter(|port| by_port(&mut node, 9, 2_000 + port) != Answer::Closed).count();
+    assert_eq!(taken, 192, "three quarters");
+    for host in 20..50 {
+        assert!(matches!(by_port(&mut node, host, 2_000), Answer::Taken(_)), "host {host}");
+        assert!(matches!(node.dial(host, host, 5, ConnectionType::Control), Answer::Taken(_)));
+        // One that is connected has further connections.
+        assert!(matches!(node.dial(host, host, 5, ConnectionType::BulkIn), Answer::Taken(_)));
+    }
+    assert_eq!(by_port(&mut node, 9, 1_999), Answer::Closed);
+    // Peers that are known, and not connected, take no room.
+    let first = |node: &Node| node.sock.connections.used().map(|(slot, _)| ConnId(slot)).next();
+    while let Some(conn) = first(&node) {
+        node.sock.ended(NOW, conn, None, &mut Shard);
+        node.act();
+    }
+    assert!(matches!(by_port(&mut node, 9, 1_999), Answer::Taken(_)));
+
+    let mut node = Node::with(SocklndLimits { connections: 128, peers: 128, ..limits });
+    let taken = (0..200).filter(|port| by_port(&mut node, 9, 2_000 + port) != Answer::Closed).count();
+    assert_eq!(taken, 96);
+    assert!(matches!(node.dial(20, 20, 5, ConnectionType::Control), Answer::Taken(_)));
 }
 
 /// A host that opens connections and says nothing ends its own handshakes.
