@@ -26,7 +26,6 @@ use crate::handle::BufferHandle;
 use crate::limits::{Limits, SHARED_SLOTS, has_share};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
-use crate::turns::Standing;
 
 /// A state of a message, with what it holds then.
 pub(crate) trait Staged {
@@ -96,6 +95,17 @@ pub(crate) enum Budget {
     Request,
     Response,
     Forward,
+}
+
+/// How soon a peer takes what is sent to it, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Standing {
+    /// The last message to it has ended well, and soon; none is stuck.
+    Prompt,
+    /// Nothing has ended well or was stuck so far, or it took long.
+    Unknown,
+    /// A message was with its LND for long when others waited, and none has ended well since.
+    Silent,
 }
 
 /// What a message is for.

@@ -14,19 +14,8 @@
 use crate::collections::{List, NONE};
 use crate::credit::Pool;
 use crate::lnd::NiId;
-use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Stage, Waiting};
+use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Stage, Standing, Waiting};
 use crate::peer::Peers;
-
-/// How soon a peer takes what is sent to it, the best first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Standing {
-    /// The last message to it has ended well, and soon; none is stuck.
-    Prompt,
-    /// Nothing has ended well or was stuck so far, or it took long.
-    Unknown,
-    /// A message was with its LND for long when others waited, and none has ended well since.
-    Silent,
-}
 
 const STANDINGS: [Standing; 3] = [Standing::Prompt, Standing::Unknown, Standing::Silent];
 /// Credits of which one goes to peers of a worse standing.
@@ -43,21 +32,21 @@ pub(crate) struct NiCredits {
     turns: [List<Waiting>; 3],
     /// Credits that others got while peers of a standing waited.
     skipped: [u8; 3],
-    /// Credits that are held, by the standing that the peers had then.
-    held: [u32; 3],
+    /// Credits that are taken, by the standing that the peers had then.
+    taken: [u32; 3],
 }
 
 impl NiCredits {
     pub(crate) const fn new(total: u32) -> Self {
         let turns = [List::new(), List::new(), List::new()];
-        Self { pool: Pool::new(total), turns, skipped: [0; 3], held: [0; 3] }
+        Self { pool: Pool::new(total), turns, skipped: [0; 3], taken: [0; 3] }
     }
 
     /// Whether a message takes a credit though none is free.
     fn may_borrow(&self, standing: Standing) -> bool {
         let (total, _) = self.pool.bounds();
-        let held: u32 = self.held[..=standing as usize].iter().sum();
-        standing != Standing::Silent && total != 0 && held < (total / RESERVE_PART).max(1)
+        let taken: u32 = self.taken[..=standing as usize].iter().sum();
+        standing != Standing::Silent && total != 0 && taken < (total / RESERVE_PART).max(1)
     }
 
     /// Takes a credit for a message whose peer has none that waits here; it is noted as one of this standing.
@@ -69,7 +58,7 @@ impl NiCredits {
             }
             self.pool.lend();
         }
-        self.held[standing as usize] += 1;
+        self.taken[standing as usize] += 1;
         true
     }
 
@@ -81,7 +70,7 @@ impl NiCredits {
         message: Message<PeerCredited>,
     ) {
         self.pool.wait();
-        let (ni, peer, slot) = place_of(messages, &message);
+        let (ni, peer, slot) = position_of(messages, &message);
         let peer = peers.get_mut(peer);
         if let Some(head) = head_at(messages, peer.heads, ni) {
             let mut followers = core::mem::take(&mut messages.records[head].followers);
@@ -95,13 +84,13 @@ impl NiCredits {
 
     /// Has a credit come home that was taken in this standing. It is to be [granted](Self::grant).
     pub(crate) fn give_back(&mut self, standing: Standing) {
-        self.held[standing as usize] -= 1;
+        self.taken[standing as usize] -= 1;
         self.pool.give_back();
     }
 
-    /// The same, of a message that is still in flight.
+    /// Has a credit come home whose message is still in flight.
     pub(crate) fn pass_on(&mut self, standing: Standing) {
-        self.held[standing as usize] -= 1;
+        self.taken[standing as usize] -= 1;
         self.pool.pass_on();
     }
 
@@ -110,10 +99,10 @@ impl NiCredits {
         self.pool.end_passed_on();
     }
 
-    /// Notes that a credit is held by a message to a peer of another standing than was thought.
+    /// Notes that a credit is taken by a message to a peer of another standing than was thought.
     pub(crate) const fn restand(&mut self, from: Standing, to: Standing) {
-        self.held[from as usize] -= 1;
-        self.held[to as usize] += 1;
+        self.taken[from as usize] -= 1;
+        self.taken[to as usize] += 1;
     }
 
     /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
@@ -138,7 +127,7 @@ impl NiCredits {
             self.pool.lend();
             standing
         };
-        self.held[standing as usize] += 1;
+        self.taken[standing as usize] += 1;
         let message = self.pop(messages, peers, standing)?;
         messages.record_mut(&message).credit_of = standing;
         Some(message)
@@ -220,7 +209,7 @@ impl NiCredits {
         peers: &mut Peers,
         expired: Message<Expired>,
     ) -> Message<PeerCredited> {
-        let (ni, peer, slot) = place_of(messages, &expired);
+        let (ni, peer, slot) = position_of(messages, &expired);
         let records = &mut messages.records;
         assert_eq!(records[slot].stage, Stage::PeerCredited, "a message waits in the wrong queue");
         let peer = peers.get_mut(peer);
@@ -263,7 +252,7 @@ impl NiCredits {
 }
 
 /// The NI and the peer of a message, and its slot.
-fn place_of<S>(messages: &Messages, message: &Message<S>) -> (NiId, u32, u32) {
+fn position_of<S>(messages: &Messages, message: &Message<S>) -> (NiId, u32, u32) {
     let record = messages.record(message);
     (record.transmit.ni, record.peer(), message.slot())
 }

@@ -212,13 +212,13 @@ impl<O: Clone> Node<O> {
         } else {
             (left > 0).then_some(NextTurn::GoingOn)
         };
-        let has_place = next.is_some();
+        let is_admitted = next.is_some();
         if let Some(next) = next.filter(|_| visits.len() < DISCOVERIES_UNDER_WAY_MAX) {
             return next;
         }
         // An address that has visits waits for the ends of these.
         let is_for_any =
-            has_place || !turns.going_on.is_empty() || first.any(|origin| !by_origin.contains_key(&origin));
+            is_admitted || !turns.going_on.is_empty() || first.any(|origin| !by_origin.contains_key(&origin));
         let waits = |visit: &&Visit| is_for_any || turns.by_origin.contains_key(&visit.origin);
         // The place of a stranger does where strangers have all of theirs.
         let last = visits.iter().filter(|visit| visit.rank >= rank).filter(waits);

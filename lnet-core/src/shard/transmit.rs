@@ -24,10 +24,12 @@ use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions};
-use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
+use crate::message::{
+    Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage, Standing,
+};
 use crate::time::Instant;
 use crate::topology::NiStatus;
-use crate::turns::{Standing, head_at};
+use crate::turns::head_at;
 
 /// How often it is looked who has had a credit for long, while others wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -89,10 +91,10 @@ impl Shard {
         let mut next = 0;
         while let Some(slot) = self.messages.next_stuck(now, ni, &mut next) {
             let record = &mut self.messages.records[slot];
-            let (peer, held_as) = (record.peer(), record.credit_of);
+            let (peer, taken_as) = (record.peer(), record.credit_of);
             let is_news = !core::mem::replace(&mut record.is_stuck, true);
             record.credit_of = Standing::Silent;
-            self.nis[usize::from(ni.0)].credits.restand(held_as, Standing::Silent);
+            self.nis[usize::from(ni.0)].credits.restand(taken_as, Standing::Silent);
             if is_news {
                 self.peers.get_mut(peer).stuck_count += 1;
                 self.restand(peer, Standing::Silent);
@@ -298,7 +300,7 @@ impl Shard {
                 ..
             } = *record;
             let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
-            let held_as = record.credit_of;
+            let taken_as = record.credit_of;
             let has_passed_on = record.has_passed_on;
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
@@ -311,7 +313,7 @@ impl Shard {
                 self.complete(ended, status);
             }
             if has_ni_credit || has_passed_on {
-                self.return_from_ni(now, ni, has_ni_credit.then_some(held_as));
+                self.return_from_ni(now, ni, has_ni_credit.then_some(taken_as));
             }
             if has_peer_credit {
                 self.return_peer_credit(now, peer);
@@ -451,19 +453,19 @@ impl Shard {
         }
     }
 
-    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId, held_as: Standing) {
+    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId, taken_as: Standing) {
         #[cfg(feature = "sabotage")]
         if core::mem::take(&mut self.loses_credit) {
             return;
         }
-        self.ni(ni).credits.give_back(held_as);
+        self.ni(ni).credits.give_back(taken_as);
         self.grant(now, ni);
     }
 
     /// A message leaves an NI that its LND has had, with its credit or after it has passed that on.
     fn return_from_ni(&mut self, now: Instant, ni: NiId, credit: Option<Standing>) {
         match credit {
-            Some(held_as) => self.return_ni_credit(now, ni, held_as),
+            Some(taken_as) => self.return_ni_credit(now, ni, taken_as),
             None => self.ni(ni).credits.end_passed_on(),
         }
     }

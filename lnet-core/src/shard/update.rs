@@ -15,11 +15,10 @@ use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage};
+use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage, Standing};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
-use crate::turns::Standing;
 
 /// What a shard says of the snapshot that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -289,8 +288,8 @@ impl Shard {
                 moving.push(&mut self.messages, message);
             }
         }
-        for (held_as, count) in returned {
-            (0..count).for_each(|_| self.return_ni_credit(now, ni, held_as));
+        for (taken_as, count) in returned {
+            (0..count).for_each(|_| self.return_ni_credit(now, ni, taken_as));
         }
         moving
     }
@@ -304,11 +303,11 @@ impl Shard {
     ) -> Message<PeerCredited> {
         self.end_stuck(&message);
         let record = self.messages.record(&message);
-        let (ni, held_as) = (record.transmit.ni, record.credit_of);
+        let (ni, taken_as) = (record.transmit.ni, record.credit_of);
         if record.has_passed_on {
             self.ni(ni).credits.end_passed_on();
         } else {
-            returned[held_as as usize].1 += 1;
+            returned[taken_as as usize].1 += 1;
         }
         self.messages.uncredited(message)
     }

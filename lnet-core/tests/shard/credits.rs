@@ -559,7 +559,8 @@ fn who_answers_again_is_a_friend() {
     assert_eq!(drain(&mut node, now, FRIEND), (3, 0));
 }
 
-/// Peers of which all answer have the same share, whoever came first; and others are not forgotten for them.
+/// Peers that all answer have the same share, also those that came last; and others are not forgotten for
+/// them.
 #[test]
 fn peers_take_turns() {
     let mut node = crowded(4, 1);

@@ -75,6 +75,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("message", &["collections", "handle", "limits", "lnd", "time"]),
             ("credit", &["message"]),
             ("peer", &["collections", "credit", "lnd", "message", "stats"]),
+            ("turns", &["collections", "credit", "lnd", "message", "peer"]),
             ("fault", &["collections", "health", "lnd", "md", "stats", "time"]),
             ("udsp", &["topology"]),
             (
@@ -99,6 +100,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
                     "topology",
                     "track",
                     "tunables",
+                    "turns",
                 ],
             ),
             ("node", &["errno", "lnd", "shard", "time", "topology", "tunables", "udsp"]),
