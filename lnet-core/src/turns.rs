@@ -6,7 +6,7 @@
 //!
 //! A quarter of the credits is a reserve: where those that are not worse hold less than that, a message
 //! takes a credit though none is free. What others hold, as many as there are, is no reason for it to wait.
-//! So an NI has at most half as many messages more in flight than it has credits.
+//! So an NI has at most half as many messages more in flight than it has credits, or two.
 //!
 //! Invariants: messages to one peer by one NI leave in the order they came; while a message waits, no credit
 //! is free, and those that are not worse than its peer hold the reserve.

@@ -479,28 +479,46 @@ fn drain(node: &mut Node, now: Instant, friend: u32) -> (usize, usize) {
 
 const FRIEND: u32 = 2;
 
-/// A friend's messages leave at once from the first moment on, however many are for those who take nothing,
-/// and whatever share of the credits a shard has.
+/// A friend's messages leave at once from the first moment on, while many others have messages that they do
+/// not take, with this share of the credits.
+fn friends_messages_leave_at_once(credits: u32, shard_count: u8, silent_count: u32, each: usize) {
+    let mut node = crowded(credits, shard_count);
+    let mut now = Instant(0);
+    send(&mut node, now, FRIEND, 1);
+    assert_eq!(drain(&mut node, now, FRIEND), (1, 0));
+    (0..silent_count).for_each(|host| send(&mut node, now, 1_000 + host, each));
+    drain(&mut node, now, FRIEND);
+    for round in 0..100 {
+        send(&mut node, now, FRIEND, 8);
+        let (of_friend, _) = drain(&mut node, now, FRIEND);
+        assert_eq!(of_friend, 8, "{silent_count} of {shard_count} shards, round {round}");
+        now = now + Duration::from_millis(50);
+        if node.shard.poll_timeout().is_some_and(|at| at <= now) {
+            node.shard.handle_timeout(now);
+        }
+    }
+    assert!(node.shard.counters().credits_passed_on > 0 || silent_count * each as u32 <= credits);
+}
+
 #[test]
 fn who_answers_does_not_wait_for_who_does_not() {
     for (shard_count, silent_count, each) in [(1, 33, 8), (1, 700, 8), (2, 700, 8), (64, 40, 8), (1, 700, 1)]
     {
-        let mut node = crowded(256, shard_count);
-        let mut now = Instant(0);
-        send(&mut node, now, FRIEND, 1);
-        assert_eq!(drain(&mut node, now, FRIEND), (1, 0));
-        (0..silent_count).for_each(|host| send(&mut node, now, 1_000 + host, each));
-        drain(&mut node, now, FRIEND);
-        for round in 0..400 {
-            send(&mut node, now, FRIEND, 8);
-            let (of_friend, _) = drain(&mut node, now, FRIEND);
-            assert_eq!(of_friend, 8, "{silent_count} of {shard_count} shards, round {round}");
-            now = now + Duration::from_millis(25);
-            if node.shard.poll_timeout().is_some_and(|at| at <= now) {
-                node.shard.handle_timeout(now);
-            }
-        }
-        assert!(node.shard.counters().credits_passed_on > 0);
+        friends_messages_leave_at_once(256, shard_count, silent_count, each);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn friends_do_not_wait_for_any_crowd(
+        credits in 1_u32..300,
+        shard_count in 1_u8..=64,
+        silent_count in 32_u32..700,
+        each in 1_usize..=8,
+    ) {
+        friends_messages_leave_at_once(credits, shard_count, silent_count, each);
     }
 }
 
