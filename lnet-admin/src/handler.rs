@@ -72,10 +72,16 @@ impl Control {
         {
             message = format!("{message} (it was looked for at {address}, port {port})");
         }
-        // tcp nodes of one host reach each other.
         let nis = self.lnet.nis();
-        let mut lnds = nis.iter().filter(|ni| ni.config.nid.net() == nid.net()).filter_map(NiState::lnd);
-        let reaches_itself = lnds.any(|lnd| lnd.reaches_itself);
+        let on_net = || nis.iter().filter(|ni| ni.config.nid.net() == nid.net());
+        let is_family =
+            |ni: &NiState| ni.config.nid.ip().map(|ip| ip.is_ipv4()) == nid.ip().map(|ip| ip.is_ipv4());
+        if on_net().next().is_some() && !on_net().any(is_family) {
+            let family = if nid.ip().is_some_and(|ip| ip.is_ipv4()) { "IPv4" } else { "IPv6" };
+            message = format!("{message}: no NI here on {} has an {family} address", nid.net());
+        }
+        // tcp nodes of one host reach each other.
+        let reaches_itself = on_net().filter_map(NiState::lnd).any(|lnd| lnd.reaches_itself);
         if let Some(address) = nid.ip()
             && !reaches_itself
             && blocking(move || is_local(address)).await.is_ok_and(|it| it.unwrap_or(false))

@@ -40,6 +40,13 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
         (None, Some(address)) => nid_of(address, spec.net)?,
         (None, None) => return Err(down(format!(": interface {} has no address", interface.name))),
     };
+    if let Some(wanted) = nid.ip()
+        && interface.addresses.iter().all(|(address, _)| *address != wanted)
+    {
+        let present: Vec<_> = interface.addresses.iter().map(|(address, _)| address.to_string()).collect();
+        let (name, present) = (interface.name, present.join(", "));
+        return Err(down(format!(": interface {name} does not have the address of {nid}; it has {present}")));
+    }
     let is_chosen_by_nid = nid.ip() != address;
     // The label of an alias stays the NI's.
     let interface = spec.interface.clone().unwrap_or(interface.name);

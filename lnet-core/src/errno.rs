@@ -4,6 +4,8 @@
 pub const EPIPE: u8 = 32;
 /// The other end does not speak the protocol.
 pub const EPROTO: u8 = 71;
+/// No connection leads from this address to one of that family.
+pub const EAFNOSUPPORT: u8 = 97;
 /// The network is down.
 pub const ENETDOWN: u8 = 100;
 /// No route leads to the other end's network.
@@ -31,6 +33,7 @@ pub const fn is_remote(errno: u8) -> bool {
         errno,
         EPIPE
             | EPROTO
+            | EAFNOSUPPORT
             | ENETDOWN
             | ENETUNREACH
             | ECONNABORTED

@@ -408,6 +408,7 @@ mod tests {
             (errno::ECONNRESET, RemoteDropped, RemoteError),
             (errno::EPIPE, RemoteDropped, RemoteError),
             (errno::EPROTO, RemoteDropped, RemoteError),
+            (errno::EAFNOSUPPORT, RemoteDropped, RemoteError),
             (errno::ETIMEDOUT, NetworkTimeout, RemoteTimeout),
             (errno::ENOBUFS, LocalError, LocalError),
             (24, LocalError, LocalError),

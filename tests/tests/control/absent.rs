@@ -142,3 +142,38 @@ fn a_host_without_a_daemon_refuses_over_xdp_too() {
         two.a.good(&format!("ping --timeout 10 {b}"));
     }
 }
+
+/// NIDs of the other family are told so, and cost the local NI nothing.
+#[test]
+fn addresses_of_the_other_family_cost_the_local_ni_no_health() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    let interface = two.netns.a().interface();
+    two.a.good("lnet configure");
+    let bare = "net:\n- net type: tcp\n";
+    two.a.good_with("import", bare);
+    // The net is there: importing twice changes nothing.
+    two.a.good_with("import", bare);
+    for absent in 1..=5 {
+        let nid = format!("fd37::7{absent}@tcp");
+        two.a.bad(
+            &format!("ping --timeout 10 {nid}"),
+            &["errno: -97", "no NI here on tcp has an IPv6 address"],
+        );
+    }
+    assert_eq!(health(&two.a, "tcp"), "1000");
+    // An address that the interface does not have is refused before anything is done.
+    let other = format!(
+        "net:\n- net type: tcp5\n  local NI(s):\n  - nid: 192.0.2.9@tcp5\n    interfaces: {{0: {}}}\n",
+        interface.name
+    );
+    for command in ["import --dry-run", "import"] {
+        let refused = two.a.run_with(command, &other);
+        assert!(
+            refused.stderr.contains("does not have the address of 192.0.2.9@tcp5; it has"),
+            "{refused:?}"
+        );
+    }
+}

@@ -58,7 +58,14 @@ impl TcpPort {
 
     /// A socket to dial this address with: bound to a privileged port below this one, or to any where the
     /// process may not do that; and its port.
+    ///
+    /// # Errors
+    /// [`TcpError::Socket`]: what the kernel refused, or an address of the other family.
     pub(super) fn dialling_socket(&self, to: IpAddr, below: u16) -> Result<(OwnedFd, u16), TcpError> {
+        if to.is_ipv4() != self.address.is_ipv4() {
+            let address = SocketAddr::new(self.address, 0);
+            return Err(TcpError::Socket { operation: "a dial", address, source: Errno::AFNOSUPPORT });
+        }
         let make = || reserved_dialler(self.address, below, to, &self.options);
         match make() {
             // A thread of the application may drive the shard, and be in another namespace.
