@@ -355,9 +355,6 @@ impl Control {
         let read = blocking(move || file::read_regular(&file, document::DOCUMENT_BYTES_MAX)).await?;
         let text = String::from_utf8(read.map_err(|error| cannot(errno_of(&error), &error))?)
             .map_err(|error| cannot(Errno::INVAL, &format_args!("text in UTF-8 is expected: {error}")))?;
-        if text.trim_ascii().is_empty() {
-            warn!(path = %path.display(), "the start-up document is empty");
-        }
         let state = NodeState {
             nets: Vec::new(),
             peers: Vec::new(),
@@ -372,6 +369,9 @@ impl Control {
             Refusal::new(errno, lines.join("\n"))
         };
         let document = document::parse(&text, document::Mode::Add).map_err(wrong)?;
+        if document.is_blank {
+            warn!(path = %path.display(), "the start-up document is empty");
+        }
         let placed = |(item, change): (&document::Item, Change)| {
             (format!("{}: {}: {}", path.display(), item.position, item.entity), change)
         };

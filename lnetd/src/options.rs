@@ -55,7 +55,8 @@ pub(crate) struct Options {
     /// Group that may use the control socket, by name or number; changes are for root and the daemon's user
     #[arg(long)]
     group: Option<String>,
-    /// Configure the node at the start by this YAML document; `lnetctl lnet configure --all` does it again
+    /// Configure the node at the start by this YAML document; `lnetctl lnet configure --all` does it again,
+    /// after `lnet unconfigure`
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Configure the node at the start, with nothing but `lo`

@@ -67,6 +67,8 @@ pub enum Mode {
 pub struct Document {
     /// What it says, in the order in which it is to be done.
     pub items: Vec<Item>,
+    /// Whether it is empty, but for comments.
+    pub is_blank: bool,
 }
 
 /// One thing that a document says.

@@ -27,7 +27,7 @@ impl Document {
         for item in &self.items {
             match &item.action {
                 Instruction::Change(change) => {
-                    if !is_so(change, state, &peers, &mut rules) {
+                    if !is_so(change, state, &peers, &mut rules) && !is_done_by(&changes, change) {
                         changes.push((item, change.clone()));
                     }
                 }
@@ -189,6 +189,11 @@ fn without(nids: &[Nid], state: &NodeState) -> Vec<Change> {
     core::iter::once(whole).chain(rest.first().map(|first| made(*first, rest.clone(), Some(peer)))).collect()
 }
 
+/// Whether changes before this one do all of it: a deletion of drop rules takes all that it names.
+fn is_done_by(changes: &[(&Item, Change)], change: &Change) -> bool {
+    matches!(change, Change::DeleteDropRules { .. }) && changes.iter().any(|(_, earlier)| earlier == change)
+}
+
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
 fn is_so(
     change: &Change,
@@ -229,7 +234,7 @@ fn own_options(spec: &NiSpec, is_first: bool) -> NiOptions {
     options
 }
 
-/// Whether an NI is the one that is meant: its interface or NID is named, and the other does not contradict.
+/// Whether an NI is the one that is meant: neither its interface nor its NID is another one than asked for.
 fn is_named(ni: &NiRecord, spec: &NiSpec) -> bool {
     let interface = spec.interface.as_ref().is_some_and(|name| ni.interface.as_ref() == Some(name));
     let nid = spec.nid == Some(ni.nid);
@@ -238,7 +243,8 @@ fn is_named(ni: &NiRecord, spec: &NiSpec) -> bool {
             (Some(_), None) => interface && !ni.is_chosen_by_nid,
             (None, Some(_)) => nid,
             (Some(_), Some(_)) => interface && nid,
-            (None, None) => false,
+            // An NI by an interface of the node's choice is one by any.
+            (None, None) => true,
         }
 }
 

@@ -159,8 +159,13 @@ fn a_tab_is_named_where_it_stands() {
 
 #[test]
 fn an_empty_document_says_nothing() {
-    for text in ["", "\n", "# nothing\n", "---\n", "---\n...\n", "net:\npeer: []\nglobal:\n", "~\n"] {
+    for text in ["", "\n", "# nothing\n", "---\n", "---\n...\n", "~\n", "{}\n"] {
         assert_eq!(changes(text, Mode::Add), []);
+        assert!(parse(text, Mode::Add).unwrap().is_blank, "{text:?}");
+    }
+    for text in ["net:\npeer: []\nglobal:\n", "routing: {enable: 0}\n"] {
+        assert_eq!(changes(text, Mode::Add), []);
+        assert!(!parse(text, Mode::Add).unwrap().is_blank, "{text:?}");
     }
 }
 
@@ -304,6 +309,18 @@ fn peers_are_made_and_deleted() {
     let some = "peer:\n- primary nid: 10.0.0.1@tcp\n  peer ni:\n  - nid: 10.0.1.1@tcp\n";
     let less = Change::DeletePeer { primary_nid: first, nids: vec![second], force: false };
     assert_eq!(changes(some, Mode::Delete), [less]);
+}
+
+/// A deletion takes all rules between two NIDs, so that it is there once however many the document has.
+#[test]
+fn drop_rules_between_the_same_nids_are_deleted_at_once() {
+    let rule = |to: &str, rate| format!("- fa_src: '*'\n  fa_dst: {to}\n  da_rate: {rate}\n");
+    let [first, second] = ["10.0.0.1@tcp", "10.0.0.2@tcp"];
+    let text = format!("fault:\n{}{}{}", rule(first, 2), rule(second, 2), rule(first, 3));
+    let document = parse(&text, Mode::Delete).unwrap();
+    let planned: Vec<_> = document.plan(&state()).into_iter().map(|(_, change)| change).collect();
+    let delete = |nid: &str| Change::DeleteDropRules { source: Nid::ANY, destination: nid.parse().unwrap() };
+    assert_eq!(planned, [delete(first), delete(second)]);
 }
 
 #[test]

@@ -92,8 +92,14 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
         _ => (Mode::Add, "add"),
     };
     let task = Task::new(operation, "import");
-    let text = read(task, args.file.as_deref().filter(|file| *file != Path::new("-")))?;
+    let path = args.file.as_deref().filter(|file| *file != Path::new("-"));
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let text = read(task, path, &name)?;
     let document = document::parse(&text, mode).map_err(|errors| document_errors(operation, &errors))?;
+    if document.is_blank {
+        // Done as it says, and yet seldom what was meant: a backup that was cut off looks like this.
+        eprint_text(&format_args!("lnetctl: {name} is empty: nothing is to be done\n"));
+    }
     if document.items.is_empty() {
         return Ok(());
     }
@@ -105,8 +111,7 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
 }
 
 /// The text of a file, or of standard input.
-fn read(task: Task, path: Option<&Path>) -> Result<String> {
-    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+fn read(task: Task, path: Option<&Path>, name: &str) -> Result<String> {
     let cannot = |what: &str, error: &io::Error| {
         task.error(errno_of(error), format!("cannot {what} {name}: {error}")).failed()
     };
@@ -115,10 +120,6 @@ fn read(task: Task, path: Option<&Path>) -> Result<String> {
         None => Box::new(io::stdin()),
     };
     let bytes = file::read(reader, DOCUMENT_BYTES_MAX).map_err(|error| cannot("read", &error))?;
-    if bytes.trim_ascii().is_empty() {
-        // Done as it says, and yet seldom what was meant: a backup that was cut off looks like this.
-        eprint_text(&format_args!("lnetctl: {name} is empty: nothing is to be done\n"));
-    }
     String::from_utf8(bytes).map_err(|error| {
         let line = error
             .as_bytes()

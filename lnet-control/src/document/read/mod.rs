@@ -74,7 +74,7 @@ const TELLING: [&str; 10] = [
 pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
     let root = match tree::load(text) {
         Ok(Some(root)) => root,
-        Ok(None) => return Ok(Document::default()),
+        Ok(None) => return Ok(Document { is_blank: true, ..Document::default() }),
         Err(error) => return Err(vec![error]),
     };
     let mut reader = Reader {
@@ -88,7 +88,7 @@ pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
     reader.document(&root);
     let Reader { items, mut errors, .. } = reader;
     if errors.is_empty() {
-        return Ok(Document { items });
+        return Ok(Document { items, is_blank: is_empty(&root) });
     }
     errors.sort_by_key(|error| error.position);
     Err(errors)
