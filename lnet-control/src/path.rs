@@ -1,6 +1,7 @@
 //! Where the control sockets of nodes are.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -110,6 +111,9 @@ fn only_one(directories: &[PathBuf]) -> Result<PathBuf, PathError> {
 
 /// Whether a daemon listens there, be it that it may not be spoken to.
 fn is_served(path: &Path) -> bool {
+    if !fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        return false;
+    }
     match UnixStream::connect(path) {
         Ok(_) => true,
         Err(error) => !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound),
@@ -147,6 +151,7 @@ mod tests {
         // A daemon that answers is the only one beside what dead ones have left.
         let listens = |name: &str| std::os::unix::net::UnixListener::bind(directory.join(name)).unwrap();
         drop(listens("dead.sock"));
+        fs::create_dir(directory.join("directory.sock")).unwrap();
         let _three = listens("three.sock");
         assert_eq!(only_one(&directories), Ok(directory.join("three.sock")));
         let _four = listens("four.sock");

@@ -33,6 +33,12 @@ pub fn invalid(text: &str, expected: &str) -> Refusal {
     Refusal::new(Errno::INVAL, format!("{}: expected {expected}", quoted(text)))
 }
 
+/// The refusal of a NID that can name no NI.
+#[must_use]
+pub fn no_ni(text: &str) -> Refusal {
+    Refusal::new(Errno::INVAL, format!("{}: {NO_NI}", quoted(text)))
+}
+
 /// Characters of a foreign text that an error shows.
 const SHOWN: usize = 64;
 

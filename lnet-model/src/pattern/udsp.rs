@@ -12,7 +12,7 @@ use core::str::FromStr;
 use lnet_wire::{Net, NetType, Nid};
 
 use super::expression::{Expression, NumberRange};
-use super::{NO_NI, invalid};
+use super::{invalid, no_ni};
 use crate::errno::Refusal;
 
 /// Types of nets that a pattern may name. A longer name comes before one that it begins with.
@@ -163,7 +163,7 @@ impl FromStr for UdspPattern {
         let pattern = parse(text.trim()).ok_or_else(|| invalid(text, expected))?;
         let only = pattern.only_ip().and_then(|ip| Nid::new_ip(Net::new(pattern.net_type, 0), ip).ok());
         if only.is_some_and(|nid| !nid.can_name_an_ni()) {
-            return Err(invalid(text, NO_NI));
+            return Err(no_ni(text.trim()));
         }
         Ok(pattern)
     }
@@ -216,9 +216,10 @@ fn parse_prefix(net_type: NetType, text: &str) -> Option<UdspAddress> {
     };
     // Not every net has large addresses, and some addresses are those of no NID.
     let has_large = matches!(net_type, NetType::TCP | NetType::XDP | NetType::EFA);
-    let is_nids = has_large && !address.is_loopback();
     let is_near = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let fits = is_nids && !is_near && (1..=most).contains(&bits);
+    // A whole address is looked at as the NID that it is.
+    let is_nids = bits == most || !address.is_loopback() && !is_near;
+    let fits = has_large && is_nids && (1..=most).contains(&bits);
     fits.then(|| UdspAddress::Prefix { address: masked(address, bits), bits })
 }
 
@@ -335,8 +336,8 @@ mod tests {
             "2001:db8::/0@tcp",
             "2001:db8::/+9@tcp",
             "10.0.0.0/33@tcp",
-            "::1@tcp",
-            "fe80::1@tcp",
+            "::1/64@tcp",
+            "fe80::/10@tcp",
             "1@tcp",
             "10.0.0.1@gni",
             "@tcp",
@@ -346,12 +347,17 @@ mod tests {
             let refused = bad.parse::<UdspPattern>().unwrap_err();
             assert!(refused.message.contains("expected a net such as tcp"), "{bad}: {refused}");
         }
-        for bad in ["127.0.0.1@tcp", "0.0.0.0@tcp[1-3]", "[224].0.0.1@o2ib", "10.0.0.1@lo", "ff02::1@tcp"] {
-            let refused = bad.parse::<UdspPattern>().unwrap_err();
-            assert!(refused.message.contains("expected"), "{bad}: {refused}");
+        for bad in [
+            "127.0.0.1@tcp",
+            "0.0.0.0@tcp[1-3]",
+            "[224].0.0.1@o2ib",
+            "127.0.0.1/32@tcp",
+            "::1@tcp",
+            "fe80::1@tcp",
+            "ff02::1@tcp",
+        ] {
+            assert_eq!(bad.parse::<UdspPattern>().unwrap_err(), no_ni(bad));
         }
-        let refused = "127.0.0.1@tcp".parse::<UdspPattern>().unwrap_err();
-        assert!(refused.message.contains("by which other hosts reach it"), "{refused}");
     }
 
     #[test]

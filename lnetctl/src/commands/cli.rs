@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+use lnet_model::pattern::escaped;
 
 use super::{Command, Result};
 use crate::daemon::Daemon;
@@ -85,6 +86,9 @@ pub(crate) fn unknown_command(line: &str, word: &str) -> String {
             let entity = path.split(' ').next().unwrap_or(path);
             Task::new("parser", entity).unsupported(&format!("'{path}': {what}")).document()
         }
-        None => format!("lnetctl: '{word}' is not a valid command. See 'lnetctl --list-commands'.\n"),
+        None => {
+            let word = escaped(word);
+            format!("lnetctl: '{word}' is not a valid command. See 'lnetctl --list-commands'.\n")
+        }
     }
 }

@@ -28,6 +28,8 @@ fn words_that_mean_nothing_are_told_so() {
             &[&format!("lnetctl: '{name}' is not a valid command. See 'lnetctl --list-commands'.")],
         );
     }
+    let ran = node.run_with("", "x\u{1b}[31mred\n");
+    assert!(ran.stderr.contains("'x\\u{1b}[31mred' is not a valid command"), "{ran:?}");
     for words in [
         "route list",
         "--json route add",
