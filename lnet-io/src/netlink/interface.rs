@@ -1,5 +1,6 @@
 //! The facts of one network interface.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolHandle, EthtoolLinkModeAttr};
@@ -37,7 +38,7 @@ pub struct Interface {
     /// Its addresses and the lengths of their prefixes in bits, in the kernel's order: the primary address
     /// of a subnet comes before its secondary ones.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Receive queues in use.
+    /// Receive queues in use: of a bond as many as a slave of it has at most, since frames come by those.
     pub rx_queues: u32,
     /// Transmit queues in use.
     pub tx_queues: u32,
@@ -46,6 +47,8 @@ pub struct Interface {
     pub xdp_program_id: Option<u32>,
     /// Kind of device that it is for its host.
     pub role: Role,
+    /// Whether it is a slave of a bond, which has the addresses.
+    pub is_slave: bool,
 }
 
 /// Kinds of interfaces, by which a node takes one by itself, and a mode for it.
@@ -53,7 +56,8 @@ pub struct Interface {
 pub enum Role {
     /// A card, or a device upon one.
     Device,
-    /// A bond, or a team: frames come by the queues of its slaves, and its own are no queues of a driver.
+    /// A bond, a team, or what stands before a virtio card and its stand-in (`net_failover`): frames come by the
+    /// queues of its slaves, and its own are no queues of a driver.
     Bond,
     /// End of a veth pair: within a container the way to its network, outside the way to one container.
     Veth,
@@ -102,12 +106,99 @@ pub fn queues_now(name: &str) -> Option<(u32, u32)> {
     let count = || {
         runtime()?.block_on(async {
             Ok(match ethtool() {
-                Some(mut ethtool) => channels(&mut ethtool, device_of(name)).await,
+                Some(mut ethtool) => in_use(&connect()?, &mut ethtool, device_of(name)).await,
                 None => None,
             })
         })
     };
     on_a_thread(count).ok().flatten()
+}
+
+/// Receive and transmit queues of an interface that are in use now: the channels of its driver, or for a bond
+/// those that frames come by.
+pub(super) async fn in_use(handle: &Handle, ethtool: &mut EthtoolHandle, name: &str) -> Option<(u32, u32)> {
+    let counted = channels(ethtool, name).await;
+    if counted.is_some() {
+        return counted;
+    }
+    let links = links(handle).await.ok()?;
+    let link = links.iter().find(|link| self::name(link).is_some_and(|other| other == name))?;
+    match role(link, &links) {
+        Role::Bond => Some(bond_queues(link, &links, ethtool).await),
+        Role::Device | Role::Veth | Role::Bridge => None,
+    }
+}
+
+/// Queues of a bond: frames come by the number of the slave's queue that they came by, and leave by any of the
+/// bond's. One that the bond does not have counts as its first (net/core/dev.c: netif_get_rxqueue).
+async fn bond_queues(bond: &LinkMessage, links: &[LinkMessage], ethtool: &mut EthtoolHandle) -> (u32, u32) {
+    let (receive, transmit) = allocated(bond);
+    let mut most = 1;
+    for slave in links.iter().filter(|link| controller(link) == Some(bond.header.index)) {
+        let counted = match name(slave) {
+            Some(name) => channels(ethtool, name).await,
+            None => None,
+        };
+        most = counted.unwrap_or_else(|| allocated(slave)).0.max(most);
+    }
+    (most.min(receive), transmit)
+}
+
+/// Receive and transmit queues that were made with a link.
+fn allocated(link: &LinkMessage) -> (u32, u32) {
+    let mut queues = (1, 1);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::NumRxQueues(count) => queues.0 = *count,
+            LinkAttribute::NumTxQueues(count) => queues.1 = *count,
+            _ => {}
+        }
+    }
+    queues
+}
+
+/// Packets that the kernel counts on an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LinkPackets {
+    /// Packets that came, those among them that the device or its driver dropped.
+    pub received: u64,
+    /// Packets that left.
+    pub sent: u64,
+}
+
+/// Packets that the kernel counts on interfaces of the calling thread's network namespace. Those that have gone
+/// are left out. Blocks as [`Interface::by_name`] does.
+#[must_use]
+pub fn packets(indices: &[u32]) -> BTreeMap<u32, LinkPackets> {
+    let ask = async {
+        let mut handle = connect()?;
+        let mut counted = BTreeMap::new();
+        for &index in indices {
+            let mut link = LinkMessage::default();
+            link.header.index = index;
+            if let Ok(Some(RouteNetlinkMessage::NewLink(link))) =
+                request(&mut handle, RouteNetlinkMessage::GetLink(link), 0).await
+            {
+                counted.extend(packets_of(&link).map(|packets| (index, packets)));
+            }
+        }
+        Ok(counted)
+    };
+    on_a_thread(|| runtime()?.block_on(ask)).unwrap_or_default()
+}
+
+fn packets_of(link: &LinkMessage) -> Option<LinkPackets> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Stats64(stats) => Some(LinkPackets {
+            received: stats.rx_packets
+                + stats.rx_dropped
+                + stats.rx_missed_errors
+                + stats.rx_over_errors
+                + stats.rx_fifo_errors,
+            sent: stats.tx_packets,
+        }),
+        _ => None,
+    })
 }
 
 /// Interfaces of the calling thread's network namespace but its loopback, in the order of their indices.
@@ -121,8 +212,8 @@ pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
     Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).collect())
 }
 
-/// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one,
-/// and veths and devices without Ethernet only where nothing else has an address. Blocks as
+/// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one, nor
+/// a slave of a bond, and veths and devices without Ethernet only where nothing else has an address. Blocks as
 /// [`Interface::by_name`] does.
 ///
 /// # Errors
@@ -132,6 +223,7 @@ pub fn default_interfaces() -> Result<Vec<Interface>, NetlinkError> {
 }
 
 fn defaults_among(mut present: Vec<Interface>) -> Vec<Interface> {
+    present.retain(|one| !one.is_slave);
     let is_card = |one: &Interface| one.role.is_own() && one.mac.is_some();
     let serves = |one: &Interface| is_card(one) && one.enabled && !one.addresses.is_empty();
     let has_card = present.iter().any(serves);
@@ -203,51 +295,75 @@ pub(super) fn mac(link: &LinkMessage) -> Option<Mac> {
 
 /// The bond, or team, of which a link is a slave: what comes by the link has the bond's Ethernet address.
 pub(super) fn bond_index(link: &LinkMessage) -> Option<u32> {
-    let is_slave = link.attributes.iter().any(|attribute| match attribute {
-        LinkAttribute::LinkInfo(facts) => facts
-            .iter()
-            .any(|fact| matches!(fact, LinkInfo::PortKind(InfoPortKind::Bond | InfoPortKind::Team))),
-        _ => false,
-    });
-    let controller = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::Controller(index) => Some(*index),
-        _ => None,
-    });
-    controller.filter(|index| is_slave && *index != 0)
+    let is_slave =
+        facts(link).any(|fact| matches!(fact, LinkInfo::PortKind(InfoPortKind::Bond | InfoPortKind::Team)));
+    controller(link).filter(|_| is_slave)
 }
 
-/// Tells the kind of device that a link is for its host.
-fn role(link: &LinkMessage) -> Role {
+fn controller(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Controller(index) => Some(*index).filter(|index| *index != 0),
+        _ => None,
+    })
+}
+
+fn facts(link: &LinkMessage) -> impl Iterator<Item = &LinkInfo> {
     let facts = link.attributes.iter().filter_map(|attribute| match attribute {
         LinkAttribute::LinkInfo(facts) => Some(facts),
         _ => None,
     });
-    let roles = facts.flatten().filter_map(|fact| match fact {
+    facts.flatten()
+}
+
+/// Whether a link stands before others without being of any kind, as `net_failover` does
+/// (drivers/net/net_failover.c).
+fn is_failover(link: &LinkMessage, links: &[LinkMessage]) -> bool {
+    let has_kind = facts(link).any(|fact| matches!(fact, LinkInfo::Kind(_)));
+    let index = link.header.index;
+    !has_kind && links.iter().any(|other| index != 0 && controller(other) == Some(index))
+}
+
+/// Whether a link is the slave of a bond among the others.
+fn is_slave(link: &LinkMessage, links: &[LinkMessage]) -> bool {
+    let before = controller(link).and_then(|index| links.iter().find(|other| other.header.index == index));
+    before.is_some_and(|before| role(before, links) == Role::Bond)
+}
+
+/// Whether an interface is a bond.
+pub(super) async fn is_bond(handle: &Handle, index: u32) -> bool {
+    let links = links(handle).await.unwrap_or_default();
+    let link = links.iter().find(|link| link.header.index == index);
+    link.is_some_and(|link| role(link, &links) == Role::Bond)
+}
+
+/// Tells the kind of device that a link is for its host, among the others.
+fn role(link: &LinkMessage, links: &[LinkMessage]) -> Role {
+    let roles = facts(link).filter_map(|fact| match fact {
         LinkInfo::Kind(InfoKind::Bridge) | LinkInfo::PortKind(InfoPortKind::Bridge) => Some(Role::Bridge),
         LinkInfo::Kind(InfoKind::Veth) => Some(Role::Veth),
         LinkInfo::Kind(InfoKind::Bond | InfoKind::Team) => Some(Role::Bond),
         _ => None,
     });
     // A veth that is a port of a bridge is both.
-    roles.reduce(|one, other| if one == Role::Bridge { one } else { other }).unwrap_or(Role::Device)
+    let role = roles.reduce(|one, other| if one == Role::Bridge { one } else { other });
+    role.unwrap_or(if is_failover(link, links) { Role::Bond } else { Role::Device })
 }
 
 async fn query(name: &str) -> Result<Interface, NetlinkError> {
     let handle = connect()?;
     let device = device_of(name);
-    let link = find(&handle, device).await?;
+    let links = links(&handle).await?;
+    let link = find(&links, device)?;
     let index = link.header.index;
     let addresses = match device == name {
         true => addresses(&handle, index).await?,
         false => aliased(&handle, index, name).await?,
     };
-    let (mut mtu_bytes, mut queues, mut mac, mut xdp_program_id) = (0, (1, 1), None, None);
+    let (mut mtu_bytes, mut mac, mut xdp_program_id) = (0, None, None);
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
             LinkAttribute::Mtu(bytes) => mtu_bytes = *bytes,
-            LinkAttribute::NumRxQueues(count) => queues.0 = *count,
-            LinkAttribute::NumTxQueues(count) => queues.1 = *count,
             LinkAttribute::Xdp(facts) => xdp_program_id = facts.iter().find_map(program_id),
             _ => {}
         }
@@ -258,9 +374,11 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
     }
     let mac = mac.filter(|_| kind == LinkLayerType::Ether);
     // The counts in the link message are those allocated; a driver with channels knows which are in use.
+    let role = role(link, &links);
     let (rx_queues, tx_queues) = match ethtool() {
-        Some(mut ethtool) => channels(&mut ethtool, device).await.unwrap_or(queues),
-        None => queues,
+        Some(mut ethtool) if role == Role::Bond => bond_queues(link, &links, &mut ethtool).await,
+        Some(mut ethtool) => channels(&mut ethtool, device).await.unwrap_or_else(|| allocated(link)),
+        None => allocated(link),
     };
     Ok(Interface {
         name: device.to_owned(),
@@ -274,7 +392,8 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         rx_queues,
         tx_queues,
         xdp_program_id,
-        role: role(&link),
+        role,
+        is_slave: is_slave(link, &links),
     })
 }
 
@@ -295,17 +414,14 @@ pub(super) fn is_up(flags: LinkFlags) -> bool {
 }
 
 /// All links are listed, so that an unknown name can be answered with those that a node can use.
-async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError> {
-    let mut links = links(handle).await?;
-    match links.iter().position(|link| name(link).is_some_and(|name| name == wanted)) {
-        Some(slot) => Ok(links.swap_remove(slot)),
-        None => {
-            let is_usable = |link: &&LinkMessage| !link.header.flags.contains(LinkFlags::Loopback);
-            let usable: Vec<_> = links.iter().filter(is_usable).filter_map(name).cloned().collect();
-            let present = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
-            Err(NetlinkError::NoSuchInterface { name: wanted.to_owned(), present })
-        }
-    }
+fn find<'a>(links: &'a [LinkMessage], wanted: &str) -> Result<&'a LinkMessage, NetlinkError> {
+    let found = links.iter().find(|link| name(link).is_some_and(|name| name == wanted));
+    found.ok_or_else(|| {
+        let is_usable = |link: &&LinkMessage| !link.header.flags.contains(LinkFlags::Loopback);
+        let usable: Vec<_> = links.iter().filter(is_usable).filter_map(name).cloned().collect();
+        let present = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
+        NetlinkError::NoSuchInterface { name: wanted.to_owned(), present }
+    })
 }
 
 /// An address of an interface.
@@ -435,8 +551,57 @@ mod tests {
         ] {
             let mut message = LinkMessage::default();
             message.attributes.push(LinkAttribute::LinkInfo(facts));
-            assert_eq!(role(&message), expected, "{message:?}");
+            assert_eq!(role(&message, &[]), expected, "{message:?}");
         }
+    }
+
+    /// A card, its stand-in, and what stands before both, which has no kind; and a VRF, which is no bond.
+    #[test]
+    fn what_stands_before_a_virtio_card_and_its_stand_in_is_a_bond() {
+        let mut failover = link([2, 0, 0, 0, 0, 1], None);
+        failover.header.index = 5;
+        let slave = |controller| {
+            let mut slave = link([2, 0, 0, 0, 0, 1], None);
+            slave.attributes.push(LinkAttribute::Controller(controller));
+            slave
+        };
+        let links = [failover.clone(), slave(5), slave(5), slave(7)];
+        assert_eq!(role(&failover, &links), Role::Bond);
+        assert_eq!(role(&failover, &links[3..]), Role::Device, "without slaves a card");
+        assert!(is_slave(&links[1], &links));
+        assert!(!is_slave(&links[0], &links) && !is_slave(&links[3], &links));
+        let mut vrf = link([2, 0, 0, 0, 0, 1], None);
+        vrf.header.index = 7;
+        vrf.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vrf)]));
+        let links = [vrf.clone(), slave(7)];
+        assert_eq!(role(&vrf, &links), Role::Device);
+        assert!(!is_slave(&links[1], &links));
+        let mut bond = link([2, 0, 0, 0, 0, 1], None);
+        bond.header.index = 9;
+        bond.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bond)]));
+        let links = [bond, link([2, 0, 0, 0, 0, 1], Some((9, InfoPortKind::Bond)))];
+        assert!(is_slave(&links[1], &links) && !is_slave(&links[0], &links));
+    }
+
+    /// A bond is made with 16 queues, and has as many as a slave of it.
+    #[test]
+    fn a_bond_has_the_queues_of_its_slaves() {
+        let with = |index, controller: Option<u32>, receive| {
+            let mut message = link([2, 0, 0, 0, 0, 1], controller.map(|index| (index, InfoPortKind::Bond)));
+            message.header.index = index;
+            message.attributes.push(LinkAttribute::NumRxQueues(receive));
+            message.attributes.push(LinkAttribute::NumTxQueues(receive));
+            message
+        };
+        let count = |links: &[LinkMessage]| {
+            runtime()
+                .unwrap()
+                .block_on(async { bond_queues(&links[0], links, &mut ethtool().unwrap()).await })
+        };
+        assert_eq!(count(&[with(9, None, 16)]), (1, 16), "none yet");
+        assert_eq!(count(&[with(9, None, 16), with(3, Some(9), 4), with(4, Some(9), 2)]), (4, 16));
+        assert_eq!(count(&[with(9, None, 16), with(3, Some(9), 1), with(4, Some(8), 8)]), (1, 16));
+        assert_eq!(count(&[with(9, None, 2), with(3, Some(9), 8)]), (2, 2), "no more than the bond has");
     }
 
     #[test]
@@ -453,6 +618,7 @@ mod tests {
             tx_queues: 1,
             xdp_program_id: None,
             role,
+            is_slave: false,
         };
         let bridge = || one("docker0", Role::Bridge, true);
         let veth = || one("veth0", Role::Veth, true);
@@ -464,6 +630,8 @@ mod tests {
         let without_address = vec![bridge(), veth(), tunnel(), one("eth0", Role::Device, false)];
         assert_eq!(names(without_address), ["veth0", "tun0", "eth0"]);
         assert!(names(vec![bridge()]).is_empty());
+        let slave = Interface { is_slave: true, ..one("eth1", Role::Device, false) };
+        assert_eq!(names(vec![slave, one("bond0", Role::Bond, true)]), ["bond0"]);
     }
 
     #[test]

@@ -19,7 +19,8 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
 pub use interface::{
-    Interface, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits, queues_now,
+    Interface, LinkPackets, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits,
+    packets, queues_now,
 };
 pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 pub use netdev::{XdpFeatures, xdp_features};

@@ -101,6 +101,8 @@ struct Resolver {
     refreshed: Instant,
     /// Counts queues; `None` where the kernel has no ethtool by netlink.
     ethtool: Option<EthtoolHandle>,
+    /// Whether its queues are those of slaves.
+    is_bond: bool,
     count_at: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
@@ -215,6 +217,7 @@ impl Resolver {
                 return Err(error);
             }
         }
+        let is_bond = interface::is_bond(&handle, shared.interface_index).await;
         let (destinations, hops, refreshed) = (HashMap::new(), HashMap::new(), Instant::now());
         let (refresh_at, dirty, interface_changed) = (None, false, false);
         let mut resolver = Self {
@@ -225,6 +228,7 @@ impl Resolver {
             refresh_at,
             refreshed,
             ethtool,
+            is_bond,
             count_at: refreshed,
             dirty,
             interface_changed,
@@ -241,7 +245,10 @@ impl Resolver {
         }
         let name = self.shared.name();
         if let Some(ethtool) = &mut self.ethtool
-            && let Some(queues) = interface::channels(ethtool, &name).await
+            && let Some(queues) = match self.is_bond {
+                true => interface::in_use(&self.handle, ethtool, &name).await,
+                false => interface::channels(ethtool, &name).await,
+            }
         {
             self.interface_changed |= self.shared.set_queues(queues);
         }
